@@ -32,6 +32,7 @@ mod decode;
 mod error;
 mod json;
 mod object;
+mod schema;
 mod split;
 mod value;
 mod yaml;

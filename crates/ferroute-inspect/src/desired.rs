@@ -16,10 +16,18 @@ mod list;
 mod names;
 mod network;
 
-use std::{collections::BTreeMap, io::BufReader, net::SocketAddr, path::Path};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io::BufReader,
+    net::SocketAddr,
+    path::Path,
+};
 
 use anyhow::{Context, bail};
-use ferroute_api::{Object, Service};
+use ferroute_api::{
+    Object, Service,
+    manifest::{Cause, DocumentError},
+};
 use ferroute_config::{
     KubeProxyConfiguration, Resolved,
     flags::{DesiredArgs, SettingsArgs, SourceArgs},
@@ -38,18 +46,18 @@ use ferroute_proxy::{
     recording::Bundle,
     sync::Change,
 };
-use ferroute_source::{Event, read_once};
+use ferroute_source::{Event, Problem, read_once};
 use ferroute_trace::Host;
 
 use self::demo::{DemoManifests, Workloads};
 pub use self::{
     list::has_api_server,
-    names::{AddressOwner, Names},
+    names::{AddressOwner, Names, machine_name, service_name},
     network::demo_host,
 };
 use crate::{
     about::{About, Fact, Origin, Proxy, ProxyState},
-    replay,
+    plural, replay,
 };
 
 /// The desired state of a node.
@@ -77,6 +85,8 @@ pub struct Desired {
     pub source: SourceArgs,
     /// Whether there is a source of objects.
     pub has_objects: bool,
+    /// Why the objects do not describe the node, if they have other Nodes only.
+    pub missing_node: Option<String>,
     /// Whether the node is this host.
     pub is_this_host: bool,
 }
@@ -175,6 +185,8 @@ impl Desired {
         let (events, objects) = match &source.manifests {
             Some(path) => {
                 let events = read_once(path).with_context(|| format!("cannot read manifests at {}", path.display()))?;
+                let has_services = events.iter().any(|event| matches!(event, Event::ServiceApplied(_)));
+                ensure_readable(&events, has_services)?;
                 (events, Some(Fact::new(path.display().to_string(), Origin::Given)))
             }
             None if !has_api_server && need == Need::Host => {
@@ -196,7 +208,22 @@ impl Desired {
         let mut desired = Self::from_events(config, resolved, this_host, events, names, about, source.clone());
         desired.is_this_host |= info.is_some() && desired.about.node.from == Origin::Proxy;
         desired.running_mode = running_mode;
+        if let Some(reason) = &desired.missing_node {
+            tracing::warn!("{reason}");
+        }
         Ok(desired)
+    }
+
+    /// Returns the state that these objects lead to, with the settings of the running proxy where none are given. Does not log.
+    ///
+    /// # Errors
+    /// If the configuration or the host cannot be read.
+    pub(crate) fn from_given(args: &SettingsArgs, events: Vec<Event>, objects: String) -> anyhow::Result<Self> {
+        let (Settings { config, resolved, .. }, mut about) = load_settings(args, &Proxy::request(), |_| ())?;
+        about.objects = Some(Fact::new(objects, Origin::Given));
+        let (names, source) = (Names::default(), SourceArgs::default());
+        let this_host = ThisHost::read(&resolved)?;
+        Ok(Self::from_events(config, resolved, this_host, events, names, about, source))
     }
 
     /// Loads the state of a node of the demo.
@@ -209,6 +236,11 @@ impl Desired {
         let settings = settings::load_or(args, demo.configuration(), &REGISTRY.names())?;
         start(&settings, start_logging);
         let Settings { config, resolved, .. } = settings;
+        if let Some(path) = &source.manifests {
+            let events = read_once(path).with_context(|| format!("cannot read manifests at {}", path.display()))?;
+            // The demo assigns addresses that Services lack.
+            ensure_readable(&events, true)?;
+        }
         let node = demo.node(&resolved)?;
         let mut names = Names::default();
         names.add_demo(&demo.plan);
@@ -239,6 +271,7 @@ impl Desired {
             origin,
             source: source.clone(),
             has_objects: true,
+            missing_node: None,
             is_this_host: false,
         })
     }
@@ -292,6 +325,7 @@ impl Desired {
         source: SourceArgs,
     ) -> Self {
         events.iter().for_each(|event| names.add_event(event));
+        let missing_node = missing_node(&this_host.node.name, &events, &about);
         let services = services(&events);
         let mut tracker = track(&resolved, this_host.node.clone(), events);
         let node = &tracker.table(IpFamily::V4).node;
@@ -315,6 +349,7 @@ impl Desired {
             origin,
             source,
             has_objects,
+            missing_node,
             is_this_host,
         }
     }
@@ -381,6 +416,41 @@ fn load_settings(
     Ok((settings, about))
 }
 
+/// Returns an error if something in the given files could not be read, because any answer would be about other objects than those
+/// in the files. Objects that a proxy does not use are no error, and neither are single invalid ones, as in the proxy, if
+/// `permits_invalid`.
+fn ensure_readable(events: &[Event], permits_invalid: bool) -> anyhow::Result<()> {
+    let is_error = |problem: &Problem| match problem {
+        Problem::Ignored { .. } | Problem::Duplicate { .. } => false,
+        Problem::Document { error: DocumentError { cause: Cause::Value(_), .. }, .. } => !permits_invalid,
+        _ => true,
+    };
+    let problems = events.iter().filter_map(|event| match event {
+        Event::Problem(problem) if is_error(problem) => Some(problem.text()),
+        _ => None,
+    });
+    let problems: Vec<String> = problems.collect();
+    match problems.as_slice() {
+        [] => Ok(()),
+        [problem] => bail!("{problem}"),
+        [problem, more @ ..] => bail!("{problem} (and {}; see `ferroute check`)", plural(more.len(), "more problem")),
+    }
+}
+
+/// Returns why the objects do not describe a node, if they have other Nodes only.
+fn missing_node(node: &str, events: &[Event], about: &About) -> Option<String> {
+    let names = events.iter().filter_map(|event| match event {
+        Event::NodeApplied(node) => Some(node.metadata.name.as_str()),
+        _ => None,
+    });
+    let names: BTreeSet<&str> = names.collect();
+    let first = names.first().filter(|_| !names.contains(node))?;
+    let listed: Vec<&str> = names.iter().copied().take(MAX_NODES).collect();
+    let more = if names.len() > MAX_NODES { ", ..." } else { "" };
+    let source = about.objects.as_ref().map_or("the objects", |fact| &fact.value);
+    Some(format!("no Node {node} in {source}; it has {}{more}: use --hostname-override {first}", listed.join(", ")))
+}
+
 /// Returns the configuration that is given on the command line.
 fn configuration(args: &SettingsArgs) -> Option<Fact> {
     args.config.as_ref().map(|path| Fact::new(path.display().to_string(), Origin::Given))
@@ -443,6 +513,9 @@ fn event(object: Object) -> Option<Event> {
         Object::Endpoints(_) | Object::Pod(_) | Object::Deployment(_) => None,
     }
 }
+
+/// The maximum number of Nodes in a hint.
+const MAX_NODES: usize = 5;
 
 /// Why there are no objects, with what to do about it.
 const NO_SOURCE: &str = "no proxy runs here and no source of objects is given: use --manifests or --kubeconfig";

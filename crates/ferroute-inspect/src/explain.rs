@@ -24,7 +24,7 @@ pub use explanation::{
     Answer, Clients, ConnectionCount, EndpointState, ExplainedEndpoint, ExplainedFrontend, ExplainedPort, Explanation,
     FrontendOwner, Handling, KernelState, Outcome, Policies, Reason, ServiceRule, Source, UnusedSlice, Usage,
 };
-pub use host::explain_on_host;
+pub use host::{explain_object, explain_on_host};
 pub use print::write_explanation_into;
 
 /// The inputs of an explanation.

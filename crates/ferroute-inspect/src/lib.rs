@@ -10,6 +10,7 @@
 //! | [`top`] | `ferroute top` | Which Services receive the most connections? |
 //! | [`replay`] | `ferroute replay` | Do the recorded syncs of a proxy give the same rules again? |
 //! | [`about`] | (all of them) | Whose state is the answer about? |
+//! | [`check`] | `ferroute check` | What in manifests would be skipped, ignored, limited or rejected? |
 //! | [`desired`] | (all of them, `render`) | Which state should the node have? |
 //!
 //! The core of each module is a pure function; reading the kernel and the host is separate from it. Modes come from the
@@ -47,6 +48,7 @@
 //! ```
 
 pub mod about;
+pub mod check;
 pub mod desired;
 pub mod diff;
 pub mod doctor;

@@ -35,6 +35,8 @@ pub struct Request {
     pub from: Option<String>,
     /// The destination: `ADDRESS:PORT`, or the name of a Service.
     pub to: String,
+    /// The namespace of Services and pods that are named without one.
+    pub namespace: Option<String>,
     /// The protocol.
     pub protocol: Protocol,
     /// The input interface; by default, the one with the route to the source.

@@ -30,5 +30,5 @@ pub use self::{
     status::{Doctor, Drift, NodeReport, is_good, statuses, write_statuses_into},
     top::{ClusterTop, top},
     trace::{ClusterTrace, Hop, TraceQuery, parse_source, trace, write_trace_into},
-    wait::{Waited, parse_service, wait_applied},
+    wait::{Waited, wait_applied},
 };

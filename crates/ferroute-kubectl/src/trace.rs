@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Context, bail};
 use ferroute_core::{Escaped, NamespacedName};
-use ferroute_inspect::{report::Versioned, trace::Report};
+use ferroute_inspect::{desired::service_name, report::Versioned, trace::Report};
 use ferroute_trace::Verdict;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -17,7 +17,6 @@ use crate::{
     Fleet, NodeProxy,
     answer::{ask_command, write_printed_into},
     proxies::{Pod, encode, slices_of},
-    wait::parse_service,
 };
 
 /// A packet to trace.
@@ -25,7 +24,7 @@ use crate::{
 pub struct TraceQuery {
     /// Namespace and name of the pod that sends it.
     pub from: (String, String),
-    /// The destination: `ADDRESS:PORT`, or a Service as for [`parse_service`] with `:PORT` if it has several.
+    /// The destination: `ADDRESS:PORT`, or a Service as for [`service_name`] with `:PORT` if it has several.
     pub to: String,
     /// The namespace of a Service without one.
     pub namespace: String,
@@ -191,7 +190,7 @@ impl Destination {
             Some((name, port)) => (name, format!(":{port}")),
             None => (query.to.as_str(), String::new()),
         };
-        let service = parse_service(name, &query.namespace)?;
+        let service = service_name(name, &query.namespace)?;
         Ok(Self { text: format!("{service}{port}"), service: Some(service) })
     }
 
@@ -250,6 +249,6 @@ mod tests {
         assert_eq!(destination("service/web:80").as_deref(), Some("shop/web:80"));
         assert_eq!(destination("service/other/web").as_deref(), Some("other/web"));
         assert_eq!(destination("[fd00::1]:80").as_deref(), Some("[fd00::1]:80"));
-        assert_eq!(destination("web:80"), None);
+        assert_eq!(destination("web:80").as_deref(), Some("shop/web:80"));
     }
 }

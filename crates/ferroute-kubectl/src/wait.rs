@@ -35,22 +35,6 @@ struct Versions {
     slices: BTreeMap<String, Option<u64>>,
 }
 
-/// Parses `service/NAME` or `service/NAMESPACE/NAME`; the kind may be abbreviated or omitted if a namespace is given.
-///
-/// # Errors
-/// If it is none of these.
-pub fn parse_service(text: &str, namespace: &str) -> Result<NamespacedName, String> {
-    let name = match text.split('/').collect::<Vec<_>>().as_slice() {
-        ["service" | "services" | "svc", name] => NamespacedName::new(namespace, name),
-        ["service" | "services" | "svc", namespace, name] | [namespace, name] => NamespacedName::new(namespace, name),
-        _ => return Err(format!("invalid Service {text:?}: must be service/NAME or service/NAMESPACE/NAME")),
-    };
-    if name.namespace().is_empty() || name.name().is_empty() {
-        return Err(format!("invalid Service {text:?}: the name is empty"));
-    }
-    Ok(name)
-}
-
 /// Waits until all selected nodes have applied the Service and its slices as they are in the API server, or until `deadline`.
 ///
 /// A node is asked again until it has, and then not any more: a later change does not matter. Nodes that appear meanwhile
@@ -154,15 +138,6 @@ const PAUSE: Duration = Duration::from_secs(1);
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn services_are_named_as_for_kubectl() {
-        let parse = |text| parse_service(text, "default").map(|name| name.to_string()).ok();
-        assert_eq!(parse("service/web").as_deref(), Some("default/web"));
-        assert_eq!(parse("svc/shop/web").as_deref(), Some("shop/web"));
-        assert_eq!(parse("shop/web").as_deref(), Some("shop/web"));
-        assert_eq!([parse("web"), parse("service/"), parse("pod/shop/web")], [None, None, None]);
-    }
 
     #[test]
     fn a_node_has_applied_what_it_has_in_these_versions_or_newer_ones() {

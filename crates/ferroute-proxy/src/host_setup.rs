@@ -61,6 +61,11 @@ impl HostSetup {
         self.set.iter().map(ToString::to_string).chain(self.failed.iter().map(|error| chain(error)))
     }
 
+    /// Splits the errors into those that make `--init-only` fail, and those of settings of its own process, which ends anyway.
+    pub fn split_failed(&self) -> (Vec<&SysctlError>, Vec<&SysctlError>) {
+        self.failed.iter().partition(|error| error.name() != OOM_SCORE)
+    }
+
     fn ensure(&mut self, sysctls: &Sysctls, name: &'static str, value: String) -> bool {
         match sysctls.ensure(name, &value) {
             Ok(ensured) => {

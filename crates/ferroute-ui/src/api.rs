@@ -195,6 +195,7 @@ impl TraceQuery {
         Ok(Request {
             from: Some(self.from.clone()),
             to: self.to.clone(),
+            namespace: None,
             protocol,
             input: None,
             local: false,

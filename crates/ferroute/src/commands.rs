@@ -1,6 +1,7 @@
 //! The subcommands: the arguments of each, exactly as typed, beside its execution.
 
 mod bundle;
+mod check;
 mod crash;
 mod demo;
 mod diff;
@@ -62,6 +63,11 @@ pub(crate) enum Command {
     Run(Box<RawArgs<RunArgs>>),
     /// Print the rules that the proxy would write, without root
     Render(render::RenderArgs),
+    /// Check manifests before they are applied
+    ///
+    /// Prints everything in the files that the proxy would skip, ignore, limit or reject, with its line. The exit status is 0 if there
+    /// is nothing, 1 if there is something, and 2 if that cannot be determined.
+    Check(check::CheckArgs),
     /// Explain how the proxy handles an object, and why
     Explain(explain::ExplainArgs),
     /// Show the state of the proxy that runs on this node
@@ -188,6 +194,7 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
     match &command {
         Command::Run(args) => run::run(args, CalledAs::Ferroute),
         Command::Render(args) => to_stdout(|out| render::run(args, verbosity, out)),
+        Command::Check(args) => Ok(or_unclear(to_stdout(|out| check::run(args, verbosity, out)))),
         Command::Explain(args) => to_stdout(|out| explain::run(args, verbosity, out)),
         Command::Trace(args) => Ok(or_unclear(to_stdout(|out| trace::run(args, verbosity, out)))),
         Command::Status(args) => Ok(or_unclear(to_stdout(|out| status::run(args, out)))),
@@ -277,7 +284,8 @@ mod tests {
         let parse = |arguments: &[&str], mode| {
             command().try_get_matches_from([&["ferroute"], arguments, &["--proxy-mode", mode]].concat())
         };
-        let commands: [&[&str]; 9] = [
+        let commands: [&[&str]; 10] = [
+            &["check", "a.yaml"],
             &["render"],
             &["explain", "service", "shop/web"],
             &["trace", "--from", "a", "--to", "b"],

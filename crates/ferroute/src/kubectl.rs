@@ -18,13 +18,14 @@ use ferroute_admin::version;
 use ferroute_config::LogFormat;
 use ferroute_core::Escaped;
 use ferroute_inspect::{
+    desired::service_name,
     doctor::Finding,
     top::{FILE_WIDTH, write_rows_into},
 };
 use ferroute_kube::{Cluster, UserAccess};
 use ferroute_kubectl::{
-    Fleet, NodeProxy, Selection, TraceQuery, is_good, kube_proxy_beside, parse_service, parse_source, same_everywhere,
-    statuses, top, trace, wait_applied, write_bundles_into, write_findings_into, write_same_into, write_statuses_into,
+    Fleet, NodeProxy, Selection, TraceQuery, is_good, kube_proxy_beside, parse_source, same_everywhere, statuses, top,
+    trace, wait_applied, write_bundles_into, write_findings_into, write_same_into, write_statuses_into,
     write_trace_into,
 };
 use ferroute_proxy::logging;
@@ -146,7 +147,7 @@ struct StatusArgs {
 
 #[derive(Args, Debug)]
 struct WaitArgs {
-    /// Service: service/NAME or service/NAMESPACE/NAME
+    /// Service: NAME, NAMESPACE/NAME, or either after svc/
     #[arg(value_name = "SERVICE")]
     service: String,
     /// Condition to wait for
@@ -181,7 +182,7 @@ struct TraceArgs {
 
 #[derive(Args, Debug)]
 struct ExplainArgs {
-    /// Service: service/NAME or service/NAMESPACE/NAME
+    /// Service: NAME, NAMESPACE/NAME, or either after svc/
     #[arg(value_name = "SERVICE")]
     service: String,
     /// Output format
@@ -343,7 +344,7 @@ impl Target {
 
     async fn wait(&self, args: &WaitArgs) -> Answer {
         let Condition::Applied = args.condition;
-        let service = parse_service(&args.service, &self.namespace).map_err(anyhow::Error::msg)?;
+        let service = service_name(&args.service, &self.namespace).map_err(anyhow::Error::msg)?;
         let deadline = Instant::now() + args.timeout;
         let waited = wait_applied(&self.fleet, &self.selection, &service, deadline).await?;
         let text = show(args.output, &waited, |text| {
@@ -372,7 +373,7 @@ impl Target {
     }
 
     async fn explain(&self, args: &ExplainArgs) -> Answer {
-        let service = parse_service(&args.service, &self.namespace).map_err(anyhow::Error::msg)?;
+        let service = service_name(&args.service, &self.namespace).map_err(anyhow::Error::msg)?;
         self.same(&["explain", "service", service.as_str()], args.output, &self.proxies().await?, &[]).await
     }
 

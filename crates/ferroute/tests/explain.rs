@@ -80,6 +80,12 @@ fn unknown_service_is_an_error_with_a_suggestion() {
         "ferroute: Service default/nginx-servise not found (did you mean default/nginx-service?)\n"
     );
     let output = ferroute(&["explain", "service", "nginx", "--manifests", &nginx()]);
+    assert!(
+        String::from_utf8(output.stderr)
+            .unwrap()
+            .contains("Service default/nginx not found (did you mean default/nginx-service?)")
+    );
+    let output = ferroute(&["explain", "service", "a/b/c", "--manifests", &nginx()]);
     assert!(String::from_utf8(output.stderr).unwrap().contains("NAMESPACE/NAME"));
 }
 

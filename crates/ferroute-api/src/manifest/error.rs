@@ -36,6 +36,11 @@ impl fmt::Display for DocumentError {
     }
 }
 
+/// Returns a hint for a misspelled name.
+fn did_you_mean(similar: Option<&str>) -> String {
+    similar.map(|name| format!(" (did you mean {name:?}?)")).unwrap_or_default()
+}
+
 /// The cause of a [`DocumentError`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Cause {
@@ -73,6 +78,22 @@ pub enum Cause {
         got: Box<str>,
         /// Expected type.
         want: Box<str>,
+    },
+    /// The kind has no field of this name.
+    #[error("unknown field{}", did_you_mean(*.similar))]
+    UnknownField {
+        /// The field that may be meant.
+        similar: Option<&'static str>,
+    },
+    /// No object of this kind is read.
+    #[error("unknown kind {kind:?} of {api_version:?}{}", did_you_mean(*.similar))]
+    UnknownKind {
+        /// `apiVersion`.
+        api_version: String,
+        /// `kind`.
+        kind: String,
+        /// The kind that may be meant.
+        similar: Option<&'static str>,
     },
     /// Any other error in a value.
     #[error("{0}")]

@@ -6,7 +6,7 @@ use super::{
     Document,
     decode::{self, FieldError},
     error::{Cause, DocumentError},
-    json,
+    json, schema,
     value::{Node, Part, SyntaxError, Value},
     yaml,
 };
@@ -35,9 +35,10 @@ pub struct IgnoredObject {
 pub(super) fn read_each(
     document: &Document<'_>,
     each: &mut dyn FnMut(Result<Parsed, DocumentError>),
+    unknown: &mut dyn FnMut(DocumentError),
 ) -> Result<(), DocumentError> {
     let mut decode = |item, node: Node<'_>, list: Option<&ListType>| {
-        if let Some(parsed) = (Location { document, item }).decode(node, list).transpose() {
+        if let Some(parsed) = (Location { document, item }).decode(node, list, unknown).transpose() {
             each(parsed);
         }
     };
@@ -90,7 +91,12 @@ struct Location<'p> {
 
 impl Location<'_> {
     /// Decodes an object. Returns `None` for an empty document or item.
-    fn decode(&self, node: Node<'_>, list: Option<&ListType>) -> Result<Option<Parsed>, DocumentError> {
+    fn decode(
+        &self,
+        node: Node<'_>,
+        list: Option<&ListType>,
+        unknown: &mut dyn FnMut(DocumentError),
+    ) -> Result<Option<Parsed>, DocumentError> {
         if node.value == Value::Null {
             return Ok(None);
         }
@@ -109,6 +115,10 @@ impl Location<'_> {
 
         let kind = Kind::ALL.into_iter().find(|kind| kind.as_str() == type_name);
         let Some(kind) = kind.filter(|kind| kind.api_version() == api_version || is_builtin(&api_version)) else {
+            if let Some(similar) = schema::unknown_kind(&api_version, &type_name) {
+                let cause = Cause::UnknownKind { api_version: api_version.clone(), kind: type_name.clone(), similar };
+                unknown(self.error(&identity, identity.line, "", cause));
+            }
             let ignored = IgnoredObject { api_version, name: identity.full_name(), kind: type_name };
             return Ok(Some(Parsed::Ignored(ignored)));
         };
@@ -117,6 +127,9 @@ impl Location<'_> {
             let cause = Cause::Version { got: api_version, want: kind.api_version() };
             return Err(self.error(&identity, identity.line, "apiVersion", cause));
         }
+        schema::unknown_fields(kind, &node, &mut |line, field, similar| {
+            unknown(self.error(&identity, line, field, Cause::UnknownField { similar }));
+        });
         let object = match kind {
             Kind::Service => self.typed(&identity, node, Object::Service, |object| &mut object.metadata),
             Kind::EndpointSlice => self.typed(&identity, node, Object::EndpointSlice, |object| &mut object.metadata),

@@ -29,7 +29,17 @@ impl Document<'_> {
     ///
     /// The syntax is invalid. The caller must then discard all objects passed before.
     pub fn read_each(&self, each: &mut dyn FnMut(Result<Parsed, DocumentError>)) -> Result<(), DocumentError> {
-        object::read_each(self, each)
+        object::read_each(self, each, &mut |_| ())
+    }
+
+    /// Returns what [`read`](Self::read) does, and everything in the document that it ignores: unknown fields of objects, and
+    /// objects of unknown kinds. Kinds of Kubernetes that a proxy does not read, and those of extensions, are not unknown.
+    pub fn check(&self) -> (Vec<Result<Parsed, DocumentError>>, Vec<DocumentError>) {
+        let (mut all, mut unknown) = (Vec::new(), Vec::new());
+        match object::read_each(self, &mut |parsed| all.push(parsed), &mut |error| unknown.push(error)) {
+            Ok(()) => (all, unknown),
+            Err(error) => (vec![Err(error)], Vec::new()),
+        }
     }
 }
 

@@ -8,13 +8,47 @@ use std::{
 };
 
 use ferroute_api::Pod;
-use ferroute_core::{FrontendKind, IpFamily, Protocol, ServicePortName, ServiceTable};
+use ferroute_core::{FrontendKind, IpFamily, NamespacedName, Protocol, ServicePortName, ServiceTable};
 use ferroute_demo::{
     layout::{NodeId, OUTSIDE, outside_addresses},
     plan::ClusterPlan,
 };
 use ferroute_source::Event;
 use ferroute_trace::Host;
+
+/// Parses the name of a Service: `NAME`, in the default namespace `namespace`, or `NAMESPACE/NAME`, each optionally after
+/// `service/` or `svc/`.
+///
+/// # Errors
+/// If it is none of these.
+pub fn service_name(text: &str, namespace: &str) -> Result<NamespacedName, String> {
+    let name = match text.split('/').collect::<Vec<_>>().as_slice() {
+        [name] | ["service" | "services" | "svc", name] => NamespacedName::new(namespace, name),
+        ["service" | "services" | "svc", namespace, name] | [namespace, name] => NamespacedName::new(namespace, name),
+        _ => {
+            return Err(format!(
+                "invalid Service {text:?}: must be NAME, NAMESPACE/NAME, svc/NAME or svc/NAMESPACE/NAME"
+            ));
+        }
+    };
+    if name.namespace().is_empty() || name.name().is_empty() {
+        return Err(format!("invalid Service {text:?}: the name is empty"));
+    }
+    Ok(name)
+}
+
+/// Returns the name of a pod or node without its type, as [`Names::addresses`] accepts it: `pod/NAME` is a pod in `namespace`,
+/// if one is given.
+pub fn machine_name(text: &str, namespace: Option<&str>) -> String {
+    let (kind, name) = match text.split_once('/') {
+        Some((kind @ ("pod" | "pods" | "po" | "node" | "nodes" | "no"), name)) if !name.is_empty() => (kind, name),
+        _ => ("", text),
+    };
+    match namespace {
+        Some(namespace) if kind.starts_with('p') && !name.contains('/') => format!("{namespace}/{name}"),
+        _ => name.to_owned(),
+    }
+}
 
 /// The owners of addresses, and the nodes on which they are.
 #[derive(Debug, Default)]
@@ -181,4 +215,28 @@ pub(super) fn frontend<'a>(
         }
     }
     node_port
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn services_have_one_grammar() {
+        let parse = |text| service_name(text, "shop").map(|name| name.to_string()).ok();
+        for text in ["web", "shop/web", "svc/web", "service/shop/web", "services/web"] {
+            assert_eq!(parse(text).as_deref(), Some("shop/web"), "{text}");
+        }
+        assert_eq!(parse("svc/other/web").as_deref(), Some("other/web"));
+        assert_eq!([parse(""), parse("/web"), parse("shop/"), parse("a/b/c"), parse("svc/a/b/c")], [const { None }; 5]);
+    }
+
+    #[test]
+    fn machines_can_be_named_with_their_kind() {
+        assert_eq!(machine_name("pod/web-1", Some("shop")), "shop/web-1");
+        assert_eq!(machine_name("pod/web-1", None), "web-1");
+        assert_eq!(machine_name("po/other/web-1", Some("shop")), "other/web-1");
+        assert_eq!(machine_name("node/node-1", Some("shop")), "node-1");
+        assert_eq!(machine_name("shop/web-1", None), "shop/web-1");
+    }
 }

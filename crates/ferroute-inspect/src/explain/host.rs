@@ -2,6 +2,7 @@
 
 use anyhow::bail;
 use ferroute_admin::health::HealthCheck;
+use ferroute_api::Service;
 use ferroute_core::{IpFamily, NamespacedName, parse::EXTERNAL_IPS};
 use ferroute_proxy::{feed::EXTERNAL_IPS_DISABLED, modes::REGISTRY};
 
@@ -14,6 +15,14 @@ use crate::desired::{AddressOwner, Desired};
 /// If there is no Service of this name.
 pub fn explain_on_host(desired: &Desired, service: &str) -> anyhow::Result<Explanation> {
     let Some(object) = desired.services.get(service) else { bail!(not_found(service, desired)) };
+    let mut explanation = explain_object(desired, object);
+    let name = NamespacedName::from_metadata(&object.metadata);
+    kernel::add_state(&mut explanation, desired, &name, &desired.host.addresses);
+    Ok(explanation)
+}
+
+/// Explains how the proxy handles a Service, without its state in the kernel.
+pub fn explain_object(desired: &Desired, object: &Service) -> Explanation {
     let name = NamespacedName::from_metadata(&object.metadata);
     let addresses = &desired.host.addresses;
     let pod = |address| match desired.names.owner(address) {
@@ -36,8 +45,7 @@ pub fn explain_on_host(desired: &Desired, service: &str) -> anyhow::Result<Expla
     {
         ignored.push(format!("{EXTERNAL_IPS}: {EXTERNAL_IPS_DISABLED}"));
     }
-    kernel::add_state(&mut explanation, desired, &name, addresses);
-    Ok(explanation)
+    explanation
 }
 
 fn not_found(name: &str, desired: &Desired) -> String {

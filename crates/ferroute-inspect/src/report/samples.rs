@@ -18,6 +18,7 @@ use serde_json::Value;
 use super::Versioned;
 use crate::{
     about::{About, Fact, Origin, ProxyState},
+    check,
     diff::{
         Answer, Client, Comparison, Conclusion, Coverage, DifferenceCount, Finding, Mismatch, ModeDifference, Report,
         RulesKind, SourceAddress, StaleFrontend, Undetermined,
@@ -59,6 +60,7 @@ pub fn all() -> Vec<Sample> {
     vec![
         sample("ferroute explain service", explanation(served())),
         sample("ferroute diff", comparison()),
+        sample("ferroute check", checked()),
         sample("ferroute doctor", diagnosis()),
         sample("ferroute preflight", differences()),
         sample("ferroute trace", trace()),
@@ -91,6 +93,19 @@ fn about() -> About {
         configuration: Some(fact("the running proxy")),
         objects: Some(fact("the running proxy")),
     }
+}
+
+fn checked() -> check::Report {
+    let problem = check::Problem {
+        file: Some("shop.yaml".to_owned()),
+        line: Some(7),
+        object: Some("Service shop/web".to_owned()),
+        field: Some("spec.ports[0].prot".to_owned()),
+        effect: check::Effect::Ignored,
+        problem: "unknown field".to_owned(),
+    };
+    let objects = vec![check::ObjectCount { kind: "Service".to_owned(), count: 1 }];
+    check::Report { files: 1, objects, problems: vec![problem] }
 }
 
 fn socket(text: &str) -> SocketAddr {

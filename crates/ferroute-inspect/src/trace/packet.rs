@@ -2,11 +2,12 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use anyhow::{Context, bail, ensure};
-use ferroute_core::{IpFamily, NamespacedName, Protocol, ServicePortName};
+use anyhow::{Context, anyhow, bail, ensure};
+use ferroute_core::{IpFamily, Protocol, ServicePortName};
 use ferroute_trace::Packet;
 
 use super::{Request, node::TraceNode};
+use crate::desired::{machine_name, service_name};
 
 /// The reason for a packet's input interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,13 +26,14 @@ pub enum Arrival {
 /// If the source, the destination or the input interface cannot be determined.
 pub fn resolve(args: &Request, node: &TraceNode) -> anyhow::Result<(Packet, Arrival)> {
     let protocol = args.protocol;
-    let destinations = destinations(&args.to, protocol, node)?;
-    let (from, to) = match args.from.as_deref().filter(|name| *name != node.desired.node().name) {
-        Some(from) => pair(&senders(from, node)?, &destinations)
+    let destinations = destinations(args, protocol, node)?;
+    let from = args.from.as_deref().map(|from| machine_name(from, args.namespace.as_deref()));
+    let (from, to) = match from.filter(|name| *name != node.desired.node().name) {
+        Some(from) => pair(&senders(&from, node)?, &destinations)
             .with_context(|| format!("{from} and {} have no addresses of the same IP family", args.to))?,
         None => {
             let addresses = destinations.iter().find_map(|to| Some((own_source(node, to.ip())?, *to)));
-            addresses.with_context(|| format!("the node has no route to {}: set the source with --from", args.to))?
+            addresses.with_context(|| no_route(node, &args.to, "set the source with --from"))?
         }
     };
     let source = SocketAddr::new(from, args.source_port.get());
@@ -44,7 +46,15 @@ pub fn resolve(args: &Request, node: &TraceNode) -> anyhow::Result<(Packet, Arri
     }
     match node.host.path_to(from) {
         Some((interface, _)) => Ok((Packet::arriving(protocol, source, to, &interface), Arrival::ByRoute)),
-        None => bail!("the node has no route to {from}: set the input interface with --in, or use --local"),
+        None => bail!(no_route(node, &from.to_string(), "set the input interface with --in, or use --local")),
+    }
+}
+
+/// Returns why there is no route, as far as that is known, and what to do about it.
+fn no_route(node: &TraceNode, to: &str, remedy: &str) -> String {
+    match &node.desired.missing_node {
+        Some(reason) => format!("the node has no route to {to}: {reason}"),
+        None => format!("the node has no route to {to}, and no default route: {remedy}"),
     }
 }
 
@@ -78,15 +88,16 @@ fn senders(from: &str, node: &TraceNode) -> anyhow::Result<Vec<IpAddr>> {
 }
 
 /// Returns the addresses of a destination: an address and port, or the name of a Service, for its cluster IPs.
-fn destinations(to: &str, protocol: Protocol, node: &TraceNode) -> anyhow::Result<Vec<SocketAddr>> {
+fn destinations(args: &Request, protocol: Protocol, node: &TraceNode) -> anyhow::Result<Vec<SocketAddr>> {
+    let to = args.to.as_str();
     if let Ok(address) = to.parse::<SocketAddr>() {
         ensure!(address.port() != 0, "--to {to}: invalid port 0");
         return Ok(vec![SocketAddr::new(address.ip().to_canonical(), address.port())]);
     }
     ensure!(to.parse::<IpAddr>().is_err(), "--to {to}: the port is missing (want ADDRESS:PORT or [ADDRESS]:PORT)");
     let (name, port) = to.rsplit_once(':').map_or((to, None), |(name, port)| (name, Some(port)));
-    let (namespace, name) = name.split_once('/').unwrap_or(("default", name));
-    let service = NamespacedName::new(namespace, name);
+    let namespace = args.namespace.as_deref().unwrap_or("default");
+    let service = service_name(name, namespace).map_err(|error| anyhow!("--to {to}: {error}"))?;
     let mut ports: Vec<(&ServicePortName, SocketAddr)> = Vec::new();
     for family in IpFamily::BOTH {
         let entries = node.desired.table(family).ports_of(&service);

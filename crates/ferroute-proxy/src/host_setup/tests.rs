@@ -154,3 +154,12 @@ fn cpu_list_is_counted() {
         assert_eq!(count(list), cores, "{list:?}");
     }
 }
+
+#[test]
+fn oom_score_that_cannot_be_set_is_tolerable() {
+    let kernel = FakeSettings::new(&[]);
+    let setup = apply_to(&kernel.roots(), &resolve(|_| ()));
+    let (fatal, tolerable) = setup.split_failed();
+    assert_eq!(tolerable.iter().map(|error| error.name()).collect::<Vec<_>>(), [OOM_SCORE]);
+    assert!(!fatal.is_empty() && fatal.iter().all(|error| error.name() != OOM_SCORE));
+}

@@ -5,7 +5,7 @@ use std::io::Write;
 use clap::{Args, Subcommand};
 use ferroute_config::flags::DesiredArgs;
 use ferroute_inspect::{
-    desired::Desired,
+    desired::{Desired, service_name},
     explain::{explain_on_host, write_explanation_into},
 };
 
@@ -26,15 +26,19 @@ enum Explained {
     ///
     /// Prints frontends, traffic policies, and endpoints with the reason why each is used or not; as root also the rules,
     /// counters and connections in the kernel.
+    #[command(visible_alias = "svc")]
     Service(ExplainServiceArgs),
 }
 
 /// Arguments of `ferroute explain service`.
 #[derive(Args, Debug)]
 struct ExplainServiceArgs {
-    /// Namespace and name of the Service
-    #[arg(value_name = "NAMESPACE/NAME", value_parser = parse_name)]
+    /// Name of the Service: NAME, NAMESPACE/NAME, or either after svc/
+    #[arg(value_name = "SERVICE")]
     service: String,
+    /// Namespace of a Service that is named without one
+    #[arg(short, long, value_name = "NAMESPACE", default_value = "default")]
+    namespace: String,
     /// The desired state.
     #[command(flatten)]
     desired: DesiredArgs,
@@ -43,17 +47,11 @@ struct ExplainServiceArgs {
     output: Output,
 }
 
-pub(super) fn parse_name(text: &str) -> Result<String, String> {
-    match text.split('/').collect::<Vec<_>>().as_slice() {
-        [namespace, name] if !namespace.is_empty() && !name.is_empty() => Ok(text.to_owned()),
-        _ => Err("must be NAMESPACE/NAME".to_owned()),
-    }
-}
-
 /// Explains an object and prints the explanation.
 pub(crate) fn run(args: &ExplainArgs, verbosity: Option<u32>, out: &mut impl Write) -> anyhow::Result<()> {
     let Explained::Service(args) = &args.object;
+    let service = service_name(&args.service, &args.namespace).map_err(anyhow::Error::msg)?;
     let desired = Desired::load(&args.desired, verbosity)?;
-    let explanation = explain_on_host(&desired, &args.service)?;
+    let explanation = explain_on_host(&desired, &service.to_string())?;
     args.output.write_about(out, &desired.about, &explanation, |text| write_explanation_into(text, &explanation))
 }

@@ -56,10 +56,14 @@ pub(crate) fn run(args: &RawArgs<RunArgs>, called_as: CalledAs) -> anyhow::Resul
     tracing::info!("host settings: {}", setup.set.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "));
     let Some(shutdown) = shutdown else {
         // `--init-only`. Setting them is the only purpose here, so a failure is an error.
-        for error in &setup.failed {
-            tracing::error!("{}", chain(error));
+        let (fatal, tolerable) = setup.split_failed();
+        for error in tolerable {
+            tracing::warn!("{}; the proxy will run without it", chain(error));
         }
-        return Ok(if setup.failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+        for error in &fatal {
+            tracing::error!("{}", chain(*error));
+        }
+        return Ok(if fatal.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE });
     };
     for error in &setup.failed {
         tracing::warn!("{}; continuing without", chain(error));

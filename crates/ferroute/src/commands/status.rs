@@ -7,7 +7,7 @@ use std::{
 };
 
 use clap::Args;
-use ferroute_core::NamespacedName;
+use ferroute_inspect::desired::service_name;
 use ferroute_proxy::{
     ServiceVersions,
     control::{NodeStatus, request_status, request_versions},
@@ -19,8 +19,13 @@ use super::Output;
 #[derive(Args, Debug)]
 pub(crate) struct StatusArgs {
     /// Show which versions of this Service and its slices are applied
-    #[arg(long, value_name = "NAMESPACE/NAME", value_parser = super::explain::parse_name)]
+    ///
+    /// NAME, NAMESPACE/NAME, or either after svc/.
+    #[arg(long, value_name = "SERVICE")]
     service: Option<String>,
+    /// Namespace of a Service that is named without one
+    #[arg(short, long, value_name = "NAMESPACE", default_value = "default")]
+    namespace: String,
     /// Output format
     #[arg(short, long, value_enum, value_name = "FORMAT", default_value_t)]
     output: Output,
@@ -28,9 +33,10 @@ pub(crate) struct StatusArgs {
 
 /// Prints the state. The exit status is 1 if the proxy is not ready, or has not applied the versions.
 pub(crate) fn run(args: &StatusArgs, out: &mut impl Write) -> anyhow::Result<ExitCode> {
-    let is_good = match args.service.as_deref().and_then(|service| service.split_once('/')) {
-        Some((namespace, name)) => {
-            let versions = request_versions(&NamespacedName::new(namespace, name))?;
+    let is_good = match &args.service {
+        Some(service) => {
+            let service = service_name(service, &args.namespace).map_err(anyhow::Error::msg)?;
+            let versions = request_versions(&service)?;
             args.output.write(out, &versions, |text| write_versions_into(text, &versions))?;
             versions.applied && versions.service.is_some()
         }

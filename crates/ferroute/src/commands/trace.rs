@@ -21,15 +21,20 @@ use ferroute_trace::{Outcome, TextOptions, mermaid, write_trace_into};
 pub(crate) struct TraceArgs {
     /// Source of the packet: an address, or the name of a pod or node
     ///
-    /// Names are NAME or NAMESPACE/NAME. Optional with --local.
+    /// Names are NAME or NAMESPACE/NAME, also after pod/ or node/. Optional with --local.
     #[arg(long, value_name = "ADDRESS|NAME", required_unless_present = "local")]
     from: Option<String>,
     /// Destination: ADDRESS:PORT, or the name of a Service
     ///
-    /// NAMESPACE/NAME:PORT selects the Service's cluster IP. The namespace defaults to "default", the port to
+    /// SERVICE:PORT selects the Service's cluster IP. SERVICE is NAME or NAMESPACE/NAME, also after svc/. The port defaults to
     /// the Service's only port. PORT is a number or a name.
     #[arg(long, value_name = "ADDRESS:PORT|SERVICE")]
     to: String,
+    /// Namespace of a Service or pod that is named without one
+    ///
+    /// By default, that of Services is "default", and pods are those of any namespace.
+    #[arg(short, long, value_name = "NAMESPACE")]
+    namespace: Option<String>,
     /// Transport protocol
     #[arg(long, visible_alias = "protocol", value_enum, ignore_case = true, default_value = "tcp")]
     proto: Transport,
@@ -110,6 +115,7 @@ impl TraceArgs {
         Request {
             from: self.from.clone(),
             to: self.to.clone(),
+            namespace: self.namespace.clone(),
             protocol: self.proto.into(),
             input: self.input.clone(),
             local: self.local,

@@ -1,0 +1,326 @@
+//! Checks manifests before they are applied: everything in them that the proxy would skip, ignore, limit or reject.
+//!
+//! ```text
+//!   files ─┬─► documents ─► unknown kinds and fields ──────────┐
+//!          └─► source ──► problems of reading, invalid objects ┼─► Report
+//!                   `───► Desired ─► explain each Service ─────┘
+//! ```
+//!
+//! What the proxy makes of a Service comes from [`explain`](crate::explain::explain()); nothing is decided here.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt, fs,
+    path::PathBuf,
+};
+
+use ferroute_api::{
+    Object,
+    manifest::{DocumentError, Parsed, documents},
+};
+use ferroute_config::flags::SettingsArgs;
+use ferroute_core::{Escaped, FrontendKind, NamespacedName, error_chain, parse::validate, tracker::TrackerEvent};
+use ferroute_source::{Event, Problem as SourceProblem, manifest_files, read_once};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    about::About,
+    desired::Desired,
+    explain::{Explanation, Handling, Outcome, Reason, explain_object},
+    plural,
+};
+
+/// The result of a check.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Report {
+    /// The number of files.
+    pub files: usize,
+    /// The number of valid objects that a proxy reads, by kind.
+    pub objects: Vec<ObjectCount>,
+    /// The problems, by file and line.
+    pub problems: Vec<Problem>,
+}
+
+/// The number of objects of a kind.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ObjectCount {
+    /// The kind.
+    pub kind: String,
+    /// The number.
+    pub count: usize,
+}
+
+/// A problem in a file.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Problem {
+    /// The file; `None` if it is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<String>,
+    /// The line, from 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub line: Option<usize>,
+    /// Kind and name of the object.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub object: Option<String>,
+    /// The path of the field.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub field: Option<String>,
+    /// What happens because of it.
+    pub effect: Effect,
+    /// The problem.
+    pub problem: String,
+}
+
+/// What happens to an object, or to a part of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Effect {
+    /// It is rejected: it cannot be read, or is invalid.
+    Rejected,
+    /// It is skipped: it is valid, but not for this proxy.
+    Skipped,
+    /// It is ignored, and the rest of the object is used.
+    Ignored,
+    /// It is used only up to a limit of the proxy or of its mode.
+    Limited,
+}
+
+/// Checks the manifests in these files and directories. Returns also what the check is about.
+///
+/// # Errors
+/// If the configuration or the host cannot be read. Problems of the files are in the report.
+pub fn check(paths: &[PathBuf], settings: &SettingsArgs) -> anyhow::Result<(About, Report)> {
+    let mut check = Check::default();
+    let mut events = Vec::new();
+    for path in paths {
+        match (manifest_files(path), read_once(path)) {
+            (Ok(files), Ok(read)) => {
+                files.iter().for_each(|file| check.read_file(file));
+                events.extend(read);
+            }
+            (Err(error), _) | (_, Err(error)) => {
+                let file = Some(path.display().to_string());
+                check.add(Problem::new(file, Effect::Rejected, format!("cannot read: {error}")));
+            }
+        }
+    }
+    let mut seen = BTreeSet::new();
+    for event in &events {
+        check.check_event(event, &mut seen);
+    }
+    let names: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
+    let desired = Desired::from_given(settings, events, names.join(", "))?;
+    for (name, service) in &desired.services {
+        check.check_service(name, &explain_object(&desired, service));
+    }
+    let Check { files, mut problems, counts, .. } = check;
+    problems.sort();
+    problems.dedup();
+    let objects = counts.into_iter().map(|(kind, count)| ObjectCount { kind: kind.to_owned(), count }).collect();
+    Ok((desired.about, Report { files, objects, problems }))
+}
+
+/// A check in progress.
+#[derive(Default)]
+struct Check {
+    files: usize,
+    problems: Vec<Problem>,
+    counts: BTreeMap<&'static str, usize>,
+    /// The file of each object, by kind and name.
+    origins: BTreeMap<String, String>,
+}
+
+impl Check {
+    fn add(&mut self, problem: Problem) {
+        self.problems.push(problem);
+    }
+
+    /// Adds a problem of an object, whose file is looked up.
+    fn add_for(&mut self, object: &str, field: Option<&str>, effect: Effect, text: impl Into<String>) {
+        let file = self.origins.get(object).cloned();
+        let problem = Problem::new(file, effect, text);
+        self.add(Problem { object: Some(object.to_owned()), field: field.map(str::to_owned), ..problem });
+    }
+
+    /// Reads a file for what its objects do not show. Whether it can be read, the source reports.
+    fn read_file(&mut self, path: &std::path::Path) {
+        self.files += 1;
+        let file = path.display().to_string();
+        let Ok(text) = fs::read_to_string(path) else { return };
+        for document in documents(&text) {
+            let (objects, unknown) = document.check();
+            for error in unknown {
+                self.add(Problem::of_document(&file, &error, Effect::Ignored));
+            }
+            for object in objects {
+                match object {
+                    Ok(Parsed::Object(object)) => {
+                        let kind = object.kind();
+                        let name = NamespacedName::from_metadata(object.metadata());
+                        self.origins.entry(format!("{kind} {name}")).or_insert_with(|| file.clone());
+                        if validate(&object).is_ok() {
+                            *self.counts.entry(kind.as_str()).or_default() += 1;
+                        }
+                        if let Object::EndpointSlice(slice) = *object {
+                            self.check_slice(&slice);
+                        }
+                    }
+                    // The source reports errors.
+                    Ok(Parsed::Ignored(_)) | Err(_) => {}
+                }
+            }
+        }
+    }
+
+    fn check_slice(&mut self, slice: &ferroute_api::EndpointSlice) {
+        let object = format!("EndpointSlice {}", NamespacedName::from_metadata(&slice.metadata));
+        match TrackerEvent::from_slice(slice, "") {
+            Ok(TrackerEvent::SliceApplied(view)) => {
+                for field in &view.ignored {
+                    self.add_for(&object, Some(&field.field), Effect::Ignored, field.problem.clone());
+                }
+            }
+            Ok(_) => {
+                let reason = "it has no label kubernetes.io/service-name, or an address type that proxies do not use";
+                self.add_for(&object, None, Effect::Skipped, reason);
+            }
+            // The source has reported it.
+            Err(_) => {}
+        }
+    }
+
+    fn check_event(&mut self, event: &Event, seen: &mut BTreeSet<String>) {
+        match event {
+            Event::ServiceApplied(service) => {
+                let name = NamespacedName::from_metadata(&service.metadata).to_string();
+                if !seen.insert(name.clone()) {
+                    let object = format!("Service {name}");
+                    self.add_for(&object, None, Effect::Ignored, "defined more than once");
+                }
+            }
+            Event::Problem(problem) => match &**problem {
+                // Those that may be mistakes have been reported with their lines.
+                SourceProblem::Ignored { .. } => {}
+                SourceProblem::Document { file, error, .. } => {
+                    self.add(Problem::of_document(&file.display().to_string(), error, Effect::Rejected));
+                }
+                SourceProblem::Duplicate { kind, name, applied, ignored } => {
+                    let text = format!("already defined in {}", applied.display());
+                    let problem = Problem::new(Some(ignored.display().to_string()), Effect::Ignored, text);
+                    self.add(Problem { object: Some(format!("{kind} {name}")), ..problem });
+                }
+                SourceProblem::Unreadable { path, source } => {
+                    let text = format!("cannot read: {source}");
+                    self.add(Problem::new(Some(path.display().to_string()), Effect::Rejected, text));
+                }
+                SourceProblem::InvalidUtf8 { path, offset } => {
+                    let text = format!("cannot read: invalid UTF-8 at byte {offset}{}", other_format(path));
+                    self.add(Problem::new(Some(path.display().to_string()), Effect::Rejected, text));
+                }
+                other => self.add(Problem::new(None, Effect::Rejected, error_chain(other))),
+            },
+            _ => {}
+        }
+    }
+
+    fn check_service(&mut self, name: &str, explanation: &Explanation) {
+        let object = format!("Service {name}");
+        let (ignored, ports, unused) = match &explanation.handling {
+            Handling::Served { ignored, ports, unused_slices, .. } => (ignored, ports, unused_slices),
+            Handling::Skipped { reason } => return self.add_for(&object, None, Effect::Skipped, reason),
+            // The source has reported it.
+            Handling::Invalid { .. } => return,
+        };
+        for text in ignored {
+            let (field, text) = text.split_once(": ").unwrap_or(("", text));
+            self.add_for(&object, Some(field).filter(|field| !field.is_empty()), Effect::Ignored, text);
+        }
+        for slice in unused.iter().chain(ports.iter().flat_map(|port| &port.unused_slices)) {
+            self.add_for(&format!("EndpointSlice {}", slice.slice), None, Effect::Ignored, &slice.reason);
+        }
+        for port in ports {
+            let label = format!("port {} ({}, {})", port.name, port.family, port.protocol);
+            let label = label.replace("port  (", "port (");
+            if port.excess_endpoints > 0 {
+                let text = format!("{label}: {} beyond the limit", plural(port.excess_endpoints, "endpoint"));
+                self.add_for(&object, None, Effect::Limited, text);
+            }
+            for frontend in &port.frontends {
+                let addresses: Vec<String> = frontend.addresses.iter().map(ToString::to_string).collect();
+                let place = match frontend.kind {
+                    FrontendKind::NodePort => format!("node port {}", frontend.port),
+                    kind => format!("{kind} {}, port {}", addresses.join(", "), frontend.port),
+                };
+                if let Some(owner) = &frontend.owner {
+                    let text = format!("{label}: {place} belongs to {}", owner.service_port);
+                    self.add_for(&object, None, Effect::Ignored, text);
+                }
+                let unsupported = Outcome::Rejected { reason: Reason::UnsupportedProtocol };
+                if frontend.answers.iter().any(|answer| answer.outcome == unsupported) {
+                    let text = format!("{label}: {place} is rejected, because the mode does not support the protocol");
+                    self.add_for(&object, None, Effect::Limited, text);
+                }
+            }
+        }
+    }
+}
+
+impl Problem {
+    fn new(file: Option<String>, effect: Effect, problem: impl Into<String>) -> Self {
+        Self { file, line: None, object: None, field: None, effect, problem: problem.into() }
+    }
+
+    fn of_document(file: &str, error: &DocumentError, effect: Effect) -> Self {
+        let parts = [&error.kind, &error.name];
+        let object: Vec<&str> = parts.into_iter().flatten().map(AsRef::as_ref).collect();
+        Self {
+            file: Some(file.to_owned()),
+            line: error.line,
+            object: (!object.is_empty()).then(|| object.join(" ")),
+            field: error.field.as_deref().map(str::to_owned),
+            effect,
+            problem: error.cause.to_string(),
+        }
+    }
+}
+
+/// Names the format of a file that is not UTF-8, if it is a common one.
+fn other_format(path: &std::path::Path) -> &'static str {
+    match fs::read(path).unwrap_or_default().get(..2) {
+        Some([0x1f, 0x8b]) => ", a gzip archive",
+        Some([0xff, 0xfe] | [0xfe, 0xff]) => ", UTF-16",
+        _ => "",
+    }
+}
+
+/// Writes a report as text.
+///
+/// # Errors
+/// Only those of `out`.
+pub fn write_report_into(out: &mut impl fmt::Write, report: &Report) -> fmt::Result {
+    for Problem { file, line, object, field, effect, problem } in &report.problems {
+        let line = line.map(|line| format!(":{line}")).unwrap_or_default();
+        let place = file.as_ref().map(|file| format!("{}{line}", Escaped(file)));
+        let parts = [place, object.as_ref().map(|text| Escaped(text).to_string()), field.clone()];
+        for part in parts.into_iter().flatten() {
+            write!(out, "{}: ", Escaped(part))?;
+        }
+        let effect = match effect {
+            Effect::Rejected => "rejected",
+            Effect::Skipped => "skipped",
+            Effect::Ignored => "ignored",
+            Effect::Limited => "limited",
+        };
+        writeln!(out, "{effect}: {}", Escaped(problem))?;
+    }
+    let objects = report.objects.iter().map(|ObjectCount { kind, count }| plural(*count, kind)).collect::<Vec<_>>();
+    let objects = if objects.is_empty() { "no objects".to_owned() } else { objects.join(", ") };
+    let problems = match report.problems.len() {
+        0 => "no problems".to_owned(),
+        count => plural(count, "problem"),
+    };
+    writeln!(out, "{problems}: {objects} in {}", plural(report.files, "file"))
+}

@@ -1,0 +1,212 @@
+//! Tests of `ferroute check`, and of commands that read files with errors.
+
+#![expect(clippy::unwrap_used, reason = "missing prerequisites fail the test")]
+
+use std::{
+    fs,
+    path::PathBuf,
+    process::{Command, Output},
+};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+fn ferroute(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_ferroute")).args(arguments).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> &str {
+    str::from_utf8(bytes).unwrap()
+}
+
+/// A directory with one file.
+struct Manifest(TempDir);
+
+impl Manifest {
+    fn new(contents: impl AsRef<[u8]>) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        fs::write(directory.path().join("shop.yaml"), contents).unwrap();
+        Self(directory)
+    }
+
+    fn path(&self) -> PathBuf {
+        self.0.path().join("shop.yaml")
+    }
+
+    /// Checks the file. Returns the exit status and the lines of problems, without the directory.
+    fn check(&self, flags: &[&str]) -> (Option<i32>, Vec<String>) {
+        let path = self.path();
+        let output = ferroute(&[&["check", path.to_str().unwrap()], flags].concat());
+        assert!(output.stderr.is_empty(), "{}", text(&output.stderr));
+        let lines = text(&output.stdout).replace(&format!("{}/", self.0.path().display()), "");
+        let lines: Vec<String> = lines.lines().skip(1).map(str::to_owned).collect();
+        (output.status.code(), lines)
+    }
+}
+
+const WEB: &str = "apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: shop}
+spec:
+  clusterIP: 10.96.0.1
+  ports:
+  - {name: http, port: 80}
+";
+
+const SLICE: &str = "---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web-1, namespace: shop, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+ports: [{name: http, port: 8080}]
+endpoints: [{addresses: [10.244.0.2]}]
+";
+
+#[test]
+fn valid_manifests_have_no_problems() {
+    let config_map = "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: other}\n";
+    let (status, lines) = Manifest::new(format!("{WEB}{SLICE}{config_map}")).check(&[]);
+    assert_eq!(lines, ["no problems: 1 EndpointSlice, 1 Service in 1 file"]);
+    assert_eq!(status, Some(0));
+}
+
+#[test]
+fn everything_that_is_not_used_is_a_problem() {
+    let ending = |lines: &[String]| lines.last().cloned().unwrap_or_default();
+    let cases: [(String, &[&str], &str); 13] = [
+        (
+            WEB.replace("port: 80", "prot: 80"),
+            &[],
+            "shop.yaml:7: Service shop/web: spec.ports[0].prot: ignored: unknown field (did you mean \"port\"?)",
+        ),
+        (
+            WEB.replace("kind: Service", "kind: Servce"),
+            &[],
+            "shop.yaml:1: Servce shop/web: ignored: unknown kind \"Servce\" of \"v1\" (did you mean \"Service\"?)",
+        ),
+        (WEB.replace("  clusterIP: 10.96.0.1\n", ""), &[], "shop.yaml:1: Service shop/web: spec.clusterIP: rejected: "),
+        (WEB.replace("10.96.0.1", "10.96.0.300"), &[], "shop.yaml:1: Service shop/web: spec.clusterIP: rejected: "),
+        (WEB.replace("10.96.0.1", "None"), &[], "shop.yaml: Service shop/web: skipped: "),
+        (WEB.replace("port: 80", "port: eighty"), &[], "shop.yaml:7: Service shop/web: spec.ports[0].port: rejected: "),
+        (WEB.replace("spec:", "spec: ["), &[], "shop.yaml:"),
+        (format!("{WEB}---\n{WEB}"), &[], "shop.yaml: Service shop/web: ignored: already defined in "),
+        (
+            format!("{WEB}---\n{}", WEB.replace("name: web", "name: cart")),
+            &[],
+            "shop.yaml: Service shop/web: ignored: port http (IPv4, tcp): cluster IP 10.96.0.1, port 80 belongs to shop/cart:http",
+        ),
+        (
+            format!("{WEB}{}", SLICE.replace("name: http", "name: htpp")),
+            &[],
+            "shop.yaml: EndpointSlice shop/web-1: ignored: ",
+        ),
+        (
+            format!("{WEB}{}", SLICE.replace("kubernetes.io/service-name", "other")),
+            &[],
+            "shop.yaml: EndpointSlice shop/web-1: skipped: ",
+        ),
+        (
+            format!("{WEB}{SLICE}").replace("port: 80", "protocol: SCTP, port: 80"),
+            &["--proxy-mode", "userspace"],
+            "shop.yaml: Service shop/web: limited: port http (IPv4, sctp): ",
+        ),
+        (
+            "apiVersion: v1\nkind: List\nitems:\n- apiVersion: v1\n  kind: List\n  items: []\n".to_owned(),
+            &[],
+            "shop.yaml:4: List: items[0]: ignored: unknown kind \"List\" of \"v1\"",
+        ),
+    ];
+    for (manifest, flags, expected) in cases {
+        let (status, lines) = Manifest::new(&manifest).check(flags);
+        assert!(lines.iter().any(|line| line.starts_with(expected)), "{expected}\nis missing in {lines:#?}");
+        assert_eq!(status, Some(1), "{lines:?}");
+        assert!(!ending(&lines).starts_with("no problems"), "{lines:?}");
+    }
+}
+
+#[test]
+fn report_as_json_has_the_location() {
+    let manifest = Manifest::new(WEB.replace("clusterIP:", "clusterIp:"));
+    let path = manifest.path();
+    let output = ferroute(&["check", path.to_str().unwrap(), "-o", "json"]);
+    assert_eq!(output.status.code(), Some(1));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let problems = report["problems"].as_array().unwrap();
+    let unknown = problems.iter().find(|problem| problem["line"] == 5).unwrap();
+    assert_eq!((&unknown["field"], &unknown["effect"]), (&"spec.clusterIp".into(), &"ignored".into()), "{report:#}");
+    assert_eq!(report["about"]["objects"]["value"], path.to_str().unwrap());
+}
+
+/// Files that cannot be read, by their description.
+fn unreadable() -> [(&'static str, Vec<u8>); 4] {
+    let utf16 = WEB.encode_utf16().flat_map(u16::to_le_bytes);
+    [
+        ("invalid YAML", b"apiVersion: v1\nkind: Service\nmetadata: [name: web\n".to_vec()),
+        ("gzip", vec![0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3, 0x4b, 0x4c, 0x4a, 6, 0]),
+        ("UTF-16", [0xff, 0xfe].into_iter().chain(utf16).collect()),
+        (
+            "a field of the wrong type beside a valid Service",
+            format!("{WEB}---\n{}", WEB.replace("port: 80", "port: a")).into(),
+        ),
+    ]
+}
+
+#[test]
+fn files_that_cannot_be_read_are_errors_of_every_command() {
+    let commands: [&[&str]; 6] = [
+        &["render"],
+        &["explain", "service", "shop/web"],
+        &["trace", "--local", "--to", "shop/web"],
+        &["diff"],
+        &["preflight", "--from", "iptables"],
+        &["doctor", "--no-connect"],
+    ];
+    for (description, contents) in unreadable() {
+        let manifest = Manifest::new(contents);
+        let path = manifest.path();
+        for command in commands {
+            let flags = ["--hostname-override", "node-1", "--manifests", path.to_str().unwrap()];
+            let output = ferroute(&[command, &flags].concat());
+            assert!(output.stdout.is_empty(), "{description}, {command:?}: {output:?}");
+            assert_ne!(output.status.code(), Some(0), "{description}, {command:?}");
+            assert!(text(&output.stderr).contains("shop.yaml"), "{description}, {command:?}: {output:?}");
+        }
+        let output = ferroute(&["check", path.to_str().unwrap()]);
+        assert_eq!(output.status.code(), Some(1), "{description}: {output:?}");
+    }
+}
+
+#[test]
+fn rules_of_invalid_services_alone_are_an_error() {
+    let manifest = Manifest::new(WEB.replace("  clusterIP: 10.96.0.1\n", ""));
+    let output = ferroute(&["render", "--hostname-override", "n", "--manifests", manifest.path().to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(output.stdout.is_empty() && text(&output.stderr).contains("spec.clusterIP: required"), "{output:?}");
+}
+
+#[test]
+fn services_can_be_named_as_for_kubectl() {
+    let manifest = Manifest::new(format!("{WEB}{SLICE}"));
+    let path = manifest.path();
+    let flags = ["--hostname-override", "node-1", "--manifests", path.to_str().unwrap()];
+    let names: [&[&str]; 5] =
+        [&["shop/web"], &["web", "-n", "shop"], &["svc/web", "-n", "shop"], &["svc/shop/web"], &["service/shop/web"]];
+    for name in names {
+        let output = ferroute(&[&["explain", "service"], name, &flags].concat());
+        assert!(text(&output.stdout).contains("Service shop/web, type ClusterIP"), "{name:?}: {output:?}");
+        let output = ferroute(&[&["trace", "--from", "10.244.0.9", "--in", "eth0", "--to"], name, &flags].concat());
+        assert!(text(&output.stdout).contains("10.96.0.1:80 (shop/web:http, cluster IP)"), "{name:?}: {output:?}");
+    }
+}
+
+#[test]
+fn missing_node_is_named_with_those_of_the_file() {
+    let node = "---\napiVersion: v1\nkind: Node\nmetadata: {name: node-a}\nspec: {podCIDR: 10.244.0.0/24, podCIDRs: \
+                [10.244.0.0/24]}\nstatus: {addresses: [{type: InternalIP, address: 192.0.2.1}]}\n";
+    let manifest = Manifest::new(format!("{WEB}{SLICE}{node}"));
+    let path = manifest.path();
+    let flags = ["--manifests", path.to_str().unwrap(), "--hostname-override", "vm"];
+    let output = ferroute(&[&["trace", "--from", "10.244.0.9", "--to", "shop/web"], &flags[..]].concat());
+    let expected = format!("no Node vm in {}; it has node-a: use --hostname-override node-a", path.display());
+    assert!(text(&output.stderr).contains(&expected), "{output:?}");
+}
