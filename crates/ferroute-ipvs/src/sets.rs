@@ -12,8 +12,8 @@ use self::message::{
     IPSET_ATTR_PORT, IPSET_ATTR_PORT_TO, IPSET_ATTR_PROTOCOL, IPSET_ATTR_REVISION, IPSET_ATTR_SETNAME,
     IPSET_ATTR_SETNAME2, IPSET_ATTR_TYPENAME, IPSET_CMD_ADD, IPSET_CMD_CREATE, IPSET_CMD_DEL, IPSET_CMD_DESTROY,
     IPSET_CMD_LIST, IPSET_CMD_SWAP, IPSET_CMD_TEST, IPSET_CMD_TYPE, IPSET_ERR_BUSY, IPSET_ERR_EXIST,
-    IPSET_FLAG_LIST_HEADER, IPSET_PROTOCOL_MIN, NET_BYTEORDER, command, parse_capacity, parse_entries, revision,
-    type_family, write_entry,
+    IPSET_ERR_TYPE_MISMATCH, IPSET_FLAG_LIST_HEADER, IPSET_PROTOCOL_MIN, NET_BYTEORDER, SetHeader, command,
+    parse_entries, parse_header, revision, type_family, write_entry,
 };
 use crate::plan::{Entry, ServerKey, SetKind, SetType};
 
@@ -51,13 +51,18 @@ pub enum SetError {
         #[source]
         source: Error,
     },
-    /// The set exists with another type or other settings.
-    #[error("cannot create ipset {name} of type {set_type}: a set with other settings has this name")]
+    /// Another program created the set with another type or for the other IP family, and rules refer to it.
+    #[error(
+        "cannot use ipset {name}: it is {existing} (want {wanted}), and rules refer to it; delete the rules that match {name} and \
+         run ipset destroy {name}"
+    )]
     Differs {
         /// The set.
         name: &'static str,
-        /// The wanted type.
-        set_type: &'static str,
+        /// Its type and family.
+        existing: String,
+        /// The wanted ones.
+        wanted: String,
     },
     /// Entries cannot be added.
     #[error("cannot add entries to ipset {name}")]
@@ -68,9 +73,9 @@ pub enum SetError {
         #[source]
         source: Error,
     },
-    /// The set cannot be replaced by a larger one.
-    #[error("cannot enlarge ipset {name} to {capacity} entries")]
-    Enlarge {
+    /// The set cannot be replaced by another one.
+    #[error("cannot replace ipset {name} by one for {capacity} entries")]
+    Replace {
         /// The set.
         name: &'static str,
         /// The wanted maximum number of entries.
@@ -146,16 +151,67 @@ impl IpSets {
         Ok(false)
     }
 
-    /// Creates a set with kube-proxy's settings unless it exists with these, or with a larger capacity.
+    /// Creates a set with kube-proxy's settings unless it exists with these, or with a larger capacity. One that another program
+    /// created with other settings is replaced, and keeps the entries that both can have.
+    ///
+    /// # Errors
+    /// If the set cannot be created, or replaced because rules refer to it and its type or IP family is another one.
     pub fn create(&mut self, kind: SetKind, family: IpFamily) -> Result<(), SetError> {
         let name = kind.name(family);
-        match self.create_as(name, kind, family, DEFAULT_CAPACITY) {
-            Err(error @ SetError::Differs { .. }) => match self.capacity(kind, family)? {
-                Some(capacity) if capacity > DEFAULT_CAPACITY => Ok(()),
-                _ => Err(error),
-            },
-            result => result,
+        let existing = self.header(name)?;
+        let is_same_type = existing.as_ref().is_none_or(|existing| existing.is_of(kind.set_type(), family));
+        // The kernel does not compare the IP family.
+        if is_same_type && self.create_as(name, kind, family, DEFAULT_CAPACITY)? {
+            return Ok(());
         }
+        let Some(existing) = existing else { return Err(conflict(kind, family, None)) };
+        let capacity = existing.capacity.unwrap_or_default().max(DEFAULT_CAPACITY);
+        if is_same_type && capacity > DEFAULT_CAPACITY && self.create_as(name, kind, family, capacity)? {
+            return Ok(());
+        }
+        let entries = if is_same_type { self.entries(kind, family)? } else { HashSet::new() };
+        let is_replaced = self.replace(kind, family, capacity, entries)?;
+        // Unused sets can be destroyed, whatever their type.
+        let is_created = is_replaced
+            || match self.destroy(name) {
+                Ok(_) => self.create_as(name, kind, family, DEFAULT_CAPACITY)?,
+                Err(SetError::InUse { .. }) => false,
+                Err(error) => return Err(error),
+            };
+        if !is_created {
+            return Err(conflict(kind, family, Some(existing)));
+        }
+        tracing::warn!("replaced ipset {name}, which another program had created as {existing}");
+        Ok(())
+    }
+
+    /// Replaces a set by one with kube-proxy's settings and these entries. Rules refer to the new one then. Returns false if the
+    /// types of both cannot be exchanged, and then changes nothing.
+    fn replace(
+        &mut self,
+        kind: SetKind,
+        family: IpFamily,
+        capacity: u32,
+        entries: HashSet<Entry>,
+    ) -> Result<bool, SetError> {
+        let name = kind.name(family);
+        let failed = |source| SetError::Replace { name, capacity, source };
+        // One that is left of a failed attempt.
+        self.destroy(REPLACEMENT)?;
+        self.create_as(REPLACEMENT, kind, family, capacity)?;
+        self.add_all(REPLACEMENT, entries).map_err(failed)?;
+        let mut request = Request::new(command(IPSET_CMD_SWAP), 0, &HEADER);
+        let mut attributes = request.attributes();
+        attributes.put_u8(IPSET_ATTR_PROTOCOL, IPSET_PROTOCOL_MIN);
+        attributes.put_str(IPSET_ATTR_SETNAME, REPLACEMENT);
+        attributes.put_str(IPSET_ATTR_SETNAME2, name);
+        drop(attributes);
+        let swapped = match self.socket.request_ack(&mut request) {
+            Err(error) if has_errno(&error, IPSET_ERR_TYPE_MISMATCH) => false,
+            result => result.map(|()| true).map_err(failed)?,
+        };
+        self.destroy(REPLACEMENT)?;
+        Ok(swapped)
     }
 
     /// Replaces a set that exists by one for as many entries, if its capacity is smaller. Rules refer to the same entries at any
@@ -166,21 +222,11 @@ impl IpSets {
         if existing >= capacity {
             return Ok(());
         }
-        let failed = |source| SetError::Enlarge { name, capacity, source };
-        // One that is left of a failed attempt.
-        self.destroy(REPLACEMENT)?;
-        self.create_as(REPLACEMENT, kind, family, capacity)?;
         let entries = self.entries(kind, family)?;
-        self.add_all(REPLACEMENT, entries).map_err(failed)?;
-        let mut request = Request::new(command(IPSET_CMD_SWAP), 0, &HEADER);
-        let mut attributes = request.attributes();
-        attributes.put_u8(IPSET_ATTR_PROTOCOL, IPSET_PROTOCOL_MIN);
-        attributes.put_str(IPSET_ATTR_SETNAME, REPLACEMENT);
-        attributes.put_str(IPSET_ATTR_SETNAME2, name);
-        drop(attributes);
-        self.socket.request_ack(&mut request).map_err(failed)?;
-        tracing::info!("enlarged ipset {name} to {capacity} entries");
-        self.destroy(REPLACEMENT).map(|_| ())
+        if self.replace(kind, family, capacity, entries)? {
+            tracing::info!("enlarged ipset {name} to {capacity} entries");
+        }
+        Ok(())
     }
 
     /// Adds entries to a set.
@@ -218,32 +264,35 @@ impl IpSets {
         refusals.as_slice().first().map_or(Ok(()), |refusal| Err(refusal.clone().into()))
     }
 
-    /// Returns the maximum number of entries of a set; `None` if it does not exist with the type of this kind, or has no maximum.
-    fn capacity(&mut self, kind: SetKind, family: IpFamily) -> Result<Option<u32>, SetError> {
-        let name = kind.name(family);
+    /// Returns the settings of a set; `None` if it does not exist.
+    fn header(&mut self, name: &'static str) -> Result<Option<SetHeader>, SetError> {
         let mut request = Request::new(command(IPSET_CMD_LIST), 0, &HEADER);
         let mut attributes = request.attributes();
         attributes.put_u8(IPSET_ATTR_PROTOCOL, IPSET_PROTOCOL_MIN);
         attributes.put_str(IPSET_ATTR_SETNAME, name);
         attributes.put_u32_be(IPSET_ATTR_FLAGS | NET_BYTEORDER, IPSET_FLAG_LIST_HEADER);
         drop(attributes);
-        let found = self
-            .socket
-            .collect(&mut request, |message: Message<'_>| parse_capacity(message, kind.set_type(), family).map(Some));
-        match found {
-            Ok(found) => Ok(found.into_iter().flatten().next()),
+        match self.socket.collect(&mut request, |message: Message<'_>| parse_header(message).map(Some)) {
+            Ok(found) => Ok(found.into_iter().next()),
             Err(error) if error.is_not_found() => Ok(None),
             Err(source) => Err(SetError::List { name, source }),
         }
     }
 
+    /// Returns the maximum number of entries of a set; `None` if it does not exist with the type of this kind, or has no maximum.
+    fn capacity(&mut self, kind: SetKind, family: IpFamily) -> Result<Option<u32>, SetError> {
+        let header = self.header(kind.name(family))?.filter(|header| header.is_of(kind.set_type(), family));
+        Ok(header.and_then(|header| header.capacity))
+    }
+
+    /// Creates a set unless it exists with the same settings. Returns false if it exists with others.
     fn create_as(
         &mut self,
         name: &'static str,
         kind: SetKind,
         family: IpFamily,
         capacity: u32,
-    ) -> Result<(), SetError> {
+    ) -> Result<bool, SetError> {
         let set_type = kind.set_type();
         let failed = |source| SetError::Create { name, set_type: set_type.as_str(), source };
         let revision = self.revision(set_type, family).map_err(failed)?;
@@ -265,8 +314,8 @@ impl IpSets {
         drop(data);
         drop(attributes);
         match self.socket.request_ack(&mut request) {
-            Err(error) if error.is_exists() => Err(SetError::Differs { name, set_type: set_type.as_str() }),
-            result => result.map_err(failed),
+            Err(error) if error.is_exists() => Ok(false),
+            result => result.map(|()| true).map_err(failed),
         }
     }
 
@@ -329,6 +378,15 @@ impl IpSets {
 /// Returns the names of the ipsets of the mode in Ferroute, and in kube-proxy 1.36 and earlier, of both families.
 pub fn kube_proxy_set_names() -> impl Iterator<Item = &'static str> {
     SetKind::ALL.into_iter().flat_map(|kind| IpFamily::BOTH.map(|family| kind.name(family))).chain(FORMER_SETS)
+}
+
+/// Returns the error about a set that rules refer to.
+fn conflict(kind: SetKind, family: IpFamily, existing: Option<SetHeader>) -> SetError {
+    let set_type = kind.set_type();
+    let wanted =
+        SetHeader { set_type: set_type.as_str().into(), family: type_family(set_type, family), capacity: None };
+    let existing = existing.map_or_else(|| "another set".to_owned(), |existing| existing.to_string());
+    SetError::Differs { name: kind.name(family), existing, wanted: wanted.to_string() }
 }
 
 fn has_errno(error: &Error, errno: i32) -> bool {

@@ -16,7 +16,7 @@ pub fn parse_messages(datagram: &[u8]) {
         for family in IpFamily::BOTH {
             let _ = servers::parse_real_server(message, family == IpFamily::V4);
             for kind in SetKind::ALL {
-                let _ = sets::parse_capacity(message, kind.set_type(), family);
+                let _ = sets::parse_header(message);
                 let _ = sets::parse_entries(message, kind, family);
             }
         }

@@ -41,10 +41,67 @@ fn sets_have_kube_proxys_settings_and_creating_them_again_keeps_their_entries() 
         }
     }
     assert!(host.command("ipset", &["save"]).contains("add KUBE-CLUSTER-IP 10.96.0.1,tcp:443"));
-    host.command("ipset", &["destroy", "KUBE-IPVS-IPS"]);
-    host.command("ipset", &["create", "KUBE-IPVS-IPS", "hash:net"]);
-    let error = host.run(|| IpSets::open().unwrap().create(SetKind::IpvsIps, IpFamily::V4)).unwrap_err();
-    assert!(matches!(error, SetError::Differs { name: "KUBE-IPVS-IPS", .. }), "{error:?}");
+}
+
+#[test]
+fn sets_that_other_programs_created_with_other_settings_are_replaced() {
+    let host = NetNs::new();
+    let create = |kind, family| host.run(|| IpSets::open().unwrap().create(kind, family));
+    let header = |name: &str| host.command("ipset", &["list", "-t", name]);
+    let services = &["-m", "set", "--match-set", "KUBE-CLUSTER-IP", "dst,dst"][..];
+    let ports = &["-p", "tcp", "-m", "set", "--match-set", "KUBE-NODE-PORT-TCP", "dst"][..];
+    let entry = "10.96.0.1,tcp:443";
+    // The settings, an entry, and whether the new set has it; all also while a rule uses the set, unless its type or family differs.
+    for (kind, settings, added, is_kept, rule) in [
+        (SetKind::ClusterIp, &["hash:ip,port", "maxelem", "10"][..], entry, true, services),
+        (SetKind::ClusterIp, &["hash:ip,port", "timeout", "600"], entry, true, services),
+        (SetKind::ClusterIp, &["hash:ip,port", "counters", "maxelem", "262144"], entry, true, services),
+        (SetKind::ClusterIp, &["hash:ip,port", "comment", "skbinfo"], entry, true, services),
+        (SetKind::NodePortTcp, &["bitmap:port", "range", "30000-30100"], "30080", true, ports),
+        (SetKind::ClusterIp, &["hash:net"], "10.96.0.1", false, &[]),
+        (SetKind::ClusterIp, &["hash:ip,port", "family", "inet6"], "fd00::1,tcp:443", false, &[]),
+        (SetKind::NodePortTcp, &["hash:ip"], "10.96.0.1", false, &[]),
+    ] {
+        let name = kind.name(IpFamily::V4);
+        host.command("ipset", &[&["create", name], settings].concat());
+        host.command("ipset", &["add", name, added]);
+        if !rule.is_empty() {
+            host.command("iptables-legacy", &[&["-A", "FORWARD"], rule].concat());
+        }
+        create(kind, IpFamily::V4).unwrap();
+        let wanted = if kind == SetKind::ClusterIp { "Type: hash:ip,port\n" } else { "Type: bitmap:port\n" };
+        let replaced = header(name);
+        assert!(replaced.contains(wanted) && !replaced.contains("timeout"), "{settings:?}: {replaced}");
+        assert!(!["counters", "comment", "inet6", "maxelem 10 "].iter().any(|it| replaced.contains(it)), "{replaced}");
+        let saved = host.command("ipset", &["save", name]);
+        assert_eq!(saved.contains(&format!("add {name} {added}")), is_kept, "{settings:?}: {saved}");
+        assert_eq!(host.command("ipset", &["list", "-n"]).trim(), name);
+        if !rule.is_empty() {
+            assert!(replaced.contains("References: 1"), "{replaced}");
+            host.command("iptables-legacy", &[&["-D", "FORWARD"], rule].concat());
+        }
+        destroy(&host, name);
+    }
+}
+
+#[test]
+fn a_set_of_another_type_that_rules_use_is_reported_with_a_remedy() {
+    let host = NetNs::new();
+    host.command("ipset", &["create", "KUBE-CLUSTER-IP", "hash:net"]);
+    host.command("iptables-legacy", &["-A", "FORWARD", "-m", "set", "--match-set", "KUBE-CLUSTER-IP", "dst"]);
+    let create = |family| host.run(|| IpSets::open().unwrap().create(SetKind::ClusterIp, family));
+    let error = create(IpFamily::V4).unwrap_err();
+    assert!(matches!(error, SetError::Differs { name: "KUBE-CLUSTER-IP", .. }), "{error:?}");
+    insta::assert_snapshot!(error, @"cannot use ipset KUBE-CLUSTER-IP: it is hash:net family inet maxelem 65536 (want hash:ip,port family inet), and rules refer to it; delete the rules that match KUBE-CLUSTER-IP and run ipset destroy KUBE-CLUSTER-IP");
+    create(IpFamily::V6).unwrap();
+    assert_eq!(host.command("ipset", &["list", "-n"]), "KUBE-CLUSTER-IP\nKUBE-6-CLUSTER-IP\n");
+    host.command("iptables-legacy", &["-F", "FORWARD"]);
+    ferroute_testing::wait("the release of the set", || create(IpFamily::V4).ok());
+}
+
+/// Destroys a set once the kernel has released it.
+fn destroy(host: &NetNs, name: &str) {
+    ferroute_testing::wait("the release of a set", || host.run(|| IpSets::open().unwrap().destroy(name)).ok());
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The netlink messages about ipsets.
 
-use std::net::IpAddr;
+use std::{fmt, net::IpAddr};
 
 use ferroute_core::{IpFamily, Protocol};
 use ferroute_netlink::{Attributes, Error, Message, Writer, nfnetlink};
@@ -61,27 +61,58 @@ pub(crate) fn parse_entries(message: Message<'_>, kind: SetKind, family: IpFamil
     Ok(entries)
 }
 
-/// Parses the maximum number of entries in the header of a list, if the set has this type and family.
-pub(crate) fn parse_capacity(message: Message<'_>, set_type: SetType, family: IpFamily) -> Result<Option<u32>, Error> {
+/// The settings of a set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SetHeader {
+    /// The name of its type.
+    pub(super) set_type: Box<str>,
+    /// The address family; `AF_UNSPEC` for sets of ports.
+    pub(super) family: u8,
+    /// The maximum number of entries; `None` for types without one.
+    pub(super) capacity: Option<u32>,
+}
+
+impl SetHeader {
+    /// Reports whether the set has this type and family.
+    pub(super) fn is_of(&self, set_type: SetType, family: IpFamily) -> bool {
+        *self.set_type == *set_type.as_str() && self.family == type_family(set_type, family)
+    }
+}
+
+impl fmt::Display for SetHeader {
+    /// Writes `hash:ip,port family inet maxelem 65536`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.set_type)?;
+        match i32::from(self.family) {
+            libc::AF_INET => f.write_str(" family inet")?,
+            libc::AF_INET6 => f.write_str(" family inet6")?,
+            _ => {}
+        }
+        self.capacity.map_or(Ok(()), |capacity| write!(f, " maxelem {capacity}"))
+    }
+}
+
+/// Parses the header of a list.
+pub(crate) fn parse_header(message: Message<'_>) -> Result<SetHeader, Error> {
     let (_, attributes) = message.split_header::<{ nfnetlink::HEADER_LENGTH }>()?;
-    let mut capacity = None;
+    let mut header = SetHeader { set_type: "".into(), family: 0, capacity: None };
     for attribute in attributes {
         let attribute = attribute?;
         match attribute.kind {
-            IPSET_ATTR_TYPENAME if attribute.text() != Some(set_type.as_str()) => return Ok(None),
-            IPSET_ATTR_FAMILY if attribute.u8()? != type_family(set_type, family) => return Ok(None),
+            IPSET_ATTR_TYPENAME => header.set_type = attribute.text().unwrap_or_default().into(),
+            IPSET_ATTR_FAMILY => header.family = attribute.u8()?,
             IPSET_ATTR_DATA => {
                 for data in attribute.nested() {
                     let data = data?;
                     if data.kind == IPSET_ATTR_MAXELEM {
-                        capacity = Some(data.u32_be()?);
+                        header.capacity = Some(data.u32_be()?);
                     }
                 }
             }
             _ => {}
         }
     }
-    Ok(capacity)
+    Ok(header)
 }
 
 fn parse_entry(attributes: Attributes<'_>, kind: SetKind, family: IpFamily) -> Result<Option<Entry>, Error> {
@@ -172,6 +203,8 @@ const IPSET_ATTR_CIDR2: u16 = 21;
 const IPSET_ATTR_IPADDR_IPV4: u16 = 1;
 const IPSET_ATTR_IPADDR_IPV6: u16 = 2;
 pub(super) const IPSET_ERR_BUSY: i32 = 4100;
+/// The types of two sets cannot be exchanged, because rules match them differently.
+pub(super) const IPSET_ERR_TYPE_MISMATCH: i32 = 4102;
 pub(super) const IPSET_ERR_EXIST: i32 = 4103;
 /// The flag of a list without entries.
 pub(super) const IPSET_FLAG_LIST_HEADER: u32 = 1 << 2;
