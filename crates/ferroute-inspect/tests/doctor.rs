@@ -55,7 +55,7 @@ fn healthy() -> Inputs {
 }
 
 fn backend(backend: &str, rules: usize) -> BackendRules {
-    BackendRules { backend: backend.to_owned(), rules, forward_drops: false }
+    BackendRules { backend: backend.to_owned(), rules, forward_drops: false, input_drops: false }
 }
 
 fn process(name: &str) -> Process {
@@ -149,6 +149,14 @@ fn each_problem_is_found_by_one_check() {
         (
             |inputs| inputs.families[0].unread = vec!["cannot read the tables of iptables (legacy): nat".to_owned()],
             "unread-rules",
+            Severity::Warning,
+        ),
+        (
+            |inputs| {
+                inputs.mode = ModeName::IPVS;
+                inputs.families[0].backends.as_mut().unwrap()[0].input_drops = true;
+            },
+            "input-firewall",
             Severity::Warning,
         ),
         (

@@ -66,6 +66,9 @@ pub struct BackendRules {
     pub rules: usize,
     /// Whether the policy of `FORWARD` is DROP.
     pub forward_drops: bool,
+    /// Whether `INPUT` drops or rejects packets that no rule accepts, before it reaches a rule that accepts Service traffic of ipvs
+    /// mode.
+    pub input_drops: bool,
 }
 
 /// The use of the conntrack table.

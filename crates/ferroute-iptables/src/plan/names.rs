@@ -44,6 +44,8 @@ pub mod chains {
     pub const PORTALS_FILTER: ChainName = ChainName::literal("KUBE-PORTALS-FILTER");
     /// filter, userspace mode: the same for external addresses without usable endpoints.
     pub const PORTALS_EXTERNAL: ChainName = ChainName::literal("KUBE-PORTALS-EXTERNAL");
+    /// filter, ipvs mode: accepts connections to virtual servers. kube-proxy has no such chain.
+    pub const IPVS_ACCEPT: ChainName = ChainName::literal("KUBE-IPVS-ACCEPT");
     /// The canary chain: in every table, empty. Its absence shows that the table was flushed.
     pub const CANARY: ChainName = ChainName::literal("KUBE-PROXY-CANARY");
 }
@@ -87,11 +89,12 @@ const NAT_LEFTOVERS: [&str; 7] = [
 ];
 
 /// Chains of other modes in table filter.
-const FILTER_LEFTOVERS: [&str; 7] = [
+const FILTER_LEFTOVERS: [&str; 8] = [
     "KUBE-NODE-PORT",
     "KUBE-SOURCE-RANGES-FIREWALL",
     "KUBE-IPVS-FILTER",
     "KUBE-IPVS-OUT-FILTER",
+    "KUBE-IPVS-ACCEPT",
     "KUBE-NODEPORT-NON-LOCAL",
     "KUBE-PORTALS-FILTER",
     "KUBE-PORTALS-EXTERNAL",
@@ -118,9 +121,13 @@ pub(crate) fn is_leftover_chain(table: TableName, chain: ChainName) -> bool {
 pub(crate) fn is_ipvs_mode_chain(table: TableName, chain: ChainName) -> bool {
     let own = match table {
         TableName::Nat => &["KUBE-NODE-PORT", "KUBE-LOAD-BALANCER"][..],
-        TableName::Filter => {
-            &["KUBE-NODE-PORT", "KUBE-SOURCE-RANGES-FIREWALL", "KUBE-IPVS-FILTER", "KUBE-IPVS-OUT-FILTER"]
-        }
+        TableName::Filter => &[
+            "KUBE-NODE-PORT",
+            "KUBE-SOURCE-RANGES-FIREWALL",
+            "KUBE-IPVS-FILTER",
+            "KUBE-IPVS-OUT-FILTER",
+            "KUBE-IPVS-ACCEPT",
+        ],
         TableName::Mangle | TableName::Raw | TableName::Security => return false,
     };
     let shared = match table {

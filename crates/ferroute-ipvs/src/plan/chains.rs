@@ -1,4 +1,5 @@
-//! The iptables rules of the mode, in kube-proxy's order.
+//! The iptables rules of the mode, in kube-proxy's order. kube-proxy has no chain that accepts connections to virtual servers in
+//! `INPUT`.
 
 use ferroute_core::{ModeTraits, Protocol, Routes, SourceAddress, TrafficPolicy};
 use ferroute_iptables::{
@@ -6,7 +7,7 @@ use ferroute_iptables::{
     Target, VirtualServerMatch,
     plan::{
         ChainGroup,
-        chains::{FORWARD, MARK_MASQ, POSTROUTING, PROXY_FIREWALL, SERVICES},
+        chains::{FORWARD, IPVS_ACCEPT, MARK_MASQ, POSTROUTING, PROXY_FIREWALL, SERVICES},
     },
 };
 use ipnet::IpNet;
@@ -33,12 +34,14 @@ pub(super) fn chain_group(
     group.add(Filter, PROXY_FIREWALL, rules.firewall());
     group.add(Filter, SOURCE_RANGES_FIREWALL, rules.source_ranges());
     group.add(Filter, IPVS_FILTER, rules.ipvs_filter());
+    group.add(Filter, IPVS_ACCEPT, rules.accept());
     group.add(Filter, IPVS_OUT_FILTER, denied.map(deny_node).collect());
     for (table, from, to, comment) in [
         (Nat, ChainName::OUTPUT, SERVICES, "kubernetes service portals"),
         (Nat, ChainName::PREROUTING, SERVICES, "kubernetes service portals"),
         (Nat, ChainName::POSTROUTING, POSTROUTING, "kubernetes postrouting rules"),
         (Filter, ChainName::FORWARD, FORWARD, "kubernetes forwarding rules"),
+        (Filter, ChainName::INPUT, IPVS_ACCEPT, "kubernetes ipvs service traffic"),
         (Filter, ChainName::INPUT, NODE_PORT, "kubernetes health check rules"),
         (Filter, ChainName::INPUT, PROXY_FIREWALL, "kube-proxy firewall rules"),
         (Filter, ChainName::FORWARD, PROXY_FIREWALL, "kube-proxy firewall rules"),
@@ -173,6 +176,32 @@ impl<F: Fn(SetKind) -> bool> Rules<'_, F> {
         let reject = RejectWith::port_unreachable(self.context.settings.family);
         let new = Rule::new().and(Match::Conntrack(Sense::Is(CtStates::NEW)));
         rules.push(new.in_set(IpvsIps.name(self.context.settings.family), TO_PORT).then(Target::Reject(reject)));
+        rules
+    }
+
+    /// filter `KUBE-IPVS-ACCEPT`: accepts connections to virtual servers, which pass `INPUT` in this mode, where a firewall expects
+    /// those to processes of the host only. It accepts nothing that other chains drop, so its position does not matter.
+    fn accept(&self) -> Vec<Rule> {
+        use SetKind::{
+            ClusterIp, ExternalIp, ExternalIpLocal, LoadBalancer, LoadBalancerFirewall, LoadBalancerSourceCidr,
+            LoadBalancerSourceIp, NodePortIps, NodePortSctp,
+        };
+        let permitted = [LoadBalancerSourceCidr, LoadBalancerSourceIp].map(|kind| (kind, TO_AND_FROM, Target::Accept));
+        let others = [(LoadBalancerFirewall, TO, Target::Return)];
+        let served = [ClusterIp, ExternalIp, ExternalIpLocal, LoadBalancer, NodePortSctp];
+        let served = served.map(|kind| (kind, TO, Target::Accept));
+        let all = permitted.into_iter().chain(others).chain(served);
+        let mut rules: Vec<Rule> =
+            all.filter_map(|(kind, sides, target)| Some(self.commented(kind, sides)?.then(target))).collect();
+        for protocol in [Protocol::Tcp, Protocol::Udp] {
+            // Only the addresses with virtual servers: processes of the host may have the port at others.
+            let at = NodePortIps.name(self.context.settings.family);
+            if let Some(rule) = self.commented(SetKind::node_ports(protocol), TO_PORT) {
+                let mut rule = rule.in_set(at, TO_PORT).then(Target::Accept);
+                rule.protocol = Some(Sense::Is(ProtocolMatch::Transport(protocol)));
+                rules.push(rule);
+            }
+        }
         rules
     }
 

@@ -45,8 +45,8 @@ pub enum SetKind {
     HealthCheckNodePort,
     /// `KUBE-IPVS-IPS`: the addresses of the dummy device.
     IpvsIps,
-    /// `FERROUTE-NODE-PORT-IPS`: the addresses with virtual servers of node ports. No rule uses it: it shows whose virtual servers
-    /// those are after the address has left the host. kube-proxy never deletes them.
+    /// `FERROUTE-NODE-PORT-IPS`: the addresses with virtual servers of node ports. It also shows whose virtual servers those are
+    /// after the address has left the host. kube-proxy never deletes them.
     NodePortIps,
 }
 

@@ -1,5 +1,6 @@
 //! Settings of the kernel and other programs that affect packets of Services.
 
+use ferroute_config::ModeName;
 use ferroute_core::IpFamily;
 
 use crate::doctor::{
@@ -90,6 +91,31 @@ pub(super) fn forward_policy(inputs: &Inputs) -> CheckResult {
                  pods need rules of the network plugin",
                 "if pods cannot reach Services, trace the packet with `ferroute trace --kernel`; Docker sets this policy, \
                  and the network plugin should add rules that accept packets of the pod networks",
+            ));
+        }
+    }
+    CheckResult::Defects(defects)
+}
+
+/// Checks that a firewall in INPUT accepts traffic of Services in ipvs mode, whose packets do not pass FORWARD.
+pub(super) fn input_firewall(inputs: &Inputs) -> CheckResult {
+    if inputs.mode != ModeName::IPVS {
+        return CheckResult::NotApplicable;
+    }
+    let mut defects = Vec::new();
+    for family in IpFamily::BOTH.into_iter().filter(|family| is_used(inputs, *family)) {
+        let backends = match &inputs.families[family.index()].backends {
+            Ok(backends) => backends,
+            Err(reason) => return CheckResult::Unknown(reason.clone()),
+        };
+        for backend in backends.iter().filter(|backend| backend.input_drops) {
+            defects.push(Defect::new(
+                Severity::Warning,
+                format!("the {family} chain INPUT drops what no rule accepts ({})", backend.backend),
+                "in ipvs mode, connections of pods to cluster IPs, and of other hosts to node ports and load balancer IPs, pass \
+                 INPUT and are dropped",
+                "run Ferroute, which accepts them in the chain KUBE-IPVS-ACCEPT, and let no rule drop all packets before the jump \
+                 to it; kube-proxy requires rules of the administrator",
             ));
         }
     }

@@ -3,8 +3,9 @@
 use ferroute_config::Resolved;
 use ferroute_core::IpFamily;
 use ferroute_iptables::{
-    ChainName, HostExec, Policy, TableName,
+    Chain, ChainName, HostExec, Policy, Rule, TableName, Target,
     exec::{BackendSnapshot, search_path},
+    plan::chains::IPVS_ACCEPT,
 };
 use ferroute_proxy::{
     kernel_rules::{self, KernelRules},
@@ -40,9 +41,47 @@ fn backend(BackendSnapshot { backend, saved }: &BackendSnapshot) -> BackendRules
         backend: backend.to_string(),
         rules: tables.flat_map(|table| table.chains.values()).map(|chain| chain.rules.len()).sum(),
         forward_drops: forward.is_some_and(|head| head.policy == Some(Policy::Drop)),
+        input_drops: saved.rules.chain(TableName::Filter, ChainName::INPUT).is_some_and(input_drops),
     }
+}
+
+/// Reports whether `INPUT` drops or rejects all packets that its rules do not accept, by its policy or a last rule, and does not
+/// jump to the chain that accepts Service traffic of ipvs mode before.
+fn input_drops(input: &Chain) -> bool {
+    let drops_all = |rule: &Rule| {
+        let is_unconditional = Rule { target: None, ..rule.clone() } == Rule::new();
+        is_unconditional && matches!(rule.target, Some(Target::Drop | Target::Reject(_)))
+    };
+    let accepts_services = |rule: &Rule| rule.next_chain() == Some(IPVS_ACCEPT);
+    let by_rule = input.rules.iter().position(drops_all);
+    let by_policy = input.head.is_some_and(|head| head.policy == Some(Policy::Drop)).then_some(input.rules.len());
+    let accepted = input.rules.iter().position(accepts_services);
+    by_rule.or(by_policy).is_some_and(|dropped| accepted.is_none_or(|accepted| dropped < accepted))
 }
 
 fn active_proxies(rules: &KernelRules) -> Vec<String> {
     REGISTRY.active_proxies(rules).into_iter().map(|proxy| proxy.description.to_owned()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use ferroute_iptables::RuleSet;
+
+    use super::*;
+
+    #[test]
+    fn input_that_drops_services_of_ipvs_mode_is_detected() {
+        let drops = |policy: &str, rules: &[&str]| {
+            let rules: String = rules.iter().map(|rule| format!("-A INPUT {rule}\n")).collect();
+            let text = format!("*filter\n:INPUT {policy} [0:0]\n:KUBE-IPVS-ACCEPT - [0:0]\n{rules}COMMIT\n");
+            let rules = RuleSet::parse_save(IpFamily::V4, &text).unwrap();
+            rules.chain(TableName::Filter, ChainName::INPUT).is_some_and(input_drops)
+        };
+        let accept = "-m comment --comment \"kubernetes ipvs service traffic\" -j KUBE-IPVS-ACCEPT";
+        let reject = "-j REJECT --reject-with icmp-host-prohibited";
+        assert!(!drops("ACCEPT", &[]) && !drops("ACCEPT", &["-p tcp -m tcp --dport 23 -j DROP"]));
+        assert!(drops("DROP", &["-i lo -j ACCEPT"]) && drops("ACCEPT", &["-i lo -j ACCEPT", reject]));
+        assert!(!drops("DROP", &[accept]) && !drops("ACCEPT", &[accept, reject]));
+        assert!(drops("ACCEPT", &[reject, accept]) && drops("DROP", &["-j DROP", accept]));
+    }
 }

@@ -73,3 +73,19 @@ fn node_ports_have_a_virtual_server_on_each_reachable_address() {
     assert_eq!(lines(&state, "add KUBE-NODE-PORT"), ["add KUBE-NODE-PORT-TCP 30080"]);
     assert_eq!(state.set_size(SetKind::NodePortTcp), 1);
 }
+
+#[test]
+fn input_accepts_only_what_virtual_servers_serve_and_source_ranges_permit() {
+    let web = service("shop/web").cluster_ip("10.96.0.1").port("http", 80).udp("dns", 53).node_port(30080);
+    let web = web.load_balancer("198.51.100.1").source_range("203.0.113.0/24").external_ip("198.51.100.2");
+    let rules = lines(&plan(&Cluster::new("node-1").service(web)), "-A KUBE-IPVS-ACCEPT");
+    let rules: Vec<String> = rules.iter().map(|rule| rule.split('"').skip(2).collect()).collect();
+    insta::assert_snapshot!(rules.join("\n"), @r"
+     -m set --match-set KUBE-LOAD-BALANCER-SOURCE-CIDR dst,dst,src -j ACCEPT
+     -m set --match-set KUBE-LOAD-BALANCER-FW dst,dst -j RETURN
+     -m set --match-set KUBE-CLUSTER-IP dst,dst -j ACCEPT
+     -m set --match-set KUBE-EXTERNAL-IP dst,dst -j ACCEPT
+     -m set --match-set KUBE-LOAD-BALANCER dst,dst -j ACCEPT
+     -m set --match-set KUBE-NODE-PORT-UDP dst -m set --match-set FERROUTE-NODE-PORT-IPS dst -j ACCEPT
+    ");
+}
