@@ -14,6 +14,7 @@
 
 mod decode;
 mod encode;
+mod other;
 mod probe;
 mod protocols;
 mod read;

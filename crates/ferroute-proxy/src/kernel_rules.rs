@@ -15,9 +15,9 @@
 
 use std::{collections::BTreeMap, path::PathBuf};
 
-use ferroute_core::IpFamily;
+use ferroute_core::{IpFamily, error_chain};
 use ferroute_iptables::{
-    RuleSet, TableName,
+    Match, RuleSet, TableName,
     exec::{Backend, BackendSnapshot, Exec, RulesSnapshot, snapshot_rules},
     native,
     plan::chains,
@@ -28,10 +28,13 @@ use ferroute_nftables::{
     kernel::{Consistency, Kernel, NetlinkError, NetlinkKernel, TableFamily, TableSnapshot},
     model::Name,
 };
-use ferroute_trace::{Ruleset, Traceable};
+use ferroute_trace::{Ipsets, Ruleset, Traceable};
 use ferroute_userspace::{WorkerError, running_workers};
 
-use crate::modes::{KernelIpvs, KernelUserspace};
+use crate::{
+    ipsets,
+    modes::{KernelIpvs, KernelUserspace},
+};
 
 /// The rules of one IP family in the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,6 +49,8 @@ pub struct KernelRules {
     pub unread: Vec<String>,
     /// Whether the rules of nf_tables were read without a concurrent modification.
     pub reading: Consistency,
+    /// The ipsets of all programs, if iptables rules refer to any.
+    pub ipsets: Ipsets,
     /// The objects of ipvs mode; `None` without its dummy device.
     pub ipvs: Option<KernelIpvs>,
     /// The listeners of userspace mode; `None` without its rules.
@@ -71,6 +76,7 @@ impl Traceable for KernelRules {
         if let Some(objects) = &self.userspace {
             ruleset.add_userspace(objects);
         }
+        ruleset.add_ipsets(&self.ipsets);
         for table in self.tables() {
             match table {
                 Table::Iptables(rules, table) => ruleset.add_iptables_table(rules, table),
@@ -158,7 +164,8 @@ pub fn read(family: IpFamily, exec: &dyn Exec, path: &[PathBuf]) -> Result<Kerne
             rules: iptables.iter().map(|snapshot| snapshot.saved.rules.clone()).collect(),
         });
         let userspace = read_userspace(family, &iptables).map_err(|source| ReadError::Userspace { family, source })?;
-        return Ok(KernelRules { family, iptables, nftables, unread, reading, ipvs, userspace, handles });
+        let ipsets = read_ipsets(&iptables);
+        return Ok(KernelRules { family, iptables, nftables, unread, reading, ipsets, ipvs, userspace, handles });
     }
 }
 
@@ -183,6 +190,20 @@ fn read_nftables(
     };
     let handles = kernel.list_tables(family)?.into_iter().filter_map(iptables_handle).collect();
     Ok((nftables, handles, reading))
+}
+
+/// Returns all ipsets, if rules match packets with any. Without them, traces assume both answers.
+fn read_ipsets(iptables: &[BackendSnapshot]) -> Ipsets {
+    let chains = iptables.iter().flat_map(|snapshot| snapshot.saved.rules.tables.values());
+    let rules = chains.flat_map(|table| table.chains.values()).flat_map(|chain| &chain.rules);
+    let mut matches = rules.flat_map(|rule| &rule.matches);
+    if !matches.any(|extension| matches!(extension, Match::Set(_))) {
+        return Ipsets::default();
+    }
+    ipsets::read().unwrap_or_else(|error| {
+        tracing::warn!(error = error_chain(&error), "cannot read ipsets");
+        Ipsets::default()
+    })
 }
 
 /// Returns the listeners of running workers, if there are rules of userspace mode.

@@ -42,6 +42,7 @@ pub mod feed;
 mod health;
 mod held_node_ports;
 pub mod host_setup;
+mod ipsets;
 pub mod kernel_rules;
 pub mod logging;
 pub mod modes;

@@ -43,6 +43,9 @@ pub trait Router: fmt::Debug + Send + Sync {
     /// if there is one. `None` if the host has no such address.
     fn masquerade_source(&self, destination: IpAddr, interface: &str, gateway: Option<IpAddr>) -> Option<IpAddr>;
 
+    /// Returns the first address of an interface.
+    fn address_of(&self, interface: &str, family: IpFamily) -> Option<IpAddr>;
+
     /// Returns the VRF that an interface is a port of.
     fn vrf(&self, interface: &str) -> Option<Arc<str>>;
 }
@@ -162,6 +165,15 @@ impl Host {
             return self.addresses.iter().copied().find(|address| address.is_ipv4() && !address.is_loopback());
         }
         self.route(destination).map(|route| route.source)
+    }
+
+    /// Returns the first address of an interface.
+    pub(crate) fn address_of(&self, interface: &str, family: IpFamily) -> Option<IpAddr> {
+        if let Some(router) = &self.router {
+            return router.address_of(interface, family);
+        }
+        let mut routes = self.routes.iter().filter(|route| route.interface == interface).map(|route| route.source);
+        routes.find(|address| IpFamily::of(*address) == family)
     }
 
     /// Reports whether the kernel drops incoming IPv4 packets from `address` as martians: it is the host's own.

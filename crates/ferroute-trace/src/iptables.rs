@@ -1,6 +1,7 @@
 //! iptables rules.
 
 mod conditions;
+mod foreign;
 mod walker;
 
 use ferroute_iptables::{ChainName, Policy, Rule, RuleSet, TableName};

@@ -40,12 +40,11 @@ pub fn write_trace_into(
         if n > 0 {
             out.write_char('\n')?;
         }
-        if trace.branches.len() > 1 {
-            writeln!(out, "{}", options.style.bold(&format!("in {:.1} % of all cases:", branch.share * 100.0)))?;
+        if n == MAX_BRANCHES && !options.all {
+            let more = trace.branches.len() - n;
+            return writeln!(out, "{more} more branches, which depend on other assumptions (--all shows them)");
         }
-        for assumption in &branch.assumptions {
-            writeln!(out, "assuming: {}", Escaped(assumption))?;
-        }
+        write_header_into(out, trace, branch, options.style)?;
         let writer = BranchWriter { options, choices: &branch.choices };
         writer.write_events_into(out, &branch.events)?;
         writer.write_verdict_into(out, branch)?;
@@ -67,6 +66,31 @@ pub fn write_leaf_into(out: &mut impl fmt::Write, leaf: &Leaf) -> fmt::Result {
         writeln!(out, "assuming: {}", Escaped(assumption))?;
     }
     writeln!(out, "{:.1} %: {}", leaf.share * 100.0, Escaped(&leaf.verdict))
+}
+
+/// Writes the share of a branch and its assumptions. A share counts the cases in which the assumptions are true.
+pub(crate) fn write_header_into(
+    out: &mut impl fmt::Write,
+    trace: &Trace,
+    branch: &Branch,
+    style: Style,
+) -> fmt::Result {
+    let is_certain = branch.assumptions.is_empty();
+    if trace.branches.len() > 1 && (is_certain || branch.share < 1.0 - f64::EPSILON) {
+        let which = if is_certain { "all cases" } else { "the cases with these assumptions" };
+        writeln!(out, "{}", style.bold(&format!("in {:.1} % of {which}:", branch.share * 100.0)))?;
+    }
+    for assumption in &branch.assumptions {
+        writeln!(out, "assuming: {}", Escaped(assumption))?;
+    }
+    for alternative in branch.alternatives.iter().take(MAX_ALTERNATIVES) {
+        let all = alternative.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+        writeln!(out, "or assuming: {}", Escaped(all))?;
+    }
+    match branch.alternatives.len().saturating_sub(MAX_ALTERNATIVES) {
+        0 => Ok(()),
+        more => writeln!(out, "or {more} other combinations of assumptions"),
+    }
 }
 
 struct BranchWriter<'a> {
@@ -349,6 +373,12 @@ impl Phrases<'_> {
 
 /// The maximum number of consecutive mismatches that are shown one by one.
 const MAX_MISMATCHES: usize = 3;
+
+/// The maximum number of branches that are shown.
+const MAX_BRANCHES: usize = 12;
+
+/// The maximum number of lines for other assumptions with the same result.
+const MAX_ALTERNATIVES: usize = 3;
 
 /// The maximum number of lines for endpoints.
 const MAX_CHOICES: usize = 12;

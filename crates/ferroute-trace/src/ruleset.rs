@@ -6,7 +6,7 @@ use ferroute_nftables::kernel::MemoryTable;
 use ferroute_userspace::Listeners;
 
 use crate::{
-    Hook, Host, Leaf, Packet, Trace, iptables, ipvs, nftables,
+    Hook, Host, Ipsets, Leaf, Packet, Trace, iptables, ipvs, nftables,
     record::Detail,
     userspace,
     walk::{ChainVerdict, Forks, Walk, Walker},
@@ -51,6 +51,8 @@ pub struct Ruleset<'a> {
     chains: [Vec<Box<dyn BaseChain + 'a>>; HOOKS.len()],
     /// The objects of ipvs mode, whose sets iptables rules refer to.
     ipvs: Vec<&'a dyn IpvsObjects>,
+    /// The ipsets of other programs.
+    ipsets: Option<&'a Ipsets>,
 }
 
 impl<'a> Ruleset<'a> {
@@ -97,6 +99,11 @@ impl<'a> Ruleset<'a> {
         ipvs::Scheduler::chains(objects).for_each(|chain| self.add_chain(chain));
     }
 
+    /// Adds the ipsets that iptables rules refer to.
+    pub fn add_ipsets(&mut self, sets: &'a Ipsets) {
+        self.ipsets = Some(sets);
+    }
+
     /// Adds the listeners of userspace mode; its iptables rules are added separately.
     pub fn add_userspace(&mut self, listeners: &'a dyn Listeners) {
         self.add_chain(userspace::Process(listeners));
@@ -131,6 +138,7 @@ impl<'a> Ruleset<'a> {
     fn merged(&self, host: &Host, packet: &Packet, detail: Detail) -> Trace {
         let mut trace = Trace::default();
         self.walk(host, packet, detail).for_each(|(verdict, walker)| trace.add(verdict, &walker));
+        trace.merge_equal_ends();
         trace
     }
 
@@ -141,6 +149,11 @@ impl<'a> Ruleset<'a> {
     /// Returns the objects of ipvs mode.
     pub(crate) fn ipvs(&self) -> &[&'a dyn IpvsObjects] {
         &self.ipvs
+    }
+
+    /// Returns the ipsets, if any were added.
+    pub(crate) fn ipsets(&self) -> Option<&'a Ipsets> {
+        self.ipsets
     }
 
     /// Returns the base chains at a hook, in order.

@@ -19,7 +19,7 @@ use ferroute_ipvs::IpvsObjects;
 use ferroute_nftables::ClassId;
 
 use crate::{
-    Effect, Event, Hook, Host, Origin, Packet, Verdict,
+    Effect, Event, Hook, Host, Ipsets, Origin, Packet, Ruleset, Verdict,
     host::{AddressKind, RouteDecision, RoutedPacket},
     record::Record,
 };
@@ -30,6 +30,8 @@ pub struct PacketState<'a> {
     pub(crate) host: &'a Host,
     /// The objects of ipvs mode, whose dummy device has addresses of the host.
     pub(crate) ipvs: &'a [&'a dyn IpvsObjects],
+    /// The ipsets of other programs, if they were read.
+    pub(crate) ipsets: Option<&'a Ipsets>,
     /// The packet as it was sent or received.
     pub(crate) original: &'a Packet,
     pub(crate) source: SocketAddr,
@@ -43,6 +45,8 @@ pub struct PacketState<'a> {
     /// The packet has been received again, on the VRF of its input interface.
     in_vrf: bool,
     pub(crate) mark: u32,
+    /// The mark of the connection.
+    pub(crate) connection_mark: u32,
     pub(crate) priority: ClassId,
     /// The states of the connection that rules can match; the packet is its first one.
     pub(crate) connection: CtStates,
@@ -58,7 +62,8 @@ pub struct PacketState<'a> {
 
 impl<'a> PacketState<'a> {
     /// The packet before its first hook.
-    pub(crate) fn new(host: &'a Host, ipvs: &'a [&'a dyn IpvsObjects], original: &'a Packet, explain: bool) -> Self {
+    pub(crate) fn new(host: &'a Host, rules: &'a Ruleset<'a>, original: &'a Packet, explain: bool) -> Self {
+        let ipvs = rules.ipvs();
         let in_interface = match &original.origin {
             Origin::Local => None,
             Origin::Interface(name) => Some(name.as_str().into()),
@@ -72,6 +77,7 @@ impl<'a> PacketState<'a> {
         Self {
             host,
             ipvs,
+            ipsets: rules.ipsets(),
             original,
             source,
             destination: original.destination,
@@ -81,6 +87,7 @@ impl<'a> PacketState<'a> {
             is_for_host: false,
             in_vrf: false,
             mark: original.mark,
+            connection_mark: 0,
             priority: ClassId(0),
             connection: CtStates::NEW,
             looped: false,

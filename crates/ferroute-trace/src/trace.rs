@@ -23,6 +23,9 @@ pub struct Branch {
     /// Assumptions about conditions that cannot be evaluated.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub assumptions: Vec<Assumption>,
+    /// Other combinations of assumptions with the same result.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub alternatives: Vec<Vec<Assumption>>,
     /// Changes and verdicts, in order.
     pub steps: Vec<Step>,
     /// The new destinations after a DNAT: one, or those of [`Step::Choice`]; empty without DNAT.
@@ -137,7 +140,65 @@ impl Trace {
     }
 }
 
+impl Trace {
+    /// Merges branches that end alike whatever is assumed, and those that end alike under several assumptions.
+    pub(crate) fn merge_equal_ends(&mut self) {
+        while self.drop_an_assumption() {}
+        let mut merged: Vec<Branch> = Vec::new();
+        for branch in std::mem::take(&mut self.branches) {
+            let same = |other: &&mut Branch| !other.assumptions.is_empty() && other.ends_like(&branch);
+            match merged.iter_mut().find(same) {
+                Some(other) if !branch.assumptions.is_empty() => other.alternatives.push(branch.assumptions),
+                _ => merged.push(branch),
+            }
+        }
+        self.branches = merged;
+    }
+
+    /// Merges branches that end alike and differ in one assumption, which does not matter; `false` if there are none.
+    fn drop_an_assumption(&mut self) -> bool {
+        let (mut first, mut is_changed) = (0, false);
+        while let Some((one, others)) = self.branches.get_mut(first..).and_then(<[Branch]>::split_first_mut) {
+            let merge = |(n, other): (usize, &Branch)| {
+                let index = irrelevant_assumption(&one.assumptions, &other.assumptions)?;
+                one.ends_like(other).then_some((n, index))
+            };
+            match others.iter().enumerate().find_map(merge) {
+                Some((n, index)) => {
+                    one.assumptions.remove(index);
+                    self.branches.remove(first + 1 + n);
+                    is_changed = true;
+                }
+                None => first += 1,
+            }
+        }
+        is_changed
+    }
+}
+
+/// Returns the index in `one` of the only assumption that has the opposite value in `other`.
+fn irrelevant_assumption(one: &[Assumption], other: &[Assumption]) -> Option<usize> {
+    if one.len() != other.len() || one.is_empty() {
+        return None;
+    }
+    let mut differing = one.iter().enumerate().filter(|(_, assumption)| !other.contains(assumption));
+    let (index, assumption) = differing.next()?;
+    let opposite = Assumption { holds: !assumption.holds, ..assumption.clone() };
+    (differing.next().is_none() && other.contains(&opposite)).then_some(index)
+}
+
 impl Branch {
+    /// Reports whether packets of two branches are treated alike in the end: marks and the rules that accept them do not
+    /// matter. Each endpoint has the same share.
+    fn ends_like(&self, other: &Self) -> bool {
+        use Effect::{Accept, Mark};
+        let is_relevant = |step: &&Step| !matches!(step, Step::Effect { effect: Accept | Mark { .. }, .. });
+        (self.share - other.share).abs() < 1e-9
+            && self.verdict == other.verdict
+            && self.choices == other.choices
+            && self.steps.iter().filter(is_relevant).eq(other.steps.iter().filter(is_relevant))
+    }
+
     /// A branch with one leaf, without its events.
     fn new(verdict: Verdict, walker: &Walker<'_>) -> Self {
         let share = walker.share;
@@ -161,7 +222,15 @@ impl Branch {
                 Event::Hook { .. } | Event::Rule { .. } | Event::Policy { .. } | Event::Routed { .. } => {}
             }
         }
-        Self { share, assumptions: walker.assumptions.clone(), steps, choices, verdict, events: Vec::new() }
+        Self {
+            share,
+            assumptions: walker.assumptions.clone(),
+            alternatives: Vec::new(),
+            steps,
+            choices,
+            verdict,
+            events: Vec::new(),
+        }
     }
 
     /// Reports whether two branches differ only in the selected endpoint and its consequences.

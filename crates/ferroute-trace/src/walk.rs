@@ -1,3 +1,5 @@
+use std::{fmt, net::SocketAddr};
+
 use crate::{
     Assumption, Effect, Event, Hook, Host, Packet, Verdict,
     record::{Detail, Record},
@@ -14,7 +16,30 @@ pub struct Walker<'a> {
     position: Option<Position>,
     pub(crate) share: f64,
     pub(crate) assumptions: Vec<Assumption>,
+    /// The source and destination of the packet at each assumption, which hold until one of them changes.
+    subjects: Vec<(SocketAddr, SocketAddr)>,
     pub(crate) record: Record,
+}
+
+/// A match that cannot be evaluated.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Unknown {
+    /// The condition, as a sentence.
+    pub(crate) condition: String,
+    /// The match succeeds if the condition is false.
+    pub(crate) negated: bool,
+}
+
+impl Unknown {
+    pub(crate) fn new(condition: String) -> Self {
+        Self { condition, negated: false }
+    }
+}
+
+impl fmt::Display for Unknown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.negated { write!(f, "not: {}", self.condition) } else { f.write_str(&self.condition) }
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -56,8 +81,15 @@ pub(crate) struct Walk<'a> {
 
 impl<'a> Walker<'a> {
     fn new(rules: &'a Ruleset<'a>, host: &'a Host, packet: &'a Packet, detail: Detail) -> Self {
-        let packet = PacketState::new(host, rules.ipvs(), packet, detail == Detail::Events);
-        Self { packet, position: None, share: 1.0, assumptions: Vec::new(), record: Record::new(detail) }
+        let packet = PacketState::new(host, rules, packet, detail == Detail::Events);
+        Self {
+            packet,
+            position: None,
+            share: 1.0,
+            assumptions: Vec::new(),
+            subjects: Vec::new(),
+            record: Record::new(detail),
+        }
     }
 
     /// Returns the current hook.
@@ -73,6 +105,25 @@ impl<'a> Walker<'a> {
     /// Adds an assumption about a condition that cannot be evaluated.
     pub fn assume(&mut self, condition: String, holds: bool) {
         self.assumptions.push(Assumption { condition, holds });
+        self.subjects.push((self.packet.source, self.packet.destination));
+    }
+
+    /// Returns what this branch already assumes about a condition that cannot be evaluated.
+    pub fn assumed(&self, condition: &str) -> Option<bool> {
+        let subject = (self.packet.source, self.packet.destination);
+        let known = self.assumptions.iter().zip(&self.subjects);
+        let mut known = known.filter(|(assumption, about)| assumption.condition == condition && **about == subject);
+        known.next().map(|(assumption, _)| assumption.holds)
+    }
+
+    /// Returns what this branch already assumes about a match.
+    pub(crate) fn decide(&self, unknown: &Unknown) -> Option<bool> {
+        self.assumed(&unknown.condition).map(|holds| holds != unknown.negated)
+    }
+
+    /// Assumes that a match that cannot be evaluated matches, or does not.
+    pub(crate) fn assume_match(&mut self, unknown: &Unknown, matches: bool) {
+        self.assume(unknown.condition.clone(), matches != unknown.negated);
     }
 
     /// Records an event; see [`record_effect`](Self::record_effect) for effects. The event is only built if it is kept.
@@ -144,7 +195,7 @@ impl<'a> Iterator for Walk<'a> {
             let Fork { mut walker, rest } = self.forks.0.pop()?;
             if self.weight >= MAX_LEAVES {
                 self.forks.0.clear();
-                let reason = format!("there are more than {MAX_LEAVES} branches");
+                let reason = "there are too many branches to follow all".to_owned();
                 return Some((Verdict::Unknown { reason }, walker));
             }
             let verdict = match rest {
@@ -174,4 +225,4 @@ impl<'a> Iterator for Walk<'a> {
 const MAX_LEAVES: usize = 1 << 17;
 
 /// The weight of a leaf that depends on assumptions, each of which may double the number of branches.
-const ASSUMPTION_WEIGHT: usize = 8;
+const ASSUMPTION_WEIGHT: usize = 128;

@@ -1,4 +1,4 @@
-//! `ferroute trace --kernel` on nodes with the routes of real network plugins.
+//! `ferroute trace --kernel` on nodes with routes, sets and rules of real network plugins.
 
 #![expect(clippy::unwrap_used, reason = "missing prerequisites fail the test")]
 
@@ -237,4 +237,204 @@ fn disabled_forwarding_is_noted() {
         assert!(noted());
         assert_eq!(results(&node, arguments)[0], "routed through cali2");
     }
+}
+
+/// Loads iptables rules.
+fn iptables(node: &NetNs, text: &str) {
+    node.feed("iptables-nft-restore", &[], &format!("{text}COMMIT\n"));
+}
+
+#[test]
+fn ipsets_of_other_programs_are_read() {
+    let node = node();
+    for command in [
+        "create empty hash:ip",
+        "create pods hash:ip timeout 600",
+        "add pods 10.244.1.6",
+        "create nets hash:net",
+        "add nets 10.244.0.0/16",
+        "add nets 10.244.1.6 nomatch",
+        "create ports hash:ip,port",
+        "add ports 10.244.1.6,tcp:80",
+        "create ifaces hash:net,iface",
+        "add ifaces 10.244.1.0/24,cali1",
+        "create bits bitmap:ip range 10.244.1.0/24",
+        "add bits 10.244.1.5",
+        "create numbers bitmap:port range 0-1000",
+        "add numbers 80",
+        "create all list:set",
+        "add all empty",
+        "add all bits",
+        "create masked hash:ip netmask 24",
+        "add masked 10.244.1.0",
+        "create six hash:net family inet6",
+        "add six fd00:244::/64",
+    ] {
+        run(&node, &format!("ipset {command}"));
+    }
+    for (set, is_member) in [
+        ("empty src", false),
+        ("pods dst", true),
+        ("pods src", false),
+        ("nets src", true),
+        ("nets dst", false),
+        ("ports dst,dst", true),
+        ("ports dst,src", false),
+        ("ifaces src,src", true),
+        ("ifaces dst,dst", false),
+        ("bits src", true),
+        ("numbers dst", true),
+        ("all src", true),
+        ("all dst", false),
+        ("masked src", true),
+    ] {
+        iptables(&node, &format!("*filter\n-A FORWARD -m set --match-set {set} -j DROP\n"));
+        let results = results(&node, "--from 10.244.1.5 --to 10.244.1.6:80");
+        assert_eq!(results.last().unwrap() == "=> dropped", is_member, "{set}: {results:?}");
+        assert_eq!(results.len(), 2, "{set}: {results:?}");
+    }
+    node.feed("ip6tables-nft-restore", &[], "*filter\n-A FORWARD -m set --match-set six src -j DROP\nCOMMIT\n");
+    assert_eq!(results(&node, "--from fd00:244::5 --to [fd00:244::6]:80")[1], "=> dropped");
+}
+
+#[test]
+fn everyday_nftables_lines_are_decided() {
+    let node = node();
+    rules(
+        &node,
+        "table inet filter {
+            chain input {
+                type filter hook input priority 0; policy drop;
+                iif lo accept
+                iif eth1 accept
+                ip saddr 192.168.6.1-192.168.6.9 tcp dport 9999 accept
+                tcp flags & (fin|syn|rst|ack) == syn ct mark 0x1 drop
+                tcp dport 22 limit rate 5/minute accept
+            }
+        }",
+    );
+    let here = |arguments: &str| results(&node, arguments).last().unwrap().clone();
+    assert!(
+        here("--from 192.168.6.1 --to 192.168.6.121:9999").contains("delivered to 192.168.6.121:9999 on this host")
+    );
+    assert_eq!(here("--from 192.168.6.10 --to 192.168.6.121:9999"), "=> dropped");
+    assert!(here("--from 192.168.7.1 --to 192.168.7.121:1").contains("on this host"));
+    assert!(here("--local --to 127.0.0.1:1").contains("on this host"));
+    let text = String::from_utf8(trace(&node, "--from 192.168.6.10 --to 192.168.6.121:22 -a").stdout).unwrap();
+    for part in [
+        "input 1: iif \"lo\" accept\n",
+        "input 2: iif \"eth1\" accept\n",
+        "tcp flags & (fin | syn | rst | ack) == syn ct mark 0x00000001 drop\n",
+        "th dport 22 limit rate 5/minute accept\n",
+        "assuming: `limit rate 5/minute` matches\n",
+        "assuming: not: `limit rate 5/minute` matches\n",
+    ] {
+        assert!(text.contains(part), "{part} is missing in {text}");
+    }
+    assert!(!text.contains("100.0 %"), "{text}");
+}
+
+/// Returns the constructs of `docs/tracing.md` in the syntax of `nft`, each with its result.
+fn documented() -> Vec<(String, &'static str)> {
+    let rows = include_str!("../../../docs/tracing.md").lines().filter_map(|line| line.strip_prefix("| `"));
+    let rows = rows.filter(|line| !line.starts_with('-')).filter_map(|line| line.split_once("` | "));
+    let results = ["decided |", "both branches |", "unknown |"];
+    rows.filter(|(_, result)| results.contains(result))
+        .map(|(text, result)| (text.replace("\\|", "|"), result))
+        .collect()
+}
+
+#[test]
+fn nftables_constructs_have_their_documented_results() {
+    let node = node();
+    let rows = documented();
+    assert!(rows.len() > 20, "{rows:?}");
+    for (text, result) in rows {
+        let is_nat = ["redirect", "dnat", "snat"].iter().any(|name| text.starts_with(name));
+        let is_statement = is_nat || text.contains(" set ") || text.starts_with("queue");
+        let kind =
+            if is_nat { "type nat hook prerouting priority -100" } else { "type filter hook prerouting priority -150" };
+        let end = if is_statement { "" } else { " drop" };
+        rules(
+            &node,
+            &format!("flush ruleset\ntable inet t {{ chain c {{ {kind}; meta l4proto tcp {text}{end}; }}; }}"),
+        );
+        let output = trace(&node, "--from 10.244.1.5 --to 192.168.6.121:80 -a");
+        let shown = String::from_utf8(output.stdout).unwrap();
+        let found = match (shown.contains("=> unknown"), shown.contains("assuming: ")) {
+            (false, false) => "decided |",
+            (false, true) => "both branches |",
+            (true, _) => "unknown |",
+        };
+        assert_eq!(found, result, "{text}: {shown}");
+        assert!(result != "decided |" || !shown.contains('['), "{text}: {shown}");
+    }
+}
+
+#[test]
+fn connection_marks_and_translations_of_nftables_are_followed() {
+    let node = node();
+    rules(
+        &node,
+        "table ip m {
+            chain pre { type filter hook prerouting priority -150; meta mark set 0x12; ct mark set meta mark & 0xff; meta mark set 0x0; meta mark set ct mark; }
+            chain nat { type nat hook prerouting priority -100; tcp dport 80 redirect to :15001; tcp dport 81 dnat to :8080; }
+            chain fw { type filter hook forward priority 0; ct mark != 0x12 drop; meta mark != 0x12 drop; }
+            chain in { type filter hook input priority 0; meta l4proto tcp ct original proto-dst != 80 drop; }
+        }",
+    );
+    let end = |arguments: &str| results(&node, arguments).last().unwrap().clone();
+    run(&node, "ip address add 169.254.1.1/32 dev cali1");
+    assert_eq!(
+        end("--from 10.244.1.5 --to 203.0.113.9:80"),
+        "=> delivered to 169.254.1.1:15001 on this host, with source 10.244.1.5"
+    );
+    assert!(end("--from 10.244.1.5 --to 203.0.113.9:81").contains("delivered to 203.0.113.9:8080 through eth0"));
+}
+
+#[test]
+fn options_of_other_programs_iptables_rules_are_read_from_the_kernel() {
+    let node = node();
+    for (rule, is_dropped) in [
+        ("-m iprange --src-range 10.244.1.1-10.244.1.9", true),
+        ("-m iprange ! --src-range 10.244.1.1-10.244.1.9", false),
+        ("-m connmark --mark 0x1/0xff", false),
+        ("-m connmark ! --mark 0x1/0xff", true),
+        ("-m conntrack --ctorigdst 10.244.0.0/16 --ctorigdstport 80", true),
+        ("-m conntrack --ctstate NEW --ctdir REPLY", false),
+        ("-m pkttype --pkt-type broadcast", false),
+    ] {
+        if node
+            .try_command(
+                "iptables-nft",
+                &[&["-A", "FORWARD", "-p", "tcp"][..], &rule.split(' ').collect::<Vec<_>>()].concat(),
+            )
+            .status
+            .success()
+        {
+            iptables(&node, &format!("*filter\n-A FORWARD -p tcp {rule} -j DROP\n"));
+            let results = results(&node, "--from 10.244.1.5 --to 10.244.1.6:80");
+            assert_eq!(results.last().unwrap() == "=> dropped", is_dropped, "{rule}: {results:?}");
+            assert_eq!(results.len(), 2, "{rule}: {results:?}");
+        }
+    }
+    iptables(
+        &node,
+        "*mangle
+-A PREROUTING -j CONNMARK --set-xmark 0x80/0x80
+-A PREROUTING -j CONNMARK --restore-mark --nfmask 0x80 --ctmask 0x80
+*nat
+-A PREROUTING -p tcp -m tcp --dport 82 -j REDIRECT --to-ports 15001
+-A POSTROUTING -p tcp -j MASQUERADE --to-ports 1024-65535
+*filter
+-A FORWARD -m mark ! --mark 0x80/0x80 -j DROP
+"
+        .replace("*nat", "COMMIT\n*nat")
+        .replace("*filter", "COMMIT\n*filter")
+        .as_str(),
+    );
+    run(&node, "ip address add 169.254.1.1/32 dev cali1");
+    let end = |arguments: &str| results(&node, arguments).last().unwrap().clone();
+    assert!(end("--from 10.244.1.5 --to 203.0.113.9:80").contains("through eth0, with source 192.168.6.121"));
+    assert!(end("--from 10.244.1.5 --to 203.0.113.9:82").contains("delivered to 169.254.1.1:15001 on this host"));
 }

@@ -314,6 +314,7 @@ fn trace() -> trace::Report {
     let choice = Choice { share: 0.5, chain: "KUBE-SEP-A".to_owned(), to: after, from: client, interface };
     let branch = |verdict| Branch {
         share: 0.25,
+        alternatives: vec![vec![Assumption { condition: "the mark is known".to_owned(), holds: false }]],
         assumptions: vec![Assumption { condition: "a condition".to_owned(), holds: true }],
         steps: steps.clone(),
         choices: vec![choice.clone()],

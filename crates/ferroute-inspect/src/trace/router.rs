@@ -197,6 +197,13 @@ impl Router for KernelRouter {
         same_network.or(own.first()).copied().or_else(others).map(|address| address.address)
     }
 
+    /// As REDIRECT selects it: for IPv6, only addresses of global scope.
+    fn address_of(&self, interface: &str, family: IpFamily) -> Option<IpAddr> {
+        let interface = self.interfaces.iter().find(|other| other.name == interface)?;
+        let mut own = interface.addresses.iter().filter(|own| IpFamily::of(own.address) == family);
+        own.find(|own| own.is_global || family == IpFamily::V4).map(|own| own.address)
+    }
+
     fn vrf(&self, interface: &str) -> Option<Arc<str>> {
         let interface = self.interfaces.iter().find(|other| other.name == interface)?;
         Some(self.vrf_of(interface)?.name.as_str().into())

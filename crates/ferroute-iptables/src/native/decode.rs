@@ -11,7 +11,7 @@ use std::{
 use ferroute_core::{IpFamily, Protocol};
 use ferroute_netlink::{Attribute, Attributes, Malformed, nf_tables::*};
 
-use super::{encode::offsets, protocols};
+use super::{encode::offsets, other, protocols};
 use crate::{
     AddressMatch, ChainName, Counters, InterfaceMatch, MarkMatch, Match, PortRange, ProtocolMatch, Rule, Sense, Target,
     extension::{Bytes, Structure, set_number},
@@ -271,7 +271,8 @@ impl<'a> Decoder<'a> {
         if let (Some(Match::Set(_)), Some(number)) = (&module, set_number(&structure)) {
             self.found.sets.push((self.found.rule.matches.len(), number));
         }
-        let module = module.unwrap_or_else(|| Match::Other(undecoded(&structure).into()));
+        let text = || other::match_text(&structure, self.family).unwrap_or_else(|| undecoded(&structure));
+        let module = module.unwrap_or_else(|| Match::Other(text().into()));
         self.found.rule.matches.push(module);
         Ok(Some(()))
     }
@@ -281,7 +282,8 @@ impl<'a> Decoder<'a> {
             return Ok(None);
         };
         let target = Target::decode(&structure, self.family);
-        Ok(set(&mut self.found.rule.target, target.unwrap_or_else(|| Target::Other(other_target(&structure).into()))))
+        let text = || other::target_text(&structure, self.family).unwrap_or_else(|| other_target(&structure));
+        Ok(set(&mut self.found.rule.target, target.unwrap_or_else(|| Target::Other(text().into()))))
     }
 
     fn immediate(&mut self, data: Attributes<'a>) -> Result<Option<()>, Malformed> {

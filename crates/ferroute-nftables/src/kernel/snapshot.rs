@@ -3,13 +3,16 @@
 use std::{collections::BTreeMap, fmt};
 
 use ferroute_core::IpFamily;
+use ferroute_host::{HostDevices, KernelDevices};
 use ferroute_netlink::Error;
 
 use super::{
     Consistency, Counter, ListedChain, ListedRule, MemoryTable, NetlinkError, NetlinkKernel, netlink::failed_table,
 };
 use crate::{
-    model::{Chain, ChainWithRules, Element, Key, Name, Rule, Set, family_name},
+    model::{
+        Chain, ChainWithRules, Element, Foreign, IfName, Key, Name, Opaque, Outcome, Rule, Set, Statement, family_name,
+    },
     wire::{
         AnyElements, Listed, elements_request, list_request, nfproto, parse_any_set, parse_chain, parse_rule,
         parse_table, tables_request,
@@ -189,7 +192,11 @@ impl NetlinkKernel {
         for (chain, rule) in &rules {
             let rule = match rule {
                 ListedRule::Typed(rule) => rule.clone(),
-                ListedRule::Encoded(rule) => rule.decode(family, &|name| by_name.get(name).copied()),
+                ListedRule::Encoded(rule) => {
+                    let mut rule = rule.decode(family, &|name| by_name.get(name).copied());
+                    name_interfaces(&mut rule);
+                    rule
+                }
             };
             by_chain.entry(chain.clone()).or_default().push(rule);
         }
@@ -222,6 +229,20 @@ impl TableSnapshot {
     /// Returns the counter of an element; `None` if the element has none or does not exist.
     pub fn counter(&self, set: &Name, key: &Key) -> Option<Counter> {
         self.counters.get(set)?.get(key).copied()
+    }
+}
+
+/// Gives interfaces that a rule compares by index their names.
+fn name_interfaces(rule: &mut Rule) {
+    for statement in &mut rule.statements {
+        let Statement::Opaque(Opaque { text, outcome: Outcome::Foreign(foreign), .. }) = statement else { continue };
+        if let Foreign::Interface { output, index, name: None, eq } = *foreign {
+            let devices = KernelDevices::open().and_then(|mut kernel| kernel.list()).unwrap_or_default();
+            let device = devices.iter().find(|device| device.index == index);
+            let name = device.map(|device| IfName::new(&device.name));
+            *foreign = Foreign::Interface { output, index, name, eq };
+            *text = foreign.interface_text();
+        }
     }
 }
 

@@ -9,7 +9,10 @@ use std::{
 use ferroute_core::IpFamily;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-use super::{ClassId, CmpOp, Field, InterfacePattern, Match, RejectWith, Rule, Statement, Value, name::Printable};
+use super::{
+    ClassId, CmpOp, Field, InterfacePattern, Match, Opaque, Outcome, RejectWith, Rule, Statement, Value,
+    name::Printable,
+};
 
 /// A rule to print.
 pub(super) struct RuleText<'a> {
@@ -93,6 +96,9 @@ impl RuleText<'_> {
             Statement::Snat(address) => write!(f, "snat to {address}"),
             Statement::FlowAdd(flowtable) => write!(f, "flow add @{flowtable}"),
             Statement::Notrack => f.write_str("notrack"),
+            // In `nft` syntax.
+            Statement::Opaque(Opaque { text, outcome: Outcome::Foreign(_), .. }) => f.write_str(text),
+            Statement::Opaque(Opaque { text, .. }) if text.starts_with("limit ") => f.write_str(text),
             Statement::Opaque(opaque) => write!(f, "[{}]", opaque.text),
             Statement::DnatMap { key, map } => write!(f, "dnat {ip} to {} map @{map}", self.key(key)),
             Statement::Masquerade { fully_random: true } => f.write_str("masquerade fully-random"),

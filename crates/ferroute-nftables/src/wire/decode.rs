@@ -5,6 +5,7 @@
 //! becomes [`Opaque`], with the expressions that lead to it.
 
 mod effects;
+mod foreign;
 mod registers;
 
 use ferroute_core::IpFamily;
@@ -60,6 +61,11 @@ impl<'a> Decoder<'a, '_> {
             "payload" => self.load(&parts, |decoder| registers::payload(decoder.family, &parts)),
             "meta" if parts.u32(NFTA_META_SREG).is_some() => self.set_meta(&parts),
             "meta" => self.load(&parts, |_| registers::meta(&parts)),
+            "ct" if parts.u32(NFTA_CT_KEY) == Some(registers::NFT_CT_MARK) && parts.u32(NFTA_CT_SREG).is_some() => {
+                self.set_ct_mark(&parts)
+            }
+            "redir" => self.redirect(&parts),
+            "limit" => self.limit(&parts),
             "ct" if parts.u32(NFTA_CT_SREG).is_some() => {
                 // It affects later packets of the connection only.
                 self.opaque("ct set".to_owned(), Outcome::Nothing);
@@ -169,6 +175,12 @@ impl<'a> Decoder<'a, '_> {
         let op = cmp_op_from(parts.u32(NFTA_CMP_OP)?)?;
         let bytes = value(parts.get(NFTA_CMP_DATA)?)?;
         let condition = self.comparison(&loaded, op, bytes);
+        if condition.is_none()
+            && let Some((foreign, text)) = foreign::comparison(self.family, &loaded, op, bytes)
+        {
+            self.opaque(text, Outcome::Foreign(foreign));
+            return Some(());
+        }
         self.condition(condition, || format!("{loaded} compared with {}", hexadecimal(bytes)));
         Some(())
     }
@@ -180,6 +192,10 @@ impl<'a> Decoder<'a, '_> {
             _ => None,
         };
         match loaded {
+            Loaded::Field(field @ (Field::Saddr | Field::Daddr)) if eq.is_none() => {
+                let value = self.field_value(*field, bytes)?;
+                Some(Match::Cmp { field: *field, mask: u32::MAX, op, value })
+            }
             Loaded::Field(Field::Saddr | Field::Daddr) | Loaded::Part { .. } | Loaded::Network { .. } => {
                 loaded.network(bytes).and_then(|(side, net)| Some(in_network(side, net, eq?)))
             }

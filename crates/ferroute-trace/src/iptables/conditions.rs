@@ -9,7 +9,7 @@ use ferroute_iptables::{
 };
 use ferroute_ipvs::IpvsObjects;
 
-use crate::{AddressKind, PacketState};
+use crate::{AddressKind, PacketState, walk::Unknown};
 
 /// The result of matching a packet against a rule.
 #[derive(Debug, PartialEq)]
@@ -20,17 +20,17 @@ pub(super) enum MatchResult {
     Match {
         /// The probability that random conditions match, 0 to 1.
         chance: f64,
-        /// The conditions that cannot be evaluated, as a sentence.
-        unknown: Option<String>,
+        /// The matches that cannot be evaluated.
+        unknown: Vec<Unknown>,
     },
 }
 
 /// The result of matching a packet against one match extension of a rule.
-enum ExtensionResult {
+pub(super) enum ExtensionResult {
     Match,
     Chance(f64),
     Mismatch(String),
-    Unknown(String),
+    Unknown(Unknown),
 }
 
 impl PacketState<'_> {
@@ -48,7 +48,7 @@ impl PacketState<'_> {
                 ExtensionResult::Mismatch(reason) => return MatchResult::Mismatch(reason),
             }
         }
-        MatchResult::Match { chance, unknown: (!unknown.is_empty()).then(|| unknown.join(" and ")) }
+        MatchResult::Match { chance, unknown }
     }
 
     fn header_mismatch(&self, rule: &Rule) -> Option<String> {
@@ -127,7 +127,7 @@ impl PacketState<'_> {
                 let is_same = self.resent && original == wanted && *protocol == self.protocol();
                 (!is_same).then(|| format!("virtual server is {original}, not {wanted}"))
             }
-            Match::Other(text) => return ExtensionResult::Unknown(format!("`{text}` matches")),
+            Match::Other(text) => return self.matches_text(text),
         };
         mismatch.map_or(ExtensionResult::Match, ExtensionResult::Mismatch)
     }
@@ -135,9 +135,10 @@ impl PacketState<'_> {
     fn matches_set(&self, wanted: &Sense<SetMatch>) -> ExtensionResult {
         let set = wanted.value();
         let lookup = |objects: &&dyn IpvsObjects| objects.matches(set, self.protocol(), self.source, self.destination);
-        let Some(contains) = self.ipvs.iter().find_map(lookup) else {
-            let is = if wanted.is_negated() { "is not" } else { "is" };
-            return ExtensionResult::Unknown(format!("packet {is} in set {set}"));
+        let contains = self.ipvs.iter().find_map(lookup);
+        let Some(contains) = contains.or_else(|| self.ipsets?.matches(set, self)) else {
+            let condition = format!("packet is in set {set}");
+            return ExtensionResult::Unknown(Unknown { condition, negated: wanted.is_negated() });
         };
         if wanted.allows(|_| contains) {
             return ExtensionResult::Match;
@@ -149,10 +150,12 @@ impl PacketState<'_> {
     fn matches_type(&self, subject: &str, wanted: Option<&Sense<AddressType>>, address: IpAddr) -> ExtensionResult {
         let Some(wanted) = wanted else { return ExtensionResult::Match };
         let kind = wanted.value();
-        let is = if wanted.is_negated() { "is not" } else { "is" };
         let is_not = if wanted.is_negated() { "is" } else { "is not" };
         match self.is_of_type(address, *kind) {
-            None => ExtensionResult::Unknown(format!("{subject} {address} {is} of type {kind}")),
+            None => {
+                let condition = format!("{subject} {address} is of type {kind}");
+                ExtensionResult::Unknown(Unknown { condition, negated: wanted.is_negated() })
+            }
             Some(holds) if wanted.allows(|_| holds) => ExtensionResult::Match,
             Some(_) => ExtensionResult::Mismatch(format!("{subject} {address} {is_not} of type {kind}")),
         }
@@ -202,7 +205,12 @@ impl PacketState<'_> {
     }
 }
 
-fn mismatch_text(subject: &str, actual: impl fmt::Display, wanted: &impl fmt::Display, negated: bool) -> String {
+pub(super) fn mismatch_text(
+    subject: &str,
+    actual: impl fmt::Display,
+    wanted: &impl fmt::Display,
+    negated: bool,
+) -> String {
     if negated {
         format!("{subject} is {actual}, and {wanted} is excluded")
     } else {

@@ -2,7 +2,7 @@ use std::net::SocketAddr;
 
 use ferroute_iptables::{ChainName, Policy, Rule, Target};
 
-use super::{Base, conditions::MatchResult};
+use super::{Base, conditions::MatchResult, foreign::TextTarget};
 use crate::{ChainVerdict, Effect, Event, Forks, Verdict, Walker};
 
 /// The position in a built-in chain and the chains that it calls.
@@ -74,13 +74,20 @@ impl<'a> ChainWalker<'a> {
             self.record_rule(walker, rule, number, None, None);
             return Next::Rule;
         };
-        if let Some(condition) = unknown {
+        if let Some(unknown) = unknown.iter().find(|unknown| walker.decide(unknown) == Some(false)) {
+            self.record_rule(walker, rule, number, Some(format!("by assumption, not {unknown}")), None);
+            return Next::Rule;
+        }
+        for unknown in unknown {
+            if walker.decide(&unknown).is_some() {
+                continue;
+            }
             let mut other = walker.clone();
-            self.record_rule(&mut other, rule, number, Some(format!("assuming that not {condition}")), None);
-            other.assume(condition.clone(), false);
+            self.record_rule(&mut other, rule, number, Some(format!("assuming that not {unknown}")), None);
+            other.assume_match(&unknown, false);
             let rest = self.clone();
             forks.push(other, move |walker, forks| rest.run(walker, forks));
-            walker.assume(condition, true);
+            walker.assume_match(&unknown, true);
         }
         if chance < 1.0 {
             const MISMATCH: &str = "chance decides otherwise";
@@ -149,7 +156,30 @@ impl<'a> ChainWalker<'a> {
                 walker.packet.untrack();
                 Next::Rule
             }
-            Target::Other(text) => end(Verdict::Unknown { reason: format!("effect of `-j {text}`") }),
+            Target::Other(text) => match walker.packet.apply_text(text, self.base.hook) {
+                TextTarget::Continue(effect) => {
+                    if let Some(effect) = effect {
+                        self.record_effect(walker, effect);
+                    }
+                    Next::Rule
+                }
+                TextTarget::Accept(effect) => {
+                    self.record_effect(walker, effect);
+                    accept
+                }
+                TextTarget::End(verdict) => {
+                    if verdict == Verdict::Dropped {
+                        self.record_effect(walker, Effect::Drop);
+                    }
+                    end(verdict)
+                }
+                TextTarget::Masquerade { random: true } => {
+                    self.apply(&Target::Masquerade { random_fully: true }, walker)
+                }
+                TextTarget::Masquerade { random: false } => {
+                    self.apply(&Target::Masquerade { random_fully: false }, walker)
+                }
+            },
         }
     }
 
@@ -218,8 +248,32 @@ impl<'a> ChainWalker<'a> {
 
 /// Reports whether a target has no effect on the packet, or only one that no rule here matches on.
 fn is_irrelevant(target: &Target) -> bool {
-    const IRRELEVANT: [&str; 12] =
-        ["LOG", "NFLOG", "ULOG", "AUDIT", "TRACE", "CONNMARK", "CT", "SET", "TCPMSS", "DSCP", "CHECKSUM", "CLASSIFY"];
+    const IRRELEVANT: [&str; 24] = [
+        "LOG",
+        "NFLOG",
+        "ULOG",
+        "AUDIT",
+        "TRACE",
+        "CT",
+        "SET",
+        "TCPMSS",
+        "DSCP",
+        "CHECKSUM",
+        "CLASSIFY",
+        "TOS",
+        "TTL",
+        "HL",
+        "TEE",
+        "ECN",
+        "SECMARK",
+        "CONNSECMARK",
+        "IDLETIMER",
+        "LED",
+        "RATEEST",
+        "TCPOPTSTRIP",
+        "HMARK",
+        "ACCOUNT",
+    ];
     match target {
         Target::Other(text) => {
             let name = text.split(' ').next().unwrap_or_default();

@@ -4,11 +4,11 @@ use ferroute_iptables::CtStates;
 use ferroute_nftables::{
     Value,
     kernel::MemoryTable,
-    model::{CmpOp, Element, Field, IfName, Key, KeyText, Match, Name, Opaque, Outcome, Statement},
+    model::{CmpOp, Element, Field, Foreign, IfName, Key, KeyText, Match, Name, Opaque, Outcome, Property, Statement},
 };
 use ipnet::IpNet;
 
-use crate::{PacketState, host::AddressKind};
+use crate::{PacketState, host::AddressKind, walk::Unknown};
 
 /// The result of matching a packet against a condition.
 #[derive(Debug, PartialEq)]
@@ -16,8 +16,8 @@ pub(super) enum MatchResult {
     Match,
     /// The condition does not match, with the expected and the actual value as a sentence.
     Mismatch(String),
-    /// The condition cannot be evaluated; the condition as a sentence.
-    Unknown(String),
+    /// The condition cannot be evaluated.
+    Unknown(Unknown),
 }
 
 /// A failed lookup in a set or map.
@@ -50,8 +50,7 @@ impl PacketState<'_> {
                 Ok(_) if *eq => MatchResult::Match,
                 Err(LookupError::NotFound(_)) if !*eq => MatchResult::Match,
                 Err(LookupError::NotFound(reason)) => MatchResult::Mismatch(reason),
-                Err(LookupError::Unknown(condition)) if *eq => MatchResult::Unknown(condition),
-                Err(LookupError::Unknown(condition)) => MatchResult::Unknown(format!("not {condition}")),
+                Err(LookupError::Unknown(condition)) => MatchResult::Unknown(Unknown { condition, negated: !*eq }),
                 Ok(_) => self.match_if(false, || match self.key(key, random) {
                     Ok(key) => format!("{} is in @{set}", KeyText(&key)),
                     Err(reason) => reason,
@@ -97,16 +96,29 @@ impl PacketState<'_> {
                 Ok(actual) => self.match_if((*first <= actual && actual <= *last) == *eq, || {
                     mismatch_text(field_name(*field), actual, &format!("{first} to {last}"), !*eq)
                 }),
-                Err(unknown) => MatchResult::Unknown(format!("{unknown} within {first} to {last}")),
+                Err(unknown) => {
+                    let condition = format!("{unknown} is within {first} to {last}");
+                    MatchResult::Unknown(Unknown { condition, negated: !*eq })
+                }
             },
         }
     }
 
     fn compare(&self, field: Field, mask: u32, op: CmpOp, wanted: Value, random: RandomNumber) -> MatchResult {
-        let unknown = |subject: &str| MatchResult::Unknown(format!("{subject} compared with {wanted}"));
+        let masked = if mask == u32::MAX { String::new() } else { format!(" & {mask:#010x}") };
+        let unknown = |subject: &str| {
+            let relation = match op {
+                CmpOp::Eq | CmpOp::Neq => "is",
+                CmpOp::Lt => "is less than",
+                CmpOp::Lte => "is at most",
+                CmpOp::Gt => "is greater than",
+                CmpOp::Gte => "is at least",
+            };
+            let condition = format!("{subject}{masked} {relation} {wanted}");
+            MatchResult::Unknown(Unknown { condition, negated: op == CmpOp::Neq })
+        };
         let actual = match (field, self.value(field, random)) {
-            // The other bits are not modelled.
-            (Field::CtStatus, _) if mask & !STATUS_NAT != 0 => return unknown("the connection's status"),
+            // The other bits are not set before the first packet has left.
             (Field::CtStatus, _) => Value::Integer(self.status() & mask),
             (_, Ok(Value::Integer(number))) => Value::Integer(number & mask),
             (_, Ok(value)) => value,
@@ -121,7 +133,6 @@ impl PacketState<'_> {
             CmpOp::Neq => !wanted.contains(actual),
             op => op.matches(actual.cmp(&wanted)),
         };
-        let masked = if mask == u32::MAX { String::new() } else { format!(" & {mask:#010x}") };
         let name = field_name(field);
         self.match_if(matches, || match op {
             CmpOp::Eq => format!("{name}{masked} is {actual}, not {wanted}"),
@@ -166,6 +177,11 @@ impl PacketState<'_> {
                         return Relevance::Mismatch(reason);
                     }
                 }
+                Statement::Opaque(Opaque { outcome: Outcome::Foreign(foreign), .. }) => match self.compares(foreign) {
+                    Some(MatchResult::Mismatch(reason)) => return Relevance::Mismatch(reason),
+                    Some(_) => {}
+                    None => return Relevance::Relevant,
+                },
                 Statement::Opaque(Opaque { outcome: Outcome::Nothing | Outcome::Condition, .. })
                 | Statement::UpdateMap { .. }
                 | Statement::DeleteFromMap { .. }
@@ -175,6 +191,55 @@ impl PacketState<'_> {
             }
         }
         Relevance::NoEffect
+    }
+
+    /// Matches the packet against a condition of another program; `None` if this is no condition.
+    pub(super) fn compares(&self, foreign: &Foreign) -> Option<MatchResult> {
+        Some(match *foreign {
+            Foreign::Compare { property, mask, op, value } => match self.property(property) {
+                Ok(actual) => {
+                    let actual = actual & mask;
+                    let matches = op.matches(actual.cmp(&value));
+                    self.match_if(matches, || property_mismatch(property, actual))
+                }
+                Err(subject) => MatchResult::Unknown(Unknown::new(format!("{subject} matches"))),
+            },
+            Foreign::Interface { output, name, eq, .. } => {
+                let actual = if output { self.out_interface.as_deref() } else { self.in_interface.as_deref() };
+                let matches = name.is_some_and(|name| actual.is_some_and(|actual| IfName::new(actual) == name));
+                let side = if output { "output interface" } else { "input interface" };
+                self.match_if(matches == eq, || format!("{side} is {}", actual.unwrap_or("none")))
+            }
+            Foreign::OriginalSource { net, eq } => {
+                let source = self.original.source.ip();
+                self.match_if(net.contains(&source) == eq, || mismatch_text("original source", source, &net, !eq))
+            }
+            Foreign::SetMark { .. } | Foreign::Redirect(_) | Foreign::DnatPort(_) | Foreign::Snat(_) => return None,
+        })
+    }
+
+    /// Returns a property, or the description of an unknown one.
+    fn property(&self, property: Property) -> Result<u32, String> {
+        Ok(match property {
+            Property::CtMark => self.connection_mark,
+            // That of the first packet: SYN alone.
+            Property::TcpFlags => TCP_SYN,
+            // The first packet is from the client, and has the default zone unless it is untracked.
+            Property::CtDirection | Property::CtZone => 0,
+            Property::CtOriginalSport => self.original.source.port().into(),
+            Property::PacketType => match self.address_type(self.destination.ip()) {
+                Some(AddressKind::Broadcast) => PACKET_BROADCAST,
+                Some(AddressKind::Multicast) => PACKET_MULTICAST,
+                _ => 0,
+            },
+            Property::FibRoute { source, iif } => {
+                let address = if source { self.source.ip() } else { self.destination.ip() };
+                let is_loopback = self.in_interface.as_deref() == Some("lo");
+                let path = self.host.path_to(address);
+                let is_usable = |interface: &str| !iif || self.in_interface.as_deref() == Some(interface);
+                (is_loopback || path.is_some_and(|(interface, _)| is_usable(&interface))).into()
+            }
+        })
     }
 
     fn key(&self, fields: &[Field], random: RandomNumber) -> Result<Key, String> {
@@ -205,8 +270,8 @@ impl PacketState<'_> {
             Field::CtState if self.connection.intersects(CtStates::UNTRACKED) => Value::Integer(STATE_UNTRACKED),
             Field::CtState => Value::Integer(STATE_NEW),
             Field::CtStatus => return Err("the connection's status".to_owned()),
-            Field::CtOriginalDaddr => return Err("the connection's original destination".to_owned()),
-            Field::CtOriginalDport => return Err("the connection's original destination port".to_owned()),
+            Field::CtOriginalDaddr => self.original.destination.ip().into(),
+            Field::CtOriginalDport => Value::Port(self.original.destination.port()),
             Field::FibSaddrType => self.fib_type(self.source.ip())?,
             Field::FibDaddrType => self.fib_type(self.destination.ip())?,
             Field::NumgenRandom { first, .. } => Value::Integer(random.unwrap_or(first)),
@@ -267,6 +332,19 @@ fn mismatch_text(subject: &str, actual: impl fmt::Display, wanted: &impl fmt::Di
     }
 }
 
+fn property_mismatch(property: Property, actual: u32) -> String {
+    match property {
+        Property::CtMark => format!("connection mark is {actual:#x}"),
+        Property::TcpFlags => "the first packet of a connection has the flag syn alone".to_owned(),
+        Property::PacketType => "the packet has another type".to_owned(),
+        Property::CtDirection => "the packet is from the client".to_owned(),
+        Property::CtZone => "the connection is in zone 0".to_owned(),
+        Property::CtOriginalSport => format!("original source port is {actual}"),
+        Property::FibRoute { .. } if actual == 0 => "there is no such route".to_owned(),
+        Property::FibRoute { .. } => "there is such a route".to_owned(),
+    }
+}
+
 fn field_name(field: Field) -> &'static str {
     match field {
         Field::Saddr | Field::SaddrNetwork(_) => "source",
@@ -306,4 +384,9 @@ const STATE_UNTRACKED: u32 = 64;
 const STATUS_SNAT: u32 = 0x10;
 /// `IPS_DST_NAT`.
 const STATUS_DNAT: u32 = 0x20;
-const STATUS_NAT: u32 = STATUS_SNAT | STATUS_DNAT;
+/// The TCP flag of a connection's first packet.
+const TCP_SYN: u32 = 0x02;
+/// `PACKET_BROADCAST`.
+const PACKET_BROADCAST: u32 = 1;
+/// `PACKET_MULTICAST`.
+const PACKET_MULTICAST: u32 = 2;

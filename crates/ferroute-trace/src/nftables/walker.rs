@@ -4,7 +4,7 @@ use ferroute_core::IpFamily;
 use ferroute_nftables::{
     ClassId, Value,
     model::{
-        ChainWithRules, Data, Element, KeyText, Name, Opaque, Outcome, Policy, RejectWith, Rule, Statement,
+        ChainWithRules, Data, Element, Foreign, KeyText, Name, Opaque, Outcome, Policy, RejectWith, Rule, Statement,
         Verdict as RuleVerdict,
     },
 };
@@ -13,7 +13,7 @@ use super::{
     Base,
     conditions::{LookupError, MatchResult, RandomNumber, Relevance, random_range},
 };
-use crate::{ChainVerdict, Effect, Event, Forks, PacketState, Verdict, Walker};
+use crate::{ChainVerdict, Effect, Event, Forks, Hook, PacketState, Verdict, Walker, walk::Unknown};
 
 /// The position in a base chain and the chains that it calls.
 #[derive(Clone)]
@@ -56,7 +56,7 @@ enum StatementResult {
     /// A condition does not match: continue with the next rule.
     Mismatch(String),
     /// A condition cannot be evaluated.
-    Unknown(String),
+    Unknown(Unknown),
     /// The statement needs a random number from this range.
     Random { first: u32, count: u32 },
     /// The rule ends with a verdict.
@@ -125,7 +125,15 @@ impl<'a> ChainWalker<'a> {
                     }
                     current.random = Some(random);
                 }
-                StatementResult::Unknown(condition) => {
+                StatementResult::Unknown(unknown) if walker.decide(&unknown) == Some(true) => {
+                    current.random = None;
+                    current.next += 1;
+                }
+                StatementResult::Unknown(unknown) if walker.decide(&unknown) == Some(false) => {
+                    self.record_rule(walker, current, Some(format!("by assumption, not {unknown}")));
+                    return Next::Rule;
+                }
+                StatementResult::Unknown(unknown) => {
                     let rest = &current.rule.statements[current.next + 1..];
                     match walker.packet.relevance(rest, self.base.table) {
                         Relevance::Relevant => {}
@@ -134,17 +142,17 @@ impl<'a> ChainWalker<'a> {
                             return Next::Rule;
                         }
                         Relevance::NoEffect => {
-                            let reason = format!("unknown whether {condition}, but the rule has no effect");
+                            let reason = format!("unknown whether {unknown}, but the rule has no effect");
                             self.record_rule(walker, current, Some(reason));
                             return Next::Rule;
                         }
                     }
                     let mut other = walker.clone();
-                    self.record_rule(&mut other, current.clone(), Some(format!("assuming that not {condition}")));
-                    other.assume(condition.clone(), false);
+                    self.record_rule(&mut other, current.clone(), Some(format!("assuming that not {unknown}")));
+                    other.assume_match(&unknown, false);
                     let rest = self.clone();
                     forks.push(other, move |walker, forks| rest.run(walker, forks));
-                    walker.assume(condition, true);
+                    walker.assume_match(&unknown, true);
                     current.random = None;
                     current.next += 1;
                 }
@@ -191,13 +199,13 @@ impl<'a> ChainWalker<'a> {
         if let (Some((first, count)), None) = (random_range(statement), random) {
             return StatementResult::Random { first, count };
         }
-        let table = self.base.table;
+        let (table, hook) = (self.base.table, walker.hook());
         let packet = &mut walker.packet;
         match statement {
             Statement::Match(condition) => match packet.matches(condition, table, random) {
                 MatchResult::Match => StatementResult::Continue,
                 MatchResult::Mismatch(reason) => StatementResult::Mismatch(reason),
-                MatchResult::Unknown(condition) => StatementResult::Unknown(condition),
+                MatchResult::Unknown(unknown) => StatementResult::Unknown(unknown),
             },
             Statement::MetaPriorityMap { key, map } => match packet.find(table, map, key, random) {
                 Ok(element) => match class_of(element) {
@@ -274,9 +282,15 @@ impl<'a> ChainWalker<'a> {
                 Ok(_) => invalid_element(map),
                 Err(error) => error.into_result(map),
             },
+            Statement::Opaque(Opaque { outcome: Outcome::Foreign(foreign), .. }) => match packet.compares(foreign) {
+                Some(MatchResult::Match) => StatementResult::Continue,
+                Some(MatchResult::Mismatch(reason)) => StatementResult::Mismatch(reason),
+                Some(MatchResult::Unknown(unknown)) => StatementResult::Unknown(unknown),
+                None => change(packet, *foreign, hook, effects),
+            },
             Statement::Opaque(Opaque { outcome: Outcome::Nothing, .. }) => StatementResult::Continue,
             Statement::Opaque(Opaque { outcome: Outcome::Condition, text, .. }) => {
-                StatementResult::Unknown(format!("`{text}` matches"))
+                StatementResult::Unknown(Unknown::new(format!("`{text}` matches")))
             }
             Statement::Opaque(Opaque { outcome: Outcome::Anything, text, .. }) => {
                 StatementResult::End(Verdict::Unknown { reason: format!("effect of `{text}`") })
@@ -367,6 +381,42 @@ fn set_mark(packet: &mut PacketState<'_>, after: u32, effects: &mut Vec<(Effect,
     let before = std::mem::replace(&mut packet.mark, after);
     effects.push((Effect::Mark { before, after }, None));
     StatementResult::Continue
+}
+
+/// Applies a change that only rules of other programs make.
+fn change(
+    packet: &mut PacketState<'_>,
+    foreign: Foreign,
+    hook: Hook,
+    effects: &mut Vec<(Effect, Option<String>)>,
+) -> StatementResult {
+    let (destination, source) = (packet.destination, packet.source.ip());
+    let effect = match foreign {
+        Foreign::SetMark { to_connection, from_connection, mask, xor } => {
+            let from = if from_connection { packet.connection_mark } else { packet.mark };
+            let after = from & mask ^ xor;
+            if !to_connection {
+                return set_mark(packet, after, effects);
+            }
+            packet.connection_mark = after;
+            return StatementResult::Continue;
+        }
+        Foreign::Redirect(port) => match packet.redirect_address(hook) {
+            Some(address) => packet.dnat(SocketAddr::new(address, port.unwrap_or(destination.port()))),
+            // The input interface has no address.
+            None => {
+                effects.push((Effect::Drop, None));
+                return StatementResult::End(Verdict::Dropped);
+            }
+        },
+        Foreign::DnatPort(port) => packet.dnat(SocketAddr::new(destination.ip(), port)),
+        Foreign::Snat(address) => packet.snat(address.unwrap_or(source)),
+        Foreign::Compare { .. } | Foreign::Interface { .. } | Foreign::OriginalSource { .. } => {
+            return StatementResult::Continue;
+        }
+    };
+    effects.push((effect, None));
+    StatementResult::Verdict(RuleVerdict::Accept)
 }
 
 fn dnat_to_element(

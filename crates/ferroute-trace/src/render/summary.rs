@@ -1,8 +1,8 @@
 use std::fmt;
 
-use ferroute_core::Escaped;
+use ferroute_core::{Escaped, Style};
 
-use super::{Via, common_end, shown_choices};
+use super::{Via, common_end, shown_choices, write_header_into};
 use crate::{Branch, Choice, Hook, Step, Trace, Verdict};
 
 /// Writes the changes and verdicts of a trace, chain by chain, in lines of up to 100 columns.
@@ -11,12 +11,7 @@ use crate::{Branch, Choice, Hook, Step, Trace, Verdict};
 /// Those of `out`.
 pub fn write_summary_into(out: &mut impl fmt::Write, trace: &Trace) -> fmt::Result {
     for branch in &trace.branches {
-        if trace.branches.len() > 1 {
-            writeln!(out, "in {:.1} % of all cases:", branch.share * 100.0)?;
-        }
-        for assumption in &branch.assumptions {
-            writeln!(out, "assuming: {}", Escaped(assumption))?;
-        }
+        write_header_into(out, trace, branch, Style::Plain)?;
         write_branch_into(out, branch)?;
     }
     Ok(())

@@ -32,6 +32,7 @@ impl Decoder<'_, '_> {
         };
         match statement {
             Some(statement) => self.push(statement),
+            None if parts.u32(NFTA_META_KEY) == Some(NFT_META_MARK) && self.set_mark_from_connection(&loaded) => {}
             None => {
                 let outcome = match (parts.u32(NFTA_META_KEY)?, &loaded) {
                     (NFT_META_MARK, _) => Outcome::Anything,
@@ -81,6 +82,9 @@ impl Decoder<'_, '_> {
 
     /// `dnat` and `snat`.
     pub(super) fn nat(&mut self, parts: &Parts<'_>) -> Option<()> {
+        if let Some(()) = self.nat_to_port(parts) {
+            return Some(());
+        }
         let (nat_type, from) = (parts.u32(NFTA_NAT_TYPE)?, parts.register(NFTA_NAT_REG_ADDR_MIN)?);
         let is_range = |first, last| parts.u32(last).is_some_and(|last| parts.u32(first) != Some(last));
         let address = self.registers.at(from);
@@ -142,7 +146,7 @@ impl Decoder<'_, '_> {
         Some(())
     }
 
-    fn address(&self, bytes: &[u8]) -> Option<IpAddr> {
+    pub(super) fn address(&self, bytes: &[u8]) -> Option<IpAddr> {
         match self.field_value(Field::Saddr, bytes)? {
             Value::Address(address) => Some(address),
             _ => None,

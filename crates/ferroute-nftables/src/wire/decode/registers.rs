@@ -16,7 +16,7 @@ use super::{
     },
     Parts,
 };
-use crate::model::{ClassId, DataType, Field, Name};
+use crate::model::{ClassId, DataType, Field, Name, Property};
 
 /// The content of a register.
 #[derive(Clone, Debug, PartialEq)]
@@ -35,6 +35,16 @@ pub(super) enum Loaded {
     CtPackets,
     /// The same with its most significant byte first.
     OrderedCtPackets,
+    /// A property that only other programs' rules compare.
+    Property(Property),
+    /// The same after `& mask`.
+    PropertyBits { property: Property, mask: u32 },
+    /// The mark of the connection after `& mask ^ xor`.
+    CtMarkBits { mask: u32, xor: u32 },
+    /// The index of the input or output interface.
+    Interface { output: bool },
+    /// The source of the connection, as the client sees it.
+    OriginalSource { prefix: Option<u8> },
     /// A constant.
     Constant(Vec<u8>),
     /// The data of a map's element, from byte `offset` on.
@@ -90,6 +100,11 @@ impl Loaded {
     pub(super) fn masked(&self, mask: &[u8], xor: &[u8]) -> Option<Self> {
         let flips = xor.iter().any(|byte| *byte != 0);
         match self {
+            Self::Property(Property::CtMark) => Some(Self::CtMarkBits { mask: number(mask)?, xor: number(xor)? }),
+            Self::Property(property) if !flips => Some(Self::PropertyBits { property: *property, mask: number(mask)? }),
+            Self::OriginalSource { prefix: None } if !flips => {
+                Some(Self::OriginalSource { prefix: Some(prefix_of(mask)?) })
+            }
             Self::Field(field @ (Field::Saddr | Field::Daddr)) if !flips => {
                 let side = if *field == Field::Saddr { Side::Source } else { Side::Destination };
                 let (family, mask) = match mask.len() {
@@ -140,6 +155,23 @@ impl Loaded {
     }
 }
 
+/// Returns a number of one, two or four bytes in the host's byte order.
+pub(super) fn number(bytes: &[u8]) -> Option<u32> {
+    match *bytes {
+        [byte] => Some(byte.into()),
+        [a, b] => Some(u16::from_ne_bytes([a, b]).into()),
+        _ => Some(u32::from_ne_bytes(bytes.try_into().ok()?)),
+    }
+}
+
+fn prefix_of(mask: &[u8]) -> Option<u8> {
+    let mask = match mask.len() {
+        4 => IpAddr::from(<[u8; 4]>::try_from(mask).ok()?),
+        _ => IpAddr::from(<[u8; 16]>::try_from(mask).ok()?),
+    };
+    ipnet::ip_mask_to_prefix(mask).ok()
+}
+
 fn family_of(address: &[u8]) -> Option<IpFamily> {
     match address.len() {
         4 => Some(IpFamily::V4),
@@ -170,6 +202,7 @@ pub(super) fn payload(family: IpFamily, parts: &Parts<'_>) -> Option<(Loaded, us
         (NFT_PAYLOAD_NETWORK_HEADER, at) if at == protocol_offset(family) && bytes == 1 => {
             Loaded::Field(Field::L4proto)
         }
+        (NFT_PAYLOAD_TRANSPORT_HEADER, TCP_FLAGS_OFFSET) if bytes == 1 => Loaded::Property(Property::TcpFlags),
         (NFT_PAYLOAD_TRANSPORT_HEADER, SOURCE_PORT_OFFSET) if bytes == 2 => Loaded::Field(Field::Sport),
         (NFT_PAYLOAD_TRANSPORT_HEADER, DESTINATION_PORT_OFFSET) if bytes == 2 => Loaded::Field(Field::Dport),
         _ => Loaded::Unknown(format!("{bytes} bytes of the {} header at {offset}", header_name(base))),
@@ -187,7 +220,10 @@ pub(super) fn meta(parts: &Parts<'_>) -> Option<(Loaded, usize)> {
         NFT_META_OIFNAME => (Loaded::Field(Field::Oifname), 16),
         NFT_META_L4PROTO => (Loaded::Field(Field::L4proto), 1),
         NFT_META_NFPROTO | NFT_META_PROTOCOL => (Loaded::Family { key }, 2),
-        _ => (Loaded::Unknown(format!("meta {key}")), 4),
+        NFT_META_IIF => (Loaded::Interface { output: false }, 4),
+        NFT_META_OIF => (Loaded::Interface { output: true }, 4),
+        NFT_META_PKTTYPE => (Loaded::Property(Property::PacketType), 1),
+        _ => (Loaded::Unknown(format!("meta {}", name(&META_NAMES, key))), 4),
     })
 }
 
@@ -201,7 +237,20 @@ pub(super) fn ct(parts: &Parts<'_>) -> Option<(Loaded, usize)> {
         (NFT_CT_DST_IP, Some(Some(IP_CT_DIR_ORIGINAL))) => (Loaded::Field(Field::CtOriginalDaddr), 4),
         (NFT_CT_DST_IP6, Some(Some(IP_CT_DIR_ORIGINAL))) => (Loaded::Field(Field::CtOriginalDaddr), 16),
         (NFT_CT_PROTO_DST, Some(Some(IP_CT_DIR_ORIGINAL))) => (Loaded::Field(Field::CtOriginalDport), 2),
-        (key, _) => (Loaded::Unknown(format!("ct {key}")), 4),
+        (NFT_CT_PROTO_SRC, Some(Some(IP_CT_DIR_ORIGINAL))) => (Loaded::Property(Property::CtOriginalSport), 2),
+        (NFT_CT_SRC_IP, Some(Some(IP_CT_DIR_ORIGINAL))) => (Loaded::OriginalSource { prefix: None }, 4),
+        (NFT_CT_SRC_IP6, Some(Some(IP_CT_DIR_ORIGINAL))) => (Loaded::OriginalSource { prefix: None }, 16),
+        (NFT_CT_MARK, None) => (Loaded::Property(Property::CtMark), 4),
+        (NFT_CT_DIRECTION, None) => (Loaded::Property(Property::CtDirection), 1),
+        (NFT_CT_ZONE, None) => (Loaded::Property(Property::CtZone), 2),
+        (key, direction) => {
+            let direction = match direction {
+                None => "",
+                Some(Some(IP_CT_DIR_ORIGINAL)) => "original ",
+                Some(_) => "reply ",
+            };
+            (Loaded::Unknown(format!("ct {direction}{}", name(&CT_NAMES, key))), 4)
+        }
     })
 }
 
@@ -210,7 +259,22 @@ pub(super) fn fib(parts: &Parts<'_>) -> Option<(Loaded, usize)> {
     let loaded = match (parts.u32(NFTA_FIB_RESULT)?, parts.u32(NFTA_FIB_FLAGS)?) {
         (NFT_FIB_RESULT_ADDRTYPE, NFTA_FIB_F_SADDR) => Loaded::Field(Field::FibSaddrType),
         (NFT_FIB_RESULT_ADDRTYPE, NFTA_FIB_F_DADDR) => Loaded::Field(Field::FibDaddrType),
-        (result, flags) => Loaded::Unknown(format!("fib {result} with flags {flags:#x}")),
+        (NFT_FIB_RESULT_OIF, flags)
+            if flags & NFTA_FIB_F_PRESENT != 0
+                && flags & !(NFTA_FIB_F_PRESENT | NFTA_FIB_F_SADDR | NFTA_FIB_F_DADDR | NFTA_FIB_F_IIF) == 0 =>
+        {
+            let (source, iif) = (flags & NFTA_FIB_F_SADDR != 0, flags & NFTA_FIB_F_IIF != 0);
+            return Some((Loaded::Property(Property::FibRoute { source, iif }), 1));
+        }
+        (result, flags) => {
+            let parts = FIB_FLAGS.iter().filter(|(bit, _)| flags & bit != 0).map(|(_, name)| *name);
+            let result = match result {
+                NFT_FIB_RESULT_OIF => "oif",
+                NFT_FIB_RESULT_OIFNAME => "oifname",
+                _ => "type",
+            };
+            Loaded::Unknown(format!("fib {} {result}", parts.collect::<Vec<_>>().join(" . ")))
+        }
     };
     Some((loaded, 4))
 }
@@ -254,7 +318,125 @@ impl fmt::Display for Loaded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unknown(name) => f.write_str(name),
-            other => write!(f, "{other:?}"),
+            Self::Field(_) | Self::Part { .. } | Self::Network { .. } | Self::Bitwise { .. } => f.write_str("a field"),
+            Self::Family { .. } => f.write_str("meta nfproto"),
+            Self::CtPackets | Self::OrderedCtPackets => f.write_str("ct packets"),
+            Self::Property(property) | Self::PropertyBits { property, .. } => f.write_str(&property_text(*property)),
+            Self::CtMarkBits { .. } => f.write_str("ct mark"),
+            Self::Interface { output } => f.write_str(if *output { "oif" } else { "iif" }),
+            Self::OriginalSource { .. } => f.write_str("ct original saddr"),
+            Self::Constant(_) => f.write_str("a constant"),
+            Self::MapData { map, .. } => write!(f, "@{map}"),
         }
     }
 }
+
+/// Returns a property in `nft` syntax.
+pub(super) fn property_text(property: Property) -> String {
+    match property {
+        Property::CtMark => "ct mark".to_owned(),
+        Property::TcpFlags => "tcp flags".to_owned(),
+        Property::PacketType => "meta pkttype".to_owned(),
+        Property::CtDirection => "ct direction".to_owned(),
+        Property::CtZone => "ct zone".to_owned(),
+        Property::CtOriginalSport => "ct original proto-src".to_owned(),
+        Property::FibRoute { source, iif } => {
+            format!("fib {}{} oif", if source { "saddr" } else { "daddr" }, if iif { " . iif" } else { "" })
+        }
+    }
+}
+
+/// Returns a name by its number.
+fn name(names: &[&'static str], number: u32) -> String {
+    let known = usize::try_from(number).ok().and_then(|number| names.get(number));
+    known.map_or_else(|| format!("key {number}"), |name| (*name).to_owned())
+}
+
+/// `enum nft_meta_keys` in `nft` syntax.
+const META_NAMES: [&str; 34] = [
+    "length",
+    "protocol",
+    "priority",
+    "mark",
+    "iif",
+    "oif",
+    "iifname",
+    "oifname",
+    "iiftype",
+    "oiftype",
+    "skuid",
+    "skgid",
+    "nftrace",
+    "rtclassid",
+    "secmark",
+    "nfproto",
+    "l4proto",
+    "ibrname",
+    "obrname",
+    "pkttype",
+    "cpu",
+    "iifgroup",
+    "oifgroup",
+    "cgroup",
+    "random",
+    "ipsec",
+    "iifkind",
+    "oifkind",
+    "ibrpvid",
+    "ibrvproto",
+    "time",
+    "day",
+    "hour",
+    "sdif",
+];
+/// `enum nft_ct_keys` in `nft` syntax.
+const CT_NAMES: [&str; 25] = [
+    "state",
+    "direction",
+    "status",
+    "mark",
+    "secmark",
+    "expiration",
+    "helper",
+    "l3proto",
+    "saddr",
+    "daddr",
+    "protocol",
+    "proto-src",
+    "proto-dst",
+    "label",
+    "packets",
+    "bytes",
+    "avgpkt",
+    "zone",
+    "event",
+    "ip saddr",
+    "ip daddr",
+    "ip6 saddr",
+    "ip6 daddr",
+    "timeout",
+    "id",
+];
+const FIB_FLAGS: [(u32, &str); 5] = [
+    (NFTA_FIB_F_SADDR, "saddr"),
+    (NFTA_FIB_F_DADDR, "daddr"),
+    (1 << 2, "mark"),
+    (NFTA_FIB_F_IIF, "iif"),
+    (1 << 4, "oif"),
+];
+/// The offset of the flags in a TCP header.
+const TCP_FLAGS_OFFSET: u32 = 13;
+// `include/uapi/linux/netfilter/nf_tables.h`.
+const NFT_META_IIF: u32 = 4;
+const NFT_META_OIF: u32 = 5;
+const NFT_META_PKTTYPE: u32 = 19;
+const NFT_CT_DIRECTION: u32 = 1;
+pub(super) const NFT_CT_MARK: u32 = 3;
+const NFT_CT_PROTO_SRC: u32 = 11;
+const NFT_CT_ZONE: u32 = 17;
+const NFT_CT_SRC_IP: u32 = 19;
+const NFT_CT_SRC_IP6: u32 = 21;
+const NFT_FIB_RESULT_OIF: u32 = 1;
+const NFT_FIB_RESULT_OIFNAME: u32 = 2;
+const NFTA_FIB_F_IIF: u32 = 1 << 3;
+const NFTA_FIB_F_PRESENT: u32 = 1 << 5;

@@ -36,5 +36,154 @@ fn effect_of_every_target_of_the_table_is_known() {
         let unknown = unknown(sample, &packet);
         assert!(unknown.iter().all(|reason| !reason.starts_with("effect of")), "{sample}: {unknown:?}");
     }
-    assert_eq!(unknown("-j TEE", &packets()[0]), ["effect of `-j TEE`"]);
+    assert_eq!(unknown("-j NFQUEUE", &packets()[0]), ["effect of `-j NFQUEUE`"]);
+}
+
+/// Returns the constructs of `docs/tracing.md` in the syntax of `iptables-save`, each with its result.
+fn documented() -> Vec<(&'static str, &'static str)> {
+    let rows = include_str!("../../../../../docs/tracing.md").lines().filter_map(|line| line.strip_prefix("| `-"));
+    let rows =
+        rows.filter_map(|line| line.split_once("` | ")).map(|(text, result)| (text, result.trim_end_matches(" |")));
+    rows.filter(|(text, _)| text.starts_with("m ") || text.starts_with("j ")).collect()
+}
+
+#[test]
+fn constructs_have_their_documented_results() {
+    let rows = documented();
+    assert!(rows.len() > 30, "{rows:?}");
+    for (text, result) in rows {
+        let (table, chain) = match text.split(' ').nth(1).unwrap() {
+            "MASQUERADE" | "SNAT" => ("nat", "POSTROUTING"),
+            "REDIRECT" | "DNAT" | "NETMAP" => ("nat", "PREROUTING"),
+            "set" => continue,
+            _ => ("mangle", "PREROUTING"),
+        };
+        let target = if text.starts_with("m ") { " -j DROP" } else { "" };
+        let rules = rules(IpFamily::V4, &format!("*{table}\n-A {chain} -p tcp -{text}{target}"));
+        let leaves = leaves(&rules, &host(), &from_pod("10.0.0.1:80"));
+        let is_unknown = leaves.iter().any(|leaf| matches!(leaf.verdict, Verdict::Unknown { .. }));
+        let is_assumed = leaves.iter().any(|leaf| !leaf.assumptions.is_empty());
+        let expected = match result.split([':', ' ']).next().unwrap() {
+            "decided" | "no" => (false, false),
+            "both" => (false, true),
+            "unknown" => (true, false),
+            other => panic!("{text}: {other}"),
+        };
+        assert_eq!((is_unknown, is_assumed), expected, "{text}: {leaves:?}");
+    }
+}
+
+#[test]
+fn constructs_of_other_programs_decide_as_the_kernel_does() {
+    let dropped = |text: &str| verdicts(&format!("*mangle\n{text}"), &from_pod("10.0.0.1:80")) == ["dropped"];
+    for (rule, expected) in [
+        ("-m tcp --tcp-flags FIN,SYN,RST,ACK SYN", true),
+        ("-m tcp --tcp-flags ALL SYN,ACK", false),
+        ("-m tcp ! --syn", false),
+        ("-m tcp --dport 80 --syn", true),
+        ("-m tcp --dport 81 --syn", false),
+        ("-m iprange --src-range 172.17.0.1-172.17.0.20", true),
+        ("-m iprange --src-range 172.17.0.15-172.17.0.20", false),
+        ("-m iprange ! --dst-range 10.0.0.1-10.0.0.1", false),
+        ("-m connmark --mark 0x1/0x1", false),
+        ("-m connmark ! --mark 0x1/0x1", true),
+        ("-m physdev --physdev-in eth0", false),
+        ("-m physdev ! --physdev-is-bridged", true),
+        ("-m conntrack --ctorigdst 10.0.0.0/8", true),
+        ("-m conntrack --ctorigdstport 443", false),
+        ("-m conntrack --ctstate NEW --ctdir REPLY", false),
+        ("-m pkttype --pkt-type multicast", false),
+        ("-m owner ! --uid-owner 1337", true),
+        ("-m rpfilter --invert", false),
+        ("-m rpfilter", true),
+    ] {
+        assert_eq!(dropped(&format!("-A PREROUTING -p tcp {rule} -j DROP")), expected, "{rule}");
+    }
+    let marks = "-A PREROUTING -j CONNMARK --set-xmark 0x12/0xff
+        -A PREROUTING -j CONNMARK --restore-mark --nfmask 0xf0 --ctmask 0xff
+        -A PREROUTING -m connmark --mark 0x12 -m mark --mark 0x12 -j DROP";
+    assert!(dropped(marks));
+    let saved = "-A PREROUTING -j MARK --set-xmark 0x5/0xf\n-A PREROUTING -j CONNMARK --save-mark
+        -A PREROUTING -j TOS --set-tos 0x10/0x3f\n-A PREROUTING -m connmark --mark 0x5 -j DROP";
+    assert!(dropped(saved));
+}
+
+#[test]
+fn translations_of_other_programs_are_followed() {
+    for (chain, target, expected) in [
+        (
+            "PREROUTING",
+            "REDIRECT --to-ports 15001",
+            "delivered to 172.17.0.1:15001 on this host, with source 172.17.0.14",
+        ),
+        (
+            "PREROUTING",
+            "DNAT --to-destination :8080",
+            "delivered to 10.0.0.1:8080 through eth0, with source 172.17.0.14",
+        ),
+        ("PREROUTING", "NETMAP --to 192.0.2.0/24", "delivered to 192.0.2.1:80 through eth0, with source 172.17.0.14"),
+        (
+            "POSTROUTING",
+            "NETMAP --to 192.0.2.0/24",
+            "not translated, delivered to 10.0.0.1:80 through eth0, with source 192.0.2.14",
+        ),
+        (
+            "POSTROUTING",
+            "MASQUERADE --to-ports 1024-65535",
+            "not translated, delivered to 10.0.0.1:80 through eth0, with source 192.168.49.2",
+        ),
+        (
+            "POSTROUTING",
+            "SNAT --to-source :1024-2048",
+            "not translated, delivered to 10.0.0.1:80 through eth0, with source 172.17.0.14",
+        ),
+    ] {
+        let text = format!("*nat\n-A {chain} -p tcp -j {target}");
+        assert_eq!(verdicts(&text, &from_pod("10.0.0.1:80")), [expected], "{target}");
+    }
+    let local = verdicts("*nat\n-A OUTPUT -p tcp -j REDIRECT --to-ports 15001", &from_node("10.0.0.1:80"));
+    assert_eq!(local, ["delivered to 127.0.0.1:15001 on this host, with source 192.168.49.2"]);
+}
+
+#[test]
+fn assumption_holds_for_the_rest_of_its_branch_and_equal_ends_are_merged() {
+    let text = "*filter
+        :P - [0:0]
+        -A FORWARD -j P
+        -A P -m set --match-set X src -m set --match-set Y dst -j MARK --set-xmark 0x10000/0x10000
+        -A P -m set --match-set X src -m set --match-set Y dst -m mark --mark 0x10000/0x10000 -j RETURN
+        -A P -m mark ! --mark 0x10000/0x10000 -j REJECT";
+    let rules = rules(IpFamily::V4, text);
+    let trace = Ruleset::from_rules(&rules).trace(&host(), &from_pod("10.0.0.1:80"));
+    let ends: Vec<(String, usize, usize)> = trace
+        .branches
+        .iter()
+        .map(|branch| (branch.verdict.to_string(), branch.assumptions.len(), branch.alternatives.len()))
+        .collect();
+    assert_eq!(
+        ends,
+        [
+            ("not translated, delivered to 10.0.0.1:80 through eth0, with source 172.17.0.14".to_owned(), 2, 0),
+            ("rejected with icmp-port-unreachable".to_owned(), 2, 1),
+        ]
+    );
+    let mut text = String::new();
+    crate::write_summary_into(&mut text, &trace).unwrap();
+    assert!(!text.contains(" % of all cases") && text.contains("or assuming: not: packet"), "{text}");
+}
+
+#[test]
+fn conditions_that_do_not_matter_are_not_mentioned() {
+    let rules =
+        (0..40).map(|n| format!("-A FORWARD -m strange{n} -j MARK --set-xmark {n:#x}/0xff\n")).collect::<String>();
+    let text = format!("*filter\n{}", &rules[..rules.match_indices('\n').nth(5).unwrap().0]);
+    let few = super::rules(IpFamily::V4, &text);
+    let trace = Ruleset::from_rules(&few).trace(&host(), &from_pod("10.0.0.1:80"));
+    assert_eq!(trace.branches.len(), 1, "{:?}", trace.branches.iter().map(|b| &b.assumptions).collect::<Vec<_>>());
+    assert!(trace.branches[0].assumptions.is_empty());
+    // 2^40 branches are not all followed.
+    let many = super::rules(IpFamily::V4, &format!("*filter\n{rules}"));
+    let trace = Ruleset::from_rules(&many).summary(&host(), &from_pod("10.0.0.1:80"));
+    assert!(trace.branches.iter().any(|branch| matches!(branch.verdict, Verdict::Unknown { .. })));
+    assert!(trace.branches.len() < 50, "{}", trace.branches.len());
 }

@@ -127,6 +127,10 @@ impl Router for Vrf {
         (interface == "eth1").then(|| ip("192.0.2.1"))
     }
 
+    fn address_of(&self, _: &str, _: IpFamily) -> Option<IpAddr> {
+        None
+    }
+
     fn vrf(&self, interface: &str) -> Option<Arc<str>> {
         (interface == "cni0").then(|| "blue".into())
     }

@@ -72,8 +72,8 @@ fn log_has_no_effect_and_other_targets_are_unknown() {
         -A INPUT -j DROP";
     assert_eq!(to_host(text), ["dropped"]);
     assert_eq!(
-        to_host("*filter\n-A INPUT -j TEE --gateway 10.0.0.1"),
-        ["unknown: effect of `-j TEE --gateway 10.0.0.1`"]
+        to_host("*filter\n-A INPUT -j NFQUEUE --queue-num 1"),
+        ["unknown: effect of `-j NFQUEUE --queue-num 1`"]
     );
 }
 

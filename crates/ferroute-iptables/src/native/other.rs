@@ -1,0 +1,236 @@
+//! Text of match modules and targets that rules here never have, as `iptables-save` prints it. The structures are those of
+//! `include/uapi/linux/netfilter/xt_*.h`.
+
+use std::{fmt::Write, net::IpAddr};
+
+use ferroute_core::IpFamily;
+
+use crate::extension::Structure;
+
+/// Returns the text of a match module; `None` if its options are not known.
+pub(super) fn match_text(structure: &Structure<'_>, family: IpFamily) -> Option<String> {
+    let bytes = structure.as_bytes();
+    let mut text = format!("-m {}", structure.name);
+    let mut option = |inverted: bool, words: String| {
+        let not = if inverted { " !" } else { "" };
+        write!(text, "{not} --{words}").is_ok().then_some(())
+    };
+    match (&*structure.name, structure.revision) {
+        ("tcp", 0) => {
+            let inverted = u8_at(bytes, 11)?;
+            for (name, at, bit) in [("sport", 0, 1), ("dport", 4, 2)] {
+                let (first, last) = (u16_at(bytes, at)?, u16_at(bytes, at + 2)?);
+                if (first, last) != (0, u16::MAX) || inverted & bit != 0 {
+                    option(inverted & bit != 0, format!("{name} {first}:{last}"))?;
+                }
+            }
+            let (mask, flags) = (u8_at(bytes, 9)?, u8_at(bytes, 10)?);
+            if mask != 0 || inverted & 4 != 0 {
+                option(inverted & 4 != 0, format!("tcp-flags {} {}", tcp_flags(mask), tcp_flags(flags)))?;
+            }
+            if u8_at(bytes, 8)? != 0 {
+                option(inverted & 8 != 0, format!("tcp-option {}", u8_at(bytes, 8)?))?;
+            }
+        }
+        ("iprange", 1) => {
+            let flags = u8_at(bytes, 64)?;
+            for (name, at, bit) in [("src-range", 0, 1), ("dst-range", 32, 2)] {
+                if flags & bit != 0 {
+                    let (first, last) = (address(bytes, at, family)?, address(bytes, at + 16, family)?);
+                    option(flags & bit << 4 != 0, format!("{name} {first}-{last}"))?;
+                }
+            }
+        }
+        ("connmark", 1) => {
+            let (mark, mask) = (u32_at(bytes, 0)?, u32_at(bytes, 4)?);
+            option(u8_at(bytes, 8)? != 0, format!("mark {mark:#x}/{mask:#x}"))?;
+        }
+        ("pkttype", 0) => {
+            let name = ["unicast", "broadcast", "multicast"].get(usize::try_from(u32_at(bytes, 0)?).ok()?)?;
+            option(u32_at(bytes, 4)? != 0, format!("pkt-type {name}"))?;
+        }
+        ("rpfilter", 0) => {
+            let flags = u8_at(bytes, 0)?;
+            for (bit, name) in [(1, "loose"), (2, "validmark"), (4, "accept-local"), (8, "invert")] {
+                if flags & bit != 0 {
+                    option(false, name.to_owned())?;
+                }
+            }
+        }
+        ("limit", 0) => {
+            let period = u32_at(bytes, 0).filter(|period| *period > 0)?;
+            let units = [("sec", 1), ("min", 60), ("hour", 3_600), ("day", 86_400)].map(|(name, s)| (name, s * 10_000));
+            let exact = units.into_iter().find(|(_, length)| *length >= period && length % period == 0);
+            let (unit, length) = exact.or_else(|| units.into_iter().find(|(_, length)| *length >= period))?;
+            option(false, format!("limit {}/{unit}", length / period))?;
+        }
+        ("owner", 1) => {
+            let (wanted, inverted) = (u8_at(bytes, 16)?, u8_at(bytes, 17)?);
+            for (bit, name, at) in [(1, "uid-owner", 0), (2, "gid-owner", 8)] {
+                if wanted & bit != 0 {
+                    let (first, last) = (u32_at(bytes, at)?, u32_at(bytes, at + 4)?);
+                    let range = if first == last { first.to_string() } else { format!("{first}-{last}") };
+                    option(inverted & bit != 0, format!("{name} {range}"))?;
+                }
+            }
+            if wanted & 4 != 0 {
+                option(inverted & 4 != 0, "socket-exists".to_owned())?;
+            }
+        }
+        ("conntrack", 3) => conntrack(bytes, family, &mut option)?,
+        _ => return None,
+    }
+    Some(text)
+}
+
+fn conntrack(bytes: &[u8], family: IpFamily, option: &mut dyn FnMut(bool, String) -> Option<()>) -> Option<()> {
+    let (wanted, inverted) = (u16_at(bytes, 146)?, u16_at(bytes, 148)?);
+    const SUPPORTED: u16 = 0x1 | 0x2 | 0x4 | 0x8 | 0x40 | 0x100 | 0x200 | 0x1000 | 0x2000;
+    if wanted & !SUPPORTED != 0 {
+        return None;
+    }
+    let names = |bits: u16, names: &[(u16, &str)]| {
+        let set = names.iter().filter(|(bit, _)| bits & bit != 0).map(|(_, name)| *name);
+        set.collect::<Vec<_>>().join(",")
+    };
+    if wanted & 0x1 != 0 {
+        option(inverted & 0x1 != 0, format!("ctstate {}", names(u16_at(bytes, 150)?, &STATES)))?;
+    }
+    if wanted & 0x2 != 0 {
+        option(inverted & 0x2 != 0, format!("ctproto {}", u16_at(bytes, 136)?))?;
+    }
+    for (bit, name, at) in [(0x4, "ctorigsrc", 0), (0x8, "ctorigdst", 32)] {
+        if wanted & bit != 0 {
+            let prefix = ipnet::ip_mask_to_prefix(address(bytes, at + 16, family)?).ok()?;
+            option(inverted & bit != 0, format!("{name} {}/{prefix}", address(bytes, at, family)?))?;
+        }
+    }
+    for (bit, name, at) in [(0x100, "ctorigsrcport", 138), (0x200, "ctorigdstport", 140)] {
+        if wanted & bit != 0 {
+            let (first, last) = (u16_at(bytes, at)?, u16_at(bytes, at + 16)?);
+            let range = if first == last { first.to_string() } else { format!("{first}:{last}") };
+            option(inverted & bit != 0, format!("{name} {range}"))?;
+        }
+    }
+    if wanted & 0x40 != 0 {
+        let status = u16_at(bytes, 152)?;
+        let text = if status == 0 { "NONE".to_owned() } else { names(status, &STATUSES) };
+        option(inverted & 0x40 != 0, format!("ctstatus {text}"))?;
+    }
+    if wanted & 0x1000 != 0 {
+        option(false, format!("ctdir {}", if inverted & 0x1000 != 0 { "REPLY" } else { "ORIGINAL" }))?;
+    }
+    Some(())
+}
+
+/// Returns the text of a target; `None` if its options are not known.
+pub(super) fn target_text(structure: &Structure<'_>, family: IpFamily) -> Option<String> {
+    let bytes = structure.as_bytes();
+    let name = &*structure.name;
+    Some(match (name, structure.revision) {
+        ("CONNMARK", revision @ (1 | 2)) => {
+            let [mark, mask, packet] = [u32_at(bytes, 0)?, u32_at(bytes, 4)?, u32_at(bytes, 8)?];
+            let mode = u8_at(bytes, if revision == 1 { 12 } else { 14 })?;
+            if revision == 2 && u8_at(bytes, 13)? != 0 {
+                return None;
+            }
+            match mode {
+                0 => format!("CONNMARK --set-xmark {mark:#x}/{mask:#x}"),
+                1 => format!("CONNMARK --save-mark --nfmask {packet:#x} --ctmask {mask:#x}"),
+                2 => format!("CONNMARK --restore-mark --nfmask {packet:#x} --ctmask {mask:#x}"),
+                _ => return None,
+            }
+        }
+        ("REDIRECT" | "MASQUERADE", _) => {
+            let range = Range::read(structure, family)?;
+            let ports = range.ports.map(|ports| format!(" --to-ports {}", dashed(ports))).unwrap_or_default();
+            let random = if range.flags & 0x10 != 0 { " --random-fully" } else { "" };
+            format!("{name}{ports}{random}")
+        }
+        ("NETMAP", _) => {
+            let (first, last) = Range::read(structure, family)?.addresses?;
+            let length = (0..=128).filter_map(|length| ipnet::IpNet::new(first, length).ok());
+            let network = length.into_iter().find(|net| net.network() == first && net.broadcast() == last)?;
+            format!("NETMAP --to {network}")
+        }
+        ("DNAT" | "SNAT", _) => {
+            let range = Range::read(structure, family)?;
+            let option = if name == "DNAT" { "--to-destination" } else { "--to-source" };
+            let address = range.addresses.map(dashed).unwrap_or_default();
+            let text = match (range.ports, family) {
+                (None, _) => address,
+                (Some(ports), IpFamily::V6) if !address.is_empty() => format!("[{address}]:{}", dashed(ports)),
+                (Some(ports), _) => format!("{address}:{}", dashed(ports)),
+            };
+            format!("{name} {option} {text}")
+        }
+        _ => return None,
+    })
+}
+
+/// `struct nf_nat_range`, or its form with IPv4 addresses alone.
+struct Range {
+    flags: u32,
+    addresses: Option<(IpAddr, IpAddr)>,
+    ports: Option<(u16, u16)>,
+}
+
+impl Range {
+    fn read(structure: &Structure<'_>, family: IpFamily) -> Option<Self> {
+        let bytes = structure.as_bytes();
+        let is_short = family == IpFamily::V4 && structure.revision == 0;
+        let (flags, first, last, ports) = if is_short { (4, 8, 12, 16) } else { (0, 4, 20, 36) };
+        let flags = u32_at(bytes, flags)?;
+        let port = |at| Some(u16::from_be_bytes(*bytes.get(at..)?.first_chunk()?));
+        let addresses = match flags & 0x1 {
+            0 => None,
+            _ => Some((address(bytes, first, family)?, address(bytes, last, family)?)),
+        };
+        let ports = if flags & 0x2 == 0 { None } else { Some((port(ports)?, port(ports + 2)?)) };
+        Some(Self { flags, addresses, ports })
+    }
+}
+
+fn dashed<T: ToString + PartialEq>((first, last): (T, T)) -> String {
+    if first == last { first.to_string() } else { format!("{}-{}", first.to_string(), last.to_string()) }
+}
+
+fn tcp_flags(bits: u8) -> String {
+    let names = ["FIN", "SYN", "RST", "PSH", "ACK", "URG"];
+    let set = names.iter().enumerate().filter(|(bit, _)| bits & 1 << bit != 0).map(|(_, name)| *name);
+    let text = set.collect::<Vec<_>>().join(",");
+    if text.is_empty() { "NONE".to_owned() } else { text }
+}
+
+fn u8_at(bytes: &[u8], at: usize) -> Option<u8> {
+    bytes.get(at).copied()
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_ne_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_ne_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+fn address(bytes: &[u8], at: usize, family: IpFamily) -> Option<IpAddr> {
+    let bytes = bytes.get(at..)?;
+    Some(match family {
+        IpFamily::V4 => IpAddr::from(*bytes.first_chunk::<4>()?),
+        IpFamily::V6 => IpAddr::from(*bytes.first_chunk::<16>()?),
+    })
+}
+
+/// `XT_CONNTRACK_STATE_*`.
+const STATES: [(u16, &str); 7] = [
+    (1, "INVALID"),
+    (1 << 1, "ESTABLISHED"),
+    (1 << 2, "RELATED"),
+    (1 << 3, "NEW"),
+    (1 << 6, "SNAT"),
+    (1 << 7, "DNAT"),
+    (1 << 8, "UNTRACKED"),
+];
+/// `IPS_*`.
+const STATUSES: [(u16, &str); 4] = [(1, "EXPECTED"), (2, "SEEN_REPLY"), (4, "ASSURED"), (8, "CONFIRMED")];

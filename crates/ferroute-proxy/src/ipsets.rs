@@ -1,0 +1,147 @@
+//! Reads the ipsets of all programs from the kernel.
+
+use std::net::IpAddr;
+
+use ferroute_core::IpFamily;
+use ferroute_netlink::{Attributes, Consistency, Error, Message, Protocol, Request, Socket, ipset, nfnetlink};
+use ferroute_trace::{Ipset, IpsetEntry, Ipsets};
+use ipnet::IpNet;
+
+/// Reads all sets of the calling thread's network namespace.
+///
+/// # Errors
+/// If the kernel does not list them, for example because it has no ipsets.
+pub(crate) fn read() -> Result<Ipsets, Error> {
+    let mut socket = Socket::open(Protocol::Netfilter)?;
+    for _ in 0..MAX_ATTEMPTS {
+        let mut request = Request::new(ipset::command(IPSET_CMD_LIST), 0, &ipset::HEADER);
+        request.attributes().put_u8(ipset::IPSET_ATTR_PROTOCOL, ipset::IPSET_PROTOCOL_MIN);
+        let mut sets = Ipsets::default();
+        let consistency = socket.dump(&mut request, |message| {
+            if let Some((name, set)) = parse(message)? {
+                sets.add(&name, set);
+            }
+            Ok::<(), Error>(())
+        })?;
+        if consistency == Consistency::Consistent {
+            return Ok(sets);
+        }
+    }
+    Err(Error::Interrupted { kind: ipset::command(IPSET_CMD_LIST), attempts: MAX_ATTEMPTS })
+}
+
+/// Parses a part of a set: the first message about a set has its type, later ones only entries.
+fn parse(message: Message<'_>) -> Result<Option<(String, Ipset)>, Error> {
+    let (_, attributes) = message.split_header::<{ nfnetlink::HEADER_LENGTH }>()?;
+    let mut name = None;
+    let mut set = Ipset { kind: String::new(), family: None, netmask: None, markmask: u32::MAX, entries: Vec::new() };
+    for attribute in attributes {
+        let attribute = attribute?;
+        match attribute.kind {
+            ipset::IPSET_ATTR_SETNAME => name = Some(attribute.escaped_text().into_owned()),
+            IPSET_ATTR_TYPENAME => set.kind = attribute.escaped_text().into_owned(),
+            IPSET_ATTR_FAMILY => {
+                set.family = match libc::c_int::from(attribute.u8()?) {
+                    libc::AF_INET => Some(IpFamily::V4),
+                    libc::AF_INET6 => Some(IpFamily::V6),
+                    _ => None,
+                }
+            }
+            IPSET_ATTR_DATA => {
+                for data in attribute.nested() {
+                    let data = data?;
+                    match data.kind {
+                        IPSET_ATTR_NETMASK => set.netmask = Some(data.u8()?),
+                        IPSET_ATTR_MARKMASK => set.markmask = data.u32_be()?,
+                        _ => {}
+                    }
+                }
+            }
+            IPSET_ATTR_ADT => {
+                for entry in attribute.nested() {
+                    set.entries.push(parse_entry(entry?.nested())?);
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(name.map(|name| (name, set)))
+}
+
+fn parse_entry(attributes: Attributes<'_>) -> Result<IpsetEntry, Error> {
+    let mut entry = IpsetEntry::default();
+    let (mut first, mut second, mut length, mut second_length) = (None, None, None, None);
+    for attribute in attributes {
+        let attribute = attribute?;
+        match attribute.kind {
+            IPSET_ATTR_IP => first = parse_address(attribute.nested())?,
+            IPSET_ATTR_IP2 => second = parse_address(attribute.nested())?,
+            IPSET_ATTR_CIDR => length = Some(attribute.u8()?),
+            IPSET_ATTR_CIDR2 => second_length = Some(attribute.u8()?),
+            IPSET_ATTR_PORT => entry.port = Some(attribute.u16_be()?),
+            IPSET_ATTR_PROTO => entry.protocol = Some(attribute.u8()?),
+            IPSET_ATTR_MARK => entry.mark = Some(attribute.u32_be()?),
+            IPSET_ATTR_IFACE => entry.interface = Some(attribute.escaped_text().into_owned()),
+            IPSET_ATTR_NAME => entry.set = Some(attribute.escaped_text().into_owned()),
+            IPSET_ATTR_CADT_FLAGS => {
+                let flags = attribute.u32_be()?;
+                entry.physdev = flags & IPSET_FLAG_PHYSDEV != 0;
+                entry.nomatch = flags & IPSET_FLAG_NOMATCH != 0;
+                entry.wildcard = flags & IPSET_FLAG_IFACE_WILDCARD != 0;
+            }
+            _ => {}
+        }
+    }
+    let networks = [(first, length), (second, second_length)];
+    entry.networks = networks.into_iter().filter_map(|(address, length)| network(address?, length)).collect();
+    Ok(entry)
+}
+
+/// Returns a network; one of a single address if it has no length.
+fn network(address: IpAddr, length: Option<u8>) -> Option<IpNet> {
+    match length {
+        Some(length) => IpNet::new(address, length).ok(),
+        None => Some(IpNet::from(address)),
+    }
+}
+
+fn parse_address(attributes: Attributes<'_>) -> Result<Option<IpAddr>, Error> {
+    for attribute in attributes {
+        let attribute = attribute?;
+        if [IPSET_ATTR_IPADDR_IPV4, IPSET_ATTR_IPADDR_IPV6].contains(&attribute.kind) {
+            return Ok(Some(attribute.ip()?));
+        }
+    }
+    Ok(None)
+}
+
+/// The number of attempts to list the sets while they change.
+const MAX_ATTEMPTS: usize = 5;
+
+// `include/uapi/linux/netfilter/ipset/ip_set.h`.
+const IPSET_CMD_LIST: u8 = 7;
+const IPSET_ATTR_TYPENAME: u16 = 3;
+const IPSET_ATTR_FAMILY: u16 = 5;
+const IPSET_ATTR_DATA: u16 = 7;
+const IPSET_ATTR_ADT: u16 = 8;
+// Attributes within `IPSET_ATTR_DATA`.
+const IPSET_ATTR_IP: u16 = 1;
+const IPSET_ATTR_CIDR: u16 = 3;
+const IPSET_ATTR_PORT: u16 = 4;
+const IPSET_ATTR_PROTO: u16 = 7;
+const IPSET_ATTR_CADT_FLAGS: u16 = 8;
+const IPSET_ATTR_MARK: u16 = 10;
+const IPSET_ATTR_MARKMASK: u16 = 11;
+/// In the settings of a set.
+const IPSET_ATTR_NETMASK: u16 = 20;
+/// In an entry of a set of sets.
+const IPSET_ATTR_NAME: u16 = 18;
+const IPSET_ATTR_IP2: u16 = 20;
+const IPSET_ATTR_CIDR2: u16 = 21;
+const IPSET_ATTR_IFACE: u16 = 23;
+// Attributes within `IPSET_ATTR_IP`.
+const IPSET_ATTR_IPADDR_IPV4: u16 = 1;
+const IPSET_ATTR_IPADDR_IPV6: u16 = 2;
+const IPSET_FLAG_PHYSDEV: u32 = 1 << 1;
+const IPSET_FLAG_NOMATCH: u32 = 1 << 2;
+const IPSET_FLAG_IFACE_WILDCARD: u32 = 1 << 7;

@@ -1,0 +1,96 @@
+use ferroute_iptables::{Match, RuleSet, TableName};
+
+use super::*;
+use crate::{
+    Ruleset,
+    testing::{from_pod, host},
+};
+
+fn entry(networks: &[&str]) -> IpsetEntry {
+    let network =
+        |text: &&str| text.parse::<IpNet>().or_else(|_| text.parse::<std::net::IpAddr>().map(IpNet::from)).unwrap();
+    IpsetEntry { networks: networks.iter().map(network).collect(), ..IpsetEntry::default() }
+}
+
+fn set(kind: &str, entries: Vec<IpsetEntry>) -> Ipset {
+    let family = (!["bitmap:port", "list:set"].contains(&kind)).then_some(IpFamily::V4);
+    Ipset { kind: kind.to_owned(), family, netmask: None, markmask: u32::MAX, entries }
+}
+
+/// Reports whether the packet of a pod from 172.17.0.14:40000 to 10.0.0.1:80 is in a set.
+fn contains(sets: &[(&str, Ipset)], sides: &str) -> Option<bool> {
+    let mut ipsets = Ipsets::default();
+    sets.iter().for_each(|(name, set)| ipsets.add(name, set.clone()));
+    let rule = format!("*filter\n-A FORWARD -m set --match-set {} {sides} -j DROP\nCOMMIT\n", sets[0].0);
+    let rules = RuleSet::parse_save(IpFamily::V4, &rule).unwrap();
+    let rule = &rules.rules(TableName::Filter, ferroute_iptables::ChainName::FORWARD)[0];
+    let Match::Set(wanted) = &rule.matches[0] else { panic!("{rule}") };
+    let (host, packet, ruleset) = (host(), from_pod("10.0.0.1:80"), Ruleset::new());
+    let mut state = PacketState::new(&host, &ruleset, &packet, true);
+    state.out_interface = Some("eth0".into());
+    ipsets.matches(wanted.value(), &state)
+}
+
+#[test]
+fn types_compare_their_dimensions_with_the_sides() {
+    let port = |networks: &[&str], protocol, port| IpsetEntry {
+        port: Some(port),
+        protocol: Some(protocol),
+        ..entry(networks)
+    };
+    let interface =
+        |name: &str, wildcard| IpsetEntry { interface: Some(name.into()), wildcard, ..entry(&["172.17.0.0/16"]) };
+    for (kind, entries, sides, expected) in [
+        ("hash:ip", vec![entry(&["172.17.0.14"])], "src", true),
+        ("hash:ip", vec![entry(&["172.17.0.14"])], "dst", false),
+        ("bitmap:ip", vec![entry(&["10.0.0.1"])], "dst", true),
+        ("hash:net", vec![entry(&["172.17.0.0/16"])], "src", true),
+        ("hash:net", vec![entry(&["172.16.0.0/16"])], "src", false),
+        ("hash:ip,port", vec![port(&["10.0.0.1"], 6, 80)], "dst,dst", true),
+        ("hash:ip,port", vec![port(&["10.0.0.1"], 17, 80)], "dst,dst", false),
+        ("hash:ip,port", vec![port(&["10.0.0.1"], 6, 80)], "dst,src", false),
+        // Too few sides.
+        ("hash:ip,port", vec![port(&["10.0.0.1"], 6, 80)], "dst", false),
+        ("hash:net,port", vec![port(&["10.0.0.0/8"], 6, 80)], "dst,dst", true),
+        ("hash:ip,port,ip", vec![port(&["10.0.0.1", "172.17.0.14"], 6, 80)], "dst,dst,src", true),
+        ("hash:ip,port,net", vec![port(&["10.0.0.1", "172.17.0.0/24"], 6, 80)], "dst,dst,src", true),
+        ("hash:net,net", vec![entry(&["172.17.0.0/16", "10.0.0.0/8"])], "src,dst", true),
+        ("hash:net,net", vec![entry(&["172.17.0.0/16", "11.0.0.0/8"])], "src,dst", false),
+        ("hash:net,iface", vec![interface("cni0", false)], "src,src", true),
+        ("hash:net,iface", vec![interface("cni", false)], "src,src", false),
+        ("hash:net,iface", vec![interface("cni", true)], "src,src", true),
+        ("hash:net,iface", vec![interface("eth0", false)], "src,dst", true),
+        ("bitmap:port", vec![IpsetEntry { port: Some(80), ..IpsetEntry::default() }], "dst", true),
+        ("hash:ip,mark", vec![IpsetEntry { mark: Some(0), ..entry(&["10.0.0.1"]) }], "dst,dst", true),
+        ("hash:ip,mark", vec![IpsetEntry { mark: Some(1), ..entry(&["10.0.0.1"]) }], "dst,dst", false),
+    ] {
+        assert_eq!(contains(&[("x", set(kind, entries.clone()))], sides), Some(expected), "{kind} {sides} {entries:?}");
+    }
+}
+
+#[test]
+fn most_specific_network_decides() {
+    let nomatch = IpsetEntry { nomatch: true, ..entry(&["172.17.0.0/28"]) };
+    let networks = vec![entry(&["172.17.0.0/16"]), nomatch.clone()];
+    assert_eq!(contains(&[("x", set("hash:net", networks))], "src"), Some(false));
+    let inner = vec![entry(&["172.17.0.0/16"]), nomatch, entry(&["172.17.0.14"])];
+    assert_eq!(contains(&[("x", set("hash:net", inner))], "src"), Some(true));
+}
+
+#[test]
+fn sets_of_sets_netmasks_families_and_unknown_types() {
+    let member = |name: &str| IpsetEntry { set: Some(name.to_owned()), ..IpsetEntry::default() };
+    let sets = [
+        ("all", set("list:set", vec![member("a"), member("b")])),
+        ("a", set("hash:ip", vec![entry(&["10.0.0.9"])])),
+        ("b", set("hash:net", vec![entry(&["10.0.0.0/8"])])),
+    ];
+    assert_eq!(contains(&sets, "dst"), Some(true));
+    assert_eq!(contains(&sets[..2], "dst"), None, "a set is missing");
+    let masked = Ipset { netmask: Some(24), ..set("hash:ip", vec![entry(&["172.17.0.0"])]) };
+    assert_eq!(contains(&[("x", masked)], "src"), Some(true));
+    let other = Ipset { family: Some(IpFamily::V6), ..set("hash:ip", vec![entry(&["172.17.0.14"])]) };
+    assert_eq!(contains(&[("x", other)], "src"), Some(false));
+    assert_eq!(contains(&[("x", set("hash:mac", vec![IpsetEntry::default()]))], "src"), None);
+    assert_eq!(contains(&[("x", set("hash:mac", vec![]))], "src"), Some(false));
+}

@@ -1,0 +1,373 @@
+//! Match modules and targets of other programs' rules, which `ferroute-iptables` keeps as text.
+//! `docs/tracing.md` lists what is decided.
+
+use std::net::{IpAddr, SocketAddr};
+
+use ferroute_core::{IpFamily, Protocol};
+use ferroute_iptables::CtStates;
+
+use super::conditions::ExtensionResult;
+use crate::{AddressKind, Effect, Hook, Origin, PacketState, Verdict, walk::Unknown};
+
+/// A module or target with its options.
+struct Words<'a> {
+    name: &'a str,
+    options: Vec<Opt<'a>>,
+}
+
+/// Whether an option is negated, its name, and its arguments.
+type Opt<'a> = (bool, &'a str, Vec<&'a str>);
+
+impl<'a> Words<'a> {
+    fn parse(text: &'a str) -> Option<Self> {
+        let mut words = text.split_whitespace();
+        let name = words.next()?;
+        let (mut options, mut negated): (Vec<Opt<'_>>, bool) = (Vec::new(), false);
+        for word in words {
+            if word == "!" {
+                negated = true;
+            } else if word.starts_with("--") {
+                options.push((std::mem::take(&mut negated), word, Vec::new()));
+            } else {
+                options.last_mut()?.2.push(word);
+            }
+        }
+        Some(Self { name, options })
+    }
+
+    /// Returns the only argument of an option.
+    fn argument(&self, option: &str) -> Option<&'a str> {
+        let (_, _, arguments) = self.options.iter().find(|(_, name, _)| *name == option)?;
+        arguments.first().copied()
+    }
+
+    fn has(&self, option: &str) -> bool {
+        self.options.iter().any(|(_, name, _)| *name == option)
+    }
+}
+
+impl PacketState<'_> {
+    /// Matches the packet against a module in the text of `iptables-save`: `-m NAME OPTIONS`.
+    pub(super) fn matches_text(&self, text: &str) -> ExtensionResult {
+        let unknown = || ExtensionResult::Unknown(Unknown::new(format!("`{text}` matches")));
+        let words = text.strip_prefix("-m ").and_then(Words::parse);
+        let Some(words) = words else {
+            return match text {
+                // The first packet is not a fragment that follows another.
+                "-f" => ExtensionResult::Mismatch("packet is no later fragment".to_owned()),
+                "! -f" => ExtensionResult::Match,
+                _ => unknown(),
+            };
+        };
+        if words.options.is_empty() {
+            return match words.name {
+                "tcp" | "udp" | "sctp" | "comment" => ExtensionResult::Match,
+                "rpfilter" => {
+                    self.passes_reverse_path_filter(&words).map_or_else(unknown, |passes| self.result(passes, text))
+                }
+                _ => unknown(),
+            };
+        }
+        if words.name == "rpfilter" {
+            return self.passes_reverse_path_filter(&words).map_or_else(unknown, |passes| self.result(passes, text));
+        }
+        let mut is_unknown = false;
+        for (negated, option, arguments) in &words.options {
+            match self.matches_option(words.name, option, arguments) {
+                Some(holds) if holds != *negated => {}
+                Some(_) => return self.result(false, text),
+                None => is_unknown = true,
+            }
+        }
+        if is_unknown { unknown() } else { ExtensionResult::Match }
+    }
+
+    fn result(&self, matches: bool, text: &str) -> ExtensionResult {
+        match matches {
+            true => ExtensionResult::Match,
+            false if self.explain => ExtensionResult::Mismatch(format!("`{text}` does not match this packet")),
+            false => ExtensionResult::Mismatch(String::new()),
+        }
+    }
+
+    /// Evaluates one option of a module; `None` if that is unknown.
+    fn matches_option(&self, module: &str, option: &str, arguments: &[&str]) -> Option<bool> {
+        let first = arguments.first().copied();
+        let (source, destination) = (self.source, self.destination);
+        let original = (self.original.source, self.original.destination);
+        Some(match (module, option) {
+            // The options could not be read.
+            (_, "--undecoded") => return None,
+            ("tcp" | "udp" | "sctp", "--sport" | "--source-port") => in_ports(first?, source.port())?,
+            ("tcp" | "udp" | "sctp", "--dport" | "--destination-port") => in_ports(first?, destination.port())?,
+            // The first packet of a connection has the flag SYN alone.
+            ("tcp", "--syn") => true,
+            ("tcp", "--tcp-flags") => {
+                let (mask, wanted) = (tcp_flags(first?)?, tcp_flags(arguments.get(1)?)?);
+                SYN & mask == wanted
+            }
+            ("iprange", "--src-range") => in_addresses(first?, source.ip())?,
+            ("iprange", "--dst-range") => in_addresses(first?, destination.ip())?,
+            ("connmark", "--mark") => {
+                let (value, mask) = value_and_mask(first?)?;
+                self.connection_mark & mask == value
+            }
+            ("pkttype", "--pkt-type") => {
+                let is_arriving = matches!(self.original.origin, Origin::Interface(_));
+                let kind = self.address_type(destination.ip()).filter(|_| is_arriving);
+                match first? {
+                    "unicast" | "host" => !matches!(kind, Some(AddressKind::Broadcast | AddressKind::Multicast)),
+                    "broadcast" => kind == Some(AddressKind::Broadcast),
+                    "multicast" => kind == Some(AddressKind::Multicast),
+                    _ => return None,
+                }
+            }
+            // Packets are taken for routed ones, which pass no ports of bridges.
+            ("physdev", _) => false,
+            ("conntrack", "--ctstate") => first?.split(',').any(|state| self.has_state(state)),
+            ("conntrack", "--ctproto") => protocol(first?)? == self.protocol(),
+            ("conntrack", "--ctorigsrc") => in_network(first?, original.0.ip())?,
+            ("conntrack", "--ctorigdst") => in_network(first?, original.1.ip())?,
+            ("conntrack", "--ctorigsrcport") => in_ports(first?, original.0.port())?,
+            ("conntrack", "--ctorigdstport") => in_ports(first?, original.1.port())?,
+            ("conntrack", "--ctdir") => first? == "ORIGINAL",
+            ("conntrack", "--ctstatus") => match first? {
+                "NONE" => true,
+                "EXPECTED" | "SEEN_REPLY" | "ASSURED" | "CONFIRMED" => false,
+                _ => return None,
+            },
+            // A new connection that no helper of another one expects.
+            ("helper", "--helper") => false,
+            // Packets of others have no socket.
+            ("owner" | "cgroup", _) if matches!(self.original.origin, Origin::Interface(_)) => false,
+            _ => return None,
+        })
+    }
+
+    fn has_state(&self, state: &str) -> bool {
+        match state {
+            "NEW" => self.connection.intersects(CtStates::NEW),
+            "UNTRACKED" => self.connection.intersects(CtStates::UNTRACKED),
+            "DNAT" => self.connection.intersects(CtStates::DNAT),
+            "SNAT" => self.connection.intersects(CtStates::SNAT),
+            _ => false,
+        }
+    }
+
+    /// Reports whether `-m rpfilter` matches; `None` if that is unknown.
+    fn passes_reverse_path_filter(&self, words: &Words<'_>) -> Option<bool> {
+        let supported = ["--loose", "--invert", "--validmark", "--accept-local"];
+        if words.options.iter().any(|(_, option, _)| !supported.contains(option)) {
+            return None;
+        }
+        let source = self.source.ip();
+        let path = self.host.path_to(source);
+        let passes = match &path {
+            Some((interface, _)) => words.has("--loose") || Some(&**interface) == self.in_interface.as_deref(),
+            None => {
+                self.is_local(source) && (words.has("--accept-local") || self.in_interface.as_deref() == Some("lo"))
+            }
+        };
+        Some(passes != words.has("--invert"))
+    }
+}
+
+/// What a target in the text of `iptables-save` does.
+pub(super) enum TextTarget {
+    /// The next rule follows.
+    Continue(Option<Effect>),
+    /// The chain of the hook ends.
+    Accept(Effect),
+    /// The walk ends.
+    End(Verdict),
+    /// `-j MASQUERADE` with options.
+    Masquerade { random: bool },
+}
+
+impl PacketState<'_> {
+    /// Applies a target: `NAME OPTIONS`.
+    pub(super) fn apply_text(&mut self, text: &str, hook: Hook) -> TextTarget {
+        self.apply_words(text, hook)
+            .unwrap_or_else(|| TextTarget::End(Verdict::Unknown { reason: format!("effect of `-j {text}`") }))
+    }
+
+    fn apply_words(&mut self, text: &str, hook: Hook) -> Option<TextTarget> {
+        let words = Words::parse(text)?;
+        Some(match words.name {
+            "CONNMARK" => self.connmark(&words)?,
+            "MASQUERADE" => TextTarget::Masquerade { random: words.has("--random-fully") },
+            "REDIRECT" => {
+                let port = first_port(words.argument("--to-ports"), self.destination.port())?;
+                let Some(address) = self.redirect_address(hook) else {
+                    return Some(TextTarget::End(Verdict::Dropped));
+                };
+                TextTarget::Accept(self.dnat(SocketAddr::new(address, port)))
+            }
+            "NETMAP" => {
+                let network: ipnet::IpNet = words.argument("--to")?.parse().ok()?;
+                if matches!(hook, Hook::Prerouting | Hook::Output) {
+                    let address = mapped(self.destination.ip(), network)?;
+                    TextTarget::Accept(self.dnat(SocketAddr::new(address, self.destination.port())))
+                } else {
+                    TextTarget::Accept(self.snat(mapped(self.source.ip(), network)?))
+                }
+            }
+            "DNAT" => {
+                let (address, port) = translation(words.argument("--to-destination")?)?;
+                let address = address.unwrap_or(self.destination.ip());
+                TextTarget::Accept(self.dnat(SocketAddr::new(address, port.unwrap_or(self.destination.port()))))
+            }
+            "SNAT" => {
+                let (address, _) = translation(words.argument("--to-source")?)?;
+                TextTarget::Accept(self.snat(address.unwrap_or(self.source.ip())))
+            }
+            _ => return None,
+        })
+    }
+
+    fn connmark(&mut self, words: &Words<'_>) -> Option<TextTarget> {
+        if let Some(value) = words.argument("--set-xmark").or_else(|| words.argument("--set-mark")) {
+            let (value, mask) = value_and_mask(value)?;
+            self.connection_mark = self.connection_mark & !mask ^ value;
+        } else if let Some(bits) = words.argument("--and-mark") {
+            self.connection_mark &= number(bits)?;
+        } else if let Some(bits) = words.argument("--or-mark") {
+            self.connection_mark |= number(bits)?;
+        } else if let Some(bits) = words.argument("--xor-mark") {
+            self.connection_mark ^= number(bits)?;
+        } else if words.has("--save-mark") {
+            let (packet, connection) = masks(words)?;
+            self.connection_mark = self.connection_mark & !connection ^ (self.mark & packet);
+        } else if words.has("--restore-mark") {
+            let (packet, connection) = masks(words)?;
+            let before = self.mark;
+            self.mark = before & !packet ^ (self.connection_mark & connection);
+            let effect = Effect::Mark { before, after: self.mark };
+            return Some(TextTarget::Continue((before != self.mark).then_some(effect)));
+        } else {
+            return None;
+        }
+        Some(TextTarget::Continue(None))
+    }
+
+    /// Returns the address that REDIRECT sends packets to: that of the input interface, or localhost.
+    pub(crate) fn redirect_address(&self, hook: Hook) -> Option<IpAddr> {
+        if hook == Hook::Output {
+            return Some(self.family().localhost());
+        }
+        let interface = self.in_interface.as_deref()?;
+        self.host.address_of(interface, self.family())
+    }
+}
+
+/// Returns the masks of the packet's and of the connection's mark.
+fn masks(words: &Words<'_>) -> Option<(u32, u32)> {
+    let mask = |option| words.argument(option).map_or(Some(u32::MAX), number);
+    let both = words.has("--mask").then(|| mask("--mask"));
+    match both {
+        Some(both) => Some((both?, both?)),
+        None => Some((mask("--nfmask")?, mask("--ctmask")?)),
+    }
+}
+
+/// Returns the address and port of a translation; `None` if it names several.
+fn translation(text: &str) -> Option<(Option<IpAddr>, Option<u16>)> {
+    let single = |text: &str| match text.split_once('-') {
+        Some((first, last)) => (first == last).then(|| first.to_owned()),
+        None => Some(text.to_owned()),
+    };
+    let address = |text: &str| single(text)?.parse::<IpAddr>().ok();
+    if let Some(rest) = text.strip_prefix('[') {
+        let (inside, port) = rest.split_once(']')?;
+        let port = port.strip_prefix(':').map(|port| first_port(Some(port), 0));
+        return Some((Some(address(inside)?), port.map_or(Some(None), |port| port.map(Some))?));
+    }
+    match text.rsplit_once(':') {
+        Some(("", port)) => Some((None, Some(first_port(Some(port), 0)?))),
+        Some((ip, port)) if !ip.contains(':') => Some((Some(address(ip)?), Some(first_port(Some(port), 0)?))),
+        _ => Some((Some(address(text)?), None)),
+    }
+}
+
+/// Returns the first port of a range.
+fn first_port(text: Option<&str>, default: u16) -> Option<u16> {
+    text.map_or(Some(default), |text| text.split(['-', '/']).next()?.parse().ok())
+}
+
+/// Returns an address with the network's prefix and its own host part.
+fn mapped(address: IpAddr, network: ipnet::IpNet) -> Option<IpAddr> {
+    match (address, network) {
+        (IpAddr::V4(address), ipnet::IpNet::V4(network)) => {
+            let (host, net) = (u32::from(network.hostmask()), u32::from(network.network()));
+            Some(IpAddr::V4((u32::from(address) & host | net).into()))
+        }
+        (IpAddr::V6(address), ipnet::IpNet::V6(network)) => {
+            let (host, net) = (u128::from(network.hostmask()), u128::from(network.network()));
+            Some(IpAddr::V6((u128::from(address) & host | net).into()))
+        }
+        _ => None,
+    }
+}
+
+fn in_ports(range: &str, port: u16) -> Option<bool> {
+    let (first, last) = range.split_once(':').unwrap_or((range, range));
+    let first: u16 = if first.is_empty() { 0 } else { first.parse().ok()? };
+    let last: u16 = if last.is_empty() { u16::MAX } else { last.parse().ok()? };
+    Some((first..=last).contains(&port))
+}
+
+fn in_addresses(range: &str, address: IpAddr) -> Option<bool> {
+    let (first, last) = range.split_once('-').unwrap_or((range, range));
+    let (first, last): (IpAddr, IpAddr) = (first.parse().ok()?, last.parse().ok()?);
+    Some(IpFamily::of(first) == IpFamily::of(address) && first <= address && address <= last)
+}
+
+fn in_network(text: &str, address: IpAddr) -> Option<bool> {
+    match text.parse::<ipnet::IpNet>() {
+        Ok(network) => Some(network.contains(&address)),
+        Err(_) => Some(text.parse::<IpAddr>().ok()? == address),
+    }
+}
+
+fn tcp_flags(list: &str) -> Option<u8> {
+    list.split(',').try_fold(0, |flags, name| {
+        Some(
+            flags
+                | match name {
+                    "FIN" => 0x01,
+                    "SYN" => SYN,
+                    "RST" => 0x04,
+                    "PSH" => 0x08,
+                    "ACK" => 0x10,
+                    "URG" => 0x20,
+                    "ALL" => 0x3f,
+                    "NONE" => 0,
+                    _ => return None,
+                },
+        )
+    })
+}
+
+fn value_and_mask(text: &str) -> Option<(u32, u32)> {
+    let (value, mask) = text.split_once('/').unwrap_or((text, "0xffffffff"));
+    Some((number(value)?, number(mask)?))
+}
+
+fn number(text: &str) -> Option<u32> {
+    match text.strip_prefix("0x") {
+        Some(digits) => u32::from_str_radix(digits, 16).ok(),
+        None => text.parse().ok(),
+    }
+}
+
+fn protocol(text: &str) -> Option<Protocol> {
+    match text {
+        "tcp" => Some(Protocol::Tcp),
+        "udp" => Some(Protocol::Udp),
+        "sctp" => Some(Protocol::Sctp),
+        _ => Protocol::from_number(text.parse().ok()?),
+    }
+}
+
+/// The flag of the first packet of a TCP connection.
+const SYN: u8 = 0x02;
