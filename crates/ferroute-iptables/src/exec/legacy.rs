@@ -38,7 +38,7 @@ pub enum LegacyError {
         tables: Vec<String>,
         /// The cause.
         #[source]
-        source: ProgramsError,
+        source: Box<ProgramsError>,
     },
     /// A program could not be run.
     #[error(transparent)]
@@ -90,7 +90,7 @@ pub(super) fn programs(
     }
     // Their check of the kernel would create a table.
     let found = IptablesPrograms::find_installed(family, Some(Backend::Legacy), exec, path);
-    found.map(Some).map_err(|source| LegacyError::Programs { family, tables, source })
+    found.map(Some).map_err(|source| LegacyError::Programs { family, tables, source: source.into() })
 }
 
 /// Reads all tables, or only this one; `None` if there are none.

@@ -46,7 +46,7 @@ pub fn snapshot_rules(family: IpFamily, exec: &dyn Exec, path: &[PathBuf]) -> Re
     }
     match legacy::snapshot(family, None, exec, path) {
         Ok(saved) => saved.into_iter().for_each(|saved| add(Backend::Legacy, saved)),
-        Err(error) => snapshot.unread.push(error_chain(&error).to_string()),
+        Err(error) => snapshot.unread.push(error_chain(&error)),
     }
     Ok(snapshot)
 }
