@@ -37,7 +37,7 @@ mod split;
 mod value;
 mod yaml;
 
-pub use error::{Cause, DocumentError};
+pub use error::{Cause, DocumentError, UnknownKind};
 pub use object::{IgnoredObject, Parsed};
 pub use split::{Document, Documents, Position, documents, documents_at};
 

@@ -86,15 +86,8 @@ pub enum Cause {
         similar: Option<&'static str>,
     },
     /// No object of this kind is read.
-    #[error("unknown kind {kind:?} of {api_version:?}{}", did_you_mean(*.similar))]
-    UnknownKind {
-        /// `apiVersion`.
-        api_version: String,
-        /// `kind`.
-        kind: String,
-        /// The kind that may be meant.
-        similar: Option<&'static str>,
-    },
+    #[error("{0}")]
+    UnknownKind(Box<UnknownKind>),
     /// Any other error in a value.
     #[error("{0}")]
     Value(String),
@@ -106,4 +99,22 @@ pub enum Cause {
         /// Supported version.
         want: &'static str,
     },
+}
+
+/// A kind that is not read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownKind {
+    /// `apiVersion`.
+    pub api_version: String,
+    /// `kind`.
+    pub kind: String,
+    /// The kind that may be meant.
+    pub similar: Option<&'static str>,
+}
+
+impl fmt::Display for UnknownKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { api_version, kind, similar } = self;
+        write!(f, "unknown kind {kind:?} of {api_version:?}{}", did_you_mean(*similar))
+    }
 }

@@ -5,7 +5,7 @@ use serde::Deserialize;
 use super::{
     Document,
     decode::{self, FieldError},
-    error::{Cause, DocumentError},
+    error::{Cause, DocumentError, UnknownKind},
     json, schema,
     value::{Node, Part, SyntaxError, Value},
     yaml,
@@ -116,7 +116,8 @@ impl Location<'_> {
         let kind = Kind::ALL.into_iter().find(|kind| kind.as_str() == type_name);
         let Some(kind) = kind.filter(|kind| kind.api_version() == api_version || is_builtin(&api_version)) else {
             if let Some(similar) = schema::unknown_kind(&api_version, &type_name) {
-                let cause = Cause::UnknownKind { api_version: api_version.clone(), kind: type_name.clone(), similar };
+                let kind = UnknownKind { api_version: api_version.clone(), kind: type_name.clone(), similar };
+                let cause = Cause::UnknownKind(Box::new(kind));
                 unknown(self.error(&identity, identity.line, "", cause));
             }
             let ignored = IgnoredObject { api_version, name: identity.full_name(), kind: type_name };
