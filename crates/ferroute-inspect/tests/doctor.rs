@@ -180,14 +180,14 @@ fn each_problem_is_found_by_one_check() {
         ),
         (
             |inputs| {
-                inputs.conntrack = Ok(Some(conntrack(1, ConntrackEvents { dropped: 5, ..ConntrackEvents::default() })))
+                inputs.conntrack = Ok(Some(conntrack(1, ConntrackEvents { dropped: 5, ..ConntrackEvents::default() })));
             },
             "conntrack-table",
             Severity::Warning,
         ),
         (
             |inputs| {
-                inputs.conntrack = Ok(Some(conntrack(1, ConntrackEvents { evicted: 5, ..ConntrackEvents::default() })))
+                inputs.conntrack = Ok(Some(conntrack(1, ConntrackEvents { evicted: 5, ..ConntrackEvents::default() })));
             },
             "conntrack-table",
             Severity::Warning,

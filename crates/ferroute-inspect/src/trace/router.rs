@@ -83,7 +83,7 @@ impl KernelRouter {
                 source: route.source,
             },
             Ok(RouteReply::Refused(errno)) => self.refusal(errno, &query),
-            Err(error) => RouteDecision::Unknown(error_chain(&error).to_string()),
+            Err(error) => RouteDecision::Unknown(error_chain(&error)),
         };
         let mut lookups = self.lookups.lock().unwrap_or_else(PoisonError::into_inner);
         lookups.known.insert(query, decision.clone());
