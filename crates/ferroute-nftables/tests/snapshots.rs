@@ -124,17 +124,17 @@ fn foreign_table_is_read_with_chains_sets_and_elements() {
     	}
 
     	chain odd {
-    		[limit] [counter packets 0 bytes 0] accept
-    		meta l4proto tcp [bits of 1 bytes of the transport header at 13 compared with 0x00] [log] reject with tcp reset
+    		limit rate 5/second [counter packets 0 bytes 0] accept
+    		meta l4proto tcp tcp flags syn [log] reject with tcp reset
     		meta l4proto tcp th sport >= 1024 th sport <= 65535 accept
     		meta l4proto udp th dport != 53-60 accept
     		meta l4proto 1 [1 bytes of the transport header at 0 compared with 0x08] reject with icmp type 13
-    		[meta set]
-    		[ct set]
+    		meta mark set ct mark
+    		ct mark set meta mark
     		meta l4proto udp th dport 53 notrack
     		[dnat]
     		[bits of 1 bytes of the network header at 1 compared with 0x0c] accept
-    		[fib 3 with flags 0xa compared with 0x02000000] accept
+    		[fib daddr . iif type compared with 0x02000000] accept
     	}
 
     	chain out {

@@ -346,7 +346,7 @@ fn unknown_conditions_become_assumptions() {
     let assumptions: BTreeSet<String> =
         leaves("10.244.0.200").iter().flat_map(|leaf| &leaf.assumptions).map(ToString::to_string).collect();
     let is_assumed = |part: &str| assumptions.iter().any(|assumption| assumption.contains(part));
-    assert!(is_assumed("compared with 0x0c") && is_assumed("`limit` matches"), "{assumptions:?}");
+    assert!(is_assumed("compared with 0x0c") && is_assumed("`limit rate 5/second` matches"), "{assumptions:?}");
     // Another condition of the rule does not match, or the rule has no effect.
     assert!(!is_assumed("compared with 0x10") && !is_assumed("compared with 0x14"), "{assumptions:?}");
     let is_unknown = |verdict: &Verdict| matches!(verdict, Verdict::Unknown { reason } if reason.contains("snat"));

@@ -182,7 +182,13 @@ fn unknown_condition_forks_only_if_it_matters() {
 
 #[test]
 fn walk_with_many_unknown_conditions_is_cut_off() {
-    let marks = "-A INPUT -m set --match-set friends src -j MARK --set-xmark 0x1/0x1\n".repeat(40);
+    let mark = |set| {
+        format!(
+            "-A INPUT -m set --match-set friends{set} src -j MARK --set-xmark {bit:#x}/{bit:#x}\n",
+            bit = 1_u64 << (set % 32)
+        )
+    };
+    let marks: String = (0..40).map(mark).collect();
     let verdicts = verdicts(&format!("*filter\n{marks}"), &from_pod("172.17.0.1:80"));
     assert!(verdicts.len() < 1 << 15, "{}", verdicts.len());
     assert!(verdicts.last().unwrap().contains("unknown: there are too many branches"));
