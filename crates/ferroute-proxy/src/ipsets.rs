@@ -74,8 +74,8 @@ fn parse_entry(attributes: Attributes<'_>) -> Result<IpsetEntry, Error> {
     for attribute in attributes {
         let attribute = attribute?;
         match attribute.kind {
-            IPSET_ATTR_IP => first = parse_address(attribute.nested())?,
-            IPSET_ATTR_IP2 => second = parse_address(attribute.nested())?,
+            IPSET_ATTR_IP => first = ipset::parse_address(attribute.nested())?,
+            IPSET_ATTR_IP2 => second = ipset::parse_address(attribute.nested())?,
             IPSET_ATTR_CIDR => length = Some(attribute.u8()?),
             IPSET_ATTR_CIDR2 => second_length = Some(attribute.u8()?),
             IPSET_ATTR_PORT => entry.port = Some(attribute.u16_be()?),
@@ -105,16 +105,6 @@ fn network(address: IpAddr, length: Option<u8>) -> Option<IpNet> {
     }
 }
 
-fn parse_address(attributes: Attributes<'_>) -> Result<Option<IpAddr>, Error> {
-    for attribute in attributes {
-        let attribute = attribute?;
-        if [IPSET_ATTR_IPADDR_IPV4, IPSET_ATTR_IPADDR_IPV6].contains(&attribute.kind) {
-            return Ok(Some(attribute.ip()?));
-        }
-    }
-    Ok(None)
-}
-
 /// The number of attempts to list the sets while they change.
 const MAX_ATTEMPTS: usize = 5;
 
@@ -139,9 +129,6 @@ const IPSET_ATTR_NAME: u16 = 18;
 const IPSET_ATTR_IP2: u16 = 20;
 const IPSET_ATTR_CIDR2: u16 = 21;
 const IPSET_ATTR_IFACE: u16 = 23;
-// Attributes within `IPSET_ATTR_IP`.
-const IPSET_ATTR_IPADDR_IPV4: u16 = 1;
-const IPSET_ATTR_IPADDR_IPV6: u16 = 2;
 const IPSET_FLAG_PHYSDEV: u32 = 1 << 1;
 const IPSET_FLAG_NOMATCH: u32 = 1 << 2;
 const IPSET_FLAG_IFACE_WILDCARD: u32 = 1 << 7;

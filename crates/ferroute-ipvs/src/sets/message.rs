@@ -3,7 +3,11 @@
 use std::{fmt, net::IpAddr};
 
 use ferroute_core::{IpFamily, Protocol};
-use ferroute_netlink::{Attributes, Error, Message, Writer, nfnetlink};
+use ferroute_netlink::{
+    Attributes, Error, Message, Writer,
+    ipset::{IPSET_ATTR_IPADDR_IPV4, IPSET_ATTR_IPADDR_IPV6, parse_address},
+    nfnetlink,
+};
 pub(super) use ferroute_netlink::{
     attribute_flags::NLA_F_NET_BYTEORDER as NET_BYTEORDER,
     ipset::{HEADER, IPSET_ATTR_PROTOCOL, IPSET_ATTR_SETNAME, IPSET_PROTOCOL_MIN, command},
@@ -143,16 +147,6 @@ fn parse_entry(attributes: Attributes<'_>, kind: SetKind, family: IpFamily) -> R
     })
 }
 
-fn parse_address(attributes: Attributes<'_>) -> Result<Option<IpAddr>, Error> {
-    for attribute in attributes {
-        let attribute = attribute?;
-        if [IPSET_ATTR_IPADDR_IPV4, IPSET_ATTR_IPADDR_IPV6].contains(&attribute.kind) {
-            return Ok(Some(attribute.ip()?));
-        }
-    }
-    Ok(None)
-}
-
 /// Returns the address family that a type is looked up by: that of ports has none.
 pub(super) fn type_family(set_type: SetType, family: IpFamily) -> u8 {
     let family = match (set_type, family) {
@@ -199,9 +193,6 @@ pub(super) const IPSET_ATTR_HASHSIZE: u16 = 18;
 pub(super) const IPSET_ATTR_MAXELEM: u16 = 19;
 const IPSET_ATTR_IP2: u16 = 20;
 const IPSET_ATTR_CIDR2: u16 = 21;
-// Attributes within `IPSET_ATTR_IP`.
-const IPSET_ATTR_IPADDR_IPV4: u16 = 1;
-const IPSET_ATTR_IPADDR_IPV6: u16 = 2;
 pub(super) const IPSET_ERR_BUSY: i32 = 4100;
 /// The types of two sets cannot be exchanged, because rules match them differently.
 pub(super) const IPSET_ERR_TYPE_MISMATCH: i32 = 4102;
