@@ -1,5 +1,6 @@
 use ferroute_inspect::replay::{self, Options};
-use ferroute_proxy::{modes::REGISTRY, recording::Bundle};
+use ferroute_modes::REGISTRY;
+use ferroute_proxy::recording::Bundle;
 
 /// Reads the bundle of a flight recorder and replays it, with and without the text of the rules.
 ///

@@ -6,7 +6,7 @@ use ferroute_config::{
     flags::{KubeProxy, is_kube_proxy_flag},
     settings,
 };
-use ferroute_proxy::modes::REGISTRY;
+use ferroute_modes::REGISTRY;
 
 /// Reads a `KubeProxyConfiguration`.
 ///

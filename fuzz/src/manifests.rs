@@ -7,7 +7,7 @@ use ferroute_core::{
     parse::{parse_node, parse_service_cidr},
     tracker::TrackerEvent,
 };
-use ferroute_proxy::modes::REGISTRY;
+use ferroute_modes::REGISTRY;
 use serde_json::Value;
 
 /// Reads a manifest, applies its objects to a tracker and plans the rules of every mode.

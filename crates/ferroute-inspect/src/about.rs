@@ -4,11 +4,8 @@
 
 use std::fmt;
 
-use ferroute_core::Escaped;
-use ferroute_proxy::{
-    control::{ProxyInfo, RequestError, request_info},
-    logging::chain,
-};
+use ferroute_core::{Escaped, error_chain};
+use ferroute_proxy::control::{ProxyInfo, RequestError, request_info};
 use serde::{Deserialize, Serialize};
 
 /// What an answer is about.
@@ -114,7 +111,7 @@ impl Proxy {
             Err(RequestError::Unavailable(error)) if error.kind() == std::io::ErrorKind::ConnectionRefused => {
                 Self::None
             }
-            Err(error) => Self::Unavailable(chain(&error)),
+            Err(error) => Self::Unavailable(error_chain(&error)),
         }
     }
 

@@ -36,12 +36,11 @@ use ferroute_config::{
 use ferroute_core::{
     FrontendKind, IpFamily, NamespacedName, NodeView, Protocol, ServicePortName, ServiceTable, Tracker,
 };
+use ferroute_modes::REGISTRY;
 use ferroute_proxy::{
     ThisHost,
     control::{SourceInfo, request_bundle},
     feed::Feed,
-    logging,
-    modes::REGISTRY,
     node_name,
     recording::Bundle,
     sync::Change,
@@ -114,7 +113,7 @@ impl Desired {
     /// If the configuration or the objects cannot be read.
     pub fn load(args: &DesiredArgs, verbosity: Option<u32>) -> anyhow::Result<Self> {
         Self::load_with(args, &mut Proxy::request, Need::Objects, |resolved| {
-            logging::start_for_command(verbosity, resolved.logging.format);
+            ferroute_logging::start_for_command(verbosity, resolved.logging.format);
         })
     }
 
@@ -125,7 +124,7 @@ impl Desired {
     /// If the configuration or the given objects cannot be read.
     pub fn load_for_host(args: &DesiredArgs, verbosity: Option<u32>) -> anyhow::Result<Self> {
         Self::load_with(args, &mut Proxy::request, Need::Host, |resolved| {
-            logging::start_for_command(verbosity, resolved.logging.format);
+            ferroute_logging::start_for_command(verbosity, resolved.logging.format);
         })
     }
 

@@ -19,7 +19,7 @@ use std::fmt;
 use anyhow::Context;
 use ferroute_config::{KubeProxyConfiguration, ModeName, Resolved};
 use ferroute_core::{Escaped, IpFamily};
-use ferroute_proxy::modes::REGISTRY;
+use ferroute_modes::REGISTRY;
 use serde::{Deserialize, Serialize};
 
 pub use self::{

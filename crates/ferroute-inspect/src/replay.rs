@@ -14,10 +14,8 @@ use ferroute_core::{
     rfc3339,
     tracker::TrackerEvent,
 };
-use ferroute_proxy::{
-    modes::{Registry, SimulatedSync, Simulation},
-    recording::{Bundle, Outcome, RecordedChange, SyncRecord, objects},
-};
+use ferroute_modes::{Registry, SimulatedSync, Simulation};
+use ferroute_proxy::recording::{Bundle, Outcome, RecordedChange, SyncRecord, objects};
 use ipnet::IpNet;
 
 /// The options of a replay.

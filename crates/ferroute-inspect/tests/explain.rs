@@ -14,7 +14,7 @@ use ferroute_inspect::{
     diff::{Outcomes, PacketOutcome, outcomes},
     explain::{Clients, ExplainedFrontend, Handling, Inputs, Outcome, Source, explain},
 };
-use ferroute_proxy::modes::REGISTRY;
+use ferroute_modes::REGISTRY;
 use ferroute_trace::{Host, Packet, Route, Ruleset};
 use ipnet::IpNet;
 use proptest::{prelude::*, sample::select};

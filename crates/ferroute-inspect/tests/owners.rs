@@ -10,7 +10,7 @@ use ferroute_core::{
     testing::{Cluster, ServiceBuilder, arbitrary, service, slice},
 };
 use ferroute_inspect::diff::{PacketOutcome, outcomes};
-use ferroute_proxy::modes::{PlannedRules, REGISTRY};
+use ferroute_modes::{PlannedRules, REGISTRY};
 use ferroute_trace::{Host, Packet, Route, Ruleset};
 use proptest::prelude::*;
 

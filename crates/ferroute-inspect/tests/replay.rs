@@ -9,7 +9,7 @@ use ferroute_core::{
     tracker::TrackerEvent,
 };
 use ferroute_inspect::replay::{Options, Replay, replay};
-use ferroute_proxy::modes::REGISTRY;
+use ferroute_modes::REGISTRY;
 use ferroute_proxy::recording::{Bundle, FamilyRecord, Limits, Outcome, ReadError, RecordedChange, Recorder};
 use proptest::prelude::*;
 

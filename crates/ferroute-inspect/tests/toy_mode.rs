@@ -18,11 +18,8 @@ use ferroute_inspect::{
     replay::{Options, Verdict, replay},
 };
 use ferroute_iptables::{HostExec, exec::search_path};
-use ferroute_proxy::{
-    kernel_rules,
-    modes::OpenMode,
-    recording::{Bundle, FamilyRecord, Limits, Recorder},
-};
+use ferroute_modes::{OpenMode, kernel_rules};
+use ferroute_proxy::recording::{Bundle, FamilyRecord, Limits, Recorder};
 use ferroute_testing::NetNs;
 use ferroute_trace::{Host, Route};
 

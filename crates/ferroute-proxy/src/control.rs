@@ -16,7 +16,7 @@ use std::{
 
 use ferroute_admin::{health::Health, history::History};
 use ferroute_config::FlagSettings;
-use ferroute_core::{NamespacedName, rfc3339};
+use ferroute_core::{NamespacedName, error_chain, rfc3339};
 use ferroute_host::{LocalPeers, is_trusted_user, listen_locally, listen_locally_beside, local_peers, run_blocking};
 use serde::{Deserialize, Serialize};
 use tokio::{
@@ -25,8 +25,7 @@ use tokio::{
 };
 
 use crate::{
-    applied::{ServiceVersions, VersionRequests},
-    logging::chain,
+    observers::applied::{ServiceVersions, VersionRequests},
     recording::{Bundle, BundleRequests},
 };
 
@@ -214,7 +213,7 @@ pub(crate) async fn serve(control: Control) {
     let listener = match listen() {
         Ok(listener) => listener,
         Err(error) => {
-            return tracing::info!("`ferroute bundle` and `ferroute status` are unavailable: {}", chain(&error));
+            return tracing::info!("`ferroute bundle` and `ferroute status` are unavailable: {}", error_chain(&error));
         }
     };
     loop {
@@ -223,11 +222,11 @@ pub(crate) async fn serve(control: Control) {
             Ok((stream, _)) => {
                 let response = tokio::time::timeout(RESPONSE_TIMEOUT, respond(stream, &control)).await;
                 if let Ok(Err(error)) = response {
-                    tracing::debug!("cannot respond on @ferroute: {}", chain(&error));
+                    tracing::debug!("cannot respond on @ferroute: {}", error_chain(&error));
                 }
             }
             Err(error) => {
-                tracing::debug!("cannot accept a connection: {}", chain(&error));
+                tracing::debug!("cannot accept a connection: {}", error_chain(&error));
                 tokio::time::sleep(ACCEPT_RETRY).await;
             }
         }

@@ -1,5 +1,7 @@
 //! Translates events of a source to changes for the sync loop.
 
+pub(crate) mod node_wait;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::IpAddr,
@@ -10,7 +12,7 @@ use ferroute_admin::history::ChangeOrigin;
 use ferroute_api::{ObjectMeta, Service};
 use ferroute_config::Resolved;
 use ferroute_core::{
-    LocalTrafficDetector, NamespacedName, NodeView,
+    LocalTrafficDetector, NamespacedName, NodeView, error_chain,
     parse::{
         EXTERNAL_IPS, FieldError, InvalidObject, ObjectVersion, parse_node, parse_service_cidr, trigger_time,
         write_time,
@@ -20,7 +22,8 @@ use ferroute_core::{
 use ferroute_source::{Event, Problem, Resource};
 use ipnet::IpNet;
 
-use crate::{events::EventRecorder, logging::chain, node_wait::Missing, sync::Change};
+use self::node_wait::Missing;
+use crate::{observers::events::EventRecorder, sync::Change};
 
 /// Translates the events of a source for one node.
 ///
@@ -155,14 +158,14 @@ impl<'a> Feed<'a> {
             }
             Event::Problem(problem) => {
                 match *problem {
-                    Problem::Ignored { .. } => tracing::info!("{}", chain(&*problem)),
-                    _ => tracing::warn!("{}", chain(&*problem)),
+                    Problem::Ignored { .. } => tracing::info!("{}", error_chain(&*problem)),
+                    _ => tracing::warn!("{}", error_chain(&*problem)),
                 }
                 self.events.problem(&problem);
                 None
             }
             Event::Resolved(problem) => {
-                tracing::info!("resolved: {}", chain(&*problem));
+                tracing::info!("resolved: {}", error_chain(&*problem));
                 None
             }
         }

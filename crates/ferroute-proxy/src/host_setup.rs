@@ -6,12 +6,9 @@
 use std::{fmt, fs, time::Duration};
 
 use ferroute_config::{Conntrack, Resolved};
+use ferroute_core::error_chain;
 use ferroute_host::{Ensured, SysctlError, Sysctls};
-
-use crate::{
-    logging::chain,
-    modes::{REGISTRY, Sysctl},
-};
+use ferroute_modes::{REGISTRY, Sysctl};
 
 /// Name and value of a setting.
 type Setting = (&'static str, String);
@@ -58,7 +55,7 @@ pub fn apply(resolved: &Resolved, of_mode: &[Sysctl]) -> HostSetup {
 impl HostSetup {
     /// Describes each setting or error in one line.
     pub fn lines(&self) -> impl Iterator<Item = String> + '_ {
-        self.set.iter().map(ToString::to_string).chain(self.failed.iter().map(|error| chain(error)))
+        self.set.iter().map(ToString::to_string).chain(self.failed.iter().map(|error| error_chain(error)))
     }
 
     /// Splits the errors into those that make `--init-only` fail, and those of settings of its own process, which ends anyway.

@@ -11,16 +11,14 @@ mod recorder;
 
 use std::{net::IpAddr, time::SystemTime};
 
-use ferroute_core::{DataplaneError, IpFamily, Tracker};
+use ferroute_core::{DataplaneError, IpFamily, Tracker, error_chain};
 
 pub use self::{
     bundle::{Bundle, FORMAT, FamilyRecord, Outcome, ReadError, RecordedChange, State, SyncRecord},
     recorder::{Limits, Recorder, Snapshot},
 };
 use crate::{
-    logging::chain,
-    observer::{FamilySynced, Observer},
-    requests::Requests,
+    observers::{FamilySynced, Observer, requests::Requests},
     sync::Change,
 };
 
@@ -90,7 +88,7 @@ impl Observer for RecordingObserver {
     }
 
     fn on_failure(&mut self, family: IpFamily, error: &DataplaneError) {
-        self.recorder.synced(SystemTime::now(), FamilyRecord::failed(family, chain(error)));
+        self.recorder.synced(SystemTime::now(), FamilyRecord::failed(family, error_chain(error)));
     }
 
     fn on_tick(&mut self, desired: &Tracker) {

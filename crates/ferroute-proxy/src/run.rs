@@ -32,9 +32,10 @@ use ferroute_config::{
     flags::{RawArgs, RunArgs},
     settings::Settings,
 };
-use ferroute_core::Tracker;
+use ferroute_core::{Tracker, error_chain};
 use ferroute_host::{AddressError, AddressWatch, program::kill_programs, raise_descriptor_limit, watch_firewalld};
 use ferroute_kube::{ApiServer, ApiWriter, RequestCounter};
+use ferroute_modes::Registry;
 use ferroute_source::{Event, Manifests, WatchError};
 use tokio::{
     sync::mpsc,
@@ -42,27 +43,30 @@ use tokio::{
 };
 
 use crate::{
-    applied::VersionsObserver,
-    config_watch::{ConfigWatch, re_exec},
     control::{self, Control, SourceInfo},
-    events::{EventRecorder, EventsObserver},
-    feed::Feed,
-    health::HealthObserver,
-    held_node_ports::HeldNodePorts,
+    feed::{Feed, node_wait::NodeWait},
     host_setup::HostSetup,
-    logging::{self, SyncLog, chain},
-    modes::Registry,
-    node_wait::NodeWait,
-    observer::{ObservedTracker, Observer},
+    observers::{
+        ObservedTracker, Observer, SyncLog,
+        applied::VersionsObserver,
+        events::{EventRecorder, EventsObserver},
+        health::HealthObserver,
+        held_node_ports::HeldNodePorts,
+        startup_taint::{self, FirstSync},
+        status::Status,
+        watchdog::Watchdog,
+    },
+    process::{
+        config_watch::{ConfigWatch, re_exec},
+        shutdown::{SYNC_GRACE, Shutdown},
+        tasks::{LostTasks, Tasks, Work},
+    },
     recording::RecordingObserver,
-    shutdown::{SYNC_GRACE, Shutdown},
-    startup_taint::{self, FirstSync},
-    status::Status,
-    sync::Change,
-    sync_thread::{QUEUE, Shared, SyncThread},
-    tasks::{LostTasks, Tasks, Work},
+    sync::{
+        Change,
+        thread::{QUEUE, Shared, SyncThread},
+    },
     this_host::{ThisHost, node_name},
-    watchdog::Watchdog,
 };
 
 /// Runs the proxy, with a mode of `registry`, until a signal or an error ends it.
@@ -93,7 +97,7 @@ pub fn run(
     match end? {
         End::Signal(signal) => tracing::info!("received {signal}; exiting, rules stay active"),
         End::ConfigChanged => {
-            logging::flush(logging::EXIT_FLUSH);
+            ferroute_logging::flush(ferroute_logging::EXIT_FLUSH);
             re_exec().context("cannot restart with the new configuration")?;
         }
     }
@@ -273,7 +277,7 @@ impl Daemon<'_> {
                         sync.queue(vec![Change::Host]);
                     }
                     Err(error) => {
-                        tracing::warn!("{}", chain(&error));
+                        tracing::warn!("{}", error_chain(&error));
                         addresses_at = Some(Instant::now() + ADDRESS_RETRY);
                     }
                 },
@@ -304,7 +308,7 @@ fn http_budget() -> Budget {
     match raise_descriptor_limit() {
         Ok(limit) => Budget::for_descriptor_limit(limit),
         Err(error) => {
-            tracing::warn!("{}", chain(&error));
+            tracing::warn!("{}", error_chain(&error));
             Budget::default()
         }
     }
@@ -342,9 +346,9 @@ fn serve(
     let is_reported = AtomicBool::new(false);
     let report = move |error: &ListenError| {
         if is_reported.swap(true, Relaxed) {
-            tracing::debug!("still cannot serve {purpose}: {}", chain(error));
+            tracing::debug!("still cannot serve {purpose}: {}", error_chain(error));
         } else {
-            tracing::warn!("cannot serve {purpose}; retrying: {}", chain(error));
+            tracing::warn!("cannot serve {purpose}; retrying: {}", error_chain(error));
         }
     };
     Ok(http.serve_when_free(scope, address.port(), handler, limits, LISTEN_RETRY, report))

@@ -15,6 +15,7 @@ mod counts;
 mod family;
 mod isolation;
 mod schedule;
+pub(crate) mod thread;
 
 use std::{
     collections::{BTreeSet, HashSet},
@@ -23,7 +24,8 @@ use std::{
 };
 
 use ferroute_admin::history::ChangeOrigin;
-use ferroute_core::{IpFamily, tracker::TrackerEvent};
+use ferroute_core::{IpFamily, error_chain, tracker::TrackerEvent};
+use ferroute_modes::cleanup::{Leftovers, Report};
 use tokio::{sync::mpsc, time::Instant};
 
 pub use self::family::FamilyOutcome;
@@ -32,11 +34,7 @@ pub(crate) use self::{
     family::{ConntrackTable, FamilySync, KernelConntrack},
     schedule::Limits,
 };
-use crate::{
-    cleanup::{Leftovers, Report},
-    logging::chain,
-    observer::{FamilySynced, ObservedTracker},
-};
+use crate::observers::{FamilySynced, ObservedTracker};
 
 /// An input of the sync loop.
 #[derive(Debug)]
@@ -222,7 +220,7 @@ impl SyncLoop {
                     observers.iter_mut().for_each(|observer| observer.on_synced(&synced));
                 }
                 Err(error) => {
-                    tracing::error!(%family, error = %chain(&error), "cannot sync rules; the previous rules stay active");
+                    tracing::error!(%family, error = %error_chain(&error), "cannot sync rules; the previous rules stay active");
                     observers.iter_mut().for_each(|observer| observer.on_failure(family, &error));
                     failed = true;
                 }

@@ -7,7 +7,7 @@ use ferroute_core::{
     Dataplane, IpFamily, SyncReport, Tracker,
     testing::{Cluster, Edit, arbitrary, namespaced_name},
 };
-use ferroute_proxy::modes::REGISTRY;
+use ferroute_modes::REGISTRY;
 use ferroute_testing::NetNs;
 use proptest::{prelude::*, test_runner::TestRunner};
 

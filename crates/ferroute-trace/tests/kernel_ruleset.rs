@@ -17,11 +17,11 @@ use common::{
 };
 use ferroute_core::{IpFamily, LocalTrafficDetector, Protocol, ProxySettings};
 use ferroute_iptables::{HostExec, exec::search_path};
+use ferroute_modes::kernel_rules::read;
 use ferroute_nftables::{
     kernel::{Kernel, NetlinkKernel},
     plan::{NftablesSettings, render},
 };
-use ferroute_proxy::kernel_rules::read;
 use ferroute_testing::NetNs;
 use ferroute_trace::{Effect, Event, Leaf, Ruleset, Verdict, write_leaf_into};
 

@@ -22,7 +22,7 @@ use ferroute_core::{
     IpFamily, ModeTraits, Protocol, ServiceTable,
     testing::{Cluster, arbitrary},
 };
-use ferroute_proxy::modes::{PlannedRules, REGISTRY};
+use ferroute_modes::{PlannedRules, REGISTRY};
 use ferroute_trace::{Choice, Host, Leaf, Packet, Ruleset, Verdict};
 use proptest::{
     collection::vec,

@@ -17,7 +17,7 @@ use ferroute_inspect::{
     report::Versioned,
     trace::{Report, Request, TraceNode, load, resolve},
 };
-use ferroute_proxy::modes::REGISTRY;
+use ferroute_modes::REGISTRY;
 use serde::{Deserialize, Serialize};
 
 use crate::{

@@ -32,10 +32,7 @@ use ferroute_config::{
 };
 use ferroute_core::EscapedLines;
 use ferroute_inspect::{about::About, report::Versioned};
-use ferroute_proxy::{
-    logging,
-    modes::{CalledAs, REGISTRY, WORKER_COMMAND},
-};
+use ferroute_modes::{CalledAs, REGISTRY, WORKER_COMMAND};
 use serde::Serialize;
 
 pub(crate) use self::top::parse_interval;
@@ -216,7 +213,7 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
 
 /// Prints an error and returns `status`.
 pub(crate) fn report(error: &anyhow::Error, status: ExitCode) -> ExitCode {
-    logging::print_error(error);
+    ferroute_logging::print_error(error);
     status
 }
 

@@ -28,7 +28,6 @@ use ferroute_kubectl::{
     trace, wait_applied, write_bundles_into, write_findings_into, write_same_into, write_statuses_into,
     write_trace_into,
 };
-use ferroute_proxy::logging;
 use serde::Serialize;
 
 use crate::commands::{Output, UNCLEAR, parse_interval, to_stdout};
@@ -258,7 +257,7 @@ pub(crate) fn complete_plugin() -> anyhow::Result<ExitCode> {
 
 /// Executes `args`. An error has the exit status 2, because 1 is an answer.
 pub(crate) fn run(args: &KubectlArgs, verbosity: Option<u32>) -> ExitCode {
-    logging::start_for_command(verbosity, LogFormat::Text);
+    ferroute_logging::start_for_command(verbosity, LogFormat::Text);
     execute(args).unwrap_or_else(|error| crate::commands::report(&error, ExitCode::from(UNCLEAR)))
 }
 

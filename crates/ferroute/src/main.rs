@@ -8,8 +8,6 @@ mod kubectl;
 
 use std::{path::Path, process::ExitCode};
 
-use ferroute_proxy::logging;
-
 fn main() -> ExitCode {
     ferroute_netlink::tune_allocator();
     let result = match program_name().as_str() {
@@ -19,7 +17,7 @@ fn main() -> ExitCode {
         _ => commands::run(),
     };
     let status = result.unwrap_or_else(|error| commands::report(&error, ExitCode::FAILURE));
-    logging::flush(logging::EXIT_FLUSH);
+    ferroute_logging::flush(ferroute_logging::EXIT_FLUSH);
     status
 }
 

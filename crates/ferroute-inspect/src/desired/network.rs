@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use ferroute_config::Resolved;
 use ferroute_core::{IpFamily, LocalTrafficDetector, NodeView};
 use ferroute_demo::layout::{Addresses, BRIDGE, NodeId};
-use ferroute_proxy::modes::REGISTRY;
+use ferroute_modes::REGISTRY;
 use ferroute_trace::{Host, Route};
 use ipnet::IpNet;
 

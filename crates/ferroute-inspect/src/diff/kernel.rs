@@ -6,11 +6,11 @@ use ferroute_config::FamilySupport;
 use ferroute_core::IpFamily;
 use ferroute_host::{HostAddresses, KernelAddresses};
 use ferroute_iptables::{HostExec, exec::search_path};
-use ferroute_nftables::kernel::Consistency;
-use ferroute_proxy::{
+use ferroute_modes::{
+    ActiveProxy, REGISTRY, kernel_has_ipv6,
     kernel_rules::{KernelRules, read},
-    modes::{ActiveProxy, REGISTRY, kernel_has_ipv6},
 };
+use ferroute_nftables::kernel::Consistency;
 use ferroute_trace::Host;
 use serde::{Deserialize, Serialize};
 

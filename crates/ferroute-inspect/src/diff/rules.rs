@@ -7,8 +7,8 @@ use std::{
 use ferroute_config::ModeName;
 use ferroute_core::Frontend;
 use ferroute_iptables::RuleSet;
+use ferroute_modes::{ComparableRules, RulesView};
 use ferroute_nftables::kernel::MemoryTable;
-use ferroute_proxy::modes::{ComparableRules, RulesView};
 use ferroute_trace::{Host, Packet, Ruleset};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};

@@ -6,12 +6,12 @@ use ferroute_core::{
     testing::{Cluster, HOSTILE, assert_visible, pod, service, slice},
 };
 use ferroute_iptables::{ChainName, PlanContext, RuleSet, TableName};
+use ferroute_modes::ComparableRules;
 use ferroute_nftables::{
     kernel::{Kernel, MemoryKernel},
     model::{Change, Name, TableId, Transaction},
     plan::{NftablesSettings, TABLE},
 };
-use ferroute_proxy::modes::ComparableRules;
 use ferroute_trace::{Host, Route, Ruleset, Traceable};
 use insta::assert_snapshot;
 

@@ -9,7 +9,7 @@ mod system;
 use std::{collections::BTreeSet, net::IpAddr};
 
 use ferroute_core::{IpFamily, Protocol};
-use ferroute_proxy::modes::REGISTRY;
+use ferroute_modes::REGISTRY;
 
 use super::{FamilyInputs, Inputs, NodePort};
 use crate::desired::Desired;

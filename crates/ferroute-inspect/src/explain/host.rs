@@ -4,7 +4,8 @@ use anyhow::bail;
 use ferroute_admin::health::HealthCheck;
 use ferroute_api::Service;
 use ferroute_core::{IpFamily, NamespacedName, parse::EXTERNAL_IPS};
-use ferroute_proxy::{feed::EXTERNAL_IPS_DISABLED, modes::REGISTRY};
+use ferroute_modes::REGISTRY;
+use ferroute_proxy::feed::EXTERNAL_IPS_DISABLED;
 
 use super::{Explanation, Handling, Inputs, explain, kernel};
 use crate::desired::{AddressOwner, Desired};

@@ -6,21 +6,18 @@ use std::{
     net::{IpAddr, SocketAddr},
 };
 
-use ferroute_core::{Frontend, IpFamily, NamespacedName, Protocol, ServicePortEntry, ServicePortName};
+use ferroute_core::{Frontend, IpFamily, NamespacedName, Protocol, ServicePortEntry, ServicePortName, error_chain};
 use ferroute_host::conntrack;
 use ferroute_iptables::{
     ChainName, HostExec, Match, ProtocolMatch, Rule, SavedRules, Sense, TableName, exec::search_path,
     plan::is_service_chain,
 };
+use ferroute_modes::kernel_rules::{self, KernelRules};
 use ferroute_nftables::{
     ClassId, Value,
     kernel::Counter,
     model::{Comment, Element, Key, Name},
     plan::{ListNumber, SetId, frontend_key},
-};
-use ferroute_proxy::{
-    kernel_rules::{self, KernelRules},
-    logging::chain,
 };
 
 use super::{ConnectionCount, ExplainedPort, Explanation, Handling, KernelState, ServiceRule};
@@ -131,7 +128,7 @@ fn count(
 
 /// Returns the value, or adds the error to `errors`.
 fn or_error<T>(result: anyhow::Result<T>, errors: &mut Vec<String>) -> Option<T> {
-    result.map_err(|error| errors.push(chain(error.as_ref()))).ok()
+    result.map_err(|error| errors.push(error_chain(error.as_ref()))).ok()
 }
 
 /// Returns the `iptables` rules of a service port, in the order of tables and chains: its rules in shared chains, and all

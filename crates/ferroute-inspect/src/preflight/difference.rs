@@ -10,7 +10,7 @@ use ferroute_core::{
     Client, FamilySettings, IpFamily, ModeTraits, NodePortMatch, Outcome, PortForwarding, ProxySettings, Refusal,
     ServicePortEntry, ServicePortName, ServiceTable, SourceAddress, Sources, TrafficPolicy, forwarding,
 };
-use ferroute_proxy::modes::REGISTRY;
+use ferroute_modes::REGISTRY;
 use serde::{Deserialize, Serialize};
 
 use super::KernelSnapshot;

@@ -4,10 +4,8 @@ use std::collections::BTreeSet;
 
 use ferroute_config::{ModeName, Resolved, settings::Settings};
 use ferroute_core::IpFamily;
-use ferroute_proxy::{
-    modes::REGISTRY,
-    observer::{FamilySynced, Observer},
-};
+use ferroute_modes::REGISTRY;
+use ferroute_proxy::observers::{FamilySynced, Observer};
 
 use super::{
     difference::{Side, Switch, differences},

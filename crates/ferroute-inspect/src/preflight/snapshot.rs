@@ -1,17 +1,16 @@
 //! The state of the kernel before a switch of modes.
 
 use ferroute_config::ModeName;
-use ferroute_core::IpFamily;
+use ferroute_core::{IpFamily, error_chain};
 use ferroute_iptables::{
     ChainName, HostExec, Policy, Rule, RuleSet, TableName,
     exec::search_path,
     plan::{is_proxy_chain, jumps},
     text::Line,
 };
-use ferroute_proxy::{
+use ferroute_modes::{
+    REGISTRY,
     kernel_rules::{self, KernelRules},
-    logging::chain,
-    modes::REGISTRY,
 };
 
 /// The parts of the kernel's state that a switch of modes affects.
@@ -40,7 +39,7 @@ pub(super) fn read() -> KernelSnapshot {
                     snapshot.error = Some(rules.unread.join("; "));
                 }
             }
-            Err(error) => snapshot.error = Some(chain(&error)),
+            Err(error) => snapshot.error = Some(error_chain(&error)),
         }
     }
     snapshot

@@ -4,11 +4,11 @@ use anyhow::{Context, bail};
 use ferroute_config::{ModeName, Resolved};
 use ferroute_core::{IpFamily, ServiceTable};
 use ferroute_iptables::{HostExec, exec::search_path};
-use ferroute_nftables::kernel::Consistency;
-use ferroute_proxy::{
+use ferroute_modes::{
+    PlannedRules, REGISTRY,
     kernel_rules::{self, KernelRules},
-    modes::{PlannedRules, REGISTRY},
 };
+use ferroute_nftables::kernel::Consistency;
 use ferroute_trace::{Host, Packet, Ruleset, Trace};
 
 use super::{Request, TraceNode};

@@ -134,7 +134,7 @@ fn only_settings_of_network_namespace_are_changed() {
         config.conntrack.max_per_core = Some(1);
     });
     let setup = namespace.run(|| apply_to(&roots, &resolved));
-    assert_eq!(setup.failed.iter().map(|error| chain(error)).collect::<Vec<_>>(), [""; 0]);
+    assert_eq!(setup.failed.iter().map(|error| error_chain(error)).collect::<Vec<_>>(), [""; 0]);
     for (name, value) in [
         ("net.netfilter.nf_conntrack_tcp_timeout_established", "1234\n"),
         ("net.netfilter.nf_conntrack_tcp_timeout_close_wait", "3600\n"),

@@ -15,7 +15,6 @@ use ferroute_core::{
 use ferroute_host::conntrack;
 
 use super::{counts::NoLocalEndpoints, isolation::Isolation};
-use crate::logging::chain;
 
 /// The kernel's connection tracking table.
 pub(crate) trait ConntrackTable: Send {
@@ -146,7 +145,7 @@ impl FamilySync {
     /// resync then returns the error.
     pub(crate) fn was_modified_externally(&mut self) -> bool {
         self.dataplane.was_modified_externally().unwrap_or_else(|error| {
-            tracing::debug!(family = %self.family, error = %chain(&error), "cannot check for external modifications");
+            tracing::debug!(family = %self.family, error = %error_chain(&error), "cannot check for external modifications");
             true
         })
     }

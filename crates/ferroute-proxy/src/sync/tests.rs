@@ -16,7 +16,7 @@ use ferroute_core::{
 };
 
 use super::*;
-use crate::observer::Observer;
+use crate::observers::Observer;
 
 /// The effects of the loop, in order.
 #[derive(Clone, Debug, Default)]

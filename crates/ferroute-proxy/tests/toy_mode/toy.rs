@@ -14,13 +14,11 @@ use ferroute_core::{
     Changes, Dataplane, DataplaneError, Frontend, IpFamily, ModeTraits, NodeView, ProxySettings, RulesDigest,
     ServiceTable, SyncReport,
 };
-use ferroute_proxy::{
+use ferroute_modes::{
+    ActiveProxy, ComparableRules, Mode, OpenMode, PlannedRules, Registry, RemovableMode, Removal, RulesView,
+    SimulatedSync, Simulation,
     cleanup::{Leftovers, Report},
     kernel_rules::KernelRules,
-    modes::{
-        ActiveProxy, ComparableRules, Mode, OpenMode, PlannedRules, Registry, RemovableMode, Removal, RulesView,
-        SimulatedSync, Simulation,
-    },
 };
 use ferroute_trace::{BaseChain, ChainVerdict, Forks, Hook, Ruleset, Traceable, Walker};
 

@@ -5,7 +5,6 @@ use std::{io::Write, path::PathBuf, process::ExitCode};
 use clap::Args;
 use ferroute_config::{LogFormat, flags::SettingsArgs};
 use ferroute_inspect::check::{check, write_report_into};
-use ferroute_proxy::logging;
 
 use super::Output;
 
@@ -27,7 +26,7 @@ pub(crate) struct CheckArgs {
 pub(crate) fn run(args: &CheckArgs, verbosity: Option<u32>, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     let (about, report) = check(&args.files, &args.settings)?;
     // Not before: the warnings of the source and the parser are in the report, with more details.
-    logging::start_for_command(verbosity, LogFormat::Text);
+    ferroute_logging::start_for_command(verbosity, LogFormat::Text);
     args.output.write_about(out, &about, &report, |text| write_report_into(text, &report))?;
     Ok(if report.problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -5,7 +5,6 @@ use std::{process::ExitCode, thread};
 use anyhow::anyhow;
 use clap::Args;
 use ferroute_config::LogFormat;
-use ferroute_proxy::logging;
 
 /// The arguments.
 #[derive(Args, Clone, Copy, Debug)]
@@ -17,7 +16,7 @@ pub(crate) struct CrashArgs {
 
 /// Panics in a thread, with the log of the daemon.
 pub(crate) fn run(args: &CrashArgs) -> anyhow::Result<ExitCode> {
-    logging::start(0, if args.json { LogFormat::Json } else { LogFormat::Text });
+    ferroute_logging::start(0, if args.json { LogFormat::Json } else { LogFormat::Text });
     let thread = thread::Builder::new().name("crash".to_owned()).spawn(panic_on_purpose)?;
     // Builds for development return from a panic.
     thread.join().map_err(|_| anyhow!("the thread panicked"))

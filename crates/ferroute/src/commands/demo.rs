@@ -10,7 +10,7 @@ use ferroute_inspect::{
     desired::{demo_host, track},
     trace::Rules,
 };
-use ferroute_proxy::modes::REGISTRY;
+use ferroute_modes::REGISTRY;
 use ferroute_source::read_once;
 use ferroute_trace::{Packet, write_summary_into};
 

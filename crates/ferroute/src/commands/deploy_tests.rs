@@ -12,7 +12,7 @@ use ferroute_config::{
     settings::{self, Settings},
 };
 use ferroute_kube::Permission;
-use ferroute_proxy::modes::REGISTRY;
+use ferroute_modes::REGISTRY;
 use k8s_openapi::api::{
     admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding},
     apps::v1::DaemonSet,

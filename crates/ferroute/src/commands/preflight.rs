@@ -8,7 +8,7 @@ use ferroute_inspect::{
     desired::Desired,
     preflight::{preflight, write_report_into},
 };
-use ferroute_proxy::modes::REGISTRY;
+use ferroute_modes::REGISTRY;
 
 use super::Output;
 

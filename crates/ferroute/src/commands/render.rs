@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum};
 use ferroute_config::flags::DesiredArgs;
 use ferroute_core::IpFamily;
 use ferroute_inspect::desired::Desired;
-use ferroute_proxy::modes::REGISTRY;
+use ferroute_modes::REGISTRY;
 
 /// Arguments of `ferroute render`.
 #[derive(Args, Debug)]

@@ -10,7 +10,8 @@ use std::{
 use anyhow::Context;
 use clap::Args;
 use ferroute_inspect::replay::{Options, Verdict, replay};
-use ferroute_proxy::{modes::REGISTRY, recording::Bundle};
+use ferroute_modes::REGISTRY;
+use ferroute_proxy::recording::Bundle;
 
 /// Arguments of `ferroute replay`.
 #[derive(Args, Clone, Debug)]

@@ -9,16 +9,10 @@ use ferroute_config::{
     flags::{RawArgs, RunArgs, VersionRequest},
     settings::{self, Settings},
 };
+use ferroute_core::error_chain;
 use ferroute_inspect::preflight::SwitchNotice;
-use ferroute_proxy::{
-    Shutdown,
-    cleanup::cleanup,
-    host_setup,
-    logging::{self, chain},
-    modes::{CalledAs, REGISTRY, Reason},
-    node_name,
-    observer::Observer,
-};
+use ferroute_modes::{CalledAs, REGISTRY, Reason, cleanup::cleanup};
+use ferroute_proxy::{Shutdown, host_setup, node_name, observers::Observer};
 
 /// Runs the proxy, or performs the action that the flags select.
 pub(crate) fn run(args: &RawArgs<RunArgs>, called_as: CalledAs) -> anyhow::Result<ExitCode> {
@@ -58,15 +52,15 @@ pub(crate) fn run(args: &RawArgs<RunArgs>, called_as: CalledAs) -> anyhow::Resul
         // `--init-only`. Setting them is the only purpose here, so a failure is an error.
         let (fatal, tolerable) = setup.split_failed();
         for error in tolerable {
-            tracing::warn!("{}; the proxy will run without it", chain(error));
+            tracing::warn!("{}; the proxy will run without it", error_chain(error));
         }
         for error in &fatal {
-            tracing::error!("{}", chain(*error));
+            tracing::error!("{}", error_chain(*error));
         }
         return Ok(if fatal.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE });
     };
     for error in &setup.failed {
-        tracing::warn!("{}; continuing without", chain(error));
+        tracing::warn!("{}; continuing without", error_chain(error));
     }
     let observers = SwitchNotice::new(&settings).map(|notice| Box::new(notice) as Box<dyn Observer>);
     ferroute_proxy::run(&REGISTRY, args, &settings, &setup, observers.into_iter().collect(), &shutdown)
@@ -74,7 +68,7 @@ pub(crate) fn run(args: &RawArgs<RunArgs>, called_as: CalledAs) -> anyhow::Resul
 
 fn start_logging(settings: &Settings) {
     let logging = settings.resolved.logging;
-    logging::start(logging.verbosity, logging.format);
+    ferroute_logging::start(logging.verbosity, logging.format);
     for warning in &settings.warnings {
         tracing::warn!("{warning}");
     }
@@ -90,7 +84,7 @@ fn log_start(args: &RawArgs<RunArgs>, settings: &Settings, reason: &Reason) {
     if !flags.is_empty() {
         tracing::info!("flags: {}", flags.join(" "));
     }
-    match logging::non_default_fields(&settings.config).as_slice() {
+    match ferroute_logging::non_default_fields(&settings.config).as_slice() {
         [] => tracing::info!("configuration: all defaults"),
         fields => tracing::info!("configuration: {}", fields.join(" ")),
     }

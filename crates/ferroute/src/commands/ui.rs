@@ -12,7 +12,7 @@ use anyhow::Context;
 use clap::Args;
 use ferroute_config::{LogFormat, flags::DesiredArgs};
 use ferroute_demo::{DEFAULT_LISTEN, cluster::Cluster};
-use ferroute_proxy::{logging, recording::Bundle};
+use ferroute_proxy::recording::Bundle;
 use ferroute_ui::Source;
 
 /// Arguments of `ferroute ui`.
@@ -31,7 +31,7 @@ pub(crate) struct UiArgs {
 
 /// Serves the page until the process ends.
 pub(crate) fn run(args: &UiArgs, verbosity: Option<u32>) -> anyhow::Result<()> {
-    logging::start_for_command(verbosity, LogFormat::Text);
+    ferroute_logging::start_for_command(verbosity, LogFormat::Text);
     let source = match &args.bundle {
         Some(path) => {
             let file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;

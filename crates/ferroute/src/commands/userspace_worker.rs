@@ -4,7 +4,7 @@ use std::{ops::RangeInclusive, time::Duration};
 
 use clap::Args;
 use ferroute_config::LogFormat;
-use ferroute_proxy::modes::WorkerOptions;
+use ferroute_modes::WorkerOptions;
 
 /// The arguments.
 #[derive(Args, Clone, Debug)]

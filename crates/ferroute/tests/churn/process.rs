@@ -12,7 +12,7 @@ use std::{
 
 use ferroute_config::{KubeProxyConfiguration, ModeName};
 use ferroute_core::IpFamily;
-use ferroute_proxy::modes::REGISTRY;
+use ferroute_modes::REGISTRY;
 use ferroute_testing::NetNs;
 
 use crate::schedule::Options;

@@ -3,8 +3,8 @@
 use std::time::SystemTime;
 
 use ferroute_config::{KubeProxyConfiguration, flags::SourceArgs};
+use ferroute_core::error_chain;
 use ferroute_kube::ApiServer;
-use ferroute_proxy::logging::chain;
 
 use crate::{
     desired::has_api_server,
@@ -19,7 +19,8 @@ pub(super) fn read(source: &SourceArgs, config: &KubeProxyConfiguration) -> Opti
     let connection = source.connection(config.client_connection.clone());
     let offset = async {
         let server = ApiServer::new(&connection, source.master.as_deref(), "").await;
-        let remote = server.map_err(|error| chain(&error))?.server_time().await.map_err(|error| chain(&error))?;
+        let remote =
+            server.map_err(|error| error_chain(&error))?.server_time().await.map_err(|error| error_chain(&error))?;
         let local = SystemTime::now();
         Ok(match remote.duration_since(local) {
             Ok(difference) => ClockOffset { difference, ahead: true },
@@ -27,5 +28,5 @@ pub(super) fn read(source: &SourceArgs, config: &KubeProxyConfiguration) -> Opti
         })
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    Some(runtime.map_err(|error| chain(&error)).and_then(|runtime| runtime.block_on(offset)))
+    Some(runtime.map_err(|error| error_chain(&error)).and_then(|runtime| runtime.block_on(offset)))
 }

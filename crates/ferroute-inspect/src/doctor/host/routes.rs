@@ -2,8 +2,8 @@
 
 use std::net::IpAddr;
 
+use ferroute_core::error_chain;
 use ferroute_host::{KernelRoutes, RouteQuery, RouteReply};
-use ferroute_proxy::logging::chain;
 
 use crate::doctor::Reading;
 
@@ -20,7 +20,7 @@ pub(super) fn unrouted(addresses: impl IntoIterator<Item = IpAddr>) -> Reading<O
         }
         Ok(None)
     };
-    find().map_err(|error: ferroute_host::RouteError| chain(&error))
+    find().map_err(|error: ferroute_host::RouteError| error_chain(&error))
 }
 
 /// The maximum number of addresses to look up. All are in one range, or in a few.

@@ -1,16 +1,15 @@
 //! The rules in the kernel, and the host's support for the mode.
 
 use ferroute_config::Resolved;
-use ferroute_core::IpFamily;
+use ferroute_core::{IpFamily, error_chain};
 use ferroute_iptables::{
     Chain, ChainName, HostExec, Policy, Rule, TableName, Target,
     exec::{BackendSnapshot, search_path},
     plan::chains::IPVS_ACCEPT,
 };
-use ferroute_proxy::{
+use ferroute_modes::{
+    REGISTRY, kernel_has_ipv6,
     kernel_rules::{self, KernelRules},
-    logging::chain,
-    modes::{REGISTRY, kernel_has_ipv6},
 };
 
 use crate::doctor::{BackendRules, FamilyInputs};
@@ -18,7 +17,7 @@ use crate::doctor::{BackendRules, FamilyInputs};
 /// Reads the inputs of an IP family.
 pub(super) fn read(family: IpFamily, resolved: &Resolved, has_services: Option<bool>) -> FamilyInputs {
     let mode = REGISTRY.active(resolved.mode);
-    let rules = kernel_rules::read(family, &HostExec, &search_path()).map_err(|error| chain(&error));
+    let rules = kernel_rules::read(family, &HostExec, &search_path()).map_err(|error| error_chain(&error));
     FamilyInputs {
         in_kernel: family == IpFamily::V4 || kernel_has_ipv6(),
         has_services,

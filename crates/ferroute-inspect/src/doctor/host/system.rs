@@ -6,9 +6,8 @@ use std::{
     path::Path,
 };
 
-use ferroute_core::Protocol;
+use ferroute_core::{Protocol, error_chain};
 use ferroute_host::{ListenerError, SysctlError, Sysctls};
-use ferroute_proxy::logging::chain;
 use procfs::{
     ProcError,
     process::{FDTarget, all_processes},
@@ -32,7 +31,7 @@ pub(super) fn read() -> System {
         sysctls: sysctls(),
         bridges: interfaces().map(|all| all.into_iter().filter(|name| is_bridge(name)).collect()),
         conntrack: conntrack(),
-        listeners: listeners(proxies.as_deref().unwrap_or_default()).map_err(|error| chain(&error)),
+        listeners: listeners(proxies.as_deref().unwrap_or_default()).map_err(|error| error_chain(&error)),
         proxies,
     }
 }
@@ -65,7 +64,7 @@ fn read_sysctl(kernel: &Sysctls, name: &str) -> Reading<Option<String>> {
     match kernel.read(name) {
         Ok(value) => Ok(Some(value)),
         Err(SysctlError::Missing { .. }) => Ok(None),
-        Err(error) => Err(chain(&error)),
+        Err(error) => Err(error_chain(&error)),
     }
 }
 

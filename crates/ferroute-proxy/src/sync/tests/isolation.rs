@@ -12,7 +12,7 @@ use ferroute_admin::{
 use ferroute_core::{Rejection, ServicePortName};
 
 use super::*;
-use crate::status::MetricsObserver;
+use crate::observers::status::MetricsObserver;
 
 /// How a mode reports a service port whose rules are refused.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -11,6 +11,7 @@ use ferroute_core::{
     testing::{Cluster, Edit, arbitrary},
 };
 use ferroute_host::{AddressError, HostAddresses};
+use ferroute_modes::{REGISTRY, Simulation};
 use ferroute_nftables::{
     NftablesDataplane, Value,
     kernel::{ErrorKind, InterceptedKernel, Kernel, MemoryError, MemoryKernel},
@@ -20,7 +21,6 @@ use ferroute_nftables::{
 use proptest::{collection::vec, prelude::*};
 
 use super::*;
-use crate::modes::{REGISTRY, Simulation};
 
 const NODE: [u8; 4] = [192, 168, 0, 1];
 

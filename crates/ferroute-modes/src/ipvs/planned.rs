@@ -1,0 +1,175 @@
+//! Planned or active objects of ipvs mode together with its iptables rules, as other commands see them.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
+
+use ferroute_config::ModeName;
+use ferroute_core::{Frontend, IpFamily};
+use ferroute_iptables::RuleSet;
+use ferroute_ipvs::{
+    kernel::KernelState,
+    plan::{Entry, FLAG_PERSISTENT, IpvsPlan, ServerConfig, ServerKey, SetKind},
+};
+use ferroute_trace::{Ruleset, Traceable};
+use ipnet::IpNet;
+
+use crate::{ComparableRules, PlannedRules, RulesView};
+
+/// Planned objects.
+#[derive(Debug)]
+pub(super) struct Planned {
+    state: IpvsPlan,
+    rules: RuleSet,
+}
+
+impl Planned {
+    pub(super) fn new(state: IpvsPlan) -> Self {
+        let rules = state.chains().to_rule_set(state.family());
+        Self { state, rules }
+    }
+}
+
+impl fmt::Display for Planned {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.state.fmt(f)
+    }
+}
+
+impl PlannedRules for Planned {
+    fn view(&self) -> RulesView<'_> {
+        RulesView::Other(self)
+    }
+}
+
+impl Traceable for Planned {
+    fn add_to<'a>(&'a self, ruleset: &mut Ruleset<'a>) {
+        ruleset.add_ipvs(&self.state);
+        ruleset.add_iptables(&self.rules);
+    }
+}
+
+impl ComparableRules for Planned {
+    fn mode(&self) -> ModeName {
+        ModeName::IPVS
+    }
+
+    fn frontends(&self) -> BTreeMap<Frontend, Option<String>> {
+        let servers = self.state.servers().iter();
+        servers.map(|(key, server)| (frontend(*key, server.is_node_port()), Some(server.owner.to_string()))).collect()
+    }
+
+    fn affinity(&self, frontends: &[Frontend]) -> Option<Option<u32>> {
+        let servers = self.state.servers().iter();
+        let mut selected = servers.filter(|(key, server)| frontends.contains(&frontend(**key, server.is_node_port())));
+        Some(selected.find_map(|(_, server)| server.affinity()))
+    }
+
+    fn source_ranges(&self, frontends: &[Frontend]) -> Vec<IpNet> {
+        let keys = frontends.iter().filter_map(server_key);
+        let servers = keys.filter_map(|key| self.state.servers().get(&key));
+        servers.flat_map(|server| server.source_ranges().iter().copied()).collect()
+    }
+}
+
+/// Objects of ipvs mode in the kernel, and the iptables rules of the host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KernelIpvs {
+    /// Virtual servers, sets and addresses.
+    pub objects: KernelState,
+    /// The rules of each backend of iptables.
+    pub rules: Vec<RuleSet>,
+}
+
+impl KernelIpvs {
+    /// Returns the virtual servers of these frontends with their set entries: the name of the table or set, and the text in the
+    /// syntax of its tool.
+    pub fn objects_of(&self, frontends: &[Frontend]) -> Vec<(String, String)> {
+        let mut found = Vec::new();
+        let mut in_sets = BTreeSet::new();
+        for (key, server) in &self.objects.servers {
+            let Some(is_node_port) = is_node_port(&self.objects, *key) else { continue };
+            if !frontends.contains(&frontend(*key, is_node_port)) {
+                continue;
+            }
+            found.extend(server.lines(*key).into_iter().map(|line| ("ipvs".to_owned(), line)));
+            // Of an address with the number of a node port, the port's sets are not about this server.
+            let is_about = |entry: &Entry| is_node_port || !matches!(entry, Entry::Port(_));
+            in_sets.extend(self.objects.entries_of(*key).into_iter().filter(|(_, entry)| is_about(entry)));
+        }
+        let family = |entry: &Entry| match entry {
+            Entry::Service(key) | Entry::ServiceAndAddress(key, _) | Entry::ServiceAndNetwork(key, _) => {
+                Some(IpFamily::of(key.address))
+            }
+            Entry::Address(address) => Some(IpFamily::of(*address)),
+            Entry::Port(_) => self.objects.servers.keys().next().map(|key| IpFamily::of(key.address)),
+        };
+        found.extend(
+            in_sets
+                .iter()
+                .filter_map(|(kind, entry)| Some((format!("ipset {}", kind.name(family(entry)?)), entry.to_string()))),
+        );
+        found
+    }
+}
+
+impl Traceable for KernelIpvs {
+    fn add_to<'a>(&'a self, ruleset: &mut Ruleset<'a>) {
+        ruleset.add_ipvs(&self.objects);
+        self.rules.iter().for_each(|rules| ruleset.add_iptables(rules));
+    }
+}
+
+impl ComparableRules for KernelIpvs {
+    fn mode(&self) -> ModeName {
+        ModeName::IPVS
+    }
+
+    fn frontends(&self) -> BTreeMap<Frontend, Option<String>> {
+        let keys = self.objects.servers.keys();
+        keys.filter_map(|key| Some((frontend(*key, is_node_port(&self.objects, *key)?), None))).collect()
+    }
+
+    fn affinity(&self, frontends: &[Frontend]) -> Option<Option<u32>> {
+        let mut servers = self.objects.servers.iter().filter(|(key, _)| {
+            is_node_port(&self.objects, **key).is_some_and(|node_port| frontends.contains(&frontend(**key, node_port)))
+        });
+        Some(servers.find_map(|(_, server)| {
+            let ServerConfig { flags, timeout, .. } = server.config;
+            (flags & FLAG_PERSISTENT != 0).then_some(timeout)
+        }))
+    }
+
+    fn source_ranges(&self, frontends: &[Frontend]) -> Vec<IpNet> {
+        let keys: Vec<ServerKey> = frontends.iter().filter_map(server_key).collect();
+        let entries = self.objects.entries[SetKind::LoadBalancerSourceCidr.index()].iter();
+        let mut ranges: Vec<IpNet> = entries
+            .filter_map(|entry| match entry {
+                Entry::ServiceAndNetwork(key, net) if keys.contains(key) => Some(*net),
+                _ => None,
+            })
+            .collect();
+        ranges.sort_unstable();
+        ranges
+    }
+}
+
+/// Reports whether a virtual server in the kernel is a node port; `None` if it is another program's.
+fn is_node_port(objects: &KernelState, key: ServerKey) -> Option<bool> {
+    let contains = |kind: SetKind, entry| objects.entries[kind.index()].contains(&entry);
+    let is_service = [SetKind::ClusterIp, SetKind::ExternalIp, SetKind::ExternalIpLocal, SetKind::LoadBalancer]
+        .into_iter()
+        .any(|kind| contains(kind, Entry::Service(key)));
+    let set = SetKind::node_ports(key.protocol);
+    let is_node_port = contains(set, Entry::Port(key.port)) || contains(set, Entry::Service(key));
+    if is_service { Some(false) } else { is_node_port.then_some(true) }
+}
+
+fn frontend(key: ServerKey, is_node_port: bool) -> Frontend {
+    Frontend { address: (!is_node_port).then_some(key.address), protocol: key.protocol, port: key.port }
+}
+
+fn server_key(frontend: &Frontend) -> Option<ServerKey> {
+    Some(ServerKey { address: frontend.address?, port: frontend.port, protocol: frontend.protocol })
+}

@@ -1,0 +1,261 @@
+//! Reads all rules of a network namespace, of any program.
+//!
+//! ```text
+//!   nf_tables (netlink) --.
+//!                          +--> KernelRules --> trace, diff, explain, doctor, top
+//!   iptables-legacy-save -'
+//! ```
+//!
+//! Tables of nf_tables with the names of `iptables` are read as its rules, whether its programs are installed or not. If other
+//! programs have added more than `iptables` can express, they are in [`KernelRules::nftables`], too, which is what a trace
+//! uses of them. Rules that may exist but could not be read are in [`KernelRules::unread`].
+//!
+//! The rules have the types of the modes' crates, so one evaluator serves planned rules and these. Unsupported rules are not
+//! an error: they are kept as text, and a trace that reaches one reports that its effect is unknown.
+
+use std::{collections::BTreeMap, path::PathBuf};
+
+use ferroute_core::{IpFamily, error_chain};
+use ferroute_iptables::{
+    Match, RuleSet, TableName,
+    exec::{Backend, BackendSnapshot, Exec, RulesSnapshot, snapshot_rules},
+    native,
+    plan::chains,
+};
+use ferroute_ipvs::kernel::{KernelError, read_state};
+use ferroute_nftables::{
+    TableOwner,
+    kernel::{Consistency, Kernel, NetlinkError, NetlinkKernel, TableFamily, TableSnapshot},
+    model::Name,
+};
+use ferroute_trace::{Ipsets, Ruleset, Traceable};
+use ferroute_userspace::{WorkerError, running_workers};
+
+use crate::{KernelIpvs, KernelUserspace, ipsets};
+
+/// The rules of one IP family in the kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KernelRules {
+    /// The IP family.
+    pub family: IpFamily,
+    /// iptables rules, of up to two backends; both apply to every packet.
+    pub iptables: Vec<BackendSnapshot>,
+    /// nf_tables tables in the order of their creation, without those that `iptables` contains completely.
+    pub nftables: Vec<TableSnapshot>,
+    /// Why rules that may exist could not be read, one line for each reason.
+    pub unread: Vec<String>,
+    /// Whether the rules of nf_tables were read without a concurrent modification.
+    pub reading: Consistency,
+    /// The ipsets of all programs, if iptables rules refer to any.
+    pub ipsets: Ipsets,
+    /// The objects of ipvs mode; `None` without its dummy device.
+    pub ipvs: Option<KernelIpvs>,
+    /// The listeners of userspace mode; `None` without its rules.
+    pub userspace: Option<KernelUserspace>,
+    /// The handles of iptables tables in nf_tables, which order them by creation as [`TableSnapshot::handle`] does.
+    handles: BTreeMap<TableName, u64>,
+}
+
+/// A table of iptables or nftables.
+#[derive(Clone, Copy, Debug)]
+enum Table<'a> {
+    /// An iptables table in one backend.
+    Iptables(&'a RuleSet, TableName),
+    /// An nftables table.
+    Nftables(&'a TableSnapshot),
+}
+
+impl Traceable for KernelRules {
+    fn add_to<'a>(&'a self, ruleset: &mut Ruleset<'a>) {
+        if let Some(objects) = &self.ipvs {
+            ruleset.add_ipvs(&objects.objects);
+        }
+        if let Some(objects) = &self.userspace {
+            ruleset.add_userspace(objects);
+        }
+        ruleset.add_ipsets(&self.ipsets);
+        for table in self.tables() {
+            match table {
+                Table::Iptables(rules, table) => ruleset.add_iptables_table(rules, table),
+                Table::Nftables(snapshot) => {
+                    ruleset.add_nftables_table(format!("{} {}", snapshot.family, snapshot.name), &snapshot.table);
+                }
+            }
+        }
+    }
+}
+
+/// A failure to read the kernel's rules. A retry may succeed.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// The iptables rules could not be read.
+    #[error("cannot read the {family} rules of iptables")]
+    Iptables {
+        /// The IP family.
+        family: IpFamily,
+        /// The cause.
+        #[source]
+        source: native::ReadError,
+    },
+    /// The objects of ipvs mode could not be read.
+    #[error("cannot read the {family} objects of ipvs")]
+    Ipvs {
+        /// The IP family.
+        family: IpFamily,
+        /// The cause.
+        #[source]
+        source: KernelError,
+    },
+    /// The listeners of userspace mode could not be listed.
+    #[error("cannot list the {family} listeners of userspace mode")]
+    Userspace {
+        /// The IP family.
+        family: IpFamily,
+        /// The cause.
+        #[source]
+        source: WorkerError,
+    },
+    /// The nf_tables tables could not be read.
+    #[error("cannot read the {family} tables of nf_tables")]
+    Nftables {
+        /// The IP family.
+        family: IpFamily,
+        /// The cause.
+        #[source]
+        source: NetlinkError,
+    },
+}
+
+/// Reads the rules of an IP family in the network namespace of the calling thread. `path` are the directories of the
+/// iptables programs, which only the legacy backend requires; see [`ferroute_iptables::exec::search_path`].
+///
+/// # Errors
+/// If the kernel returns an error. Neither unsupported rules nor a kernel without nf_tables are an error, nor are rules of
+/// the legacy backend that cannot be read: see [`KernelRules::unread`].
+pub fn read(family: IpFamily, exec: &dyn Exec, path: &[PathBuf]) -> Result<KernelRules, ReadError> {
+    let failed = |source| ReadError::Nftables { family, source };
+    let mut kernel = match NetlinkKernel::open() {
+        Ok(kernel) => Some(kernel),
+        Err(NetlinkError::NotSupported) => None,
+        Err(source) => return Err(failed(source)),
+    };
+    let mut attempts = 0;
+    loop {
+        attempts += 1;
+        let mut generation = || kernel.as_mut().map(Kernel::generation).transpose().map_err(failed);
+        let before = generation()?;
+        let RulesSnapshot { backends: iptables, unread } =
+            snapshot_rules(family, exec, path).map_err(|source| ReadError::Iptables { family, source })?;
+        let (nftables, handles, reading) = match &mut kernel {
+            Some(kernel) => read_nftables(kernel, family, &iptables).map_err(failed)?,
+            None => (Vec::new(), BTreeMap::new(), Consistency::Consistent),
+        };
+        let mut generation = || kernel.as_mut().map(Kernel::generation).transpose().map_err(failed);
+        let is_consistent = generation()? == before && reading == Consistency::Consistent;
+        if !is_consistent && attempts < MAX_ATTEMPTS {
+            continue;
+        }
+        let reading = if is_consistent { Consistency::Consistent } else { Consistency::Interrupted };
+        let ipvs = read_state(family).map_err(|source| ReadError::Ipvs { family, source })?.map(|objects| KernelIpvs {
+            objects,
+            rules: iptables.iter().map(|snapshot| snapshot.saved.rules.clone()).collect(),
+        });
+        let userspace = read_userspace(family, &iptables).map_err(|source| ReadError::Userspace { family, source })?;
+        let ipsets = read_ipsets(&iptables);
+        return Ok(KernelRules { family, iptables, nftables, unread, reading, ipsets, ipvs, userspace, handles });
+    }
+}
+
+type NftablesRead = (Vec<TableSnapshot>, BTreeMap<TableName, u64>, Consistency);
+
+/// Reads the tables that are not among these of `iptables`, and the handles of all tables of `iptables`.
+fn read_nftables(
+    kernel: &mut NetlinkKernel,
+    family: IpFamily,
+    iptables: &[BackendSnapshot],
+) -> Result<NftablesRead, NetlinkError> {
+    let saved = iptables.iter().find(|snapshot| snapshot.backend == Backend::NfTables).map(|snapshot| &snapshot.saved);
+    let is_saved = |table: TableName| saved.is_none_or(|saved| !saved.partial.contains(&table));
+    let is_wanted = |table_family: TableFamily, name: &str| match (table_family, TableName::from_word(name)) {
+        (TableFamily::Ip(_), Some(table)) => !is_saved(table),
+        _ => true,
+    };
+    let (nftables, reading) = kernel.read_tables(family, &is_wanted)?;
+    let iptables_handle = |(table_family, name, handle): (TableFamily, Name, u64)| match table_family {
+        TableFamily::Ip(_) => Some((TableName::from_word(name.as_str())?, handle)),
+        TableFamily::Inet => None,
+    };
+    let handles = kernel.list_tables(family)?.into_iter().filter_map(iptables_handle).collect();
+    Ok((nftables, handles, reading))
+}
+
+/// Returns all ipsets, if rules match packets with any. Without them, traces assume both answers.
+fn read_ipsets(iptables: &[BackendSnapshot]) -> Ipsets {
+    let chains = iptables.iter().flat_map(|snapshot| snapshot.saved.rules.tables.values());
+    let rules = chains.flat_map(|table| table.chains.values()).flat_map(|chain| &chain.rules);
+    let mut matches = rules.flat_map(|rule| &rule.matches);
+    if !matches.any(|extension| matches!(extension, Match::Set(_))) {
+        return Ipsets::default();
+    }
+    ipsets::read().unwrap_or_else(|error| {
+        tracing::warn!(error = error_chain(&error), "cannot read ipsets");
+        Ipsets::default()
+    })
+}
+
+/// Returns the listeners of running workers, if there are rules of userspace mode.
+fn read_userspace(family: IpFamily, iptables: &[BackendSnapshot]) -> Result<Option<KernelUserspace>, WorkerError> {
+    let is_present =
+        |snapshot: &BackendSnapshot| snapshot.saved.rules.chain(TableName::Nat, chains::PORTALS_HOST).is_some();
+    if !iptables.iter().any(is_present) {
+        return Ok(None);
+    }
+    let mut listeners = Vec::new();
+    for mut worker in running_workers()? {
+        // One that has just ended has none.
+        if let Ok(open) = worker.listeners() {
+            listeners.extend(open.into_iter().filter(|listener| listener.family() == family));
+        }
+    }
+    let rules = iptables.iter().map(|snapshot| snapshot.saved.rules.clone()).collect();
+    Ok(Some(KernelUserspace { listeners, rules }))
+}
+
+impl KernelRules {
+    /// Returns the table of Ferroute's nftables mode.
+    pub fn ferroute_table(&self) -> Option<&TableSnapshot> {
+        self.table(TableOwner::Ferroute)
+    }
+
+    /// Returns the table of kube-proxy's nftables mode.
+    pub fn kube_proxy_table(&self) -> Option<&TableSnapshot> {
+        self.table(TableOwner::KubeProxy)
+    }
+
+    fn table(&self, owner: TableOwner) -> Option<&TableSnapshot> {
+        let (family, id) = (TableFamily::Ip(self.family), owner.table(self.family));
+        self.nftables.iter().find(|table| table.family == family && table.name == id.name)
+    }
+
+    /// Returns all tables in the order of their creation. For tables of the legacy backend it is unknown; they are assumed
+    /// to be older than those of nf_tables.
+    fn tables(&self) -> impl Iterator<Item = Table<'_>> {
+        let iptables = self.iptables.iter().flat_map(|snapshot| {
+            let handle = |table: &TableName| match snapshot.backend {
+                Backend::Legacy => None,
+                Backend::NfTables => self.handles.get(table).copied(),
+            };
+            let saved = &snapshot.saved;
+            // The others are among `nftables`, which can express all of them.
+            let complete = saved.rules.tables.keys().filter(|table| !saved.partial.contains(table));
+            complete.map(move |table| (handle(table), Table::Iptables(&saved.rules, *table)))
+        });
+        let nftables = self.nftables.iter().map(|snapshot| (Some(snapshot.handle), Table::Nftables(snapshot)));
+        let mut tables: Vec<(Option<u64>, Table<'_>)> = iptables.chain(nftables).collect();
+        tables.sort_by_key(|(handle, _)| *handle);
+        tables.into_iter().map(|(_, table)| table)
+    }
+}
+
+/// How often reading is repeated because other programs modified rules meanwhile.
+const MAX_ATTEMPTS: u32 = 4;

@@ -1,0 +1,216 @@
+//! Events of the sync loop: failed syncs, addresses of other Services, and new node ports on which a process of the host
+//! already listens.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt, io,
+    num::NonZeroU16,
+};
+
+use ferroute_core::{DataplaneError, IpFamily, Protocol, ServicePortEntry, ServicePortName, error_chain};
+use ferroute_host::{Listener, ListenerError, listeners, own_sockets};
+use ferroute_kube::EventType;
+
+use super::{
+    EventRecorder, limited::LimitReports, lost_frontends::report_lost_frontends, rejected_rules::report_rejected_rules,
+    unsupported::report_unsupported_protocols,
+};
+use crate::observers::{FamilySynced, Observer};
+
+/// The node port of a service port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct NodePort {
+    pub(crate) service: ServicePortName,
+    pub(crate) port: NonZeroU16,
+}
+
+/// The applied node ports.
+#[derive(Debug, Default)]
+pub(crate) struct NodePorts {
+    /// By [`IpFamily::index`].
+    ports: [BTreeMap<ServicePortName, NonZeroU16>; 2],
+}
+
+/// How to check node ports for listeners.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Check {
+    /// Report those on which a process listens.
+    Listeners,
+    /// Another socket is bound to each; report all.
+    Bound,
+}
+
+/// A node port on which a process of the host listens. Its connections go to the Service from now on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Conflict {
+    pub(super) port: NodePort,
+    /// `None` if a socket is bound to the port but receives nothing.
+    pub(super) listener: Option<Listener>,
+}
+
+impl fmt::Display for Conflict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { port: NodePort { service, port }, listener } = self;
+        let protocol = service.protocol;
+        match listener {
+            Some(Listener { user, address, .. }) => write!(
+                f,
+                "a process of user {user} listens at {address}, but node port {port} ({protocol}) of {service} receives \
+                 its connections"
+            ),
+            None => write!(f, "a socket of another process is bound to node port {port} ({protocol}) of {service}"),
+        }
+    }
+}
+
+/// A check of node ports that failed.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum CheckError {
+    /// Listeners cannot be listed.
+    #[error(transparent)]
+    Listeners(#[from] ListenerError),
+    /// This process's own sockets are unknown.
+    #[error("cannot list this process's sockets")]
+    OwnSockets(#[source] io::Error),
+}
+
+/// Returns the conflicts of node ports with sockets in the calling thread's network namespace. Blocks.
+pub(super) fn conflicts(ports: Vec<NodePort>, check: Check) -> Result<Vec<Conflict>, CheckError> {
+    let protocols: BTreeSet<Protocol> = ports.iter().map(|port| port.service.protocol).collect();
+    let mut in_use = BTreeMap::new();
+    for protocol in protocols {
+        in_use.insert(protocol, listeners(protocol)?);
+    }
+    if check == Check::Bound {
+        // Of a node port at several addresses, some may be held by this process.
+        let own = own_sockets().map_err(CheckError::OwnSockets)?;
+        in_use.values_mut().for_each(|listeners| listeners.retain(|listener| !own.contains(&listener.inode)));
+    }
+    Ok(conflicts_with(ports, &in_use, check))
+}
+
+/// Node ports do not apply to loopback addresses, except in iptables mode with localhost node ports, which are rare.
+fn conflicts_with(ports: Vec<NodePort>, in_use: &BTreeMap<Protocol, Vec<Listener>>, check: Check) -> Vec<Conflict> {
+    let conflict = |port: NodePort| {
+        let listeners = in_use.get(&port.service.protocol).map_or(&[][..], Vec::as_slice);
+        let is_conflict = |listener: &&Listener| {
+            listener.address.port() == port.port.get() && !listener.address.ip().to_canonical().is_loopback()
+        };
+        let listener = listeners.iter().find(is_conflict).copied();
+        (listener.is_some() || check == Check::Bound).then_some(Conflict { port, listener })
+    };
+    ports.into_iter().filter_map(conflict).collect()
+}
+
+/// Records Events about syncs.
+pub(crate) struct EventsObserver {
+    events: EventRecorder,
+    /// `None` if node ports are not checked.
+    node_ports: Option<NodePorts>,
+    limits: LimitReports,
+}
+
+/// The node ports that changed with a sync.
+#[derive(Debug, Default)]
+pub(crate) struct ChangedNodePorts {
+    /// Those that neither family had before.
+    pub(crate) new: Vec<NodePort>,
+    /// Whether those of the synced family differ from before.
+    pub(crate) differ: bool,
+}
+
+impl NodePorts {
+    /// Returns those of a family.
+    pub(crate) fn of(&self, family: IpFamily) -> &BTreeMap<ServicePortName, NonZeroU16> {
+        &self.ports[family.index()]
+    }
+
+    /// Updates them after a sync.
+    pub(crate) fn update(&mut self, sync: &FamilySynced<'_>) -> ChangedNodePorts {
+        let (table, family) = (sync.table, sync.table.family);
+        let is_full = sync.outcome.report.as_ref().is_some_and(|report| report.full);
+        let mut changed = ChangedNodePorts::default();
+        if is_full {
+            let before = self.of(family).len();
+            self.ports[family.index()].retain(|name, _| table.entries.contains_key(name));
+            changed.differ = self.of(family).len() != before;
+            table.entries.iter().for_each(|(name, entry)| self.update_port(family, name, Some(entry), &mut changed));
+        } else {
+            let names = sync.outcome.changes.previous.keys();
+            names.for_each(|name| self.update_port(family, name, table.entries.get(name), &mut changed));
+        }
+        changed
+    }
+
+    fn update_port(
+        &mut self,
+        family: IpFamily,
+        name: &ServicePortName,
+        entry: Option<&ServicePortEntry>,
+        changed: &mut ChangedNodePorts,
+    ) {
+        let Some(port) = entry.and_then(|entry| entry.service.node_port) else {
+            changed.differ |= self.ports[family.index()].remove(name).is_some();
+            return;
+        };
+        if self.ports.iter().all(|ports| ports.get(name) != Some(&port)) {
+            changed.new.push(NodePort { service: name.clone(), port });
+        }
+        changed.differ |= self.ports[family.index()].insert(name.clone(), port) != Some(port);
+    }
+}
+
+impl EventsObserver {
+    /// Creates an observer; `check_node_ports` is false if another observer checks them.
+    pub(crate) fn new(events: EventRecorder, check_node_ports: bool) -> Self {
+        Self { events, node_ports: check_node_ports.then(NodePorts::default), limits: LimitReports::default() }
+    }
+}
+
+impl Observer for EventsObserver {
+    fn on_synced(&mut self, sync: &FamilySynced<'_>) {
+        report_lost_frontends(&self.events, sync);
+        report_rejected_rules(&self.events, sync);
+        report_unsupported_protocols(&self.events, sync);
+        self.limits.report(&self.events, sync);
+        let Some(node_ports) = &mut self.node_ports else { return };
+        let ChangedNodePorts { new, .. } = node_ports.update(sync);
+        if !new.is_empty() {
+            self.events.check_node_ports(new, Check::Listeners);
+        }
+    }
+
+    fn on_failure(&mut self, family: IpFamily, error: &DataplaneError) {
+        let note = format!("cannot sync {family} rules; the previous rules stay active: {}", error_chain(error));
+        self.events.on_node(EventType::Warning, "FailedToSyncRules", "SyncRules", note);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ferroute_core::testing::{port_name, udp_port_name};
+
+    use super::*;
+
+    #[test]
+    fn conflict_requires_same_protocol_and_no_loopback_address() {
+        let node_port = |service, port| NodePort { service, port: NonZeroU16::new(port).unwrap() };
+        let listener = |address: &str| Listener { address: address.parse().unwrap(), user: 1000, inode: 0 };
+        let tcp = vec![listener("0.0.0.0:30080"), listener("127.0.0.1:30081"), listener("[::1]:30081")];
+        let in_use = BTreeMap::from([(Protocol::Tcp, tcp), (Protocol::Udp, vec![])]);
+        let conflicting = node_port(port_name("shop/web:http"), 30080);
+        let ports = vec![
+            conflicting.clone(),
+            node_port(udp_port_name("shop/web:dns"), 30080),
+            node_port(port_name("shop/web:local"), 30081),
+            node_port(port_name("shop/web:free"), 30082),
+        ];
+        let conflicts = conflicts_with(ports, &in_use, Check::Listeners);
+        assert_eq!(conflicts, [Conflict { port: conflicting, listener: Some(listener("0.0.0.0:30080")) }]);
+        assert_eq!(
+            conflicts[0].to_string(),
+            "a process of user 1000 listens at 0.0.0.0:30080, but node port 30080 (tcp) of shop/web:http receives its \
+             connections"
+        );
+    }
+}

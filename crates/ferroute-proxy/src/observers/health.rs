@@ -1,0 +1,99 @@
+//! Reports the sync loop's progress to the health servers.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use ferroute_admin::{
+    health::{Health, HealthCheck, HealthCheckPorts},
+    http::{HttpThread, Limits, ListenScope},
+};
+use ferroute_core::{
+    DataplaneError, IpFamily, NamespacedName, NodePortMatch, ProxySettings, Tracker, error_chain, tracker::TrackerEvent,
+};
+
+use crate::{
+    observers::{FamilySynced, Observer, events::EventRecorder},
+    sync::Change,
+};
+
+/// Updates the proxy's health and the health-check node ports.
+pub(crate) struct HealthObserver {
+    health: Arc<Health>,
+    ports: HealthCheckPorts,
+    settings: ProxySettings,
+    events: EventRecorder,
+    /// The health checks that each family's table requires.
+    checks: BTreeMap<IpFamily, BTreeMap<NamespacedName, HealthCheck>>,
+    /// The addresses for node ports.
+    matches: BTreeMap<IpFamily, NodePortMatch>,
+    /// Whether to retry to open ports.
+    has_failed_ports: bool,
+}
+
+impl HealthObserver {
+    /// Creates an observer for a proxy that has not synced yet.
+    pub(crate) fn new(
+        http: Arc<HttpThread>,
+        health: Arc<Health>,
+        settings: ProxySettings,
+        events: EventRecorder,
+    ) -> Self {
+        let ports = HealthCheckPorts::new(http, health.clone(), Limits::default());
+        Self {
+            health,
+            ports,
+            settings,
+            events,
+            checks: BTreeMap::new(),
+            matches: BTreeMap::new(),
+            has_failed_ports: false,
+        }
+    }
+
+    fn update_ports(&mut self) -> Vec<ferroute_admin::health::PortError> {
+        let matches: Vec<(IpFamily, NodePortMatch)> =
+            self.matches.iter().map(|(family, matched)| (*family, matched.clone())).collect();
+        let errors =
+            self.ports.update(&ListenScope::for_node_ports(&matches), &HealthCheck::merge(self.checks.values()));
+        self.has_failed_ports = !errors.is_empty();
+        errors
+    }
+}
+
+impl Observer for HealthObserver {
+    fn on_queued(&mut self, family: IpFamily) {
+        self.health.queued(family);
+    }
+
+    fn on_received(&mut self, batches: usize) {
+        self.health.received(batches);
+    }
+
+    fn on_failure(&mut self, family: IpFamily, _: &DataplaneError) {
+        self.health.failed(family);
+    }
+
+    fn on_change(&mut self, change: &Change, _before: &Tracker) {
+        if let Change::Desired(TrackerEvent::NodeApplied(node), _) = change {
+            self.health.set_node_eligible(!node.to_be_deleted);
+        }
+    }
+
+    fn on_synced(&mut self, sync: &FamilySynced<'_>) {
+        let FamilySynced { table, host_addresses, .. } = *sync;
+        let family = table.family;
+        self.health.updated(family);
+        self.checks.insert(family, HealthCheck::from_table(table));
+        self.matches.insert(family, self.settings.node_ports(family, &table.node, host_addresses));
+        for error in self.update_ports() {
+            tracing::warn!("{}", error_chain(&error));
+            self.events.health_check_failed(error.service(), &error_chain(&error));
+        }
+    }
+
+    fn on_tick(&mut self, _desired: &Tracker) {
+        // The error has been reported; the port or address may be available by now.
+        if self.has_failed_ports {
+            self.update_ports();
+        }
+    }
+}
