@@ -5,16 +5,12 @@ pub(crate) mod message;
 use std::collections::HashSet;
 
 use ferroute_core::{IpFamily, Protocol};
-use ferroute_netlink::{Batch, Error, Message, Refusals, Request, Socket, flags, nfnetlink};
-
-use self::message::{
-    HEADER, IPSET_ATTR_DATA, IPSET_ATTR_FAMILY, IPSET_ATTR_FLAGS, IPSET_ATTR_HASHSIZE, IPSET_ATTR_MAXELEM,
-    IPSET_ATTR_PORT, IPSET_ATTR_PORT_TO, IPSET_ATTR_PROTOCOL, IPSET_ATTR_REVISION, IPSET_ATTR_SETNAME,
-    IPSET_ATTR_SETNAME2, IPSET_ATTR_TYPENAME, IPSET_CMD_ADD, IPSET_CMD_CREATE, IPSET_CMD_DEL, IPSET_CMD_DESTROY,
-    IPSET_CMD_LIST, IPSET_CMD_SWAP, IPSET_CMD_TEST, IPSET_CMD_TYPE, IPSET_ERR_BUSY, IPSET_ERR_EXIST,
-    IPSET_ERR_TYPE_MISMATCH, IPSET_FLAG_LIST_HEADER, IPSET_PROTOCOL_MIN, NET_BYTEORDER, SetHeader, command,
-    parse_entries, parse_header, revision, type_family, write_entry,
+use ferroute_netlink::{
+    Batch, Error, Message, Refusals, Request, Socket, attribute_flags::NLA_F_NET_BYTEORDER as NET_BYTEORDER, flags,
+    ipset::*, nfnetlink,
 };
+
+use self::message::{SetHeader, parse_entries, parse_header, revision, type_family, write_entry};
 use crate::plan::{Entry, ServerKey, SetKind, SetType};
 
 /// A failure to test or destroy an ipset.

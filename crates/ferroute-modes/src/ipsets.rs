@@ -14,7 +14,7 @@ use ipnet::IpNet;
 pub(crate) fn read() -> Result<Ipsets, Error> {
     let mut socket = Socket::open(Protocol::Netfilter)?;
     for _ in 0..MAX_ATTEMPTS {
-        let mut request = Request::new(ipset::command(IPSET_CMD_LIST), 0, &ipset::HEADER);
+        let mut request = Request::new(ipset::command(ipset::IPSET_CMD_LIST), 0, &ipset::HEADER);
         request.attributes().put_u8(ipset::IPSET_ATTR_PROTOCOL, ipset::IPSET_PROTOCOL_MIN);
         let mut sets = Ipsets::default();
         let consistency = socket.dump(&mut request, |message| {
@@ -27,7 +27,7 @@ pub(crate) fn read() -> Result<Ipsets, Error> {
             return Ok(sets);
         }
     }
-    Err(Error::Interrupted { kind: ipset::command(IPSET_CMD_LIST), attempts: MAX_ATTEMPTS })
+    Err(Error::Interrupted { kind: ipset::command(ipset::IPSET_CMD_LIST), attempts: MAX_ATTEMPTS })
 }
 
 /// Parses a part of a set: the first message about a set has its type, later ones only entries.
@@ -39,25 +39,25 @@ fn parse(message: Message<'_>) -> Result<Option<(String, Ipset)>, Error> {
         let attribute = attribute?;
         match attribute.kind {
             ipset::IPSET_ATTR_SETNAME => name = Some(attribute.escaped_text().into_owned()),
-            IPSET_ATTR_TYPENAME => set.kind = attribute.escaped_text().into_owned(),
-            IPSET_ATTR_FAMILY => {
+            ipset::IPSET_ATTR_TYPENAME => set.kind = attribute.escaped_text().into_owned(),
+            ipset::IPSET_ATTR_FAMILY => {
                 set.family = match libc::c_int::from(attribute.u8()?) {
                     libc::AF_INET => Some(IpFamily::V4),
                     libc::AF_INET6 => Some(IpFamily::V6),
                     _ => None,
                 }
             }
-            IPSET_ATTR_DATA => {
+            ipset::IPSET_ATTR_DATA => {
                 for data in attribute.nested() {
                     let data = data?;
                     match data.kind {
-                        IPSET_ATTR_NETMASK => set.netmask = Some(data.u8()?),
-                        IPSET_ATTR_MARKMASK => set.markmask = data.u32_be()?,
+                        ipset::IPSET_ATTR_NETMASK => set.netmask = Some(data.u8()?),
+                        ipset::IPSET_ATTR_MARKMASK => set.markmask = data.u32_be()?,
                         _ => {}
                     }
                 }
             }
-            IPSET_ATTR_ADT => {
+            ipset::IPSET_ATTR_ADT => {
                 for entry in attribute.nested() {
                     set.entries.push(parse_entry(entry?.nested())?);
                 }
@@ -74,20 +74,20 @@ fn parse_entry(attributes: Attributes<'_>) -> Result<IpsetEntry, Error> {
     for attribute in attributes {
         let attribute = attribute?;
         match attribute.kind {
-            IPSET_ATTR_IP => first = ipset::parse_address(attribute.nested())?,
-            IPSET_ATTR_IP2 => second = ipset::parse_address(attribute.nested())?,
-            IPSET_ATTR_CIDR => length = Some(attribute.u8()?),
-            IPSET_ATTR_CIDR2 => second_length = Some(attribute.u8()?),
-            IPSET_ATTR_PORT => entry.port = Some(attribute.u16_be()?),
-            IPSET_ATTR_PROTO => entry.protocol = Some(attribute.u8()?),
-            IPSET_ATTR_MARK => entry.mark = Some(attribute.u32_be()?),
-            IPSET_ATTR_IFACE => entry.interface = Some(attribute.escaped_text().into_owned()),
-            IPSET_ATTR_NAME => entry.set = Some(attribute.escaped_text().into_owned()),
-            IPSET_ATTR_CADT_FLAGS => {
+            ipset::IPSET_ATTR_IP => first = ipset::parse_address(attribute.nested())?,
+            ipset::IPSET_ATTR_IP2 => second = ipset::parse_address(attribute.nested())?,
+            ipset::IPSET_ATTR_CIDR => length = Some(attribute.u8()?),
+            ipset::IPSET_ATTR_CIDR2 => second_length = Some(attribute.u8()?),
+            ipset::IPSET_ATTR_PORT => entry.port = Some(attribute.u16_be()?),
+            ipset::IPSET_ATTR_PROTO => entry.protocol = Some(attribute.u8()?),
+            ipset::IPSET_ATTR_MARK => entry.mark = Some(attribute.u32_be()?),
+            ipset::IPSET_ATTR_IFACE => entry.interface = Some(attribute.escaped_text().into_owned()),
+            ipset::IPSET_ATTR_NAME => entry.set = Some(attribute.escaped_text().into_owned()),
+            ipset::IPSET_ATTR_CADT_FLAGS => {
                 let flags = attribute.u32_be()?;
-                entry.physdev = flags & IPSET_FLAG_PHYSDEV != 0;
-                entry.nomatch = flags & IPSET_FLAG_NOMATCH != 0;
-                entry.wildcard = flags & IPSET_FLAG_IFACE_WILDCARD != 0;
+                entry.physdev = flags & ipset::IPSET_FLAG_PHYSDEV != 0;
+                entry.nomatch = flags & ipset::IPSET_FLAG_NOMATCH != 0;
+                entry.wildcard = flags & ipset::IPSET_FLAG_IFACE_WILDCARD != 0;
             }
             _ => {}
         }
@@ -107,28 +107,3 @@ fn network(address: IpAddr, length: Option<u8>) -> Option<IpNet> {
 
 /// The number of attempts to list the sets while they change.
 const MAX_ATTEMPTS: usize = 5;
-
-// `include/uapi/linux/netfilter/ipset/ip_set.h`.
-const IPSET_CMD_LIST: u8 = 7;
-const IPSET_ATTR_TYPENAME: u16 = 3;
-const IPSET_ATTR_FAMILY: u16 = 5;
-const IPSET_ATTR_DATA: u16 = 7;
-const IPSET_ATTR_ADT: u16 = 8;
-// Attributes within `IPSET_ATTR_DATA`.
-const IPSET_ATTR_IP: u16 = 1;
-const IPSET_ATTR_CIDR: u16 = 3;
-const IPSET_ATTR_PORT: u16 = 4;
-const IPSET_ATTR_PROTO: u16 = 7;
-const IPSET_ATTR_CADT_FLAGS: u16 = 8;
-const IPSET_ATTR_MARK: u16 = 10;
-const IPSET_ATTR_MARKMASK: u16 = 11;
-/// In the settings of a set.
-const IPSET_ATTR_NETMASK: u16 = 20;
-/// In an entry of a set of sets.
-const IPSET_ATTR_NAME: u16 = 18;
-const IPSET_ATTR_IP2: u16 = 20;
-const IPSET_ATTR_CIDR2: u16 = 21;
-const IPSET_ATTR_IFACE: u16 = 23;
-const IPSET_FLAG_PHYSDEV: u32 = 1 << 1;
-const IPSET_FLAG_NOMATCH: u32 = 1 << 2;
-const IPSET_FLAG_IFACE_WILDCARD: u32 = 1 << 7;

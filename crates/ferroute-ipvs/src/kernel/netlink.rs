@@ -1,7 +1,7 @@
 use std::net::IpAddr;
 
 use ferroute_core::{IpFamily, error_chain};
-use ferroute_netlink::{Batch, Error, Refusal, Refusals};
+use ferroute_netlink::{Batch, Error, Refusal, Refusals, ipset};
 
 use super::{Kernel, KernelRealServer, KernelServer, KernelState, Operation, Refused};
 use crate::{
@@ -257,12 +257,10 @@ fn is_harmless(operation: &Operation, refusal: &Refusal) -> bool {
 /// Returns the meaning of an errno of the kernel's ipset that has no text of its own.
 fn hint(refusal: &Refusal) -> &'static str {
     match refusal.errno {
-        IPSET_ERR_HASH_FULL => ": the set is full",
+        ipset::IPSET_ERR_HASH_FULL => ": the set is full",
         _ => "",
     }
 }
 
 /// Size of a batch after which it is sent, in bytes.
 const MAX_BATCH: usize = 256 * 1024;
-/// `IPSET_ERR_HASH_FULL` (`include/uapi/linux/netfilter/ipset/ip_set.h`).
-const IPSET_ERR_HASH_FULL: i32 = 4352;

@@ -4,13 +4,7 @@ use std::{fmt, net::IpAddr};
 
 use ferroute_core::{IpFamily, Protocol};
 use ferroute_netlink::{
-    Attributes, Error, Message, Writer,
-    ipset::{IPSET_ATTR_IPADDR_IPV4, IPSET_ATTR_IPADDR_IPV6, parse_address},
-    nfnetlink,
-};
-pub(super) use ferroute_netlink::{
-    attribute_flags::NLA_F_NET_BYTEORDER as NET_BYTEORDER,
-    ipset::{HEADER, IPSET_ATTR_PROTOCOL, IPSET_ATTR_SETNAME, IPSET_PROTOCOL_MIN, command},
+    Attributes, Error, Message, Writer, attribute_flags::NLA_F_NET_BYTEORDER as NET_BYTEORDER, ipset::*, nfnetlink,
 };
 use ipnet::IpNet;
 
@@ -166,36 +160,3 @@ pub(super) fn revision(set_type: SetType) -> u8 {
         SetType::Port => 3,
     }
 }
-
-// `include/uapi/linux/netfilter/ipset/ip_set.h`: commands, attributes and errors. The headers of libc do not have them.
-pub(super) const IPSET_CMD_CREATE: u8 = 2;
-pub(super) const IPSET_CMD_DESTROY: u8 = 3;
-pub(super) const IPSET_CMD_SWAP: u8 = 6;
-pub(super) const IPSET_CMD_LIST: u8 = 7;
-pub(super) const IPSET_CMD_ADD: u8 = 9;
-pub(super) const IPSET_CMD_DEL: u8 = 10;
-pub(super) const IPSET_CMD_TEST: u8 = 11;
-pub(super) const IPSET_CMD_TYPE: u8 = 13;
-pub(super) const IPSET_ATTR_TYPENAME: u16 = 3;
-/// The second set of `IPSET_CMD_SWAP`.
-pub(super) const IPSET_ATTR_SETNAME2: u16 = 3;
-pub(super) const IPSET_ATTR_REVISION: u16 = 4;
-pub(super) const IPSET_ATTR_FAMILY: u16 = 5;
-pub(super) const IPSET_ATTR_FLAGS: u16 = 6;
-pub(super) const IPSET_ATTR_DATA: u16 = 7;
-const IPSET_ATTR_ADT: u16 = 8;
-// Attributes within `IPSET_ATTR_DATA`.
-const IPSET_ATTR_IP: u16 = 1;
-pub(super) const IPSET_ATTR_PORT: u16 = 4;
-pub(super) const IPSET_ATTR_PORT_TO: u16 = 5;
-const IPSET_ATTR_PROTO: u16 = 7;
-pub(super) const IPSET_ATTR_HASHSIZE: u16 = 18;
-pub(super) const IPSET_ATTR_MAXELEM: u16 = 19;
-const IPSET_ATTR_IP2: u16 = 20;
-const IPSET_ATTR_CIDR2: u16 = 21;
-pub(super) const IPSET_ERR_BUSY: i32 = 4100;
-/// The types of two sets cannot be exchanged, because rules match them differently.
-pub(super) const IPSET_ERR_TYPE_MISMATCH: i32 = 4102;
-pub(super) const IPSET_ERR_EXIST: i32 = 4103;
-/// The flag of a list without entries.
-pub(super) const IPSET_FLAG_LIST_HEADER: u32 = 1 << 2;
