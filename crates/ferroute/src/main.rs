@@ -4,6 +4,7 @@
 //! the daemon, `ferroute-inspect` for commands that read only.
 
 mod commands;
+mod go_runner;
 mod kubectl;
 
 use std::{path::Path, process::ExitCode};
@@ -11,6 +12,7 @@ use std::{path::Path, process::ExitCode};
 fn main() -> ExitCode {
     ferroute_netlink::tune_allocator();
     let result = match program_name().as_str() {
+        "go-runner" => go_runner::run(),
         "kube-proxy" => commands::run_kube_proxy(),
         "kubectl-ferroute" => kubectl::run_plugin(),
         "kubectl_complete-ferroute" => kubectl::complete_plugin(),
@@ -22,7 +24,8 @@ fn main() -> ExitCode {
 }
 
 /// Returns the name by which the program was called. Under the name of a link, the whole command line is that of another program:
-/// `kube-proxy`, or a plugin of kubectl, which finds plugins and their completions by name.
+/// `kube-proxy`, the program that starts it in some clusters, or a plugin of kubectl, which finds plugins and their completions by
+/// name.
 fn program_name() -> String {
     let program = std::env::args_os().next().unwrap_or_default();
     Path::new(&program).file_name().unwrap_or_default().to_string_lossy().into_owned()

@@ -4,11 +4,16 @@
 
 use std::{
     fs,
+    io::{BufRead, BufReader},
     os::unix::fs::symlink,
     path::Path,
-    process::{Command, Output},
+    process::{Command, Output, Stdio},
 };
 
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
 use tempfile::TempDir;
 
 /// A directory with a link `kube-proxy` to Ferroute.
@@ -99,4 +104,95 @@ fn invalid_configuration_is_not_written() {
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr(&output).contains("OOMScoreAdj: Invalid value: 5000"), "{}", stderr(&output));
     assert!(!path.exists());
+}
+
+/// Runs `go-runner FLAGS sh -c SCRIPT`.
+fn go_runner(linked: &Linked, flags: &[&str], script: &str) -> Command {
+    let path = linked.0.path().join("go-runner");
+    if !path.exists() {
+        symlink(env!("CARGO_BIN_EXE_ferroute"), &path).unwrap();
+    }
+    let mut command = Command::new(path);
+    command.args(flags).args(["sh", "-c", script]);
+    command
+}
+
+#[test]
+fn go_runner_appends_the_output_of_kube_proxy_to_its_log_file() {
+    let linked = Linked::new();
+    let [log, kube_proxy] = ["log", "kube-proxy"].map(|name| linked.0.path().join(name).display().to_string());
+    let flag = format!("--log-file={log}");
+    for (flags, arguments, status, is_shown) in [
+        (&[flag.as_str(), "--also-stdout"][..], "--version", 0, true),
+        (&["-log-file", &log], "--no-such-flag", 2, false),
+        (&[&flag, "--also-stdout=true"], "--no-such-flag", 2, true),
+        (&[], "--version", 0, true),
+    ] {
+        let before = fs::read_to_string(&log).unwrap_or_default();
+        let output = go_runner(&linked, flags, &format!("exec {kube_proxy} {arguments}")).output().unwrap();
+        let alone = linked.kube_proxy(&[arguments]);
+        let expected = format!("{}{}", stdout(&alone), stderr(&alone));
+        assert_eq!((output.status.code(), stderr(&output)), (Some(status), ""), "{flags:?} {arguments}");
+        assert_eq!(stdout(&output), if is_shown { &expected } else { "" }, "{flags:?} {arguments}");
+        let logged = if flags.is_empty() { "" } else { &expected };
+        assert_eq!(fs::read_to_string(&log).unwrap(), format!("{before}{logged}"), "{flags:?} {arguments}");
+    }
+}
+
+#[test]
+fn go_runner_keeps_standard_error_apart_on_request() {
+    let linked = Linked::new();
+    let log = linked.0.path().join("log");
+    let flags = ["--redirect-stderr=false", "--log-file", log.to_str().unwrap(), "--also-stdout"];
+    let output = go_runner(&linked, &flags, "echo out; echo err >&2").output().unwrap();
+    assert_eq!((stdout(&output), stderr(&output)), ("out\n", "err\n"));
+    assert_eq!(fs::read_to_string(log).unwrap(), "out\n");
+}
+
+#[test]
+fn go_runner_forwards_signals_and_returns_the_status_of_the_program() {
+    let linked = Linked::new();
+    for (signal, name) in
+        [(Signal::SIGTERM, "TERM"), (Signal::SIGINT, "INT"), (Signal::SIGHUP, "HUP"), (Signal::SIGQUIT, "QUIT")]
+    {
+        let script = format!("trap 'echo got {name}; exit 7' {name}; echo ready; while :; do sleep 0.05; done");
+        let mut child = go_runner(&linked, &["--also-stdout", "--log-file=/dev/null"], &script)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+        assert_eq!(lines.next().as_deref(), Some("ready"));
+        kill(Pid::from_raw(child.id().try_into().unwrap()), signal).unwrap();
+        assert_eq!(lines.collect::<Vec<_>>(), [format!("got {name}")]);
+        assert_eq!(child.wait().unwrap().code(), Some(7));
+    }
+    let killed = go_runner(&linked, &[], "kill -KILL $$").output().unwrap();
+    assert_eq!(killed.status.code(), Some(128 + 9));
+}
+
+#[test]
+fn go_runner_outlives_neither_its_program_nor_ends_it_for_a_full_disk() {
+    let linked = Linked::new();
+    let script = "echo first; sleep 1000 & echo $!";
+    let output = go_runner(&linked, &["--also-stdout", "--log-file=/dev/full"], script).output().unwrap();
+    let (first, pid) = stdout(&output).trim().split_once('\n').unwrap();
+    // The process that the program has left behind has its output open.
+    kill(Pid::from_raw(pid.parse().unwrap()), Signal::SIGKILL).unwrap();
+    assert_eq!((first, output.status.code()), ("first", Some(0)));
+    assert_eq!(stderr(&output).matches("/dev/full").count(), 1, "{}", stderr(&output));
+}
+
+#[test]
+fn go_runner_reports_what_it_cannot_start() {
+    let linked = Linked::new();
+    let mut command = go_runner(&linked, &[], "");
+    let program = command.get_program().to_owned();
+    for arguments in
+        [&["/no/such/program"][..], &["--log-file=/no/such/directory/log", "true"], &["--v=2", "true"], &[]]
+    {
+        let output = Command::new(&program).args(arguments).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        assert!(!stderr(&output).is_empty(), "{arguments:?}");
+    }
+    assert!(command.status().unwrap().success());
 }

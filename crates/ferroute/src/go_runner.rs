@@ -1,0 +1,71 @@
+//! The program in kube-proxy's image that writes another program's output to a log file: `/go-runner`.
+//!
+//! kOps starts kube-proxy with it: `/go-runner --log-file=/var/log/kube-proxy.log --also-stdout /usr/local/bin/kube-proxy …`. Images
+//! of Ferroute have a link of that name. Flags, output and signals are as in Kubernetes' `kube-log-runner`
+//! (component-base/logs/kube-log-runner); unlike there, the exit status is that of the program, every signal is forwarded, and a
+//! log file that cannot be written does not end the program.
+
+mod arguments;
+mod output;
+
+use std::{
+    io::Write as _,
+    os::unix::process::ExitStatusExt,
+    process::{Child, Command, ExitCode, ExitStatus},
+};
+
+use anyhow::Context;
+use nix::{
+    errno::Errno,
+    sys::signal::{SigSet, Signal, kill},
+    unistd::Pid,
+};
+
+use self::{arguments::Arguments, output::Output};
+
+/// Executes the command line of a program with the name `go-runner`.
+pub(crate) fn run() -> anyhow::Result<ExitCode> {
+    let Arguments { options, program, arguments } = Arguments::parse(std::env::args_os().skip(1))?;
+    // First of all: a signal before would end this process alone. Programs that are started do not inherit the blocked signals.
+    let signals: SigSet = FORWARDED.into_iter().chain([Signal::SIGCHLD]).collect();
+    signals.thread_block().context("cannot block signals")?;
+    let mut command = Command::new(&program);
+    command.args(arguments);
+    let output = Output::of(&options, &mut command)?;
+    let mut child = command.spawn().with_context(|| format!("cannot start {}", program.display()))?;
+    // It holds the other end of the pipe, whose end would not be seen.
+    drop(command);
+    let status = supervise(&mut child, &signals).with_context(|| format!("cannot wait for {}", program.display()))?;
+    output.finish();
+    Ok(exit_code(status))
+}
+
+/// Forwards signals to the child until it ends. It cannot be confused with another process, because only this thread waits for it.
+fn supervise(child: &mut Child, signals: &SigSet) -> anyhow::Result<ExitStatus> {
+    let pid = Pid::from_raw(i32::try_from(child.id())?);
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+        match signals.wait()? {
+            Signal::SIGCHLD => {}
+            signal => match kill(pid, signal) {
+                Ok(()) | Err(Errno::ESRCH) => {}
+                Err(error) => report(&format!("cannot send {signal} to process {pid}: {error}")),
+            },
+        }
+    }
+}
+
+/// Returns the exit status of the child or, as shells do, 128 plus the signal that ended it.
+fn exit_code(status: ExitStatus) -> ExitCode {
+    let code = status.code().or_else(|| Some(128 + status.signal()?));
+    code.and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from)
+}
+
+/// Prints a message to standard error, unless that is not possible.
+fn report(message: &str) {
+    let _ = writeln!(std::io::stderr(), "go-runner: {message}");
+}
+
+const FORWARDED: [Signal; 4] = [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM];
