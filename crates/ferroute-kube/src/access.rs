@@ -9,7 +9,12 @@ use kube_client::{
     config::{AuthInfo, Cluster, InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError},
 };
 
-use crate::plugin::Plugin;
+use secrecy::ExposeSecret;
+
+use crate::{
+    client_certificate::{is_unset_path, without_white_space},
+    plugin::Plugin,
+};
 
 /// The configuration of the connection. Its files are read again after a failure, because certificates, keys and
 /// addresses change.
@@ -49,29 +54,31 @@ impl UserAccess {
         self.kubeconfig.clone().unwrap_or_else(default)
     }
 
-    async fn load(&self) -> Result<Config, KubeconfigError> {
+    async fn load(&self) -> Result<(Config, Option<String>), KubeconfigError> {
         let kubeconfig = match &self.kubeconfig {
             Some(path) => Kubeconfig::read_from(path)?,
             None => Kubeconfig::read()?,
         };
         let options =
             KubeConfigOptions { context: self.context.clone(), cluster: self.cluster.clone(), user: self.user.clone() };
-        let mut config = from_parsed(kubeconfig, None, &options).await?;
+        let (mut config, proxy) = from_parsed(kubeconfig, None, &options).await?;
         if self.impersonate.is_some() {
             config.auth_info.impersonate.clone_from(&self.impersonate);
         }
         if !self.impersonate_groups.is_empty() {
             config.auth_info.impersonate_groups = Some(self.impersonate_groups.clone());
         }
-        Ok(config)
+        Ok((config, proxy))
     }
 }
 
 /// The contents of the files.
 #[derive(Debug)]
 pub(crate) struct Loaded {
-    /// Addresses, certificates and credentials. Its `proxy_url` is that of the kubeconfig alone.
+    /// Addresses, certificates and credentials, without the proxy.
     pub(crate) config: Config,
+    /// The proxy of the kubeconfig.
+    pub(crate) proxy: Option<String>,
     /// The credential plugin, whose credentials `config` lacks.
     pub(crate) plugin: Option<Plugin>,
     /// The file with the bearer token.
@@ -123,11 +130,12 @@ impl Access {
     ///
     /// A file is missing or invalid.
     pub(crate) async fn load(&self) -> Result<Loaded, AccessError> {
-        let mut config = match self {
-            Self::InCluster => Config::incluster().map_err(AccessError::InCluster)?,
+        let (mut config, proxy) = match self {
+            Self::InCluster => (Config::incluster().map_err(AccessError::InCluster)?, None),
             Self::Address(address) => {
-                let url = with_scheme(address, false);
-                Config::new(url.parse().map_err(|source| AccessError::Address { address: address.clone(), source })?)
+                let url = with_scheme(address, false).parse();
+                let url = url.map_err(|source| AccessError::Address { address: address.clone(), source })?;
+                (Config::new(url), None)
             }
             Self::Kubeconfig { path, master } => from_kubeconfig(path, master.as_deref())
                 .await
@@ -151,31 +159,61 @@ impl Access {
         // The reflectors retry.
         config.default_retry = false;
         let plugin = Plugin::take_from(&mut config.auth_info);
-        Ok(Loaded { config, plugin, token_file: token_file.map(PathBuf::from), has_dropped_credentials })
+        Ok(Loaded { config, proxy, plugin, token_file: token_file.map(PathBuf::from), has_dropped_credentials })
     }
 }
 
-async fn from_kubeconfig(path: &Path, master: Option<&str>) -> Result<Config, KubeconfigError> {
+async fn from_kubeconfig(path: &Path, master: Option<&str>) -> Result<(Config, Option<String>), KubeconfigError> {
     from_parsed(Kubeconfig::read_from(path)?, master, &KubeConfigOptions::default()).await
 }
 
+/// Returns the configuration, and the proxy of the kubeconfig.
 async fn from_parsed(
     mut kubeconfig: Kubeconfig,
     master: Option<&str>,
     options: &KubeConfigOptions,
-) -> Result<Config, KubeconfigError> {
-    for named in &mut kubeconfig.clusters {
-        if let Some(cluster) = &mut named.cluster {
-            let server = master.map(str::to_owned).or_else(|| cluster.server.clone());
-            // client-go also checks for a client certificate, but none is used without a CA or a scheme.
-            cluster.server = server.map(|server| with_scheme(&server, has_tls(cluster)));
-        }
+) -> Result<(Config, Option<String>), KubeconfigError> {
+    for cluster in kubeconfig.clusters.iter_mut().filter_map(|named| named.cluster.as_mut()) {
+        normalize_cluster(cluster);
+        let server = master.map(str::to_owned).or_else(|| cluster.server.clone());
+        // client-go also checks for a client certificate, but none is used without a CA or a scheme.
+        cluster.server = server.map(|server| with_scheme(&server, has_tls(cluster)));
+    }
+    for user in kubeconfig.auth_infos.iter_mut().filter_map(|named| named.auth_info.as_mut()) {
+        normalize_user(user);
     }
     let proxy_url = proxy_url(&kubeconfig, options);
+    for cluster in kubeconfig.clusters.iter_mut().filter_map(|named| named.cluster.as_mut()) {
+        // Keeps the library from parsing the proxy of the environment; see `crate::proxy`.
+        cluster.proxy_url = Some("http://unused".to_owned());
+    }
     let mut config = Config::from_custom_kubeconfig(kubeconfig, options).await?;
-    // The library adds the environment's proxy; see `crate::http_client`.
-    config.proxy_url = proxy_url.map(|url| url.parse()).transpose().map_err(KubeconfigError::ParseProxyUrl)?;
-    Ok(config)
+    config.proxy_url = None;
+    Ok((config, proxy_url))
+}
+
+/// Treats empty values as unset and accepts wrapped base64, as client-go does.
+fn normalize_cluster(cluster: &mut Cluster) {
+    let Cluster { server, certificate_authority, certificate_authority_data, tls_server_name, .. } = cluster;
+    for text in [server, &mut *certificate_authority_data, tls_server_name] {
+        text.take_if(|text| text.is_empty());
+    }
+    certificate_authority.take_if(|path| is_unset_path(path));
+    if let Some(data) = certificate_authority_data {
+        *data = without_white_space(data);
+    }
+}
+
+/// Treats empty values as unset, as client-go does. Those of the client certificate are where they are read.
+fn normalize_user(user: &mut AuthInfo) {
+    let AuthInfo { username, password, token, token_file, impersonate, .. } = user;
+    for text in [username, impersonate] {
+        text.take_if(|text| text.is_empty());
+    }
+    for secret in [password, token] {
+        secret.take_if(|secret| secret.expose_secret().is_empty());
+    }
+    token_file.take_if(|path| is_unset_path(path));
 }
 
 /// Returns the `proxy-url` of the selected cluster, or that of the current context.

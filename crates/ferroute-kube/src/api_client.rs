@@ -342,7 +342,7 @@ impl ApiClient {
     /// Reads the files, runs the credential plugin and builds a client.
     async fn connect(&self) -> Result<Connection, ApiError> {
         let loaded = self.access.load().await;
-        let Loaded { mut config, plugin, token_file, has_dropped_credentials } =
+        let Loaded { mut config, proxy, plugin, token_file, has_dropped_credentials } =
             loaded.map_err(|error| unprepared(None, &error))?;
         let url: Arc<str> = config.cluster_url.to_string().trim_end_matches('/').into();
         let namespace = config.default_namespace.as_str().into();
@@ -366,7 +366,7 @@ impl ApiClient {
         let runtime = Handle::current();
         let build = move || {
             let _runtime = runtime.enter();
-            http_client::build(&config, keepalive)
+            http_client::build(&config, proxy.as_deref(), keepalive)
         };
         let built = run_blocking("connect", build).await.map_err(|error| unprepared(&error))?;
         let client =

@@ -1,7 +1,4 @@
 //! The HTTP client: `kube-client`'s parts with Ferroute's connection settings, proxies and token files.
-//!
-//! kubeadm passes the environment's proxy settings to kube-proxy. `kube-client` matches `NO_PROXY` against the proxy's
-//! address instead of the API server's, and ignores the environment inside a cluster, so proxies are chosen here.
 
 use std::{
     fs, io,
@@ -14,17 +11,15 @@ use std::{
 use ferroute_host::run_blocking;
 use http::{HeaderValue, Uri};
 use hyper::rt::{Read, Write};
+use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::{
-    client::{
-        legacy::{
-            self,
-            connect::{
-                Connection, HttpConnector,
-                dns::Name,
-                proxy::{SocksV5, Tunnel},
-            },
+    client::legacy::{
+        self,
+        connect::{
+            Connection, HttpConnector,
+            dns::Name,
+            proxy::{SocksV5, Tunnel},
         },
-        proxy::matcher::{Intercept, Matcher},
     },
     rt::TokioExecutor,
 };
@@ -32,24 +27,33 @@ use kube_client::{
     Client, Config,
     client::{Body, ConfigExt},
 };
+use rustls::pki_types::ServerName;
 use tower::{BoxError, Service, ServiceBuilder};
+
+use crate::{
+    client_certificate::{CertificateError, ClientCertificate},
+    proxy::{Proxy, ProxyError, Scheme},
+};
 
 /// The HTTP client cannot be built.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BuildError {
-    /// The credentials, the CA or the server name are invalid.
+    /// The credentials or the CA are invalid.
     #[error(transparent)]
     Library(#[from] kube_client::Error),
-    /// The scheme of the proxy is not supported, such as `https`.
-    #[error(
-        "unsupported proxy {0}: use http:// (which sees only TLS), socks5:// or socks5h:// in the kubeconfig's proxy-url \
-         or HTTPS_PROXY, or list the server in NO_PROXY"
-    )]
-    UnsupportedProxy(Uri),
+    /// The client certificate or its key cannot be used.
+    #[error(transparent)]
+    Certificate(#[from] CertificateError),
+    /// The name of the server is invalid.
+    #[error("invalid tls-server-name {0:?} in the kubeconfig")]
+    ServerName(String),
+    /// The proxy cannot be used.
+    #[error(transparent)]
+    Proxy(#[from] ProxyError),
 }
 
 /// Builds a client. It reads certificates from files. Needs tokio's context.
-pub(crate) fn build(config: &Config, keepalive: Duration) -> Result<Client, BuildError> {
+pub(crate) fn build(config: &Config, proxy: Option<&str>, keepalive: Duration) -> Result<Client, BuildError> {
     let mut http = HttpConnector::new_with_resolver(tower::service_fn(resolve));
     // TLS comes on top, so the scheme may be `https`.
     http.enforce_http(false);
@@ -61,21 +65,19 @@ pub(crate) fn build(config: &Config, keepalive: Duration) -> Result<Client, Buil
     http.set_keepalive_retries(Some(3));
     http.set_tcp_user_timeout(Some(2 * keepalive));
     let environment = |name: &str| std::env::var(name).ok();
-    let Some(proxy) = find_proxy(&config.cluster_url, config.proxy_url.as_ref(), environment) else {
+    let Some(proxy) = Proxy::find(&config.cluster_url, proxy, environment)? else {
         return stack(config, http);
     };
-    let uri = proxy.uri().clone();
-    match uri.scheme_str() {
-        Some("http") => {
-            let tunnel = Tunnel::new(uri, http);
-            stack(config, proxy.basic_auth().into_iter().cloned().fold(tunnel, Tunnel::with_auth))
+    match proxy.scheme {
+        Scheme::Http => {
+            let tunnel = Tunnel::new(proxy.uri.clone(), http);
+            stack(config, proxy.basic_auth().into_iter().fold(tunnel, Tunnel::with_auth))
         }
-        Some("socks5" | "socks5h") => {
-            let socks = SocksV5::new(uri, http);
-            let auth = proxy.raw_auth().map(|(user, password)| (user.to_owned(), password.to_owned()));
+        Scheme::Socks5 => {
+            let socks = SocksV5::new(proxy.uri.clone(), http);
+            let auth = proxy.raw_auth();
             stack(config, auth.into_iter().fold(socks, |socks, (user, password)| socks.with_auth(user, password)))
         }
-        _ => Err(BuildError::UnsupportedProxy(uri)),
     }
 }
 
@@ -93,7 +95,7 @@ where
     C::Future: Send + 'static,
     C::Error: Into<BoxError>,
 {
-    let https = config.rustls_https_connector_with_connector(connector)?;
+    let https = https(config, connector)?;
     let hyper: legacy::Client<_, Body> =
         legacy::Client::builder(TokioExecutor::new()).http1_max_buf_size(READ_BUFFER).build(https);
     let service = ServiceBuilder::new()
@@ -105,28 +107,20 @@ where
     Ok(Client::new(service, config.default_namespace.clone()))
 }
 
-/// Returns the proxy for `url`, if any. That of the kubeconfig takes precedence over the environment, and `NO_PROXY` does
-/// not apply to it.
-fn find_proxy(url: &Uri, kubeconfig: Option<&Uri>, environment: impl Fn(&str) -> Option<String>) -> Option<Intercept> {
-    if let Some(proxy) = kubeconfig {
-        return Matcher::builder().all(proxy.to_string()).build().intercept(url);
+/// Adds TLS to a connector, with the library's verification of the server and Ferroute's use of the client certificate.
+fn https<C>(config: &Config, connector: C) -> Result<HttpsConnector<C>, BuildError> {
+    let mut config = config.clone();
+    let certificate = ClientCertificate::take_from(&mut config.auth_info)?;
+    let mut tls = config.rustls_client_config()?;
+    if let Some(certificate) = certificate {
+        tls.client_auth_cert_resolver = certificate.resolver(tls.crypto_provider())?;
     }
-    if is_loopback(url.host()?) {
-        return None;
+    let mut builder = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http();
+    if let Some(name) = config.tls_server_name {
+        let name = ServerName::try_from(name.clone()).map_err(|_| BuildError::ServerName(name))?;
+        builder = builder.with_server_name_resolver(FixedServerNameResolver::new(name));
     }
-    let variable = |name: &str| environment(name).or_else(|| environment(&name.to_lowercase())).unwrap_or_default();
-    Matcher::builder()
-        .http(variable("HTTP_PROXY"))
-        .https(variable("HTTPS_PROXY"))
-        .no(variable("NO_PROXY"))
-        .build()
-        .intercept(url)
-}
-
-/// As in Go, the environment's proxies do not apply to the loopback interface.
-fn is_loopback(host: &str) -> bool {
-    let address = host.trim_start_matches('[').trim_end_matches(']').parse::<std::net::IpAddr>();
-    host == "localhost" || address.is_ok_and(|address| address.is_loopback())
+    Ok(builder.enable_http1().wrap_connector(connector))
 }
 
 /// A token in a file that is renewed, as the kubelet does for service accounts. It is read for every request, of which
@@ -182,47 +176,3 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Bytes read at a time. Objects may be longer.
 const READ_BUFFER: usize = 64 << 10;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The proxy for `url` with these environment variables.
-    fn proxy(url: &str, kubeconfig: Option<&str>, variables: &[(&str, &str)]) -> Option<String> {
-        let environment =
-            |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
-        let kubeconfig = kubeconfig.map(|proxy| proxy.parse().unwrap());
-        find_proxy(&url.parse().unwrap(), kubeconfig.as_ref(), environment).map(|proxy| proxy.uri().to_string())
-    }
-
-    #[test]
-    fn environment_names_a_proxy_per_scheme_in_upper_or_lower_case() {
-        let variables = [("HTTPS_PROXY", "http://secure:1"), ("http_proxy", "plain:2")];
-        assert_eq!(proxy("https://10.0.0.1:6443", None, &variables).as_deref(), Some("http://secure:1/"));
-        assert_eq!(proxy("http://10.0.0.1:8001", None, &variables).as_deref(), Some("http://plain:2/"));
-        assert_eq!(proxy("https://10.0.0.1:6443", None, &[]), None);
-    }
-
-    #[test]
-    fn no_proxy_is_matched_against_the_api_server() {
-        let variables = [("HTTPS_PROXY", "http://proxy:1"), ("NO_PROXY", ".cluster.local,10.0.0.0/8")];
-        assert_eq!(proxy("https://10.0.0.1:6443", None, &variables), None);
-        assert_eq!(proxy("https://api.cluster.local", None, &variables), None);
-        assert_eq!(proxy("https://192.0.2.1", None, &variables).as_deref(), Some("http://proxy:1/"));
-    }
-
-    #[test]
-    fn loopback_needs_no_proxy() {
-        let variables = [("HTTPS_PROXY", "http://proxy:1")];
-        for url in ["https://localhost:6443", "https://127.0.0.1:6443", "https://[::1]:6443"] {
-            assert_eq!(proxy(url, None, &variables), None, "{url}");
-        }
-    }
-
-    #[test]
-    fn kubeconfig_takes_precedence_over_the_environment() {
-        let variables = [("HTTPS_PROXY", "http://proxy:1"), ("NO_PROXY", "*")];
-        let proxy = proxy("https://10.0.0.1:6443", Some("socks5://other:1080"), &variables);
-        assert_eq!(proxy.as_deref(), Some("socks5://other:1080/"));
-    }
-}

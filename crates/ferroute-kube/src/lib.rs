@@ -45,6 +45,7 @@
 mod access;
 mod api_client;
 mod api_server;
+mod client_certificate;
 mod cluster;
 mod decode;
 mod error;
@@ -52,6 +53,7 @@ mod exec;
 mod http_client;
 mod plugin;
 mod protobuf;
+mod proxy;
 mod rate_limiter;
 mod reflector;
 mod resource;

@@ -5,7 +5,7 @@
 //! plugins](https://kubernetes.io/docs/reference/access-authn-authz/authentication/#client-go-credential-plugins).
 
 use std::{
-    io::Read,
+    io::{self, Read},
     process::Command,
     time::{Duration, SystemTime},
 };
@@ -43,6 +43,9 @@ pub(crate) enum PluginError {
     /// The kubeconfig does not name a program.
     #[error("the kubeconfig names no command of the credential plugin")]
     NoCommand,
+    /// The program is not installed.
+    #[error("the credential plugin {command} is not installed{}", hint(install_hint.as_deref()))]
+    NotInstalled { command: String, install_hint: Option<String>, source: ProgramError },
     /// The program cannot be run, or hangs.
     #[error("cannot run the credential plugin")]
     Run(#[from] ProgramError),
@@ -73,7 +76,14 @@ impl Plugin {
     pub(crate) fn run(&self, patience: Duration) -> Result<Credentials, PluginError> {
         let Self(exec) = self;
         let command = exec.command.clone().ok_or(PluginError::NoCommand)?;
-        let mut program = Program::start_with(self.command(&command), Stream::Output, patience)?;
+        let mut program =
+            Program::start_with(self.command(&command), Stream::Output, patience).map_err(|error| match &error {
+                ProgramError::Start { source, .. } if source.kind() == io::ErrorKind::NotFound => {
+                    let install_hint = exec.install_hint.clone();
+                    PluginError::NotInstalled { command: command.clone(), install_hint, source: error }
+                }
+                _ => error.into(),
+            })?;
         let mut output = Vec::new();
         // The limit is far above any credentials.
         let read = (&mut program).take(MAX_OUTPUT).read_to_end(&mut output).map(|_| ());
@@ -135,6 +145,11 @@ impl Credentials {
             user.token = Some(token.into());
         }
     }
+}
+
+/// Returns the `installHint` of the kubeconfig as the end of a sentence.
+fn hint(text: Option<&str>) -> String {
+    text.map(|text| format!("; the kubeconfig says how to install it: {}", text.trim())).unwrap_or_default()
 }
 
 /// Maximum length of a plugin's output in bytes.

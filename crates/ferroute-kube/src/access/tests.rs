@@ -1,6 +1,7 @@
 use std::fs;
 
 use super::*;
+use crate::client_certificate::ClientCertificate;
 
 async fn load(cluster: &str, user: &str, master: Option<&str>) -> Result<Loaded, AccessError> {
     let directory = tempfile::tempdir().unwrap();
@@ -55,9 +56,43 @@ async fn master_suffices_if_the_kubeconfig_has_no_address() {
 
 #[tokio::test]
 async fn proxy_is_that_of_the_current_cluster() {
-    let proxy = async |cluster| load(cluster, "{}", None).await.unwrap().config.proxy_url.map(|url| url.to_string());
+    let proxy = async |cluster| {
+        let Loaded { config, proxy, .. } = load(cluster, "{}", None).await.unwrap();
+        // The library's own stack is not used.
+        assert_eq!(config.proxy_url, None);
+        proxy
+    };
     assert_eq!(proxy("{server: 'https://a'}").await, None);
-    assert_eq!(proxy("{server: 'https://a', proxy-url: 'http://p:1'}").await.as_deref(), Some("http://p:1/"));
+    assert_eq!(proxy("{server: 'https://a', proxy-url: ''}").await, None);
+    assert_eq!(
+        proxy("{server: 'https://a', proxy-url: 'http://u:p@ss@p:1'}").await.as_deref(),
+        Some("http://u:p@ss@p:1")
+    );
+}
+
+#[tokio::test]
+async fn empty_values_count_as_unset() {
+    let cluster =
+        "{server: 'https://a', certificate-authority: '', certificate-authority-data: '', tls-server-name: ''}";
+    let user = "{client-certificate: '', client-certificate-data: '', client-key: '', client-key-data: '', token: '', \
+                tokenFile: '', username: '', password: '', as: ''}";
+    let Loaded { mut config, token_file, .. } = load(cluster, user, None).await.unwrap();
+    assert!(ClientCertificate::take_from(&mut config.auth_info).unwrap().is_none());
+    assert!(!has_credentials(&config.auth_info) && token_file.is_none());
+    assert!(config.root_cert.is_none() && config.tls_server_name.is_none());
+    assert!(load("{server: ''}", "{}", None).await.is_err());
+}
+
+#[tokio::test]
+async fn base64_may_be_wrapped() {
+    let pem = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+    let encoded = data_encoding::BASE64.encode(pem.as_bytes());
+    let (first, rest) = encoded.split_at(40);
+    for separator in ["\\n", "\\r\\n", " "] {
+        let cluster = format!("{{server: 'https://a', certificate-authority-data: \"{first}{separator}{rest}\\n\"}}");
+        let loaded = load(&cluster, "{}", None).await.unwrap();
+        assert_eq!(loaded.config.root_cert, Some(vec![vec![0; 3]]), "{separator:?}");
+    }
 }
 
 #[tokio::test]

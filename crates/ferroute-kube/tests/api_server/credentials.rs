@@ -243,6 +243,22 @@ async fn failing_credential_plugin_is_reported_with_its_standard_error() {
 }
 
 #[tokio::test]
+async fn missing_credential_plugin_is_reported_with_its_install_hint() {
+    let (directory, fake) = (tempfile::tempdir().unwrap(), fake_requiring("t").await);
+    let user = "{exec: {apiVersion: client.authentication.k8s.io/v1, command: no-such-plugin, interactiveMode: Never, \
+                installHint: 'Run install-plugin.'}}";
+    let connection = kubeconfig(&directory, &fake, user);
+    let mut consumer =
+        Consumer::from_source(ApiServer::new(&connection, None, NODE).await.unwrap().with_timing(timing()));
+    consumer.until("a problem", |observed| !observed.problems.is_empty()).await;
+    let problem = consumer.observed.problems.pop_first().unwrap();
+    assert!(
+        problem.contains("no-such-plugin is not installed; the kubeconfig says how to install it: Run install-plugin."),
+        "{problem}"
+    );
+}
+
+#[tokio::test]
 async fn hung_credential_plugin_is_killed_and_run_again() {
     let (directory, fake) = (tempfile::tempdir().unwrap(), fake_requiring("late").await);
     let marker = directory.path().join("hung");

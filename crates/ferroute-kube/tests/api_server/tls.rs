@@ -1,4 +1,8 @@
-use std::{fs, net::SocketAddr, sync::Arc};
+use std::{
+    fs,
+    net::SocketAddr,
+    sync::{Arc, Mutex},
+};
 
 use ferroute_config::ClientConnectionConfiguration;
 use ferroute_kube::{ApiServer, testing::FakeApiServer};
@@ -12,9 +16,13 @@ use tokio::{
 use tokio_rustls::{
     TlsAcceptor,
     rustls::{
-        ConfigBuilder, RootCertStore, ServerConfig,
-        pki_types::PrivateKeyDer,
-        server::{WantsServerCert, WebPkiClientVerifier},
+        self, ConfigBuilder, DigitallySignedStruct, DistinguishedName, RootCertStore, ServerConfig, SignatureScheme,
+        client::danger::HandshakeSignatureValid,
+        pki_types::{CertificateDer, PrivateKeyDer, UnixTime},
+        server::{
+            WantsServerCert, WebPkiClientVerifier,
+            danger::{ClientCertVerified, ClientCertVerifier},
+        },
     },
 };
 
@@ -79,6 +87,101 @@ pub(crate) async fn serve_without_client_certificates(fake: &FakeApiServer) -> (
     Pki::new().serve_with(fake, "127.0.0.1", ServerConfig::builder().with_no_client_auth()).await
 }
 
+/// Turns a certificate into one of X.509 version 1, by removing its version and its extensions. The signature no longer fits.
+fn version_1(certificate: &[u8]) -> Vec<u8> {
+    let [body, algorithm, signature] = elements(contents(certificate)).try_into().unwrap();
+    let kept = elements(contents(body)).into_iter().filter(|element| !matches!(element[0], 0xa0 | 0xa3));
+    let body = sequence(&kept.collect::<Vec<_>>().concat());
+    sequence(&[&body, algorithm, signature].concat())
+}
+
+/// Returns the contents of a DER element.
+fn contents(element: &[u8]) -> &[u8] {
+    &element[element.len() - element_length(element).1..]
+}
+
+/// Splits a series of DER elements.
+fn elements(mut bytes: &[u8]) -> Vec<&[u8]> {
+    let mut elements = Vec::new();
+    while !bytes.is_empty() {
+        let (header, contents) = element_length(bytes);
+        let (element, rest) = bytes.split_at(header + contents);
+        elements.push(element);
+        bytes = rest;
+    }
+    elements
+}
+
+/// Returns the lengths of the header and the contents of a DER element.
+fn element_length(element: &[u8]) -> (usize, usize) {
+    match element[1] {
+        length @ ..=0x7f => (2, length.into()),
+        0x81 => (3, element[2].into()),
+        _ => (4, u16::from_be_bytes([element[2], element[3]]).into()),
+    }
+}
+
+fn sequence(contents: &[u8]) -> Vec<u8> {
+    let [high, low] = u16::try_from(contents.len()).unwrap().to_be_bytes();
+    [&[0x30, 0x82, high, low], contents].concat()
+}
+
+/// Accepts all client certificates, and keeps the last one.
+#[derive(Debug, Default)]
+struct AcceptAll(Mutex<Vec<u8>>);
+
+impl ClientCertVerifier for AcceptAll {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &[]
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        *self.0.lock().unwrap() = end_entity.to_vec();
+        Ok(ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        vec![SignatureScheme::ECDSA_NISTP256_SHA256]
+    }
+}
+
+#[tokio::test]
+async fn client_certificate_of_version_1_is_for_the_server_to_judge() {
+    let (fake, pki) = (FakeApiServer::start().await, Pki::new());
+    let verifier = Arc::new(AcceptAll::default());
+    let config = ServerConfig::builder().with_client_cert_verifier(verifier.clone());
+    let (address, server) = pki.serve_with(&fake, "127.0.0.1", config).await;
+    let setup = Setup { fake, pki, address, directory: tempfile::tempdir().unwrap(), _server: server };
+    let (certificate, key) = setup.pki.issue("node");
+    let certificate = version_1(certificate.der());
+    let mut consumer = setup.start_as("certificate-authority: ca.crt", &certificate, &key).await;
+    consumer.until_synced().await;
+    assert_eq!(*verifier.0.lock().unwrap(), certificate);
+}
+
 struct Setup {
     fake: FakeApiServer,
     pki: Pki,
@@ -101,8 +204,13 @@ impl Setup {
     /// Starts with a kubeconfig with these fields of the cluster, and a client certificate.
     async fn start(&self, cluster: &str) -> Consumer {
         let (certificate, key) = self.pki.issue("node");
+        self.start_as(cluster, certificate.der(), &key).await
+    }
+
+    /// Starts with a kubeconfig with these fields of the cluster, and this client certificate.
+    async fn start_as(&self, cluster: &str, certificate: &[u8], key: &KeyPair) -> Consumer {
         self.write("ca.crt", &self.pki.issuer.pem());
-        self.write("node.crt", &certificate.pem());
+        self.write("node.crt", &pem::encode(&pem::Pem::new("CERTIFICATE", certificate)));
         self.write("node.key", &key.serialize_pem());
         let text = format!(
             "apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts: [{{name: c, context: {{cluster: k, user: u}}}}]\n\
