@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use ferroute_config::MediaType;
 use http::{Response, header};
-use http_body_util::BodyExt;
 use kube_client::client::Body;
 use tokio::time::timeout;
 
 use crate::{
+    body::Contents,
     decode::{self, Status},
     error::{ApiError, Cause},
     split::MAX_OBJECT_BYTES,
@@ -30,11 +30,11 @@ pub(crate) fn retry_after<B>(response: &Response<B>) -> Option<Duration> {
 /// text.
 pub(crate) async fn read_status(response: Response<Body>, limit: Duration) -> Status {
     let media_type = media_type(&response);
-    let mut body = response.into_body();
+    let mut contents = Contents::of(response);
     let mut text = Vec::new();
     let read = async {
-        while let Some(Ok(frame)) = body.frame().await {
-            text.extend_from_slice(frame.data_ref().map_or(&[], |data| data));
+        while let Some(Ok(part)) = contents.next().await {
+            text.extend_from_slice(&part);
             if text.len() > MAX_STATUS_BYTES {
                 break;
             }
@@ -56,12 +56,11 @@ pub(crate) async fn read_status(response: Response<Body>, limit: Duration) -> St
 ///
 /// The body ends early, does not continue, or is too long.
 pub(crate) async fn read_body(response: Response<Body>, url: &str, limit: Duration) -> Result<Vec<u8>, ApiError> {
-    let mut body = response.into_body();
+    let mut contents = Contents::of(response);
     let mut text = Vec::new();
     let read = async {
-        while let Some(frame) = body.frame().await {
-            let frame = frame.map_err(|error| Some(Cause::innermost(&error)))?;
-            text.extend_from_slice(frame.data_ref().map_or(&[], |data| data));
+        while let Some(part) = contents.next().await {
+            text.extend_from_slice(&part.map_err(|error| Some(Cause::whole(&error)))?);
             if text.len() > MAX_OBJECT_BYTES {
                 return Err(Some(Cause::text(format!("the object is longer than {MAX_OBJECT_BYTES} bytes"))));
             }

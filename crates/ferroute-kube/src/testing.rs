@@ -52,6 +52,31 @@ struct Shared {
     signals: watch::Sender<Signals>,
     /// Bytes of all bodies of lists and watches.
     sent: Arc<AtomicU64>,
+    lists: Lists,
+}
+
+/// Counts lists, including streaming ones.
+#[derive(Clone, Debug, Default)]
+struct Lists {
+    begun: Arc<AtomicU64>,
+    ended: Arc<AtomicU64>,
+}
+
+/// A list that is being sent. It ends when this is dropped.
+#[derive(Debug)]
+struct OpenList(Lists);
+
+impl Lists {
+    fn begin(&self) -> OpenList {
+        self.begun.fetch_add(1, Ordering::Relaxed);
+        OpenList(self.clone())
+    }
+}
+
+impl Drop for OpenList {
+    fn drop(&mut self) {
+        self.0.ended.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 #[derive(Debug, Default)]
@@ -62,6 +87,8 @@ struct State {
     requests: Vec<String>,
     accept_headers: Vec<String>,
     authorization_headers: Vec<String>,
+    /// The header `accept-encoding` of all requests, empty without it.
+    encodings: Vec<String>,
     writes: Vec<(String, Value)>,
     /// Objects that a user reads, and no proxy.
     pods: Vec<Value>,
@@ -102,7 +129,8 @@ impl FakeApiServer {
         let listener = TcpListener::bind(address).await.expect("the address is free");
         let address = listener.local_addr().expect("a bound socket has an address");
         let signals = watch::channel(Signals::default()).0;
-        let shared = Arc::new(Shared { state: Mutex::default(), signals, sent: Arc::default() });
+        let shared =
+            Arc::new(Shared { state: Mutex::default(), signals, sent: Arc::default(), lists: Lists::default() });
         let task = tokio::spawn(accept(listener, Arc::clone(&shared)));
         Self { shared, address, task }
     }
@@ -220,9 +248,20 @@ impl FakeApiServer {
         self.shared.state().authorization_headers.clone()
     }
 
+    /// Returns the header `accept-encoding` of all requests so far, in order; empty without it.
+    pub fn encodings(&self) -> Vec<String> {
+        self.shared.state().encodings.clone()
+    }
+
     /// Returns the number of bytes in all bodies of lists and watches so far.
     pub fn bytes_sent(&self) -> u64 {
         self.shared.sent.load(Ordering::Relaxed)
+    }
+
+    /// Returns the numbers of lists, including streaming ones, that have begun and ended so far.
+    pub fn lists(&self) -> (u64, u64) {
+        let Lists { begun, ended } = &self.shared.lists;
+        (begun.load(Ordering::Relaxed), ended.load(Ordering::Relaxed))
     }
 
     /// Returns the accepted writes in order: method and path, and the body.

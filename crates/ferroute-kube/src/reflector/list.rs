@@ -1,7 +1,6 @@
 //! Lists: streaming where the server supports it, else in pages.
 
 use http::StatusCode;
-use http_body_util::BodyExt;
 use tokio::time::timeout;
 
 use super::{
@@ -82,22 +81,18 @@ impl Reflector {
     }
 
     async fn read_page(&mut self, response: ResponseStream) -> Result<ListMeta, Interruption> {
-        let ResponseStream { mut body, url, media_type } = response;
+        let ResponseStream { mut contents, url, media_type } = response;
         let waited = self.client.timing.response_timeout;
         let resource = plural(self.collection.resource);
         let invalid = |cause| ApiError::InvalidResponse { url: url.to_string(), resource, cause };
         let mut splitter = Splitter::list(media_type);
         loop {
-            let frame = match timeout(waited, body.frame()).await {
-                Ok(Some(Ok(frame))) => frame,
-                Ok(Some(Err(error))) => {
-                    let cause = Some(Cause::innermost(&error));
-                    return Err(ApiError::ConnectionLost { url: url.to_string(), cause }.into());
-                }
+            let part = match timeout(waited, contents.next()).await {
+                Ok(Some(part)) => part.map_err(|error| error.into_api_error(&url, resource))?,
                 Ok(None) => break,
                 Err(_) => return Err(ApiError::Timeout { url: url.to_string(), waited }.into()),
             };
-            let mut bytes = frame.data_ref().map_or(&[][..], |data| data);
+            let mut bytes = &*part;
             while let Some(item) = splitter.next(&mut bytes).map_err(|error| invalid(Cause::whole(&error)))? {
                 let item = decode::item(media_type, item).map_err(|error| invalid(Cause::whole(&error)))?;
                 self.objects.listed(item, self.events.batch());

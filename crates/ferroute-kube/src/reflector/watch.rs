@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use http::StatusCode;
-use http_body_util::BodyExt;
 use tokio::time::{Instant, timeout_at};
 
 use super::{Interruption, Reflector, RetryReason, state::Transition};
 use crate::{
     api_client::ResponseStream,
     api_server::Timing,
+    body::ContentsError,
     decode::{self, Status, WatchEvent},
     error::{ApiError, Cause},
     resource::plural,
@@ -52,7 +52,7 @@ impl Reflector {
     }
 
     pub(super) async fn read_watch(&mut self, response: ResponseStream, deadline: Instant) -> Result<(), Interruption> {
-        let ResponseStream { mut body, url, media_type } = response;
+        let ResponseStream { mut contents, url, media_type } = response;
         let start = Instant::now();
         let Timing { max_backoff, watch_idle, streaming_list_timeout, .. } = self.client.timing;
         let mut last_received = start;
@@ -68,7 +68,7 @@ impl Reflector {
                     [silent, success].into_iter().flatten().fold(deadline, Instant::min)
                 }
             };
-            let frame = match timeout_at(until, body.frame()).await {
+            let part = match timeout_at(until, contents.next()).await {
                 Err(_) if listing => return Err(Interruption::Retry(RetryReason::StreamingUnsupported)),
                 Err(_) if Instant::now() >= deadline => return Err(Interruption::Retry(RetryReason::Overdue)),
                 Err(_) if silent.is_some_and(|silent| Instant::now() >= silent) => {
@@ -82,7 +82,10 @@ impl Reflector {
                     self.events.flush().await?;
                     continue;
                 }
-                Ok(Some(Ok(frame))) => frame,
+                Ok(Some(Ok(part))) => part,
+                Ok(Some(Err(error @ ContentsError::Invalid(_)))) => {
+                    return Err(error.into_api_error(&url, plural(self.collection.resource)).into());
+                }
                 Ok(end) => {
                     let lasted = start.elapsed() >= max_backoff;
                     if lasted && !listing {
@@ -92,14 +95,14 @@ impl Reflector {
                         None if lasted && !listing && !splitter.is_within_object() => Ok(()),
                         _ if (lasted || has_received) && !listing => Err(Interruption::Retry(RetryReason::Interrupted)),
                         end => {
-                            let cause = end.and_then(Result::err).map(|error| Cause::innermost(&error));
+                            let cause = end.and_then(Result::err).map(|error| Cause::whole(&error));
                             Err(ApiError::ConnectionLost { url: url.to_string(), cause }.into())
                         }
                     };
                 }
             };
             last_received = Instant::now();
-            let mut bytes = frame.data_ref().map_or(&[][..], |data| data);
+            let mut bytes = &*part;
             while let Some(event) = splitter.next(&mut bytes).map_err(|error| self.invalid(&url, &error))? {
                 let event = decode::watch_event(media_type, event).map_err(|error| self.invalid(&url, &error))?;
                 self.receive(event, &url)?;

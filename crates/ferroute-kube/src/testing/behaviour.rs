@@ -13,6 +13,8 @@ pub struct Behaviour {
     pub max_page: usize,
     /// Whether protobuf is supported beside JSON.
     pub protobuf: bool,
+    /// Whether lists and watches are compressed for clients that accept it, watches with one gzip member per event.
+    pub gzip: bool,
     /// Whether objects have unknown fields.
     pub unknown_fields: bool,
     /// Whether a watch from an expired version ends with an error event instead of an error status.
@@ -84,6 +86,7 @@ impl Default for Behaviour {
             pages: true,
             max_page: usize::MAX,
             protobuf: true,
+            gzip: false,
             unknown_fields: false,
             expires_in_watch: false,
             repeats: false,

@@ -1,7 +1,7 @@
 //! Bodies of responses, with faults.
 
 use std::{
-    io,
+    io::{self, Write as _},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -10,6 +10,7 @@ use std::{
 };
 
 use ferroute_config::MediaType;
+use flate2::{Compression, write::GzEncoder};
 use http_body_util::channel::{Channel, Sender};
 use hyper::body::{Bytes, Frame};
 use tokio::sync::watch;
@@ -23,6 +24,8 @@ pub(super) struct Writer {
     sender: Option<Sender<Bytes, io::Error>>,
     chunk: usize,
     pause: Duration,
+    /// Whether each write is a gzip member.
+    gzip: bool,
     /// The number of bytes until the body ends in some other way than it should.
     limit: Option<(usize, Interruption)>,
     /// Counts the bytes of all bodies of the server.
@@ -58,10 +61,17 @@ impl Writer {
             _ => None,
         };
         let (chunk, pause, sent) = (behaviour.chunk.max(1), behaviour.pause, Arc::clone(sent));
-        (Self { sender: Some(sender), chunk, pause, limit, sent, signals }, body)
+        (Self { sender: Some(sender), chunk, pause, gzip: false, limit, sent, signals }, body)
+    }
+
+    /// Compresses each write, if `gzip` is set.
+    pub(super) fn with_gzip(self, gzip: bool) -> Self {
+        Self { gzip, ..self }
     }
 
     pub(super) async fn write(&mut self, bytes: &[u8]) -> Result<(), Disconnected> {
+        let member = self.gzip.then(|| member(bytes));
+        let bytes = member.as_deref().unwrap_or(bytes);
         for chunk in bytes.chunks(self.chunk) {
             let length = self.limit.map_or(chunk.len(), |(left, _)| left.min(chunk.len()));
             self.send(&chunk[..length]).await?;
@@ -110,6 +120,12 @@ impl Writer {
         }
         sender.abort(io::Error::other("cut on demand"));
     }
+}
+
+/// Returns a gzip member with this content, compressed as by the API server.
+fn member(content: &[u8]) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+    encoder.write_all(content).and_then(|()| encoder.finish()).expect("memory accepts everything")
 }
 
 /// Sends bytes that are neither JSON nor protobuf, the same ones for each seed.

@@ -6,7 +6,7 @@ use http_body_util::channel::Channel;
 use hyper::{
     Method, Request, Response, StatusCode,
     body::{Bytes, Incoming},
-    header,
+    header::{self, HeaderValue},
 };
 use serde_json::{Value, json};
 use tokio::{sync::watch, time::sleep};
@@ -29,6 +29,8 @@ struct CollectionRequest {
     media_type: MediaType,
     behaviour: Behaviour,
     fault: Option<Fault>,
+    /// Whether the response is compressed.
+    gzip: bool,
 }
 
 impl CollectionRequest {
@@ -75,7 +77,17 @@ impl CollectionRequest {
 
     /// Returns a writer and its body.
     fn writer(&self, shared: &Shared) -> (Writer, Channel<Bytes, io::Error>) {
-        Writer::new(&self.behaviour, self.fault.as_ref(), &shared.sent, shared.signals.subscribe())
+        let (writer, body) =
+            Writer::new(&self.behaviour, self.fault.as_ref(), &shared.sent, shared.signals.subscribe());
+        (writer.with_gzip(self.gzip), body)
+    }
+
+    fn respond(&self, content_type: &str, body: Channel<Bytes, io::Error>) -> FakeResponse {
+        let mut response = respond_with(StatusCode::OK, content_type, body);
+        if self.gzip {
+            response.headers_mut().insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+        }
+        response
     }
 }
 
@@ -83,11 +95,14 @@ pub(super) async fn respond(shared: Arc<Shared>, request: Request<Incoming>) -> 
     let target = request.uri().to_string();
     let header = |name| request.headers().get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
     let (accept, authorization) = (header(header::ACCEPT), header(header::AUTHORIZATION));
+    let encodings = header(header::ACCEPT_ENCODING).unwrap_or_default();
+    let accepts_gzip = encodings.contains("gzip");
     let (fault, behaviour) = {
         let mut state = shared.state();
         state.requests.push(target);
         state.accept_headers.extend(accept.clone());
         state.authorization_headers.extend(authorization.clone());
+        state.encodings.push(encodings);
         let fault = (!state.faults.is_empty()).then(|| state.faults.remove(0));
         (fault, state.behaviour.clone())
     };
@@ -136,17 +151,18 @@ pub(super) async fn respond(shared: Arc<Shared>, request: Request<Incoming>) -> 
     };
     let query = request.uri().query().unwrap_or_default();
     let parameters = form_urlencoded::parse(query.as_bytes()).into_owned().collect();
-    let request = CollectionRequest { resource, parameters, media_type, behaviour, fault };
+    let gzip = behaviour.gzip && accepts_gzip;
+    let request = CollectionRequest { resource, parameters, media_type, behaviour, fault, gzip };
     let is_watch = request.parameter("watch") == "true";
     let (writer, body) = request.writer(&shared);
     match request.fault {
         Some(Fault::Garbage { bytes, seed }) => {
             tokio::spawn(write_garbage(writer, bytes, seed));
-            return Ok(respond_with(StatusCode::OK, media_type.as_str(), body));
+            return Ok(request.respond(media_type.as_str(), body));
         }
         Some(Fault::Endless(bytes)) => {
             tokio::spawn(write_endless(writer, media_type, is_watch, bytes));
-            return Ok(respond_with(StatusCode::OK, media_type.as_str(), body));
+            return Ok(request.respond(media_type.as_str(), body));
         }
         _ => {}
     }
@@ -180,8 +196,13 @@ fn list(shared: &Shared, request: &CollectionRequest) -> FakeResponse {
     let metadata = json!({"resourceVersion": version.to_string(), "continue": token.unwrap_or_default()});
     let list = encode::list(request.media_type, request.resource, &metadata, &items);
     let (mut writer, body) = request.writer(shared);
-    tokio::spawn(async move { writer.write(&list).await });
-    respond_with(StatusCode::OK, request.media_type.as_str(), body)
+    let open = shared.lists.begin();
+    tokio::spawn(async move {
+        let result = writer.write(&list).await;
+        drop(open);
+        result
+    });
+    request.respond(request.media_type.as_str(), body)
 }
 
 fn begin_watch(shared: Arc<Shared>, request: CollectionRequest) -> FakeResponse {
@@ -200,7 +221,7 @@ fn begin_watch(shared: Arc<Shared>, request: CollectionRequest) -> FakeResponse 
     };
     let ends_list = starts_with_all && requests_list && request.behaviour.streaming == Streaming::Yes;
     let (mut writer, body) = request.writer(&shared);
-    let response = respond_with(StatusCode::OK, &format!("{};stream=watch", request.media_type.as_str()), body);
+    let response = request.respond(&format!("{};stream=watch", request.media_type.as_str()), body);
     if !starts_with_all && version.is_some_and(|version| version < compacted) {
         if !request.behaviour.expires_in_watch {
             return request.status(410);
@@ -230,6 +251,7 @@ struct Watch {
 
 impl Watch {
     async fn write_all(&mut self, ends_list: bool) -> Result<(), Disconnected> {
+        let _open = self.shared.lists.begin();
         let objects = {
             let state = self.shared.state();
             self.version = state.store.version();

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
+mod compression;
 mod credentials;
 mod exec;
 mod faults;

@@ -27,14 +27,23 @@ async fn accept_headers(fake: &FakeApiServer, connection: &ClientConnectionConfi
 #[tokio::test]
 async fn configured_media_type_is_requested_and_with_protobuf_json_too() {
     let fake = with_a_service().await;
-    let both = "application/vnd.kubernetes.protobuf,application/json";
+    let both =
+        "application/vnd.kubernetes.protobuf;drop=metadata.managedFields,application/json;drop=metadata.managedFields";
     assert_eq!(accept_headers(&fake, &connection_in(MediaType::Protobuf)).await, [both]);
     let fake = with_a_service().await;
-    assert_eq!(accept_headers(&fake, &connection_in(MediaType::Json)).await, ["application/json"]);
+    assert_eq!(
+        accept_headers(&fake, &connection_in(MediaType::Json)).await,
+        ["application/json;drop=metadata.managedFields"]
+    );
     let fake = with_a_service().await;
     let accept_content_types = "application/json,application/vnd.kubernetes.protobuf".to_owned();
     let connection = ClientConnectionConfiguration { accept_content_types, ..connection() };
-    assert_eq!(accept_headers(&fake, &connection).await, ["application/json,application/vnd.kubernetes.protobuf"]);
+    assert_eq!(
+        accept_headers(&fake, &connection).await,
+        [
+            "application/json;drop=metadata.managedFields,application/vnd.kubernetes.protobuf;drop=metadata.managedFields"
+        ]
+    );
 }
 
 #[tokio::test]
@@ -42,7 +51,7 @@ async fn json_responses_are_accepted_where_protobuf_is_preferred() {
     for streaming in [Streaming::Yes, Streaming::Rejected] {
         let fake = with_a_service().await;
         fake.behave(|behaviour| (behaviour.protobuf, behaviour.streaming) = (false, streaming));
-        let both = "application/vnd.kubernetes.protobuf,application/json";
+        let both = "application/vnd.kubernetes.protobuf;drop=metadata.managedFields,application/json;drop=metadata.managedFields";
         assert_eq!(accept_headers(&fake, &connection()).await, [both]);
     }
 }
@@ -54,7 +63,7 @@ async fn json_is_requested_if_the_only_media_type_is_not_supported() {
     let accept_content_types = MediaType::Protobuf.as_str().to_owned();
     let connection = ClientConnectionConfiguration { accept_content_types, ..connection() };
     let headers = accept_headers(&fake, &connection).await;
-    assert_eq!(headers, ["application/json", "application/vnd.kubernetes.protobuf"]);
+    assert_eq!(headers, ["application/json", "application/vnd.kubernetes.protobuf;drop=metadata.managedFields"]);
     assert_eq!(service_requests(&fake), [STREAM, STREAM], "each kind falls back once");
 }
 

@@ -28,6 +28,7 @@ enum Step {
     Repeats(bool),
     ExpiresInWatch(bool),
     UnknownFields(bool),
+    Gzip(bool),
     Lag(usize),
     Chunk(usize),
     /// Receives events for this many milliseconds.
@@ -64,6 +65,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => any::<bool>().prop_map(Step::Repeats),
         1 => any::<bool>().prop_map(Step::ExpiresInWatch),
         1 => any::<bool>().prop_map(Step::UnknownFields),
+        1 => any::<bool>().prop_map(Step::Gzip),
         1 => (0usize..8).prop_map(Step::Lag),
         1 => prop::sample::select(vec![3, 50, usize::MAX]).prop_map(Step::Chunk),
     ]
@@ -123,6 +125,7 @@ async fn run(fake: &FakeApiServer, consumer: &mut Consumer, step: Step) {
         Step::Repeats(repeats) => fake.behave(|behaviour| behaviour.repeats = repeats),
         Step::ExpiresInWatch(in_watch) => fake.behave(|behaviour| behaviour.expires_in_watch = in_watch),
         Step::UnknownFields(unknown) => fake.behave(|behaviour| behaviour.unknown_fields = unknown),
+        Step::Gzip(gzip) => fake.behave(|behaviour| behaviour.gzip = gzip),
         Step::Lag(lag) => fake.behave(|behaviour| behaviour.lag = lag),
         Step::Chunk(chunk) => fake.behave(|behaviour| behaviour.chunk = chunk),
         Step::Wait(milliseconds) => consumer.receive_for(Duration::from_millis(milliseconds)).await,
