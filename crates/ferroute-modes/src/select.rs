@@ -37,6 +37,17 @@ pub enum Reason {
     Fallback(ModeName, String),
 }
 
+impl Reason {
+    /// Returns a warning if the choice may change with a later version of Kubernetes.
+    pub fn warning(&self) -> Option<&'static str> {
+        // kubernetes/kubernetes#139957, in kube-proxy since 1.37.
+        (*self == Self::KubeProxyDefault).then_some(
+            "no proxy mode is configured, so the mode is iptables, as in kube-proxy. Kubernetes is going to change this default to nftables \
+             (KEP-5343): set the mode explicitly",
+        )
+    }
+}
+
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -35,7 +35,7 @@ use ferroute_config::{
 use ferroute_core::{Tracker, error_chain};
 use ferroute_host::{AddressError, AddressWatch, program::kill_programs, raise_descriptor_limit, watch_firewalld};
 use ferroute_kube::{ApiServer, ApiWriter, RequestCounter};
-use ferroute_modes::Registry;
+use ferroute_modes::{Reason, Registry};
 use ferroute_source::{Event, Manifests, WatchError};
 use tokio::{
     sync::mpsc,
@@ -77,6 +77,7 @@ pub fn run(
     registry: &'static Registry,
     args: &RawArgs<RunArgs>,
     settings: &Settings,
+    reason: &Reason,
     setup: &HostSetup,
     more_observers: Vec<Box<dyn Observer>>,
     shutdown: &Shutdown,
@@ -89,7 +90,7 @@ pub fn run(
     let (mode, main) = (registry.active(resolved.mode), runtime.handle().clone());
     let status = Status::new(mode, pages, main, watchdog.clone(), args.args.enable_service_status.0);
     let (tasks, lost) = Tasks::new();
-    let daemon = Daemon { registry, args, settings, setup, status, watchdog, tasks, shutdown };
+    let daemon = Daemon { registry, args, settings, reason, setup, status, watchdog, tasks, shutdown };
     let end = runtime.block_on(daemon.run(more_observers, lost));
     // Neither a program nor blocking work may outlive or delay the end.
     kill_programs();
@@ -109,6 +110,7 @@ struct Daemon<'a> {
     registry: &'static Registry,
     args: &'a RawArgs<RunArgs>,
     settings: &'a Settings,
+    reason: &'a Reason,
     setup: &'a HostSetup,
     status: Status,
     watchdog: Watchdog,
@@ -170,7 +172,7 @@ impl Source {
 impl Daemon<'_> {
     /// Runs until a signal, a changed configuration, a loss or another error.
     async fn run(self, more_observers: Vec<Box<dyn Observer>>, mut lost: LostTasks) -> anyhow::Result<End> {
-        let Self { registry, args, settings, setup, status, watchdog, tasks, shutdown } = self;
+        let Self { registry, args, settings, reason, setup, status, watchdog, tasks, shutdown } = self;
         let resolved = &settings.resolved;
         let hold_node_ports = args.args.hold_node_ports.0;
         let (node, counter) = (node_name(resolved)?, status.request_counter());
@@ -196,7 +198,7 @@ impl Daemon<'_> {
         let _metrics = resolved.metrics.map(serve_metrics).transpose()?.map(ManuallyDrop::new);
         let ThisHost { node, .. } = ThisHost::read(resolved)?;
         let events = EventRecorder::start(source.writer(), &node.name, &tasks);
-        events.starting(setup);
+        events.starting(setup, reason);
         let mut feed = Feed::new(resolved, node).with_events(events.clone());
         let (first_sync, first_synced) = FirstSync::new();
         if let Some((key, writer)) = args.args.startup_taint.as_deref().zip(source.writer()) {

@@ -22,6 +22,7 @@ use std::{
 use ferroute_core::{Backoff, NamespacedName, ServicePortName, error_chain, parse::InvalidObject};
 use ferroute_host::{SysctlError, run_blocking};
 use ferroute_kube::{ApiWriter, EventHandle, EventType, KubeEvent, ObjectReference, WriteError};
+use ferroute_modes::Reason;
 use ferroute_source::Problem;
 use tokio::{sync::mpsc, time::Instant};
 
@@ -67,9 +68,12 @@ impl EventRecorder {
         recorder
     }
 
-    /// Records the start of the proxy.
-    pub(crate) fn starting(&self, setup: &HostSetup) {
+    /// Records the start of the proxy, in a mode for this reason.
+    pub(crate) fn starting(&self, setup: &HostSetup, reason: &Reason) {
         self.on_node(EventType::Normal, "Starting", START, String::new());
+        if let Some(warning) = reason.warning() {
+            self.on_node(EventType::Warning, "ProxyModeUnset", START, warning.to_owned());
+        }
         let is_read_only = |error: &SysctlError| match error {
             SysctlError::Write { name, source, .. } => {
                 name == CONNTRACK_BUCKETS && source.kind() == std::io::ErrorKind::ReadOnlyFilesystem

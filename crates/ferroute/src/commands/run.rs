@@ -45,6 +45,9 @@ pub(crate) fn run(args: &RawArgs<RunArgs>, called_as: CalledAs) -> anyhow::Resul
     if let Reason::Fallback(..) = reason {
         tracing::warn!("{reason}; using {} mode instead", settings.resolved.mode);
     }
+    if let Some(warning) = reason.warning() {
+        tracing::warn!("{warning}");
+    }
     let setup =
         host_setup::apply(&settings.resolved, &REGISTRY.active(settings.resolved.mode).sysctls(&settings.resolved));
     tracing::info!("host settings: {}", setup.set.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "));
@@ -63,7 +66,7 @@ pub(crate) fn run(args: &RawArgs<RunArgs>, called_as: CalledAs) -> anyhow::Resul
         tracing::warn!("{}; continuing without", error_chain(error));
     }
     let observers = SwitchNotice::new(&settings).map(|notice| Box::new(notice) as Box<dyn Observer>);
-    ferroute_proxy::run(&REGISTRY, args, &settings, &setup, observers.into_iter().collect(), &shutdown)
+    ferroute_proxy::run(&REGISTRY, args, &settings, &reason, &setup, observers.into_iter().collect(), &shutdown)
 }
 
 fn start_logging(settings: &Settings) {

@@ -1,6 +1,6 @@
 //! Tests with an API server as the source.
 
-use std::{collections::BTreeSet, path::Path, process::Command};
+use std::{collections::BTreeSet, os::unix::process::CommandExt, path::Path, process::Command};
 
 use ferroute_api::{
     Object,
@@ -60,6 +60,15 @@ impl Case {
         Self { proxy, server, _runtime: runtime, files, cluster, mode }
     }
 
+    /// Restarts the proxy under the name `kube-proxy`, with this mode in the configuration.
+    fn restart_as_kube_proxy(&mut self, mode: &str) {
+        let config = self.files.config_with_mode(mode);
+        connect_to(&self.server, &self.files, &config);
+        let mut command = Command::new(FERROUTE);
+        command.arg0("kube-proxy").arg("--config").arg(config);
+        self.proxy = Proxy::spawn(&self.cluster.node, &mut command);
+    }
+
     /// Starts another proxy after the previous one has exited.
     fn start_again(&mut self) {
         self.proxy = Proxy::spawn(&self.cluster.node, &mut command(&self.server, &self.files, self.mode, &[]));
@@ -101,6 +110,15 @@ impl Case {
 }
 
 fn command(server: &FakeApiServer, files: &Files, mode: Mode, arguments: &[&str]) -> Command {
+    let config = files.config(mode);
+    connect_to(server, files, &config);
+    let mut command = Command::new(FERROUTE);
+    command.arg("run").arg("--config").arg(config).args(arguments);
+    command
+}
+
+/// Adds the connection to the server to a configuration.
+fn connect_to(server: &FakeApiServer, files: &Files, config: &Path) {
     let kubeconfig = files.path("kubeconfig");
     let text = format!(
         "apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts: [{{name: c, context: {{cluster: k}}}}]\n\
@@ -108,12 +126,8 @@ fn command(server: &FakeApiServer, files: &Files, mode: Mode, arguments: &[&str]
         server.url()
     );
     std::fs::write(&kubeconfig, text).unwrap();
-    let config: &Path = &files.config(mode);
     let connection = format!("clientConnection: {{kubeconfig: {}, qps: -1}}\n", kubeconfig.display());
     std::fs::write(config, std::fs::read_to_string(config).unwrap() + &connection).unwrap();
-    let mut command = Command::new(FERROUTE);
-    command.arg("run").arg("--config").arg(config).args(arguments);
-    command
 }
 
 /// Applies the objects of a manifest to the server.
@@ -277,6 +291,15 @@ fn events_report_start_invalid_objects_and_used_node_ports() {
     let event = case.wait_event("NodePortInUse");
     assert_eq!((&event["regarding"]["kind"], &event["regarding"]["name"]), (&json!("Service"), &json!("busy")));
     assert!(event["note"].as_str().unwrap().contains("0.0.0.0:30080"), "{event}");
+}
+
+#[test]
+fn unset_mode_is_reported_under_the_name_of_kube_proxy() {
+    let mut case = Case::new(Mode::Iptables, &web(&[0]));
+    case.restart_as_kube_proxy("''");
+    let event = case.wait_event("ProxyModeUnset");
+    assert_eq!((&event["regarding"]["kind"], &event["type"]), (&json!("Node"), &json!("Warning")));
+    case.proxy.wait_log("no proxy mode is configured");
 }
 
 #[test]
