@@ -230,6 +230,15 @@ fn timeout_of_zero_keeps_the_kernels_value() {
 }
 
 #[test]
+fn versions_with_hidden_metrics_are_accepted() {
+    for version in ["", "1.35", "1.36", "1.37"] {
+        let mut config = defaults();
+        config.show_hidden_metrics_for_version = version.to_owned();
+        config.resolve().unwrap_or_else(|errors| panic!("{version:?}: {errors}"));
+    }
+}
+
+#[test]
 fn fields_without_effect_are_reported_unless_default() {
     assert_eq!(defaults().warnings(), []);
     assert_eq!(KubeProxyConfiguration::default().warnings(), []);

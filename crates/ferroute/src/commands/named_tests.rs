@@ -1,4 +1,4 @@
-//! Checks that the tests exist that `docs/reliability.md` names, and those that are left out without the iptables programs.
+//! Checks that the tests exist that `docs/reliability.md` and `docs/compat.md` name, and those that are left out without the iptables programs.
 
 use std::{collections::BTreeSet, fs, path::Path};
 
@@ -39,21 +39,24 @@ fn names_in_last_cell(row: &str) -> Vec<&str> {
 #[test]
 fn tests_named_in_the_docs_exist() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let text = fs::read_to_string(root.join("docs/reliability.md")).expect("the page");
+    let page = |name: &str| fs::read_to_string(root.join("docs").join(name)).expect("the page");
     let functions = names_after("fn ", &root.join("crates"));
-    let rows =
-        text.lines().filter(|line| line.starts_with('|') && !line.contains("---") && !line.contains("| fault |"));
-    let mut count = 0;
-    for row in rows {
-        let names = names_in_last_cell(row);
-        assert!(!names.is_empty(), "no test: {row}");
-        count += 1;
-        for name in names {
-            let exists = if name.contains('/') { root.join(name).is_file() } else { functions.contains(name) };
-            assert!(exists, "{name} does not exist: {row}");
+    let compat = page("compat.md");
+    let versions = compat.split("\n## ").find(|section| section.starts_with("Versions\n")).expect("the section");
+    for (text, header) in [(&*page("reliability.md"), "| fault |"), (versions, "| 1.36 |")] {
+        let rows = text.lines().filter(|line| line.starts_with('|') && !line.contains("---") && !line.contains(header));
+        let mut count = 0;
+        for row in rows {
+            let names = names_in_last_cell(row);
+            assert!(!names.is_empty(), "no test: {row}");
+            count += 1;
+            for name in names {
+                let exists = if name.contains('/') { root.join(name).is_file() } else { functions.contains(name) };
+                assert!(exists, "{name} does not exist: {row}");
+            }
         }
+        assert!(count > 0, "no rows below {header}");
     }
-    assert!(count > 0, "no rows");
 }
 
 /// `--skip` accepts any name, so the test of another name would run where it cannot pass.
