@@ -152,7 +152,7 @@ impl<K: Kernel> NftablesDataplane<K> {
     ) -> Result<SyncReport, Failure<K::Error>> {
         pending.planner.begin_updates(names.clone(), table);
         for name in names {
-            pending.update(name, table);
+            pending.update(name, table, &mut run);
             if self.transaction_size.is_reached(pending.transaction.len()) {
                 self.commit_pending(table, &mut pending, &mut run)?;
             }

@@ -24,4 +24,5 @@ pub use set::{Data, Element, KeyText, Limit, Set, SetData, SetKind};
 pub(crate) use text::join;
 pub use text::{family_name, netmask};
 pub use transaction::{Change, SetOrMap, TableId, Transaction};
+pub(crate) use value::KEY_FIELDS;
 pub use value::{ClassId, DataType, IfName, Key, Value, Values};

@@ -40,13 +40,15 @@ pub use sets::SetId;
 pub(crate) use shared::Written;
 
 /// Returns the whole table for a table of Services as one transaction, starting from an empty ruleset; `host` are the
-/// addresses of the host's interfaces. Printed, it is input for `nft -f`.
+/// addresses of the host's interfaces. Printed, it is input for `nft -f`. A service port that cannot be planned is left out, as in
+/// [`SyncReport::rejected`](ferroute_core::SyncReport::rejected).
 pub fn render(table: &ServiceTable, settings: &NftablesSettings, host: &[IpAddr]) -> Transaction {
     let mut planner = Planner::new(Context::new(table, settings, host));
     let mut transaction = Transaction::new(TableId { family: table.family, name: TABLE });
     planner.create_table(&mut transaction);
     for name in table.entries.keys() {
-        planner.update(name, table, &mut transaction);
+        // A service port that cannot be planned changes nothing.
+        let _ = planner.update(name, table, &mut transaction);
     }
     planner.finish_transaction(&mut transaction);
     transaction

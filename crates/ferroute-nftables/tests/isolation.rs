@@ -12,7 +12,7 @@ use std::{
 
 use common::{Host, contents, settings, table_id};
 use ferroute_core::{
-    Changes, Dataplane, DataplaneError, IpFamily, ServicePortEntry, ServicePortName, ServiceTable,
+    Changes, Dataplane, DataplaneError, IpFamily, ServicePortEntry, ServicePortName, ServiceTable, SyncReport,
     testing::{endpoint, entry, node, port_name, service_port},
 };
 use ferroute_nftables::{
@@ -117,6 +117,38 @@ fn refused_change_keeps_the_previous_elements_and_applies_all_others() {
     let previous = [(good(7).0, Some(good(7).1))].into();
     assert_eq!(dataplane.sync(&after, &Changes { previous, ..Changes::default() }).unwrap().rejected, []);
     assert_contents(dataplane.kernel().as_ref(), &after);
+    assert!(!dataplane.was_modified_externally().unwrap());
+}
+
+/// Returns a version that cannot be planned: the tracker never lists an endpoint twice.
+fn defective(number: u32) -> (ServicePortName, ServicePortEntry) {
+    let (name, mut version) = good(number);
+    version.endpoints = version.endpoints.iter().chain(version.endpoints.iter()).collect::<Vec<_>>().into();
+    (name, version)
+}
+
+#[test]
+fn service_port_that_cannot_be_planned_is_reported_and_all_others_are_applied() {
+    let mut dataplane = open(MemoryKernel::new());
+    let rejected = |report: SyncReport| report.rejected.into_iter().map(|it| it.service_port).collect::<Vec<_>>();
+    let before = table((0..50).map(|number| if number == 3 { defective(3) } else { good(number) }));
+    let report = dataplane.resync(&before).unwrap();
+    assert!(report.rejected[0].error.contains("twice"), "{:?}", report.rejected);
+    assert_eq!(rejected(report), [good(3).0]);
+    let mut accepted = table((0..50).filter(|number| *number != 3).map(good));
+    assert_contents(dataplane.kernel(), &accepted);
+    // One that had a plan keeps it.
+    let mut after = before.clone();
+    after.entries.extend([defective(7), version(20, "10.245.0.1")]);
+    let previous = [7, 20].map(|number| (good(number).0, Some(good(number).1))).into();
+    let report = dataplane.sync(&after, &Changes { previous, ..Changes::default() }).unwrap();
+    assert_eq!(rejected(report), [good(7).0]);
+    accepted.entries.extend([version(20, "10.245.0.1")]);
+    assert_contents(dataplane.kernel(), &accepted);
+    // A full sync leaves nothing of it, for which the sync loop has the last version that was accepted.
+    assert_eq!(rejected(dataplane.resync(&after).unwrap()), [good(3).0, good(7).0]);
+    accepted.entries.remove(&good(7).0);
+    assert_contents(dataplane.kernel(), &accepted);
     assert!(!dataplane.was_modified_externally().unwrap());
 }
 

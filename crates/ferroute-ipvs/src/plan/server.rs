@@ -162,7 +162,6 @@ impl RealServers {
                 SocketAddr::V6(socket) => v6.push((*socket.ip(), socket.port())),
             }
         }
-        debug_assert!(v4.is_empty() || v6.is_empty(), "bug: real servers of both IP families");
         if v6.is_empty() { Self::V4(sorted(v4)) } else { Self::V6(sorted(v6)) }
     }
 

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ferroute_core::{Heartbeat, Rejection, ServiceTable, error_chain};
+use ferroute_core::{Heartbeat, ServiceTable};
 
 use super::{
     Failure, NftablesDataplane,
@@ -127,14 +127,14 @@ impl<K: Kernel> NftablesDataplane<K> {
             // Changes that belong to no service port.
             self.commit(&pending.transaction, run)?;
         } else if let [name] = &names[..] {
-            run.report.rejected.push(Rejection { service_port: name.clone(), error: error_chain(&failure) });
+            run.reject(name, &failure);
             return Ok(());
         } else if names.is_empty() {
             return Err(failure);
         }
         pending.next();
         for half in names.chunks(names.len().div_ceil(2).max(1)) {
-            half.iter().for_each(|name| pending.update(name, table));
+            half.iter().for_each(|name| pending.update(name, table, run));
             self.commit_or_divide(table, pending, run)?;
         }
         Ok(())

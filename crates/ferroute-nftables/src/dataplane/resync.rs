@@ -43,7 +43,9 @@ impl<K: Kernel> NftablesDataplane<K> {
         let mut planner = Planner::with_lists(planner.context().clone(), std::mem::take(&mut contents.lists));
         let mut transaction = self.transaction();
         for name in table.entries.keys() {
-            planner.update(name, table, &mut transaction);
+            if let Err(error) = planner.update(name, table, &mut transaction) {
+                run.reject(name, &error);
+            }
             transaction.changes.clear();
         }
         planner.finish_transaction(&mut transaction);
@@ -73,7 +75,9 @@ impl<K: Kernel> NftablesDataplane<K> {
         transaction.push(Change::DeleteTable);
         planner.create_table(&mut transaction);
         for name in table.entries.keys() {
-            planner.update(name, table, &mut transaction);
+            if let Err(error) = planner.update(name, table, &mut transaction) {
+                run.reject(name, &error);
+            }
         }
         planner.finish_transaction(&mut transaction);
         run.report.full = true;
@@ -93,7 +97,7 @@ impl<K: Kernel> NftablesDataplane<K> {
         let (urgent, rest): (Vec<_>, Vec<_>) = table.entries.iter().partition(|(_, entry)| entry.service.is_urgent);
         self.progress.start(table.entries.len());
         let mut pending = Pending::new(planner, transaction);
-        urgent.into_iter().for_each(|(name, _)| pending.update(name, table));
+        urgent.into_iter().for_each(|(name, _)| pending.update(name, table, &mut run));
         self.commit_pending(table, &mut pending, &mut run)?;
         self.update_all(rest.into_iter().map(|(name, _)| name), table, pending, run)
     }

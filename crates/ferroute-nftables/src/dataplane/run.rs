@@ -2,10 +2,11 @@
 
 use std::{
     collections::HashMap,
+    error::Error,
     time::{Duration, Instant},
 };
 
-use ferroute_core::{ServicePortName, ServiceTable, SyncReport};
+use ferroute_core::{Rejection, ServicePortName, ServiceTable, SyncReport, error_chain};
 
 use crate::{
     model::{Change, Name, Transaction},
@@ -48,9 +49,12 @@ impl Pending {
         Self { planner, transaction, base, updates: Vec::new(), written, service_ports: 0 }
     }
 
-    /// Adds the changes of a service port.
-    pub(super) fn update(&mut self, name: &ServicePortName, table: &ServiceTable) {
-        self.updates.extend(self.planner.update(name, table, &mut self.transaction));
+    /// Adds the changes of a service port. One that cannot be planned keeps its previous elements and is reported.
+    pub(super) fn update(&mut self, name: &ServicePortName, table: &ServiceTable, run: &mut Run) {
+        match self.planner.update(name, table, &mut self.transaction) {
+            Ok(update) => self.updates.extend(update),
+            Err(error) => run.reject(name, &error),
+        }
         self.service_ports += 1;
     }
 
@@ -75,6 +79,11 @@ impl Run {
     /// Starts a sync with this number of elements in each set and this generation.
     pub(super) fn new(elements: HashMap<Name, usize>, generation: Option<u32>) -> Self {
         Self { report: SyncReport::default(), elements, expected_generation: generation, logged: Instant::now() }
+    }
+
+    /// Reports a service port whose entry cannot be applied.
+    pub(super) fn reject(&mut self, name: &ServicePortName, error: &dyn Error) {
+        self.report.rejected.push(Rejection { service_port: name.clone(), error: error_chain(error) });
     }
 
     /// Counts a committed transaction.

@@ -267,7 +267,7 @@ impl fmt::Display for Value {
 }
 
 /// The longest key of this proxy and of the programs whose tables are decoded.
-const KEY_FIELDS: usize = 5;
+pub(crate) const KEY_FIELDS: usize = 5;
 /// The longest data of this proxy's maps.
 const DATA_FIELDS: usize = 2;
 

@@ -10,14 +10,9 @@ use ferroute_core::limits;
 pub(crate) struct Capacity(u32);
 
 impl Capacity {
-    /// Returns the smallest capacity for a number of endpoints.
-    ///
-    /// # Panics
-    ///
-    /// There are none, or more than [`Capacity::MAX`].
+    /// Returns the smallest capacity for a number of endpoints, which a plan limits to [`Capacity::MAX`].
     pub(crate) fn fitting(endpoints: usize) -> Self {
-        let count = u32::try_from(endpoints).unwrap_or(u32::MAX);
-        assert!((1..=Self::MAX).contains(&count), "bug: list with {endpoints} endpoints");
+        let count = u32::try_from(endpoints).unwrap_or(Self::MAX).clamp(1, Self::MAX);
         let unit = Self::unit(count);
         Self(count.next_multiple_of(unit))
     }

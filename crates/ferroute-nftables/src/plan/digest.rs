@@ -80,7 +80,7 @@ mod tests {
         let mut transaction = Transaction::new(TableId { family: IpFamily::V4, name: TABLE });
         for table in tables {
             table.entries.keys().for_each(|name| {
-                planner.update(name, table, &mut transaction);
+                planner.update(name, table, &mut transaction).unwrap();
             });
             planner.finish_transaction(&mut transaction);
         }

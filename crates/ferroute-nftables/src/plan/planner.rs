@@ -12,7 +12,7 @@ use super::{
     fixed::{fixed_chains, fixed_elements},
     frontend_from_key,
     list::ListNumbers,
-    port_plan::{Exposure, PortPlan},
+    port_plan::{Exposure, PlanError, PortPlan},
     shared::{SharedObjects, Written, delete},
 };
 use crate::model::{ChainWithRules, Change, Comment, Element, Flowtable, Name, Set, TableId, Transaction, Value};
@@ -126,14 +126,23 @@ impl Planner {
 
     /// Writes the changes of a service port: to its entry in `table`, or its removal. Returns what [`Planner::roll_back`]
     /// needs, unless nothing can change.
+    ///
+    /// # Errors
+    /// The entry cannot be planned. The service port keeps its previous plan, if it has one.
     pub(crate) fn update(
         &mut self,
         name: &ServicePortName,
         table: &ServiceTable,
         transaction: &mut Transaction,
-    ) -> Option<Undo> {
+    ) -> Result<Option<Undo>, PlanError> {
         let old = self.ports.remove(name);
-        let new = self.plan(name, old.as_deref(), table);
+        let new = match self.plan(name, old.as_deref(), table) {
+            Ok(new) => new,
+            Err(error) => {
+                self.ports.extend(old.map(|old| (name.clone(), old)));
+                return Err(error);
+            }
+        };
         if new.is_none() && table.entries.contains_key(name) {
             self.unnumbered.insert(name.clone());
         } else if !self.unnumbered.is_empty() {
@@ -149,7 +158,7 @@ impl Planner {
             self.ports.insert(name.clone(), new);
         }
         // If another service port has taken all frontends that this one loses, it changes again once that is rolled back.
-        (is_changed || self.losers.contains(name)).then(|| Undo { name: name.clone(), old, losers })
+        Ok((is_changed || self.losers.contains(name)).then(|| Undo { name: name.clone(), old, losers }))
     }
 
     /// Removes the frontends of a new plan from the service ports that lose them, after their elements were replaced.
@@ -246,29 +255,36 @@ impl Planner {
         }
     }
 
-    fn plan(&mut self, name: &ServicePortName, old: Option<&PortPlan>, table: &ServiceTable) -> Option<Box<PortPlan>> {
-        let entry = table.entries.get(name)?;
+    /// Plans a service port; `None` if it has no entry, or if no number is left for it.
+    fn plan(
+        &mut self,
+        name: &ServicePortName,
+        old: Option<&PortPlan>,
+        table: &ServiceTable,
+    ) -> Result<Option<Box<PortPlan>>, PlanError> {
+        let Some(entry) = table.entries.get(name) else { return Ok(None) };
         let forwarding = forwarding(table, name, entry, &self.context.settings, &ModeTraits::NFTABLES);
         let exposure = Exposure::new(name, &entry.service, &self.context, old.map(|old| &old.exposure));
         let number = match old {
-            Some(old) => old.number,
+            Some(old) => Some(old.number),
             None => {
                 let frontends = exposure.frontends.iter().map(|plan| plan.frontend);
-                self.numbers.choose(self.existing.number_of(frontends))?
+                self.numbers.choose(self.existing.number_of(frontends))
             }
         };
+        let Some(number) = number else { return Ok(None) };
         let protocol = name.protocol;
         let mut plan = PortPlan::new(number, exposure, self.context.settings.family, &forwarding, |list| match old {
             Some(old) => old.list(list).iter().map(Some).collect(),
             None => self.existing.endpoints_of(number.list(list), protocol),
-        });
+        })?;
         if plan.affinity().is_some() {
             plan.assign_slots(|list| match old {
                 Some(old) => old.slots(list).into_iter().flatten().collect(),
                 None => self.existing.slots_of(number.list(list), protocol),
-            });
+            })?;
         }
-        Some(Box::new(plan))
+        Ok(Some(Box::new(plan)))
     }
 
     /// Writes the changes that depend on all updates of a transaction. To be called once, at its end.

@@ -1,5 +1,5 @@
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashSet},
     net::{IpAddr, SocketAddr},
     sync::Arc,
 };
@@ -16,10 +16,26 @@ use super::{
     capacity::Capacity,
     existing::Positions,
     kind::{Class, Kind, Refused, Selection},
-    slots::Slots,
+    slots::{MAX_SLOTS, Slots},
     socket_list::{SocketList, arrange},
 };
 use crate::model::ClassId;
+
+/// Why a service port cannot be planned. The tracker makes no such entries, so it is a defect.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum PlanError {
+    /// An endpoint is in a list twice.
+    #[error("an endpoint is listed twice")]
+    RepeatedEndpoint,
+    /// A list is too long.
+    #[error("a list has {positions} positions (want at most {max})")]
+    TooManyEndpoints {
+        /// Its length.
+        positions: usize,
+        /// The maximum.
+        max: usize,
+    },
+}
 
 /// The plan of a service port: all that is needed to compute the changes to another plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -98,24 +114,26 @@ impl PortPlan {
         family: IpFamily,
         forwarding: &PortForwarding<'_>,
         old: impl Fn(List) -> Positions<SocketAddr>,
-    ) -> Self {
+    ) -> Result<Self, PlanError> {
         // The tracker keeps them; tables may also come from elsewhere.
         let max_endpoints = limits::max_endpoints(forwarding.service.affinity.is_some(), 1);
         let list = |list: List| {
             let endpoints = forwarding.list(list.policy()).unwrap_or_default().iter().take(max_endpoints);
             let desired: Vec<SocketAddr> = endpoints.map(Endpoint::socket).collect();
-            SocketList::new(family, arrange(&old(list), &desired).into_iter())
+            let positions = arrange(&old(list), &desired).ok_or(PlanError::RepeatedEndpoint)?;
+            check_length(positions.len(), Capacity::MAX as usize)?;
+            Ok(SocketList::new(family, positions.into_iter()))
         };
         let on_node =
             forwarding.endpoints.reachable.iter().filter(|endpoint| endpoint.local).map(|endpoint| endpoint.socket());
-        let extra = Extra { local: list(List::Local), on_node: SocketList::new(family, on_node), slots: None };
-        Self {
+        let extra = Extra { local: list(List::Local)?, on_node: SocketList::new(family, on_node), slots: None };
+        Ok(Self {
             number,
-            cluster: list(List::Cluster),
+            cluster: list(List::Cluster)?,
             extra: (extra != Extra::default()).then(|| Box::new(extra)),
             refused: List::ALL.map(|list| refused(forwarding, list)),
             exposure,
-        }
+        })
     }
 
     /// Returns this plan with other frontends of the service port.
@@ -124,9 +142,17 @@ impl PortPlan {
     }
 
     /// Assigns slots to the endpoints. `previous` returns the slots that endpoints had.
-    pub(super) fn assign_slots(&mut self, previous: impl Fn(List) -> Vec<(SocketAddr, ClassId)>) {
+    pub(super) fn assign_slots(
+        &mut self,
+        previous: impl Fn(List) -> Vec<(SocketAddr, ClassId)>,
+    ) -> Result<(), PlanError> {
+        let max = usize::from(MAX_SLOTS);
+        for list in List::ALL.map(|list| self.list(list)).into_iter().filter(|list| list.len() > max) {
+            check_length(list.iter().collect::<HashSet<_>>().len(), max)?;
+        }
         let slots = List::ALL.map(|list| Slots::new(self.list(list), &previous(list)));
         self.extra.get_or_insert_default().slots = Some(slots);
+        Ok(())
     }
 
     /// Returns the endpoints of a list with their slots, in the list's order; `None` without session affinity.
@@ -237,6 +263,10 @@ impl PartialEq for Exposure {
 }
 
 impl Eq for Exposure {}
+
+fn check_length(positions: usize, max: usize) -> Result<(), PlanError> {
+    if positions > max { Err(PlanError::TooManyEndpoints { positions, max }) } else { Ok(()) }
+}
 
 /// Returns what is done with the traffic of a list while it is empty. That is the same for all clients whose route it is.
 fn refused(forwarding: &PortForwarding<'_>, list: List) -> Refused {

@@ -66,10 +66,12 @@ impl SocketList {
 
 /// Arranges `desired` in an order that differs from `old` in as few positions as possible: endpoints in both keep their
 /// position, and new endpoints, then those from the end of the list, take the positions of removed ones. `None` in
-/// `old` is a free position.
-pub(super) fn arrange(old: &[Option<SocketAddr>], desired: &[SocketAddr]) -> Vec<SocketAddr> {
+/// `old` is a free position. Returns `None` if an endpoint is in `desired` twice.
+pub(super) fn arrange(old: &[Option<SocketAddr>], desired: &[SocketAddr]) -> Option<Vec<SocketAddr>> {
     if old.is_empty() {
-        return desired.to_vec();
+        // They are sorted.
+        let has_repeated = desired.windows(2).any(|pair| pair[0] == pair[1]);
+        return (!has_repeated).then(|| desired.to_vec());
     }
     let set: HashSet<SocketAddr> = desired.iter().copied().collect();
     let mut kept: HashSet<SocketAddr> = HashSet::with_capacity(desired.len());
@@ -80,10 +82,7 @@ pub(super) fn arrange(old: &[Option<SocketAddr>], desired: &[SocketAddr]) -> Vec
         *position = position.filter(|socket| set.contains(socket) && kept.insert(*socket));
     }
     let mut rest = desired.iter().copied().filter(|socket| !kept.contains(socket));
-    positions
-        .into_iter()
-        .map(|position| position.or_else(|| rest.next()).expect("bug: fewer endpoints than positions"))
-        .collect()
+    positions.into_iter().map(|position| position.or_else(|| rest.next())).collect()
 }
 
 #[cfg(test)]
@@ -96,7 +95,7 @@ mod tests {
 
     fn arranged(old: &[u16], desired: &[u16]) -> Vec<u16> {
         let old: Vec<Option<SocketAddr>> = sockets(old).into_iter().map(Some).collect();
-        arrange(&old, &sockets(desired)).iter().map(SocketAddr::port).collect()
+        arrange(&old, &sockets(desired)).unwrap().iter().map(SocketAddr::port).collect()
     }
 
     #[test]
@@ -115,5 +114,11 @@ mod tests {
     #[test]
     fn duplicate_endpoints_are_removed() {
         assert_eq!(arranged(&[1, 1, 2], &[1, 2, 3]), [1, 3, 2]);
+    }
+
+    #[test]
+    fn repeated_endpoint_cannot_be_arranged() {
+        assert_eq!(arrange(&[Some(sockets(&[1])[0])], &sockets(&[1, 2, 1])), None);
+        assert_eq!(arrange(&[], &sockets(&[1, 1, 2])), None);
     }
 }

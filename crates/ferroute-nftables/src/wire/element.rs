@@ -6,10 +6,12 @@ use ipnet::IpNet;
 
 use super::{constants::*, object::COUNTER, userdata};
 use crate::kernel::{Counter, OnElement};
-use crate::model::{ClassId, Data, DataType, Element, IfName, Key, Set, SetData, SetKind, Value, Values, Verdict};
+use crate::model::{
+    ClassId, Data, DataType, Element, IfName, KEY_FIELDS, Key, Set, SetData, SetKind, Value, Values, Verdict,
+};
 
-/// The encoding of a key or of data.
-type Bytes = ArrayVec<u8, 64>;
+/// The encoding of a key or of data: as long as the longest key. The kernel refuses an element with more than 64 bytes.
+type Bytes = ArrayVec<u8, { KEY_FIELDS * 16 }>;
 
 /// Writes an element into a list. A deletion needs only its key.
 pub(super) fn put(list: &mut Writer<'_>, item: &Element, with_content: bool) {
@@ -173,23 +175,19 @@ pub(super) fn value_of<'a>(nest: &Attribute<'a>) -> Result<Option<&'a [u8]>, Mal
     Ok(nest.nested().first(NFTA_DATA_VALUE)?.map(|attribute| attribute.payload))
 }
 
-/// Encodes values as the kernel has them in registers. In a concatenation each starts at a register.
+/// Encodes values as the kernel has them in registers, a range as its first value. In a concatenation each starts at a register.
 pub(super) fn bytes(values: impl ExactSizeIterator<Item = Value>) -> Bytes {
     let several = values.len() > 1;
     let mut bytes = Bytes::new();
     for value in values {
-        let full = "bug: key exceeds 64 bytes";
         match value {
-            Value::Address(IpAddr::V4(address)) => bytes.try_extend_from_slice(&address.octets()).expect(full),
-            Value::Address(IpAddr::V6(address)) => bytes.try_extend_from_slice(&address.octets()).expect(full),
-            Value::Network(_) | Value::PortRange(..) | Value::IfNamePrefix(_) => {
-                unreachable!("bug: ranges are encoded as their first and last value")
-            }
-            Value::Integer(number) => bytes.try_extend_from_slice(&number.to_ne_bytes()).expect(full),
-            Value::IfName(name) => bytes.try_extend_from_slice(&name.bytes()).expect(full),
+            Value::Address(IpAddr::V4(address)) => bytes.extend(address.octets()),
+            Value::Address(IpAddr::V6(address)) => bytes.extend(address.octets()),
+            Value::Network(net) => bytes.extend(self::bytes([Value::Address(net.network())].into_iter())),
+            Value::PortRange(port, _) | Value::Port(port) => bytes.extend(port.to_be_bytes()),
+            Value::Integer(number) | Value::ClassId(ClassId(number)) => bytes.extend(number.to_ne_bytes()),
+            Value::IfName(name) | Value::IfNamePrefix(name) => bytes.extend(name.bytes()),
             Value::Protocol(number) => bytes.push(number),
-            Value::Port(port) => bytes.try_extend_from_slice(&port.to_be_bytes()).expect(full),
-            Value::ClassId(ClassId(number)) => bytes.try_extend_from_slice(&number.to_ne_bytes()).expect(full),
         }
         while several && bytes.len() % 4 != 0 {
             bytes.push(0);

@@ -322,12 +322,11 @@ impl Expressions<'_, '_> {
     }
 
     fn load_payload(&mut self, base: u32, offset: u32, length: usize, to: Register) {
-        let length = u32::try_from(length).expect("bug: addresses have at most 16 bytes");
         self.expression("payload", |data| {
             data.put_u32_be(NFTA_PAYLOAD_DREG, to.number());
             data.put_u32_be(NFTA_PAYLOAD_BASE, base);
             data.put_u32_be(NFTA_PAYLOAD_OFFSET, offset);
-            data.put_u32_be(NFTA_PAYLOAD_LEN, length);
+            data.put_u32_be(NFTA_PAYLOAD_LEN, length as u32);
         });
     }
 
@@ -353,11 +352,10 @@ impl Expressions<'_, '_> {
     }
 
     fn bitwise(&mut self, register: Register, mask: &[u8], xor: &[u8]) {
-        let length = u32::try_from(mask.len()).expect("bug: addresses have at most 16 bytes");
         self.expression("bitwise", |data| {
             data.put_u32_be(NFTA_BITWISE_SREG, register.number());
             data.put_u32_be(NFTA_BITWISE_DREG, register.number());
-            data.put_u32_be(NFTA_BITWISE_LEN, length);
+            data.put_u32_be(NFTA_BITWISE_LEN, mask.len() as u32);
             data.nest(NFTA_BITWISE_MASK).put_bytes(NFTA_DATA_VALUE, mask);
             data.nest(NFTA_BITWISE_XOR).put_bytes(NFTA_DATA_VALUE, xor);
         });

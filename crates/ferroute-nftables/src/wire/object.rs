@@ -255,7 +255,7 @@ fn request(kind: u8, family: u8) -> Request {
 }
 
 fn length(types: &[DataType]) -> u32 {
-    u32::try_from(crate::model::length(types)).expect("bug: keys have at most 64 bytes")
+    crate::model::length(types) as u32
 }
 
 /// Returns `nft`'s number of a type (`enum datatypes` in its `include/datatype.h`).

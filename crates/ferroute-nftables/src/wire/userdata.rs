@@ -83,9 +83,10 @@ fn find(mut userdata: &[u8], entry_type: u8) -> Option<&[u8]> {
     None
 }
 
+/// Returns an entry. Comments and the expressions of a type are shorter than the maximum of 255 bytes.
 fn entry(kind: u8, value: &[u8]) -> impl Iterator<Item = u8> {
-    let length = u8::try_from(value.len()).expect("bug: more than 255 bytes of userdata");
-    [kind, length].into_iter().chain(value.iter().copied())
+    let length = u8::try_from(value.len()).unwrap_or(u8::MAX);
+    [kind, length].into_iter().chain(value.iter().copied().take(length.into()))
 }
 
 fn text(comment: &Comment) -> Vec<u8> {

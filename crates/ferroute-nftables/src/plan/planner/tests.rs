@@ -26,15 +26,15 @@ fn service_port_without_a_number_is_reported_until_it_has_one() {
     }
     planner.numbers.release(ListNumber::from_class_id(crate::model::ClassId::new(1, 1)).unwrap().0);
     for name in [&first, &second] {
-        planner.update(name, &services, &mut transaction);
+        planner.update(name, &services, &mut transaction).unwrap();
     }
     assert_eq!(planner.unnumbered(), &BTreeSet::from([second.clone()]));
     let removed = services.entries.remove(&first);
     assert!(removed.is_some());
-    planner.update(&first, &services, &mut transaction);
+    planner.update(&first, &services, &mut transaction).unwrap();
     let entry = services.entries.get_mut(&second).unwrap();
     entry.service = Arc::new(service_port("10.96.0.3:80"));
-    planner.update(&second, &services, &mut transaction);
+    planner.update(&second, &services, &mut transaction).unwrap();
     assert!(planner.unnumbered().is_empty());
     assert!(planner.service_ports().any(|name| *name == second));
 }
