@@ -18,6 +18,35 @@ pub const LEADER: &str = "control-plane.alpha.kubernetes.io/leader";
 /// Annotation of an EndpointSlice: the time of the Pod or Service change that caused its last update, in RFC 3339.
 pub const LAST_CHANGE_TRIGGER_TIME: &str = "endpoints.kubernetes.io/last-change-trigger-time";
 
+/// Annotation of a Service: the method that chooses the endpoint of a new connection.
+pub const LOAD_BALANCING: &str = "ferroute.io/load-balancing";
+
+/// Annotation of a Service: the size of the table of methods that hash.
+pub const HASH_TABLE_SIZE: &str = "ferroute.io/hash-table-size";
+
+/// Cilium's annotation for [`LOAD_BALANCING`]: `random` or `maglev`.
+pub const CILIUM_ALGORITHM: &str = "service.cilium.io/lb-algorithm";
+
+/// kube-router's annotation for [`LOAD_BALANCING`]: a scheduler of the kernel's ipvs.
+pub const KUBE_ROUTER_SCHEDULER: &str = "kube-router.io/service.scheduler";
+
+/// Annotation of an EndpointSlice: the weight of all its endpoints, or of single ones, `1 10.0.0.1=7 10.0.0.2=0`.
+pub const WEIGHT: &str = "ferroute.io/weight";
+
+/// Cilium's annotation for [`WEIGHT`]: the weight of all endpoints of the slice.
+pub const CILIUM_WEIGHT: &str = "service.cilium.io/weight";
+
+/// The annotations of Services and EndpointSlices that are read. Others are dropped when an object is received.
+pub const ANNOTATIONS: [&str; 7] = [
+    LAST_CHANGE_TRIGGER_TIME,
+    LOAD_BALANCING,
+    HASH_TABLE_SIZE,
+    CILIUM_ALGORITHM,
+    KUBE_ROUTER_SCHEDULER,
+    WEIGHT,
+    CILIUM_WEIGHT,
+];
+
 /// Label of a Node: its zone, which is compared with the zones in topology hints.
 pub const ZONE: &str = "topology.kubernetes.io/zone";
 

@@ -22,6 +22,8 @@ pub enum Eligibility {
     HintedOtherNode,
     /// Not eligible: hinted for other zones.
     HintedOtherZone,
+    /// Not eligible: its weight is 0.
+    Drained,
 }
 
 impl Eligibility {
@@ -55,12 +57,18 @@ impl<'a> Selection<'a> {
     /// Returns the selection of ready endpoints within the scope or, if there are none, of those that are serving while
     /// terminating.
     pub(crate) fn new(endpoints: &[Endpoint], scope: Scope<'a>) -> Self {
-        Self { scope, any_ready: endpoints.iter().any(|endpoint| endpoint.ready && scope.excludes(endpoint).is_none()) }
+        Self {
+            scope,
+            any_ready: endpoints.iter().any(|endpoint| endpoint.accepts() && scope.excludes(endpoint).is_none()),
+        }
     }
 
-    /// Returns the eligibility of an endpoint. If several reasons exclude it, conditions come first, then the node, then
+    /// Returns the eligibility of an endpoint. If several reasons exclude it, its weight comes first, then conditions, then the node, then
     /// hints, because hints apply to ready endpoints only.
     pub(crate) fn eligibility(&self, endpoint: &Endpoint) -> Eligibility {
+        if endpoint.weight == 0 {
+            return Eligibility::Drained;
+        }
         let eligible = match (endpoint.ready, endpoint.is_serving_terminating()) {
             (true, _) => Eligibility::Ready,
             (false, true) => Eligibility::ServingTerminating,

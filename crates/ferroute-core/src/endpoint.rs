@@ -30,17 +30,27 @@ pub struct Endpoint {
     pub local: bool,
     /// Topology hints, shared between endpoints with the same hints.
     pub hints: Option<Arc<Hints>>,
+    /// Its share of the connections, compared with the weights of the others; 0 for no new connections.
+    pub weight: u16,
 }
 
 impl Endpoint {
+    /// The weight of an endpoint whose slice states none.
+    pub const DEFAULT_WEIGHT: u16 = 1;
+
     /// Returns the address and port.
     pub fn socket(&self) -> SocketAddr {
         SocketAddr::new(self.address, self.port)
     }
 
+    /// Reports whether the endpoint is ready and may get connections.
+    pub fn accepts(&self) -> bool {
+        self.ready && self.weight > 0
+    }
+
     /// Reports whether the endpoint serves while terminating: the fallback if no endpoint is ready.
     pub fn is_serving_terminating(&self) -> bool {
-        self.serving && self.terminating
+        self.serving && self.terminating && self.weight > 0
     }
 
     /// Reports whether there is a hint for the zone.

@@ -54,7 +54,7 @@ impl ServiceTable {
             sets.reachable.clone_from(&sets.cluster);
             return sets;
         };
-        let is_usable = |endpoint: &Endpoint| endpoint.ready || endpoint.is_serving_terminating();
+        let is_usable = |endpoint: &Endpoint| endpoint.accepts() || endpoint.is_serving_terminating();
         sets.has_any_endpoints |= endpoints.iter().any(is_usable);
         sets.local = local.select(&endpoints);
         let is_reachable = |endpoint: &Endpoint| {
@@ -91,7 +91,7 @@ impl ServiceTable {
 /// Hints apply only if every ready endpoint has one and at least one is for this node or zone. Otherwise they are out of
 /// date, and following them could overload few endpoints or reach none.
 fn topology<'a>(endpoints: &[Endpoint], node: &'a NodeView) -> Scope<'a> {
-    let ready = || endpoints.iter().filter(|endpoint| endpoint.ready);
+    let ready = || endpoints.iter().filter(|endpoint| endpoint.accepts());
     let all_have = |has: fn(&Hints) -> bool| ready().all(|e| e.hints.as_ref().is_some_and(|hints| has(hints)));
     if all_have(|hints| !hints.nodes.is_empty()) && ready().any(|endpoint| endpoint.is_hinted_for_node(&node.name)) {
         return Scope::HintedNode(&node.name);

@@ -7,7 +7,7 @@ use std::{
 
 use crate::Endpoint;
 
-/// The endpoints of a service port. Without hints, which is usual, an IPv4 endpoint takes 8 bytes, and an IPv6 endpoint 20.
+/// The endpoints of a service port. Without hints and weights, which is usual, an IPv4 endpoint takes 8 bytes, and an IPv6 endpoint 20.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Endpoints(Stored);
 
@@ -16,11 +16,11 @@ pub struct Endpoints(Stored);
 enum Stored {
     V4(Box<[Plain<Ipv4Addr>]>),
     V6(Box<[Plain<Ipv6Addr>]>),
-    /// Some have hints.
-    Hinted(Box<[Endpoint]>),
+    /// Some have hints or weights.
+    Other(Box<[Endpoint]>),
 }
 
-/// An endpoint without hints.
+/// An endpoint without hints and with the default weight.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Plain<A> {
     address: A,
@@ -38,7 +38,7 @@ impl Endpoints {
         match &self.0 {
             Stored::V4(endpoints) => endpoints.len(),
             Stored::V6(endpoints) => endpoints.len(),
-            Stored::Hinted(endpoints) => endpoints.len(),
+            Stored::Other(endpoints) => endpoints.len(),
         }
     }
 
@@ -52,7 +52,7 @@ impl Endpoints {
         match &self.0 {
             Stored::V4(endpoints) => endpoints.get(i).map(|endpoint| endpoint.to_endpoint()),
             Stored::V6(endpoints) => endpoints.get(i).map(|endpoint| endpoint.to_endpoint()),
-            Stored::Hinted(endpoints) => endpoints.get(i).cloned(),
+            Stored::Other(endpoints) => endpoints.get(i).cloned(),
         }
     }
 
@@ -83,7 +83,7 @@ impl From<Vec<Endpoint>> for Endpoints {
         }
         Self(match endpoints.iter().map(v6).collect() {
             Some(all) => Stored::V6(all),
-            None => Stored::Hinted(endpoints.into()),
+            None => Stored::Other(endpoints.into()),
         })
     }
 }
@@ -107,16 +107,26 @@ impl fmt::Debug for Endpoints {
 }
 
 impl<A: Copy + Into<IpAddr>> Plain<A> {
-    /// Returns `None` for an endpoint with hints.
+    /// Returns `None` for an endpoint with hints or another weight.
     fn new(address: A, endpoint: &Endpoint) -> Option<Self> {
-        let Endpoint { address: _, port, ready, serving, terminating, local, ref hints } = *endpoint;
+        let Endpoint { address: _, port, ready, serving, terminating, local, ref hints, weight } = *endpoint;
         let conditions = Conditions::new([ready, serving, terminating, local]);
-        hints.is_none().then_some(Self { address, port, conditions })
+        let is_plain = hints.is_none() && weight == Endpoint::DEFAULT_WEIGHT;
+        is_plain.then_some(Self { address, port, conditions })
     }
 
     fn to_endpoint(self) -> Endpoint {
         let [ready, serving, terminating, local] = self.conditions.get();
-        Endpoint { address: self.address.into(), port: self.port, ready, serving, terminating, local, hints: None }
+        Endpoint {
+            address: self.address.into(),
+            port: self.port,
+            ready,
+            serving,
+            terminating,
+            local,
+            hints: None,
+            weight: Endpoint::DEFAULT_WEIGHT,
+        }
     }
 }
 
@@ -144,7 +154,9 @@ mod tests {
         let v4 = || vec![endpoint("10.244.0.2:80"), endpoint("10.244.0.1:81")];
         let v6 = || vec![endpoint("[fd00::2]:80")];
         let hinted = Endpoint { hints: Some(Arc::new(Hints::default())), ..endpoint("10.244.0.2:80") };
-        for expected in [v4(), v6(), [v4(), v6()].concat(), vec![endpoint("10.244.0.3:80"), hinted], vec![]] {
+        let weighted = Endpoint { weight: 7, ..endpoint("10.244.0.4:80") };
+        let others = vec![endpoint("10.244.0.3:80"), hinted, weighted];
+        for expected in [v4(), v6(), [v4(), v6()].concat(), others, vec![]] {
             let stored: Endpoints = expected.iter().cloned().collect();
             assert_eq!(stored.iter().collect::<Vec<_>>(), expected);
             assert_eq!((stored.len(), stored.is_empty()), (expected.len(), expected.is_empty()));

@@ -13,7 +13,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use crate::{
-    Endpoint, EndpointSets, FamilySettings, Frontend, FrontendKind, ModeTraits, Protocol, ServicePort,
+    Endpoint, EndpointSets, FamilySettings, Frontend, FrontendKind, Method, ModeTraits, Protocol, ServicePort,
     ServicePortEntry, ServicePortName, ServiceTable, TrafficPolicy,
     mode_traits::{Sources, WithoutLocalEndpoints},
 };
@@ -213,6 +213,11 @@ impl<'a> PortForwarding<'a> {
             WithoutLocalEndpoints::UseCluster if self.endpoints.local.is_empty() => TrafficPolicy::Cluster,
             WithoutLocalEndpoints::UseCluster | WithoutLocalEndpoints::Drop => policy,
         }
+    }
+
+    /// Returns the method that chooses endpoints, if it is not the mode's own.
+    pub fn method(&self) -> Option<Method> {
+        self.service.balancing.method.filter(|method| self.traits.methods.contains(method))
     }
 
     /// Returns the routes of a kind of frontend.

@@ -40,6 +40,7 @@
 //! ```
 
 mod backoff;
+mod balancing;
 mod claim;
 mod dataplane;
 mod digest;
@@ -76,6 +77,7 @@ mod token_bucket;
 pub mod tracker;
 
 pub use backoff::Backoff;
+pub use balancing::{Balancing, Method, TableSize};
 pub use claim::{Claim, CreationTime, LostFrontend, LostFrontends};
 pub use dataplane::{Dataplane, DataplaneError, Rejection, SyncReport, TableReport};
 pub use digest::{InvalidDigest, RulesDigest};

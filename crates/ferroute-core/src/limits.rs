@@ -6,6 +6,8 @@
 //! at most about as much as a large cluster. What exceeds a limit is not used; it is reported for the Service, and
 //! no other Service is affected.
 
+use crate::{Method, ServicePort};
+
 /// Maximum number of addresses times ports of a Service, for each IP family. The first addresses are served: those of load
 /// balancers, then external IPs. Cluster IP and node port of each port are served in any case.
 ///
@@ -29,9 +31,18 @@ pub const MAX_STICKY_ENDPOINTS: usize = 4_095;
 /// Maximum number of endpoints times ports of a Service, for each IP family.
 pub const MAX_SERVICE_ENDPOINTS: usize = 262_144;
 
-/// Returns how many endpoints a port may have of a Service with this number of ports.
-pub fn max_endpoints(affinity: bool, ports: usize) -> usize {
-    let max = if affinity { MAX_STICKY_ENDPOINTS } else { MAX_ENDPOINTS };
+/// Maximum number of endpoints of a service port whose method is not random; those that are ready come first.
+///
+/// In nftables mode, the time to fill a hash table is proportional to its size and to the number of endpoints.
+pub const MAX_BALANCED_ENDPOINTS: usize = 2_048;
+
+/// Returns how many endpoints a service port may have of a Service with this number of ports.
+pub fn max_endpoints(service: &ServicePort, ports: usize) -> usize {
+    let max = match service.balancing.method {
+        Some(method) if method != Method::Random => MAX_BALANCED_ENDPOINTS,
+        _ if service.affinity.is_some() => MAX_STICKY_ENDPOINTS,
+        _ => MAX_ENDPOINTS,
+    };
     // A Service has at least one port; each may have an endpoint.
     max.min(MAX_SERVICE_ENDPOINTS / ports.max(1)).max(1)
 }

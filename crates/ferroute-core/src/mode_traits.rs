@@ -1,6 +1,6 @@
 //! How the proxy modes differ from each other in what they do with connections: one field per difference, one constant per mode.
 
-use crate::{Client, Protocol};
+use crate::{Balancing, Client, Method, Protocol};
 
 /// What a proxy mode does differently from others. [`forwarding`](crate::PortForwarding) applies the traits, planners encode the
 /// result, and the commands compare them.
@@ -36,6 +36,10 @@ pub struct ModeTraits {
     pub binds_service_addresses: bool,
     /// Rules accept traffic of Services that a firewall in the iptables tables would drop.
     pub accepts_in_firewalls: bool,
+    /// The methods that can choose endpoints. A Service that requests another one gets the mode's own.
+    pub methods: &'static [Method],
+    /// Endpoints get connections in proportion to their weights.
+    pub weights: bool,
 }
 
 /// What happens to connections with policy Local where this node has no usable endpoint and others have.
@@ -91,6 +95,11 @@ impl Unserved {
 }
 
 impl ModeTraits {
+    /// Returns the requested method if the mode does not support it.
+    pub fn unsupported_method(&self, balancing: &Balancing) -> Option<Method> {
+        balancing.method.filter(|method| !self.methods.contains(method))
+    }
+
     /// kube-proxy's iptables mode.
     pub const IPTABLES: Self = Self {
         without_local_endpoints: WithoutLocalEndpoints::Drop,
@@ -107,6 +116,8 @@ impl ModeTraits {
         localhost_node_ports: true,
         binds_service_addresses: false,
         accepts_in_firewalls: true,
+        methods: &[Method::Random],
+        weights: false,
     };
 
     /// nftables mode.
@@ -119,6 +130,8 @@ impl ModeTraits {
         unassigned_addresses: Unserved::Dropped,
         refuses_node_ports_at_all_addresses: false,
         accepts_in_firewalls: false,
+        methods: &[Method::Random, Method::RoundRobin, Method::SourceHash, Method::SourcePortHash],
+        weights: true,
         ..Self::IPTABLES
     };
 
@@ -135,12 +148,17 @@ impl ModeTraits {
         refuses_node_ports_at_all_addresses: false,
         localhost_node_ports: false,
         binds_service_addresses: true,
+        methods: &[],
         ..Self::IPTABLES
     };
 
     /// The historical userspace mode.
-    pub const USERSPACE: Self =
-        Self { sources: Sources::Node, protocols: &[Protocol::Tcp, Protocol::Udp], ..Self::IPTABLES };
+    pub const USERSPACE: Self = Self {
+        sources: Sources::Node,
+        protocols: &[Protocol::Tcp, Protocol::Udp],
+        methods: &[Method::RoundRobin],
+        ..Self::IPTABLES
+    };
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 //! never passed through one, and rules are built from these values as text.
 
 mod address;
+mod balancing;
 mod metadata;
 mod name;
 mod node;

@@ -343,7 +343,7 @@ impl Tracker {
         let ports = state.ports.as_ref().map_or(&[][..], |ports| &ports[family.index()]);
         for port in ports {
             let name = ServicePortName { service: service.clone(), port: port.name.clone(), protocol: port.protocol };
-            let limit = limits::max_endpoints(port.port.affinity.is_some(), ports.len());
+            let limit = limits::max_endpoints(&port.port, ports.len());
             let (endpoints, excess) = state.slices.endpoints(family, &name, limit);
             if excess > 0 {
                 all_excess.insert(name.clone(), excess);

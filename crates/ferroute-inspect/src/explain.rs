@@ -21,8 +21,9 @@ use ferroute_core::{ModeTraits, ProxySettings, Tracker};
 use ferroute_core::ServiceTable;
 
 pub use explanation::{
-    Answer, Clients, ConnectionCount, EndpointState, ExplainedEndpoint, ExplainedFrontend, ExplainedPort, Explanation,
-    FrontendOwner, Handling, KernelState, Outcome, Policies, Reason, ServiceRule, Source, UnusedSlice, Usage,
+    Answer, Clients, ConnectionCount, EndpointState, ExplainedBalancing, ExplainedEndpoint, ExplainedFrontend,
+    ExplainedPort, Explanation, FrontendOwner, Handling, KernelState, Outcome, Policies, Reason, ServiceRule, Source,
+    UnusedSlice, Usage,
 };
 pub use host::{explain_object, explain_on_host};
 pub use print::write_explanation_into;

@@ -18,7 +18,9 @@ pub use ferroute_core::InterfacePattern;
 pub use flowtable::Flowtable;
 pub(crate) use name::Printable;
 pub use name::{Comment, Name};
-pub use rule::{CmpOp, Expression, Field, Foreign, Match, Opaque, Outcome, Property, RejectWith, Rule, Statement};
+pub use rule::{
+    CmpOp, Expression, Field, Foreign, HashInput, Match, Opaque, Outcome, Property, RejectWith, Rule, Statement,
+};
 pub(crate) use set::length;
 pub use set::{Data, Element, KeyText, Limit, Set, SetData, SetKind};
 pub(crate) use text::join;

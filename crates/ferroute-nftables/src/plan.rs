@@ -7,6 +7,7 @@
 //! ```
 
 mod capacity;
+mod choice;
 mod context;
 mod digest;
 mod elements;
@@ -21,6 +22,7 @@ mod sets;
 mod shared;
 mod slots;
 mod socket_list;
+mod spread;
 
 use std::net::IpAddr;
 

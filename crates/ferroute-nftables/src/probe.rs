@@ -7,8 +7,8 @@ use std::{
 };
 
 use ferroute_core::{
-    Affinity, CreationTime, Endpoint, IpFamily, NamespacedName, NodeView, Protocol, ServicePort, ServicePortEntry,
-    ServicePortName, ServiceTable, TrafficPolicy,
+    Affinity, Balancing, CreationTime, Endpoint, IpFamily, NamespacedName, NodeView, Protocol, ServicePort,
+    ServicePortEntry, ServicePortName, ServiceTable, TrafficPolicy,
 };
 use ipnet::IpNet;
 
@@ -138,11 +138,20 @@ fn sample(family: IpFamily) -> ServiceTable {
         affinity: Some(Affinity { timeout_seconds: 1 }),
         internal_policy: TrafficPolicy::Cluster,
         external_policy: TrafficPolicy::Local,
+        balancing: Balancing::default(),
         created: CreationTime::UNKNOWN,
         is_urgent: false,
     };
-    let endpoint =
-        Endpoint { address, port: 80, ready: true, serving: true, terminating: false, local: true, hints: None };
+    let endpoint = Endpoint {
+        address,
+        port: 80,
+        ready: true,
+        serving: true,
+        terminating: false,
+        local: true,
+        hints: None,
+        weight: Endpoint::DEFAULT_WEIGHT,
+    };
     let name = ServicePortName {
         service: NamespacedName::new("probe", "probe"),
         port: Arc::from(""),

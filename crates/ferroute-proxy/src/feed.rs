@@ -19,6 +19,7 @@ use ferroute_core::{
     },
     tracker::TrackerEvent,
 };
+use ferroute_modes::REGISTRY;
 use ferroute_source::{Event, Problem, Resource};
 use ipnet::IpNet;
 
@@ -103,6 +104,7 @@ impl<'a> Feed<'a> {
                 match self.valid(TrackerEvent::from_service(&service))? {
                     TrackerEvent::ServiceApplied(mut view) => {
                         view.ignored = view.ignored.into_iter().chain(disabled).collect();
+                        view.ignore_unsupported(REGISTRY.active(self.resolved.mode).traits());
                         self.report_ignored(SERVICE, &view.name, &view.ignored);
                         Some(Change::Desired(TrackerEvent::ServiceApplied(view), origin(&service.metadata)))
                     }
@@ -114,7 +116,8 @@ impl<'a> Feed<'a> {
                 Some(Change::Desired(TrackerEvent::ServiceDeleted(service), unversioned))
             }
             Event::SliceApplied(slice) => match self.valid(TrackerEvent::from_slice(&slice, &self.node.name))? {
-                TrackerEvent::SliceApplied(view) => {
+                TrackerEvent::SliceApplied(mut view) => {
+                    view.ignore_unsupported(REGISTRY.active(self.resolved.mode).traits());
                     self.report_ignored(SLICE, &view.name, &view.ignored);
                     let event = TrackerEvent::SliceApplied(view);
                     let trigger = trigger_time(&slice.metadata);

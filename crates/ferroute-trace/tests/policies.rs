@@ -89,6 +89,16 @@ fn observed(packet: &Packet, leaves: &[Leaf]) -> Result<(Expected, BTreeMap<Sock
     Ok((results.remove(0), shares))
 }
 
+/// Returns the part of the required result that a hash leaves: the endpoint of `result`, if it is one of several.
+fn chosen(expected: &Expected, result: &Expected) -> Expected {
+    match (expected, result) {
+        (Expected::OneOf(allowed), Expected::OneOf(observed)) if observed.len() == 1 => Expected::OneOf(
+            allowed.iter().filter(|(to, _)| observed.contains_key(to)).map(|(to, from)| (*to, *from)).collect(),
+        ),
+        (expected, _) => expected.clone(),
+    }
+}
+
 /// The rules that a mode plans for an IP family of a cluster.
 struct Checker<'a> {
     mode: ModeName,
@@ -130,20 +140,25 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Checks that the rules and the decision are what the specification requires.
+    /// Checks that the rules and the decision are what the specification requires of a frontend of `port`, or of another address.
     fn check(
         &self,
         packet: &Packet,
         expected: &Expected,
         decided: &Expected,
         context: &str,
+        port: Option<&Port<'_>>,
     ) -> Result<(), TestCaseError> {
         prop_assert_eq!(decided, expected, "decision of {} mode: {}: {:?}", self.mode.as_str(), context, packet);
         let leaves = Ruleset::from_rules(&*self.rules).verdicts(&self.host, packet);
         let (result, shares) = observed(packet, &leaves)?;
+        let is_hashed = port.is_some_and(Port::is_hashed);
+        let expected = &if is_hashed { chosen(expected, &result) } else { expected.clone() };
+        let weight = |endpoint| port.map_or(1.0, |port| port.share(endpoint));
         prop_assert_eq!(&result, expected, "{}: {}: {:?}", self.mode.as_str(), context, packet);
+        let total: f64 = shares.keys().map(|endpoint| weight(*endpoint)).sum();
         for (endpoint, share) in &shares {
-            let fair = 1.0 / shares.len() as f64;
+            let fair = weight(*endpoint) / total;
             prop_assert!((share - fair).abs() < ROUNDING, "{context}: {endpoint} gets {share}, not {fair}: {packet:?}");
         }
         Ok(())
@@ -178,7 +193,7 @@ impl<'a> Checker<'a> {
             let Service { metadata, spec, .. } = port.service;
             let context = format!("{}/{} {frontend:?}", metadata.namespace, metadata.name);
             let decided = decision.expected(client, packet.source.ip(), (frontend, address));
-            self.check(&packet, &expected, &decided, &context)?;
+            self.check(&packet, &expected, &decided, &context, Some(port))?;
             // Affinity is in the rules of iptables mode; the trace of other modes does not follow it.
             if spec.session_affinity.as_deref() == Some("ClientIP") && self.mode == ModeName::IPTABLES {
                 self.check_affinity(&packet, &expected)?;
@@ -188,7 +203,7 @@ impl<'a> Checker<'a> {
                 let packet = self.packet(port, client, frontend, unknown);
                 let expected = self.differences.expected_on_unknown_port(frontend);
                 let decided = expected_on_unknown_port(self.traits, frontend);
-                self.check(&packet, &expected, &decided, "a port of no Service")?;
+                self.check(&packet, &expected, &decided, "a port of no Service", None)?;
             }
         }
         Ok(())
@@ -211,7 +226,7 @@ impl<'a> Checker<'a> {
                 (Expected::Masqueraded(_), Expected::Untouched) => expected.clone(),
                 (_, decided) => decided,
             };
-            self.check(&packet, &expected, &decided, "a node port on another address")?;
+            self.check(&packet, &expected, &decided, "a node port on another address", None)?;
         }
         Ok(())
     }
@@ -227,11 +242,11 @@ impl<'a> Checker<'a> {
             let [unknown, unassigned] = [["203.0.113.240", "10.96.0.200"], ["2001:db8:ff::1", "fd00:96::200"]]
                 [family.index()]
             .map(|address| client.packet(self.world, Protocol::Tcp, SocketAddr::new(ip(address), 80)));
-            self.check(&unknown, &Expected::Untouched, &Expected::Untouched, "an address of no Service")?;
+            self.check(&unknown, &Expected::Untouched, &Expected::Untouched, "an address of no Service", None)?;
             let has_service_cidrs = !self.table.service_cidrs.is_empty();
             let expected = self.differences.expected_on_unassigned_address(has_service_cidrs);
             let decided = expected_on_unassigned_address(self.traits, &self.table);
-            self.check(&unassigned, &expected, &decided, "a cluster IP of no Service")?;
+            self.check(&unassigned, &expected, &decided, "a cluster IP of no Service", None)?;
         }
         Ok(())
     }
@@ -252,6 +267,30 @@ proptest! {
             overlap_frontends(&mut cluster);
         }
         check_cluster(&cluster, &world, with_service_cidrs)?;
+    }
+
+    #[test]
+    fn methods_and_weights_apply_to_the_endpoints_that_the_policies_allow(
+        mut cluster in arbitrary::cluster(),
+        world in world(),
+        methods in vec(select(&["random", "round-robin", "source-hash", "source-port-hash"][..]), 4),
+        first_weight in 0_usize..4,
+    ) {
+        unify_duplicates(&mut cluster);
+        for (service, method) in cluster.services.iter_mut().zip(methods.into_iter().cycle()) {
+            let annotations = [("ferroute.io/load-balancing", method), ("ferroute.io/hash-table-size", "1024")];
+            service.metadata.annotations = annotations.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
+        }
+        // An endpoint has the same weight in all slices.
+        for slice in &mut cluster.slices {
+            let weights = slice.endpoints.iter().map(|endpoint| {
+                let address = endpoint.addresses[0].parse::<IpAddr>().unwrap().to_string();
+                format!("{address}={}", (address.bytes().map(usize::from).sum::<usize>() + first_weight) % 4)
+            });
+            let weights = weights.collect::<Vec<_>>().join(" ");
+            slice.metadata.annotations.insert("ferroute.io/weight".to_owned(), weights);
+        }
+        check_cluster(&cluster, &world, false)?;
     }
 
     #[test]

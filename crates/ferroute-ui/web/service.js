@@ -15,10 +15,12 @@ function fact(term, value, note) {
 
 /** The policies, as facts with what they mean. */
 function policyFacts(policies) {
-  const { internalTraffic, externalTraffic, affinity, sourceRanges, trafficDistribution, healthCheck } = policies;
+  const { internalTraffic, externalTraffic, affinity, balancing, sourceRanges, trafficDistribution, healthCheck } = policies;
   return el("dl", { class: "facts" },
     fact(t("policy.internal"), internalTraffic, t(`policy.means${internalTraffic}`)),
     externalTraffic && fact(t("policy.external"), externalTraffic, t(`policy.means${externalTraffic}`)),
+    balancing && fact(t("policy.balancing"), balancing.method,
+      balancing.tableSize && t("policy.tableNote", { size: balancing.tableSize })),
     affinity && fact(t("policy.affinity"), "ClientIP", t("policy.affinityNote", { seconds: affinity.timeoutSeconds })),
     sourceRanges?.length > 0 && fact(t("policy.ranges"), sourceRanges.join(", "), t("policy.rangesNote")),
     trafficDistribution && fact(t("policy.distribution"), trafficDistribution),

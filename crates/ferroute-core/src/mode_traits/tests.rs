@@ -18,6 +18,8 @@ fn cells(traits: &ModeTraits) -> Vec<(&'static str, String)> {
         localhost_node_ports,
         binds_service_addresses,
         accepts_in_firewalls,
+        methods,
+        weights,
     } = *traits;
     let yes = |yes: bool| if yes { "yes" } else { "no" }.to_owned();
     let clients = |clients: &[Client]| match clients {
@@ -69,6 +71,14 @@ fn cells(traits: &ModeTraits) -> Vec<(&'static str, String)> {
         ("node ports can be served on 127.0.0.1", yes(localhost_node_ports)),
         ("Service addresses are addresses of the host", yes(binds_service_addresses)),
         ("Service traffic is accepted in the iptables tables", yes(accepts_in_firewalls)),
+        (
+            "[methods](balancing.md) that choose endpoints",
+            match methods {
+                [] => "that of `ipvs.scheduler`".to_owned(),
+                methods => methods.iter().map(|method| method.as_str()).collect::<Vec<_>>().join(", "),
+            },
+        ),
+        ("[weights](balancing.md#weights) of endpoints", yes(weights)),
     ]
 }
 

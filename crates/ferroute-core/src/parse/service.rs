@@ -4,12 +4,14 @@ use ferroute_api::{self as api, labels};
 use ipnet::IpNet;
 
 use super::{
-    Errors, InvalidObject, check_destination,
+    Errors, InvalidObject,
+    balancing::parse_balancing,
+    check_destination,
     name::{check_dns_label, parse_name},
     parse_ip, parse_network, parse_port, parse_protocol,
 };
 use crate::{
-    Affinity, CreationTime, IpFamily, NamespacedName, Protocol, ServicePort, TrafficPolicy,
+    Affinity, Balancing, CreationTime, IpFamily, NamespacedName, Protocol, ServicePort, TrafficPolicy,
     limits::{MAX_FRONTENDS, MAX_SOURCE_RANGES},
     tracker::{NamedPort, ServiceView},
 };
@@ -117,6 +119,7 @@ struct Common {
     affinity: Option<Affinity>,
     internal_policy: TrafficPolicy,
     external_policy: TrafficPolicy,
+    balancing: Balancing,
     created: CreationTime,
 }
 
@@ -172,6 +175,7 @@ impl Common {
                 .keep("spec.internalTrafficPolicy", parse_policy(spec.internal_traffic_policy.as_deref()))
                 .unwrap_or_default(),
             external_policy,
+            balancing: parse_balancing(errors, &service.metadata.annotations),
             created: CreationTime::from_metadata(&service.metadata),
         }
     }
@@ -224,6 +228,7 @@ impl Common {
             affinity: self.affinity,
             internal_policy: self.internal_policy,
             external_policy: self.external_policy,
+            balancing: self.balancing,
             created: self.created,
             is_urgent: name.as_str() == API_SERVER || (name.namespace(), port.port) == (SYSTEM_NAMESPACE, DNS_PORT),
         }

@@ -3,7 +3,9 @@ use std::{collections::HashSet, net::IpAddr, sync::Arc};
 use ferroute_api::{self as api, labels};
 
 use super::{
-    Errors, InvalidObject, check_destination,
+    Errors, InvalidObject,
+    balancing::Weights,
+    check_destination,
     name::{check_dns_subdomain, parse_name},
     parse_ip, parse_port, parse_protocol,
 };
@@ -32,6 +34,7 @@ pub fn parse_slice(slice: &api::EndpointSlice, node: &str) -> Result<Option<Slic
     };
     let ports = parse_ports(&mut errors, &slice.ports);
     let mut hints = SharedHints::default();
+    let weights = Weights::parse(&mut errors, &metadata.annotations);
     let mut endpoints = Vec::with_capacity(slice.endpoints.len());
     for (i, endpoint) in slice.endpoints.iter().enumerate() {
         // Kubernetes does not define the meaning of further addresses; all proxies use the first.
@@ -53,6 +56,7 @@ pub fn parse_slice(slice: &api::EndpointSlice, node: &str) -> Result<Option<Slic
             terminating: endpoint.conditions.terminating.unwrap_or(false),
             local: endpoint.node_name.as_deref().is_some_and(|name| !name.is_empty() && name == node),
             hints: endpoint.hints.as_ref().and_then(|given| hints.share(given)),
+            weight: weights.of(address),
         });
     }
     let service = NamespacedName::new(&metadata.namespace, service);

@@ -120,6 +120,12 @@ impl ServiceBuilder {
         self
     }
 
+    /// Sets an annotation.
+    pub fn annotation(mut self, key: &str, value: &str) -> Self {
+        self.0.metadata.annotations.insert(key.to_owned(), value.to_owned());
+        self
+    }
+
     /// Changes other fields.
     pub fn with(mut self, change: impl FnOnce(&mut Service)) -> Self {
         change(&mut self.0);

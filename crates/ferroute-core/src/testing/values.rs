@@ -1,7 +1,7 @@
 use std::{net::SocketAddr, sync::Arc};
 
 use crate::{
-    CreationTime, Endpoint, IpFamily, NamespacedName, NodeView, Protocol, ServicePort, ServicePortEntry,
+    Balancing, CreationTime, Endpoint, IpFamily, NamespacedName, NodeView, Protocol, ServicePort, ServicePortEntry,
     ServicePortName, ServiceTable, TrafficPolicy,
 };
 
@@ -16,6 +16,7 @@ pub fn endpoint(socket: &str) -> Endpoint {
         terminating: false,
         local: false,
         hints: None,
+        weight: Endpoint::DEFAULT_WEIGHT,
     }
 }
 
@@ -33,6 +34,7 @@ pub fn service_port(socket: &str) -> ServicePort {
         affinity: None,
         internal_policy: TrafficPolicy::Cluster,
         external_policy: TrafficPolicy::Cluster,
+        balancing: Balancing::default(),
         created: CreationTime::UNKNOWN,
         is_urgent: false,
     }

@@ -22,6 +22,8 @@ struct Slice {
     addresses: Addresses,
     /// The hints of each address; empty if no address has hints, which is usual.
     hints: Box<[Option<Arc<Hints>>]>,
+    /// The weight of each address; empty if all have the default, which is usual.
+    weights: Box<[u16]>,
 }
 
 /// Addresses of one family with their conditions.
@@ -97,10 +99,13 @@ impl Slice {
     fn new(slice: SliceView, shared_ports: &mut Shared<[SlicePort]>) -> Self {
         let SliceView { service: _, name, family, ports, endpoints, ignored: _ } = slice;
         let addresses = Addresses::new(family, &endpoints);
+        let weighted = endpoints.iter().any(|endpoint| endpoint.weight != Endpoint::DEFAULT_WEIGHT);
+        let weights =
+            if weighted { endpoints.iter().map(|endpoint| endpoint.weight).collect() } else { Box::default() };
         let hinted = endpoints.iter().any(|endpoint| endpoint.hints.is_some());
         let hints =
             if hinted { endpoints.into_iter().map(|endpoint| endpoint.hints).collect() } else { Box::default() };
-        Self { name, ports: shared_ports.share(&ports), addresses, hints }
+        Self { name, ports: shared_ports.share(&ports), addresses, hints, weights }
     }
 
     fn family(&self) -> IpFamily {
@@ -112,7 +117,9 @@ impl Slice {
 
     fn endpoints(&self) -> impl Iterator<Item = EndpointView> {
         let hints = self.hints.iter().cloned().chain(std::iter::repeat(None));
-        self.addresses.iter().zip(hints).map(|((address, conditions), hints)| view(address, conditions, hints))
+        let weights = self.weights.iter().copied().chain(std::iter::repeat(Endpoint::DEFAULT_WEIGHT));
+        let endpoints = self.addresses.iter().zip(hints).zip(weights);
+        endpoints.map(|(((address, conditions), hints), weight)| view(address, conditions, hints, weight))
     }
 }
 
@@ -149,13 +156,13 @@ impl Addresses {
 }
 
 fn conditions(endpoint: &EndpointView) -> Conditions {
-    let EndpointView { address: _, ready, serving, terminating, local, hints: _ } = *endpoint;
+    let EndpointView { address: _, ready, serving, terminating, local, hints: _, weight: _ } = *endpoint;
     Conditions::new([ready, serving, terminating, local])
 }
 
-fn view(address: IpAddr, conditions: Conditions, hints: Option<Arc<Hints>>) -> EndpointView {
+fn view(address: IpAddr, conditions: Conditions, hints: Option<Arc<Hints>>, weight: u16) -> EndpointView {
     let [ready, serving, terminating, local] = conditions.get();
-    EndpointView { address, ready, serving, terminating, local, hints }
+    EndpointView { address, ready, serving, terminating, local, hints, weight }
 }
 
 /// Removes all but `limit` endpoints, and keeps their order. Those that are ready are preferred.

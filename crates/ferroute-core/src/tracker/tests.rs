@@ -144,7 +144,8 @@ fn slices_are_returned_as_applied() {
         let address = std::net::Ipv4Addr::new(10, 244, 0, bits).into();
         let hints = zoned(if bits.is_multiple_of(3) { &["a"] } else { &[] });
         let (ready, serving, terminating, local) = (has(1), has(2), has(4), has(8));
-        endpoints.push(EndpointView { address, ready, serving, terminating, local, hints });
+        let weight = if bits.is_multiple_of(5) { 7 } else { 1 };
+        endpoints.push(EndpointView { address, ready, serving, terminating, local, hints, weight });
     }
     let ports = vec![SlicePort { name: "http".into(), protocol: crate::Protocol::Tcp, port: 8080 }];
     let view = |name: &str, endpoints: &[EndpointView]| SliceView {

@@ -2,7 +2,9 @@
 
 use std::{net::IpAddr, sync::Arc};
 
-use crate::{Endpoint, Hints, IpFamily, NamespacedName, Protocol, ServicePort, ServicePortName, parse::FieldError};
+use crate::{
+    Endpoint, Hints, IpFamily, ModeTraits, NamespacedName, Protocol, ServicePort, ServicePortName, parse::FieldError,
+};
 
 /// A validated Service: its ports in each IP family in which it has a cluster IP.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,6 +15,17 @@ pub struct ServiceView {
     pub ports: [Vec<NamedPort>; 2],
     /// Addresses that are ignored, and the reasons. The tracker does not keep them.
     pub ignored: Box<[FieldError]>,
+}
+
+impl ServiceView {
+    /// Adds what a mode with these traits does not support to [`ServiceView::ignored`].
+    pub fn ignore_unsupported(&mut self, traits: &ModeTraits) {
+        let Some(port) = self.ports.iter().flatten().next() else { return };
+        let Some(method) = traits.unsupported_method(&port.port.balancing) else { return };
+        let problem = format!("the proxy mode does not support {method} load balancing, and uses its own method");
+        let error = FieldError { field: "metadata.annotations".to_owned(), problem };
+        self.ignored = std::mem::take(&mut self.ignored).into_iter().chain([error]).collect();
+    }
 }
 
 /// A port of a [`ServiceView`].
@@ -69,9 +82,22 @@ pub struct EndpointView {
     pub local: bool,
     /// Topology hints.
     pub hints: Option<Arc<Hints>>,
+    /// Its weight.
+    pub weight: u16,
 }
 
 impl SliceView {
+    /// Adds what a mode with these traits does not support to [`SliceView::ignored`].
+    pub fn ignore_unsupported(&mut self, traits: &ModeTraits) {
+        // Endpoints of weight 0 get no connections in any mode.
+        if traits.weights || self.endpoints.iter().all(|endpoint| endpoint.weight <= Endpoint::DEFAULT_WEIGHT) {
+            return;
+        }
+        let problem = "the proxy mode does not support weights: all endpoints have the same share".to_owned();
+        let error = FieldError { field: "metadata.annotations".to_owned(), problem };
+        self.ignored = std::mem::take(&mut self.ignored).into_iter().chain([error]).collect();
+    }
+
     /// Returns the ports that match a service port by name and protocol.
     pub fn ports_for<'a>(&'a self, name: &'a ServicePortName) -> impl Iterator<Item = &'a SlicePort> {
         self.ports.iter().filter(|port| port.matches(name))
@@ -88,7 +114,7 @@ impl SlicePort {
 impl EndpointView {
     /// Returns the endpoint at a port of the slice.
     pub fn at(&self, port: u16) -> Endpoint {
-        let Self { address, ready, serving, terminating, local, ref hints } = *self;
-        Endpoint { address, port, ready, serving, terminating, local, hints: hints.clone() }
+        let Self { address, ready, serving, terminating, local, ref hints, weight } = *self;
+        Endpoint { address, port, ready, serving, terminating, local, hints: hints.clone(), weight }
     }
 }

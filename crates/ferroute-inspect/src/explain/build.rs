@@ -1,15 +1,15 @@
 use ferroute_api as api;
 use ferroute_core::{
-    Client, Endpoint, EndpointEligibility, FamilySettings, Frontend, FrontendKind, IpFamily, NamespacedName,
-    NodePortMatch, PortForwarding, Protocol, Route, ServicePortEntry, ServicePortName, ServiceTable, SourceAddress,
-    forwarding,
+    Balancing, Client, Endpoint, EndpointEligibility, FamilySettings, Frontend, FrontendKind, IpFamily, ModeTraits,
+    NamespacedName, NodePortMatch, PortForwarding, Protocol, Route, ServicePortEntry, ServicePortName, ServiceTable,
+    SourceAddress, forwarding,
     parse::{SkipReason, parse_service},
     tracker::SliceView,
 };
 
 use super::{
-    Answer, Clients, EndpointState, ExplainedEndpoint, ExplainedFrontend, ExplainedPort, Explanation, FrontendOwner,
-    Handling, Inputs, Outcome, Policies, Source, UnusedSlice, Usage,
+    Answer, Clients, EndpointState, ExplainedBalancing, ExplainedEndpoint, ExplainedFrontend, ExplainedPort,
+    Explanation, FrontendOwner, Handling, Inputs, Outcome, Policies, Source, UnusedSlice, Usage,
 };
 
 pub(super) fn explanation(service: &api::Service, inputs: &Inputs<'_>) -> Explanation {
@@ -20,6 +20,10 @@ pub(super) fn explanation(service: &api::Service, inputs: &Inputs<'_>) -> Explan
         (_, Err(invalid)) => Handling::Invalid { errors: invalid.errors.iter().map(ToString::to_string).collect() },
         (Some(reason), Ok(_)) => Handling::Skipped { reason: reason.to_string() },
         (None, Ok(view)) => {
+            let view = view.map(|mut view| {
+                view.ignore_unsupported(inputs.traits);
+                view
+            });
             let ignored = view.map(|view| view.ignored).unwrap_or_default();
             served(service, &name, ignored.iter().map(ToString::to_string).collect(), inputs)
         }
@@ -71,9 +75,16 @@ fn policies(
         external_traffic: external.map(|port| port.external_policy),
         affinity: all().find_map(|port| port.affinity),
         source_ranges,
+        balancing: all().next().and_then(|port| balancing(&port.balancing, inputs.traits)),
         traffic_distribution: service.spec.traffic_distribution.clone(),
         health_check: inputs.health_check,
     }
+}
+
+fn balancing(requested: &Balancing, traits: &ModeTraits) -> Option<ExplainedBalancing> {
+    let method = requested.method.filter(|method| traits.methods.contains(method))?;
+    let table_size = (method.hashes()).then_some(requested.table_size.get());
+    Some(ExplainedBalancing { method, table_size })
 }
 
 fn port(
@@ -112,6 +123,7 @@ fn explained(
         node: (inputs.node)(endpoint.address),
         state: state(endpoint),
         local: endpoint.local,
+        weight: (endpoint.weight != Endpoint::DEFAULT_WEIGHT).then_some(endpoint.weight),
         hinted_zones: hints.map(|hints| names(&hints.zones)).unwrap_or_default(),
         hinted_nodes: hints.map(|hints| names(&hints.nodes)).unwrap_or_default(),
         cluster: usage(&eligibility.cluster),

@@ -1,7 +1,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use ferroute_admin::health::HealthCheck;
-use ferroute_core::{Affinity, Eligibility, FrontendKind, IpFamily, Protocol, Refusal, TrafficPolicy};
+use ferroute_core::{Affinity, Eligibility, FrontendKind, IpFamily, Method, Protocol, Refusal, TrafficPolicy};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
@@ -74,12 +74,26 @@ pub struct Policies {
     /// The clients that may use the load balancer's addresses; empty for all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub source_ranges: Vec<IpNet>,
+    /// How endpoints share connections, if the Service requests it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub balancing: Option<ExplainedBalancing>,
     /// The preferred endpoints. The proxy only uses the hints in the slices.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub traffic_distribution: Option<String>,
     /// The health check for load balancers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub health_check: Option<HealthCheck>,
+}
+
+/// How the endpoints of a Service share connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ExplainedBalancing {
+    /// The method.
+    pub method: Method,
+    /// The number of positions of the hash table; `None` for methods that do not hash.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub table_size: Option<usize>,
 }
 
 /// A port of a Service, in one IP family.
@@ -235,6 +249,9 @@ pub struct ExplainedEndpoint {
     pub state: EndpointState,
     /// Whether it is on this node.
     pub local: bool,
+    /// Its weight, if it is not 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weight: Option<u16>,
     /// The zones in its hints.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hinted_zones: Vec<String>,
@@ -373,6 +390,7 @@ impl Usage {
             Eligibility::OtherNode => "on another node",
             Eligibility::HintedOtherNode => "hints name other nodes",
             Eligibility::HintedOtherZone => "hints name other zones",
+            Eligibility::Drained => "weight 0",
         }
     }
 

@@ -5,8 +5,8 @@ use std::{fmt, net::SocketAddr};
 use ferroute_core::{Eligibility, Escaped, FrontendKind};
 
 use super::{
-    Answer, Clients, ConnectionCount, ExplainedEndpoint, ExplainedFrontend, ExplainedPort, Explanation, Handling,
-    KernelState, Outcome, Policies, Source, UnusedSlice, Usage,
+    Answer, Clients, ConnectionCount, ExplainedBalancing, ExplainedEndpoint, ExplainedFrontend, ExplainedPort,
+    Explanation, Handling, KernelState, Outcome, Policies, Source, UnusedSlice, Usage,
 };
 use crate::plural;
 
@@ -53,6 +53,10 @@ fn write_policies_into(out: &mut impl fmt::Write, policies: &Policies) -> fmt::R
     }
     if let Some(affinity) = policies.affinity {
         writeln!(out, "  session affinity      by client address, for {} s", affinity.timeout_seconds)?;
+    }
+    if let Some(ExplainedBalancing { method, table_size }) = policies.balancing {
+        let table = table_size.map(|size| format!(", with a table of {size} positions")).unwrap_or_default();
+        writeln!(out, "  load balancing        {method}{table}")?;
     }
     if !policies.source_ranges.is_empty() {
         let ranges = policies.source_ranges.iter().map(ToString::to_string).collect::<Vec<_>>();
@@ -144,7 +148,7 @@ fn endpoint_rows(endpoint: &ExplainedEndpoint) -> Vec<Vec<String>> {
     let mut start = vec![
         endpoint.address.to_string(),
         Escaped(endpoint.pod.as_deref().unwrap_or_default()).to_string(),
-        format!("{}, {place}{}", endpoint.state.as_str(), hints(endpoint)),
+        format!("{}, {place}{}{}", endpoint.state.as_str(), hints(endpoint), weight(endpoint)),
     ];
     let row = |usage| {
         let start = std::mem::replace(&mut start, vec![String::new(); 3]);
@@ -159,6 +163,10 @@ fn hints(endpoint: &ExplainedEndpoint) -> String {
         names => format!(", for {noun} {}", Escaped(names.join(" "))),
     };
     list("zone", &endpoint.hinted_zones) + &list("node", &endpoint.hinted_nodes)
+}
+
+fn weight(endpoint: &ExplainedEndpoint) -> String {
+    endpoint.weight.map(|weight| format!(", weight {weight}")).unwrap_or_default()
 }
 
 /// Returns one text if both traffic policies agree or only one applies, otherwise one for each.

@@ -71,6 +71,8 @@ pub enum Kind {
     NodePortAddresses,
     /// Session affinity.
     Affinity,
+    /// The method that chooses endpoints.
+    LoadBalancing,
     /// Open connections.
     OpenConnections,
     /// Service addresses as addresses of the host.
@@ -104,6 +106,7 @@ impl Kind {
             Self::LocalhostNodePorts => "localhostNodePorts",
             Self::NodePortAddresses => "nodePortAddresses",
             Self::Affinity => "affinity",
+            Self::LoadBalancing => "loadBalancing",
             Self::OpenConnections => "openConnections",
             Self::ServiceAddresses => "serviceAddresses",
             Self::LocalPolicy => "localPolicy",
@@ -129,6 +132,7 @@ pub(super) fn differences(switch: &Switch<'_>) -> Vec<Difference> {
     differences.extend(switch.localhost_node_ports());
     differences.extend(switch.node_port_addresses());
     differences.extend(switch.affinity());
+    differences.extend(switch.load_balancing());
     differences.extend(switch.outcomes());
     differences.extend(switch.remains());
     differences.extend(switch.unknown_destinations());
@@ -225,6 +229,16 @@ impl Switch<'_> {
             IpFamily::of(**address) == self.family() && !is_local
         };
         all.iter().filter(is_relevant).copied().collect()
+    }
+
+    /// Returns the Services whose method only one of the modes supports.
+    fn load_balancing(&self) -> Option<Difference> {
+        let services = self.services(|entry| {
+            let supports = |traits: &ModeTraits| traits.unsupported_method(&entry.service.balancing).is_none();
+            supports(self.from.traits()) != supports(self.to.traits())
+        });
+        let summary = "endpoints share connections differently: one of the modes does not support the requested method";
+        (!services.is_empty()).then(|| Difference { services, ..self.difference(Kind::LoadBalancing, summary) })
     }
 
     fn affinity(&self) -> Option<Difference> {

@@ -10,7 +10,7 @@ use std::{
 
 use ferroute_admin::health::HealthCheck;
 use ferroute_config::ModeName;
-use ferroute_core::{Affinity, Eligibility, Frontend, FrontendKind, IpFamily, Protocol, TrafficPolicy};
+use ferroute_core::{Affinity, Eligibility, Frontend, FrontendKind, IpFamily, Method, Protocol, TrafficPolicy};
 use ferroute_proxy::{ServiceVersions, control::NodeStatus};
 use ferroute_trace::{Assumption, Branch, Choice, Effect, Event, Hook, Packet, Step, Verdict};
 use serde_json::Value;
@@ -25,9 +25,9 @@ use crate::{
     },
     doctor::{self, Diagnosis, Severity, Unknown},
     explain::{
-        self, Clients, ConnectionCount, EndpointState, ExplainedEndpoint, ExplainedFrontend, ExplainedPort,
-        Explanation, FrontendOwner, Handling, KernelState, Outcome, Policies, Reason, ServiceRule, Source, UnusedSlice,
-        Usage,
+        self, Clients, ConnectionCount, EndpointState, ExplainedBalancing, ExplainedEndpoint, ExplainedFrontend,
+        ExplainedPort, Explanation, FrontendOwner, Handling, KernelState, Outcome, Policies, Reason, ServiceRule,
+        Source, UnusedSlice, Usage,
     },
     preflight::{self, Difference, Kind},
     top::{EndpointRate, Rates, Row},
@@ -150,6 +150,7 @@ fn served() -> Handling {
         node: Some("node-1".to_owned()),
         state: EndpointState::ServingTerminating,
         local: true,
+        weight: Some(3),
         hinted_zones: vec!["zone-a".to_owned()],
         hinted_nodes: vec!["node-1".to_owned()],
         cluster: Some(Usage(Eligibility::ServingTerminating)),
@@ -182,6 +183,7 @@ fn served() -> Handling {
         internal_traffic: TrafficPolicy::Cluster,
         external_traffic: Some(TrafficPolicy::Local),
         affinity: Some(Affinity { timeout_seconds: 600 }),
+        balancing: Some(ExplainedBalancing { method: Method::SourceHash, table_size: Some(32_768) }),
         source_ranges: vec!["192.0.2.0/24".parse().unwrap()],
         traffic_distribution: Some("PreferClose".to_owned()),
         health_check: Some(HealthCheck { port: NonZeroU16::MIN, local_endpoints: 1 }),

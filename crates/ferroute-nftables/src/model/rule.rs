@@ -60,6 +60,33 @@ pub enum Field {
         /// The smallest number.
         first: u32,
     },
+    /// `numgen inc mod count offset first`: the numbers of `first..first + count`, one after another.
+    NumgenInc {
+        /// How many numbers there are; at least 1.
+        count: u32,
+        /// The smallest number.
+        first: u32,
+    },
+    /// `jhash … mod count seed … offset first`: a hash in `first..first + count`.
+    Jhash {
+        /// The input.
+        input: HashInput,
+        /// How many numbers there are; at least 1.
+        count: u32,
+        /// The seed.
+        seed: u32,
+        /// The smallest number.
+        first: u32,
+    },
+}
+
+/// The input of a hash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum HashInput {
+    /// `ip saddr` or `ip6 saddr`.
+    Saddr,
+    /// `ip saddr . th sport` or `ip6 saddr . th sport`.
+    SaddrSport,
 }
 
 /// A statement of a rule.
@@ -390,7 +417,9 @@ impl Field {
             | Self::CtStatus
             | Self::FibSaddrType
             | Self::FibDaddrType
-            | Self::NumgenRandom { .. } => DataType::Integer,
+            | Self::NumgenRandom { .. }
+            | Self::NumgenInc { .. }
+            | Self::Jhash { .. } => DataType::Integer,
         }
     }
 }

@@ -10,7 +10,7 @@ use ferroute_core::IpFamily;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::{
-    ClassId, CmpOp, Field, InterfacePattern, Match, Opaque, Outcome, RejectWith, Rule, Statement, Value,
+    ClassId, CmpOp, Field, HashInput, InterfacePattern, Match, Opaque, Outcome, RejectWith, Rule, Statement, Value,
     name::Printable,
 };
 
@@ -185,6 +185,16 @@ impl RuleText<'_> {
             Field::FibDaddrType => f.write_str("fib daddr type"),
             Field::NumgenRandom { count, first: 0 } => write!(f, "numgen random mod {count}"),
             Field::NumgenRandom { count, first } => write!(f, "numgen random mod {count} offset {first}"),
+            Field::NumgenInc { count, first: 0 } => write!(f, "numgen inc mod {count}"),
+            Field::NumgenInc { count, first } => write!(f, "numgen inc mod {count} offset {first}"),
+            Field::Jhash { input, count, seed, first } => {
+                let port = match input {
+                    HashInput::Saddr => "",
+                    HashInput::SaddrSport => " . th sport",
+                };
+                write!(f, "jhash {ip} saddr{port} mod {count} seed {seed:#x}")?;
+                if first == 0 { Ok(()) } else { write!(f, " offset {first}") }
+            }
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The elements of service ports and their frontends.
 
-use std::{cmp::Ordering, net::SocketAddr};
+use std::{cmp::Ordering, collections::HashSet, net::SocketAddr};
 
 use ferroute_core::{Protocol, ServicePortName};
 
@@ -58,9 +58,13 @@ impl PortPlan {
                 elements.extend(sockets.map(|(index, socket)| target(list_key(id, index), socket)));
                 continue;
             };
+            // Methods other than random ones repeat endpoints.
+            let mut seen = HashSet::new();
             for (index, (socket, slot)) in (1..).zip(slots) {
                 elements.push((SetId::Slots, Element::with_key(list_key(id, index)).values([slot.into()])));
-                elements.push(target(list_key(slot, 0), socket));
+                if seen.insert(slot) {
+                    elements.push(target(list_key(slot, 0), socket));
+                }
             }
             let timeout = self.affinity().filter(|_| !self.list(list).is_empty());
             let sets = timeout.map(|seconds| [SetId::Sticky(seconds), SetId::NewClients(seconds)]);

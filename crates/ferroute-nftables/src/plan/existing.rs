@@ -140,16 +140,16 @@ impl ExistingLists {
 
     fn keys_of_list(&self, set: SetId, list: ClassId) -> Vec<Key> {
         let classes = Kind::ALL.into_iter().filter_map(|kind| self.classes.get(&kind.request(list)));
-        let Some((kind, capacity)) = classes
+        let Some((kind, choice)) = classes
             .filter_map(|class| match class {
-                Class::Forward(kind, capacity) => Some((*kind, *capacity)),
+                Class::Forward(kind, choice) => Some((*kind, *choice)),
                 Class::Reject | Class::Drop => None,
             })
             .next()
         else {
             return Vec::new();
         };
-        let indexes = 1..=capacity.get();
+        let indexes = 1..=choice.positions();
         match (set, kind.sticky) {
             (SetId::Endpoints(_), false) | (SetId::Slots, true) => indexes.map(|index| list_key(list, index)).collect(),
             (SetId::Endpoints(_), true) => {

@@ -2,8 +2,8 @@ use ferroute_core::{ModeTraits, Outcome, Protocol, Route, Routes, SourceAddress,
 
 use super::{
     Context, MapName,
-    capacity::Capacity,
-    frontend::{FRONTEND, PROTOCOLS},
+    choice::Choice,
+    frontend::FRONTEND,
     list::{CLASS_SHIFT, LIST, LOCAL, NUMBER},
 };
 use crate::model::{Chain, ChainWithRules, ClassId, CmpOp, Field, Match, Name, Rule, Statement, Value, Verdict};
@@ -41,8 +41,8 @@ pub(super) enum Refused {
 /// What is done with the traffic of a list now: the upper 12 bits of a class id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Class {
-    /// It goes to one of this many endpoints.
-    Forward(Kind, Capacity),
+    /// It goes to an endpoint that is chosen in this way.
+    Forward(Kind, Choice),
     /// It is rejected.
     Reject,
     /// It is dropped.
@@ -129,8 +129,8 @@ impl Kind {
     }
 
     /// Returns the class whose chain the chain of this kind goes to.
-    pub(crate) fn goto_target(self, capacity: Capacity) -> Option<Class> {
-        let pick = Class::Forward(Self { selection: Selection::Pick, ..self }, capacity);
+    pub(crate) fn goto_target(self, choice: Choice) -> Option<Class> {
+        let pick = Class::Forward(Self { selection: Selection::Pick, ..self }, choice);
         (self.selection != Selection::Pick).then_some(pick)
     }
 }
@@ -152,13 +152,13 @@ impl Class {
         match number {
             REJECT => Some(Self::Reject),
             DROP => Some(Self::Drop),
-            _ => Some(Self::Forward(Kind::from_number(number % KINDS)?, Capacity::from_step(number / KINDS)?)),
+            _ => Some(Self::Forward(Kind::from_number(number % KINDS)?, Choice::from_step(number / KINDS)?)),
         }
     }
 
     fn number(self) -> u32 {
         match self {
-            Self::Forward(kind, capacity) => kind.number() + KINDS * capacity.step(),
+            Self::Forward(kind, choice) => kind.number() + KINDS * choice.step(),
             Self::Reject => REJECT,
             Self::Drop => DROP,
         }
@@ -184,8 +184,8 @@ impl Class {
     /// Returns the name of the chain.
     pub(crate) fn chain_name(self) -> Name {
         match self {
-            Self::Forward(Kind { sticky, selection }, capacity) => {
-                format!("{}{}-{capacity}", selection.name(), if sticky { "-sticky" } else { "" }).into()
+            Self::Forward(Kind { sticky, selection }, choice) => {
+                format!("{}{}-{choice}", selection.name(), if sticky { "-sticky" } else { "" }).into()
             }
             Self::Reject | Self::Drop => REFUSE,
         }
@@ -193,12 +193,12 @@ impl Class {
 
     /// Returns the chain; `None` if it exists without any list.
     pub(super) fn chain(self, context: &Context) -> Option<ChainWithRules> {
-        let Self::Forward(kind, capacity) = self else { return None };
+        let Self::Forward(kind, choice) = self else { return None };
         let chain = Chain::new(self.chain_name());
         let goto_pick =
-            || Verdict::Goto(Self::Forward(Kind { selection: Selection::Pick, ..kind }, capacity).chain_name()).into();
+            || Verdict::Goto(Self::Forward(Kind { selection: Selection::Pick, ..kind }, choice).chain_name()).into();
         Some(match kind.selection {
-            Selection::Pick => chain.rules(pick(kind.sticky, capacity)),
+            Selection::Pick => chain.rules(pick(kind.sticky, choice)),
             Selection::External => {
                 chain.rules([Rule::new([Statement::MetaMarkOr(context.settings.masquerade_mark), goto_pick()])])
             }
@@ -211,29 +211,15 @@ fn with_class(class: u32, list: ClassId) -> ClassId {
     ClassId(class << CLASS_SHIFT | list.0)
 }
 
-fn pick(sticky: bool, capacity: Capacity) -> Vec<Rule> {
-    let (tries, count) = (capacity.tries(), capacity.get());
+fn pick(sticky: bool, choice: Choice) -> Vec<Rule> {
     if !sticky {
-        return PROTOCOLS.into_iter().flat_map(|protocol| pick_of_protocol(protocol, tries, count)).collect();
+        return choice
+            .rules_by_protocol(|protocol, position| send(protocol, vec![Field::PriorityBits(LIST), position]));
     }
     let previous = Statement::MetaPriorityMap { key: CLIENT.to_vec(), map: MapName::AFFINITY };
     let affinity = Rule::new([previous, Verdict::Jump(REMEMBER).into()])
         .comment("the endpoint that the client had last, if it is still there");
-    [affinity].into_iter().chain(with_first(send_by_slot, tries, count)).collect()
-}
-
-fn pick_of_protocol(protocol: Protocol, tries: usize, count: u32) -> impl Iterator<Item = Rule> {
-    let key = |count| vec![Field::PriorityBits(LIST), Field::NumgenRandom { count, first: 1 }];
-    with_first(move |count| send(protocol, key(count)), tries, count)
-}
-
-/// Returns the rules that try to send a packet to one of `count` endpoints, and then to the first one.
-///
-/// A packet can see a transaction take effect between two lookups, and then request an endpoint past the end of a list
-/// that has become shorter. The first endpoint exists as long as there is any.
-fn with_first(rule: impl Fn(u32) -> Rule, tries: usize, count: u32) -> impl Iterator<Item = Rule> {
-    let first = (count > 1).then(|| rule(1).comment("the list has just become shorter"));
-    std::iter::repeat_n(rule(count), tries).chain(first)
+    [affinity].into_iter().chain(choice.rules(send_by_slot)).collect()
 }
 
 /// Returns the rule that sends packets to the endpoint with this key. `nft` accepts no port without a protocol.
@@ -243,9 +229,8 @@ pub(super) fn send(protocol: Protocol, key: Vec<Field>) -> Rule {
     Rule::new([protocol_matches.into(), Statement::DnatMap { key, map: MapName::endpoints(protocol) }])
 }
 
-fn send_by_slot(count: u32) -> Rule {
-    let random = Field::NumgenRandom { count, first: 1 };
-    let slot = Statement::MetaPriorityMap { key: vec![Field::PriorityBits(LIST), random], map: MapName::SLOTS };
+fn send_by_slot(position: Field) -> Rule {
+    let slot = Statement::MetaPriorityMap { key: vec![Field::PriorityBits(LIST), position], map: MapName::SLOTS };
     Rule::new([slot, Verdict::Jump(ADMIT).into()])
 }
 
@@ -310,6 +295,8 @@ const DROP: u32 = KINDS + 7;
 mod tests {
     use std::collections::BTreeSet;
 
+    use ferroute_core::Method;
+
     use super::*;
 
     #[test]
@@ -318,8 +305,12 @@ mod tests {
         let (mut ids, mut names) = (BTreeSet::new(), BTreeSet::new());
         for kind in Kind::ALL {
             assert!(ids.insert(kind.request(list)));
-            for capacity in [1, 64, 65, 65_535].map(Capacity::fitting) {
-                let class = Class::Forward(kind, capacity);
+            let by = |method| [1, 1_024, 32_768, 65_536].map(|positions| Choice::new(method, positions));
+            let small = [Method::Random, Method::RoundRobin].map(|method| [2, 64].map(|len| Choice::new(method, len)));
+            let methods = [Method::Random, Method::RoundRobin, Method::SourceHash, Method::SourcePortHash];
+            let choices = methods.into_iter().flat_map(by).chain(small.into_iter().flatten());
+            for choice in choices.collect::<BTreeSet<_>>() {
+                let class = Class::Forward(kind, choice);
                 assert_eq!(Class::from_class_id(class.of_list(list)), Some(class));
                 assert!(ids.insert(class.of_list(list)) && names.insert(class.chain_name()));
                 assert_eq!(class.of_list(list).masked(CLASS), class.key());

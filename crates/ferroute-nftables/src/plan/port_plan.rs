@@ -6,18 +6,19 @@ use std::{
 
 use arrayvec::ArrayVec;
 use ferroute_core::{
-    Client, Endpoint, FrontendKind, IpFamily, ModeTraits, PortForwarding, Protocol, ServicePort, ServicePortName,
-    limits,
+    Client, FrontendKind, IpFamily, Method, ModeTraits, PortForwarding, Protocol, ServicePort, ServicePortName, limits,
 };
 use ipnet::IpNet;
 
 use super::{
     Context, Frontend, List, ListNumber,
     capacity::Capacity,
+    choice::{Choice, cycle_length},
     existing::Positions,
     kind::{Class, Kind, Refused, Selection},
     slots::{MAX_SLOTS, Slots},
     socket_list::{SocketList, arrange},
+    spread::{cycle, hash_table, random, weighted},
 };
 use crate::model::ClassId;
 
@@ -44,7 +45,7 @@ pub(super) struct PortPlan {
     pub(super) number: ListNumber,
     /// What does not depend on endpoints.
     pub(super) exposure: Arc<Exposure>,
-    /// Endpoints for policy Cluster, by index.
+    /// Endpoints for policy Cluster, by index. Those with weights are repeated, and by methods other than the random one all are.
     cluster: SocketList,
     /// What most service ports do not have.
     extra: Option<Box<Extra>>,
@@ -73,6 +74,8 @@ pub(super) struct Exposure {
     pub(super) frontends: Box<[FrontendPlan]>,
     /// The lists that frontends use, with the kinds of forwarding.
     pub(super) requests: ArrayVec<Request, MAX_REQUESTS>,
+    /// The method that chooses endpoints.
+    pub(super) method: Method,
     /// The source ranges of restricted frontends, if there are any.
     source_ranges: Option<Box<SourceRanges>>,
 }
@@ -116,11 +119,21 @@ impl PortPlan {
         old: impl Fn(List) -> Positions<SocketAddr>,
     ) -> Result<Self, PlanError> {
         // The tracker keeps them; tables may also come from elsewhere.
-        let max_endpoints = limits::max_endpoints(forwarding.service.affinity.is_some(), 1);
+        let max_endpoints = limits::max_endpoints(forwarding.service, 1);
         let list = |list: List| {
-            let endpoints = forwarding.list(list.policy()).unwrap_or_default().iter().take(max_endpoints);
-            let desired: Vec<SocketAddr> = endpoints.map(Endpoint::socket).collect();
-            let positions = arrange(&old(list), &desired).ok_or(PlanError::RepeatedEndpoint)?;
+            let endpoints = forwarding.list(list.policy()).unwrap_or_default();
+            let endpoints = &endpoints[..endpoints.len().min(max_endpoints)];
+            // They are sorted.
+            if endpoints.windows(2).any(|pair| pair[0].socket() == pair[1].socket()) {
+                return Err(PlanError::RepeatedEndpoint);
+            }
+            let positions = match exposure.method {
+                Method::RoundRobin if endpoints.len() > 1 => cycle(&weighted(endpoints), cycle_length),
+                Method::SourceHash | Method::SourcePortHash if endpoints.len() > 1 => {
+                    hash_table(&weighted(endpoints), forwarding.service.balancing.table_size)
+                }
+                _ => arrange(&old(list), &random(endpoints)),
+            };
             check_length(positions.len(), Capacity::MAX as usize)?;
             Ok(SocketList::new(family, positions.into_iter()))
         };
@@ -187,7 +200,7 @@ impl PortPlan {
     pub(super) fn class(&self, request: Request) -> Class {
         match self.list(request.list).len() {
             0 => self.refused[request.list as usize].into(),
-            endpoints => Class::Forward(self.kind(request), Capacity::fitting(endpoints)),
+            positions => Class::Forward(self.kind(request), Choice::new(self.exposure.method, positions)),
         }
     }
 
@@ -235,6 +248,7 @@ impl Exposure {
             service: Arc::clone(service),
             frontends,
             requests: requests.into_iter().collect(),
+            method: forwarding.method().unwrap_or(Method::Random),
             source_ranges: SourceRanges::new(&forwarding, context).map(Box::new),
         })
     }

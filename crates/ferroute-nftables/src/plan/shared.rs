@@ -240,7 +240,7 @@ impl<T: Eq + Hash> RefCounts<T> {
 fn classes(port: &PortPlan) -> BTreeSet<Class> {
     let used = port.exposure.requests.iter().map(|request| port.class(*request));
     let with_target = used.flat_map(|class| match class {
-        Class::Forward(kind, capacity) => kind.goto_target(capacity).into_iter().chain([class]).collect(),
+        Class::Forward(kind, choice) => kind.goto_target(choice).into_iter().chain([class]).collect(),
         Class::Reject | Class::Drop => Vec::new(),
     });
     with_target.collect()

@@ -30,25 +30,27 @@ pub(super) struct Slots {
 }
 
 impl Slots {
-    /// Assigns slots to a list of at most [`MAX_SLOTS`] endpoints, if possible those in `previous`.
+    /// Assigns slots to a list of at most [`MAX_SLOTS`] different endpoints, if possible those in `previous`.
     pub(super) fn new(endpoints: &SocketList, previous: &[(SocketAddr, ClassId)]) -> Self {
-        let previous: HashMap<SocketAddr, u16> =
-            previous.iter().map(|(socket, slot)| (*socket, (slot.0 >> CLASS_SHIFT) as u16)).collect();
-        let mut taken: HashSet<u16> = HashSet::with_capacity(endpoints.len());
-        let mut numbers: Vec<Option<u16>> = endpoints
-            .iter()
-            .map(|socket| previous.get(&socket).copied().filter(|number| *number > 0 && taken.insert(*number)))
-            .collect();
-        for (number, socket) in numbers.iter_mut().zip(endpoints.iter()) {
-            number.get_or_insert_with(|| {
+        let mut numbers: HashMap<SocketAddr, u16> = HashMap::with_capacity(previous.len());
+        let mut taken: HashSet<u16> = HashSet::with_capacity(previous.len());
+        let listed: HashSet<SocketAddr> = endpoints.iter().collect();
+        for (socket, slot) in previous.iter().filter(|(socket, _)| listed.contains(socket)) {
+            let number = (slot.0 >> CLASS_SHIFT) as u16;
+            if number > 0 && !numbers.contains_key(socket) && taken.insert(number) {
+                numbers.insert(*socket, number);
+            }
+        }
+        let of_socket = |socket| {
+            *numbers.entry(socket).or_insert_with(|| {
                 let mut free = (hash_socket(socket) % u64::from(MAX_SLOTS)) as u16;
                 while !taken.insert(free + 1) {
                     free = (free + 1) % MAX_SLOTS;
                 }
                 free + 1
-            });
-        }
-        Self { numbers: numbers.into_iter().flatten().collect() }
+            })
+        };
+        Self { numbers: endpoints.iter().map(of_socket).collect() }
     }
 
     /// Returns the slots in a list with this class id, in the order of the list.

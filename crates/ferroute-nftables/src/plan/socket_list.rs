@@ -1,5 +1,5 @@
 use std::{
-    collections::HashSet,
+    collections::HashMap,
     net::{SocketAddr, SocketAddrV4, SocketAddrV6},
 };
 
@@ -66,23 +66,28 @@ impl SocketList {
 
 /// Arranges `desired` in an order that differs from `old` in as few positions as possible: endpoints in both keep their
 /// position, and new endpoints, then those from the end of the list, take the positions of removed ones. `None` in
-/// `old` is a free position. Returns `None` if an endpoint is in `desired` twice.
-pub(super) fn arrange(old: &[Option<SocketAddr>], desired: &[SocketAddr]) -> Option<Vec<SocketAddr>> {
+/// `old` is a free position. An endpoint may be there several times.
+pub(super) fn arrange(old: &[Option<SocketAddr>], desired: &[SocketAddr]) -> Vec<SocketAddr> {
     if old.is_empty() {
-        // They are sorted.
-        let has_repeated = desired.windows(2).any(|pair| pair[0] == pair[1]);
-        return (!has_repeated).then(|| desired.to_vec());
+        return desired.to_vec();
     }
-    let set: HashSet<SocketAddr> = desired.iter().copied().collect();
-    let mut kept: HashSet<SocketAddr> = HashSet::with_capacity(desired.len());
+    let mut missing: HashMap<SocketAddr, usize> = HashMap::with_capacity(desired.len());
+    desired.iter().for_each(|socket| *missing.entry(*socket).or_default() += 1);
+    let mut take = |socket: &SocketAddr| match missing.get_mut(socket) {
+        Some(count @ 1..) => {
+            *count -= 1;
+            true
+        }
+        _ => false,
+    };
     let mut positions: Vec<Option<SocketAddr>> = old.iter().copied().take(desired.len()).collect();
     positions.resize(desired.len(), None);
     for position in &mut positions {
-        // The kernel's table may contain an endpoint twice.
-        *position = position.filter(|socket| set.contains(socket) && kept.insert(*socket));
+        // The kernel's table may contain an endpoint more often.
+        *position = position.filter(&mut take);
     }
-    let mut rest = desired.iter().copied().filter(|socket| !kept.contains(socket));
-    positions.into_iter().map(|position| position.or_else(|| rest.next())).collect()
+    let mut rest = desired.iter().copied().filter(take);
+    positions.into_iter().filter_map(|position| position.or_else(|| rest.next())).collect()
 }
 
 #[cfg(test)]
@@ -95,7 +100,7 @@ mod tests {
 
     fn arranged(old: &[u16], desired: &[u16]) -> Vec<u16> {
         let old: Vec<Option<SocketAddr>> = sockets(old).into_iter().map(Some).collect();
-        arrange(&old, &sockets(desired)).unwrap().iter().map(SocketAddr::port).collect()
+        arrange(&old, &sockets(desired)).iter().map(SocketAddr::port).collect()
     }
 
     #[test]
@@ -112,13 +117,9 @@ mod tests {
     }
 
     #[test]
-    fn duplicate_endpoints_are_removed() {
+    fn endpoints_are_repeated_as_often_as_desired() {
         assert_eq!(arranged(&[1, 1, 2], &[1, 2, 3]), [1, 3, 2]);
-    }
-
-    #[test]
-    fn repeated_endpoint_cannot_be_arranged() {
-        assert_eq!(arrange(&[Some(sockets(&[1])[0])], &sockets(&[1, 2, 1])), None);
-        assert_eq!(arrange(&[], &sockets(&[1, 1, 2])), None);
+        assert_eq!(arranged(&[1, 2, 3], &[1, 1, 1, 2]), [1, 2, 1, 1]);
+        assert_eq!(arranged(&[1, 2, 1, 1], &[1, 1, 2, 2]), [1, 2, 1, 2]);
     }
 }

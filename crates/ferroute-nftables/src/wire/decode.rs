@@ -79,6 +79,8 @@ impl<'a> Decoder<'a, '_> {
             }
             "fib" => self.load(&parts, |_| registers::fib(&parts)),
             "numgen" => self.load(&parts, |_| registers::numgen(&parts)),
+            "hash" => self
+                .load_to(&parts, NFTA_HASH_DREG, |decoder| registers::hash(decoder.family, &parts, &decoder.registers)),
             "bitwise" => self.bitwise(&parts),
             "immediate" => self.immediate(&parts),
             "cmp" => self.compare(&parts),
@@ -126,8 +128,17 @@ impl<'a> Decoder<'a, '_> {
     }
 
     fn load(&mut self, parts: &Parts<'_>, value: impl FnOnce(&Self) -> Option<(Loaded, usize)>) -> Option<()> {
-        // The destination register is attribute 1 of all expressions that load a value.
-        let to = parts.register(NFTA_PAYLOAD_DREG)?;
+        // The destination register is attribute 1 of all other expressions that load a value.
+        self.load_to(parts, NFTA_PAYLOAD_DREG, value)
+    }
+
+    fn load_to(
+        &mut self,
+        parts: &Parts<'_>,
+        register: u16,
+        value: impl FnOnce(&Self) -> Option<(Loaded, usize)>,
+    ) -> Option<()> {
+        let to = parts.register(register)?;
         // An unknown value matters only if it is used.
         let unknown = || Loaded::Unknown(Printable(&parts.expression.name).to_string());
         let (loaded, bytes) = value(self).unwrap_or_else(|| (unknown(), 4));

@@ -11,7 +11,7 @@ use super::{
     element,
     layout::{Register, cmp_op, destination_offset, source_offset},
 };
-use crate::model::{CmpOp, Field, InterfacePattern, Match, Name, RejectWith, Statement, Value, netmask};
+use crate::model::{CmpOp, Field, HashInput, InterfacePattern, Match, Name, RejectWith, Statement, Value, netmask};
 
 /// Writes the expressions of a rule into their list.
 pub(super) struct Expressions<'a, 'b> {
@@ -228,6 +228,30 @@ impl Expressions<'_, '_> {
                 data.put_u32_be(NFTA_NG_TYPE, NFT_NG_RANDOM);
                 data.put_u32_be(NFTA_NG_OFFSET, first);
             }),
+            Field::NumgenInc { count, first } => self.expression("numgen", |data| {
+                data.put_u32_be(NFTA_NG_DREG, to.number());
+                data.put_u32_be(NFTA_NG_MODULUS, count);
+                data.put_u32_be(NFTA_NG_TYPE, NFT_NG_INCREMENTAL);
+                data.put_u32_be(NFTA_NG_OFFSET, first);
+            }),
+            Field::Jhash { input, count, seed, first } => {
+                let end = match input {
+                    HashInput::Saddr => self.load(Field::Saddr, to),
+                    HashInput::SaddrSport => {
+                        let port = self.load(Field::Saddr, to);
+                        self.load(Field::Sport, port)
+                    }
+                };
+                self.expression("hash", |data| {
+                    data.put_u32_be(NFTA_HASH_SREG, to.number());
+                    data.put_u32_be(NFTA_HASH_DREG, to.number());
+                    data.put_u32_be(NFTA_HASH_LEN, (end.0 - to.0) * 4);
+                    data.put_u32_be(NFTA_HASH_MODULUS, count);
+                    data.put_u32_be(NFTA_HASH_SEED, seed);
+                    data.put_u32_be(NFTA_HASH_OFFSET, first);
+                    data.put_u32_be(NFTA_HASH_TYPE, NFT_HASH_JENKINS);
+                });
+            }
         }
         to.after(field.data_type(self.family).padded_length())
     }

@@ -11,7 +11,7 @@ use ferroute_api::{
     SliceEndpoint, Taint, labels,
 };
 use ferroute_core::{
-    Hints, IpFamily, NamespacedName, NodeView, TrafficPolicy,
+    Balancing, Endpoint, Hints, IpFamily, NamespacedName, NodeView, TableSize, TrafficPolicy,
     tracker::{EndpointView, NamedPort, SliceView},
 };
 use ipnet::IpNet;
@@ -40,6 +40,7 @@ pub fn service(name: &NamespacedName, ports: [&[NamedPort]; 2]) -> Service {
     let Some(either) = ports.iter().find(|ports| !ports.is_empty()) else { return service };
     spec.ports = either.iter().map(service_port).collect();
     let common = &either[0].port;
+    service.metadata.annotations = annotations(&common.balancing);
     service.metadata.creation_timestamp = common.created.to_rfc3339();
     spec.health_check_node_port = common.health_check_node_port.map(|port| port.get().into());
     spec.internal_traffic_policy = policy(common.internal_policy);
@@ -52,6 +53,15 @@ pub fn service(name: &NamespacedName, ports: [&[NamedPort]; 2]) -> Service {
     }
     spec.type_ = Some(service_type(spec, !service.status.load_balancer.ingress.is_empty()).to_owned());
     service
+}
+
+/// Returns the annotations that request this way to share connections.
+fn annotations(balancing: &Balancing) -> BTreeMap<String, String> {
+    let Balancing { method, table_size } = *balancing;
+    let method = method.map(|method| (labels::LOAD_BALANCING.to_owned(), method.to_string()));
+    let table_size =
+        (table_size != TableSize::default()).then(|| (labels::HASH_TABLE_SIZE.to_owned(), table_size.to_string()));
+    method.into_iter().chain(table_size).collect()
 }
 
 /// Returns the simplest type that permits all properties of the Service.
@@ -90,7 +100,11 @@ pub fn slice(view: &SliceView, node: &str) -> EndpointSlice {
     });
     let service_name = (labels::SERVICE_NAME.to_owned(), view.service.name().to_owned());
     EndpointSlice {
-        metadata: ObjectMeta { labels: BTreeMap::from([service_name]), ..metadata(&view.name) },
+        metadata: ObjectMeta {
+            labels: BTreeMap::from([service_name]),
+            annotations: weights(&view.endpoints),
+            ..metadata(&view.name)
+        },
         address_type: match view.family {
             IpFamily::V4 => "IPv4".to_owned(),
             IpFamily::V6 => "IPv6".to_owned(),
@@ -98,6 +112,13 @@ pub fn slice(view: &SliceView, node: &str) -> EndpointSlice {
         ports: ports.collect(),
         endpoints: view.endpoints.iter().map(|candidate| endpoint(candidate, node)).collect(),
     }
+}
+
+/// Returns the annotation with the weights of endpoints; none if all have the default.
+fn weights(endpoints: &[EndpointView]) -> BTreeMap<String, String> {
+    let weighted = endpoints.iter().filter(|endpoint| endpoint.weight != Endpoint::DEFAULT_WEIGHT);
+    let text: Vec<String> = weighted.map(|endpoint| format!("{}={}", endpoint.address, endpoint.weight)).collect();
+    if text.is_empty() { BTreeMap::new() } else { BTreeMap::from([(labels::WEIGHT.to_owned(), text.join(" "))]) }
 }
 
 fn endpoint(candidate: &EndpointView, node: &str) -> SliceEndpoint {

@@ -4,10 +4,14 @@ use ferroute_iptables::CtStates;
 use ferroute_nftables::{
     Value,
     kernel::MemoryTable,
-    model::{CmpOp, Element, Field, Foreign, IfName, Key, KeyText, Match, Name, Opaque, Outcome, Property, Statement},
+    model::{
+        CmpOp, Element, Field, Foreign, HashInput, IfName, Key, KeyText, Match, Name, Opaque, Outcome, Property,
+        Statement,
+    },
 };
 use ipnet::IpNet;
 
+use super::jhash::jhash;
 use crate::{PacketState, host::AddressKind, walk::Unknown};
 
 /// The result of matching a packet against a condition.
@@ -242,6 +246,20 @@ impl PacketState<'_> {
         })
     }
 
+    /// Returns the bytes that are hashed, as the kernel loads them.
+    fn hashed(&self, input: HashInput) -> Vec<u8> {
+        let mut bytes = match self.source.ip() {
+            IpAddr::V4(address) => address.octets().to_vec(),
+            IpAddr::V6(address) => address.octets().to_vec(),
+        };
+        if input == HashInput::SaddrSport {
+            // A register has four bytes.
+            bytes.extend(self.source.port().to_be_bytes());
+            bytes.extend([0; 2]);
+        }
+        bytes
+    }
+
     fn key(&self, fields: &[Field], random: RandomNumber) -> Result<Key, String> {
         let mut key = Key::new();
         for field in fields {
@@ -274,7 +292,13 @@ impl PacketState<'_> {
             Field::CtOriginalDport => Value::Port(self.original.destination.port()),
             Field::FibSaddrType => self.fib_type(self.source.ip())?,
             Field::FibDaddrType => self.fib_type(self.destination.ip())?,
-            Field::NumgenRandom { first, .. } => Value::Integer(random.unwrap_or(first)),
+            // The counter may be at any number.
+            Field::NumgenRandom { first, .. } | Field::NumgenInc { first, .. } => {
+                Value::Integer(random.unwrap_or(first))
+            }
+            Field::Jhash { input, count, seed, first } => {
+                Value::Integer(jhash(&self.hashed(input), seed, count).wrapping_add(first))
+            }
         })
     }
 
@@ -307,7 +331,7 @@ impl PacketState<'_> {
 /// Returns the range of `numgen random` in a statement: the first number and their count.
 pub(super) fn random_range(statement: &Statement) -> Option<(u32, u32)> {
     let range = |field: &Field| match field {
-        Field::NumgenRandom { first, count } => Some((*first, *count)),
+        Field::NumgenRandom { first, count } | Field::NumgenInc { first, count } => Some((*first, *count)),
         _ => None,
     };
     match statement {
@@ -363,6 +387,8 @@ fn field_name(field: Field) -> &'static str {
         Field::FibSaddrType => "type of the source",
         Field::FibDaddrType => "type of the destination",
         Field::NumgenRandom { .. } => "the random number",
+        Field::NumgenInc { .. } => "the counter",
+        Field::Jhash { .. } => "the hash",
     }
 }
 

@@ -69,6 +69,8 @@ pub struct Differences {
     serves_node_ports_only_where_configured: bool,
     /// Node ports are not served at loopback addresses.
     excludes_localhost: bool,
+    /// Annotations choose the method by which endpoints share connections.
+    has_methods: bool,
 }
 
 impl Differences {
@@ -83,6 +85,7 @@ impl Differences {
                 rejects_unknown_ports: true,
                 drops_unassigned_addresses: true,
                 serves_node_ports_only_where_configured: true,
+                has_methods: true,
                 ..Self::default()
             },
             "ipvs" => Self {
@@ -204,6 +207,21 @@ impl Port<'_> {
                 && (within.is_empty() || within.iter().any(|net| net.contains(ip)))
                 && (localhost || !ip.is_loopback())
         })
+    }
+
+    /// Returns the share of an endpoint, compared with others.
+    pub fn share(&self, endpoint: SocketAddr) -> f64 {
+        let mut slices = self.cluster.slices.iter().filter(|slice| {
+            slice.endpoints.iter().any(|candidate| candidate.addresses[0].parse() == Ok(endpoint.ip()))
+        });
+        let weight = slices.next().map_or(1.0, |slice| weight(slice, endpoint.ip()));
+        if self.differences.has_methods { weight } else { 1.0 }
+    }
+
+    /// Reports whether the source of a connection decides on its endpoint.
+    pub fn is_hashed(&self) -> bool {
+        let method = self.service.metadata.annotations.get("ferroute.io/load-balancing");
+        self.differences.has_methods && method.is_some_and(|method| method.contains("hash"))
     }
 
     /// Returns the required result of a connection to a frontend.
@@ -395,11 +413,12 @@ impl Port<'_> {
                 port.name == self.name && protocol.parse() == Ok(self.protocol)
             });
             let numbers = same.filter_map(|port| port.port).map(|number| u16::try_from(number).unwrap());
-            numbers.flat_map(|number| {
+            numbers.flat_map(move |number| {
                 slice
                     .endpoints
                     .iter()
                     .map(move |endpoint| (SocketAddr::new(endpoint.addresses[0].parse().unwrap(), number), endpoint))
+                    .filter(move |(socket, _)| weight(slice, socket.ip()) > 0.0)
             })
         })
     }
@@ -440,6 +459,13 @@ impl Port<'_> {
         let ready = chosen(is_ready);
         if ready.is_empty() { chosen(serves_while_terminating) } else { ready }
     }
+}
+
+/// Returns the weight that the annotation of a slice states for an endpoint, or 1. Endpoints of weight 0 get no connections.
+fn weight(slice: &EndpointSlice, address: IpAddr) -> f64 {
+    let text = slice.metadata.annotations.get("ferroute.io/weight").map(String::as_str).unwrap_or_default();
+    let of_address = text.split(' ').find_map(|part| part.strip_prefix(&format!("{address}=")));
+    of_address.map_or(1.0, |weight| weight.parse().unwrap())
 }
 
 /// Returns the node or zone if hints apply: every ready endpoint has one, and one of them is for this node or zone.

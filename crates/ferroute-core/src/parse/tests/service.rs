@@ -7,7 +7,7 @@ use super::{
     InvalidObject, assert_errors,
 };
 use crate::{
-    Affinity, IpFamily, Protocol, ServicePort, TrafficPolicy,
+    Affinity, Balancing, IpFamily, Method, ModeTraits, Protocol, ServicePort, TableSize, TrafficPolicy,
     testing::{ServiceBuilder, namespaced_name, service, service_port},
     tracker::{NamedPort, ServiceView},
 };
@@ -413,4 +413,59 @@ fn clients_in_source_ranges_beyond_the_limit_have_no_access() {
     assert!(many.ports[0].iter().all(|port| port.port.load_balancer_source_ranges.len() == 65_536));
     let [ignored] = &many.ignored[..] else { panic!("{:?}", many.ignored) };
     assert_eq!(ignored.field, "spec.loadBalancerSourceRanges");
+}
+
+#[test]
+fn methods_are_read_from_the_annotations_of_several_proxies() {
+    use Method::{LeastConnections, Random, RoundRobin, SourceHash, SourcePortHash};
+    const OWN: &str = labels::LOAD_BALANCING;
+    const CILIUM: &str = labels::CILIUM_ALGORITHM;
+    const KUBE_ROUTER: &str = labels::KUBE_ROUTER_SCHEDULER;
+    let method = |annotations: &[(&str, &str)]| {
+        let service = annotations.iter().fold(web(), |service, (key, value)| service.annotation(key, value));
+        port(service).balancing.method
+    };
+    assert_eq!(method(&[]), None);
+    for of_all in Method::ALL {
+        assert_eq!(method(&[(OWN, of_all.as_str())]), Some(of_all));
+    }
+    assert_eq!(method(&[(CILIUM, "maglev")]), Some(SourcePortHash));
+    for (name, expected) in [("rr", RoundRobin), ("wlc", LeastConnections), ("sh", SourceHash), ("mh", SourcePortHash)]
+    {
+        assert_eq!(method(&[(KUBE_ROUTER, name)]), Some(expected), "{name}");
+    }
+    assert_eq!(method(&[(KUBE_ROUTER, "rr"), (CILIUM, "random"), (OWN, "source-hash")]), Some(SourceHash));
+    assert_eq!(method(&[(KUBE_ROUTER, "rr"), (CILIUM, "random")]), Some(Random));
+    assert_eq!(method(&[(KUBE_ROUTER, "rr"), (OWN, "round robin")]), None, "a typing error selects no other method");
+}
+
+#[test]
+fn invalid_annotations_are_ignored_and_reported() {
+    let service = web().annotation(labels::LOAD_BALANCING, "fastest").annotation(labels::HASH_TABLE_SIZE, "1000");
+    let view = view(service.clone());
+    assert_eq!(port(service).balancing, Balancing::default());
+    let ignored: Vec<String> = view.ignored.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        ignored,
+        [
+            "metadata.annotations[ferroute.io/load-balancing]: unsupported value \"fastest\" (want random, round-robin, \
+             source-hash, source-port-hash, least-connections)",
+            "metadata.annotations[ferroute.io/hash-table-size]: unsupported value \"1000\" (want 1024, 2048, 4096, 8192, \
+             16384, 32768, 65536)",
+        ]
+    );
+    let service = web().annotation(labels::HASH_TABLE_SIZE, "65536");
+    assert_eq!(port(service).balancing, Balancing { method: None, table_size: TableSize::MAX });
+}
+
+#[test]
+fn methods_that_the_mode_does_not_have_are_reported() {
+    let ignored = |method: Method, traits: &ModeTraits| {
+        let mut view = view(web().annotation(labels::LOAD_BALANCING, method.as_str()));
+        view.ignore_unsupported(traits);
+        view.ignored.len()
+    };
+    assert_eq!(ignored(Method::SourceHash, &ModeTraits::NFTABLES), 0);
+    assert_eq!(ignored(Method::SourceHash, &ModeTraits::IPTABLES), 1);
+    assert_eq!(ignored(Method::Random, &ModeTraits::IPTABLES), 0);
 }

@@ -47,6 +47,7 @@ fn all_fields_are_parsed() {
         terminating: false,
         local,
         hints: None,
+        weight: 1,
     };
     assert_eq!(
         parsed,
@@ -202,4 +203,26 @@ fn endpoints_with_special_addresses_are_ignored() {
     );
     let [endpoint] = &view.endpoints[..] else { panic!("{view:?}") };
     assert_eq!(endpoint.address.to_string(), "10.244.0.2");
+}
+
+#[test]
+fn weights_are_of_all_endpoints_or_of_single_ones() {
+    let weights = |annotations: &[(&str, &str)]| {
+        let slice = web().pod("10.244.0.2").pod("10.244.0.3").with(|slice| {
+            let annotations = annotations.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+            slice.metadata.annotations = annotations.collect();
+        });
+        let view = view(slice);
+        (view.endpoints.iter().map(|endpoint| endpoint.weight).collect::<Vec<_>>(), view.ignored.len())
+    };
+    const OWN: &str = labels::WEIGHT;
+    assert_eq!(weights(&[]), (vec![1, 1], 0));
+    assert_eq!(weights(&[(OWN, "7")]), (vec![7, 7], 0));
+    assert_eq!(weights(&[(OWN, "2, 10.244.0.3=0")]), (vec![2, 0], 0));
+    assert_eq!(weights(&[(OWN, "10.244.0.3=256 10.244.9.9=4")]), (vec![1, 256], 0));
+    assert_eq!(weights(&[(labels::CILIUM_WEIGHT, "3")]), (vec![3, 3], 0));
+    assert_eq!(weights(&[(labels::CILIUM_WEIGHT, "3"), (OWN, "2")]), (vec![2, 2], 0));
+    for invalid in ["heavy", "257", "-1", "10.244.0.2=", "10.244.0.999=1"] {
+        assert_eq!(weights(&[(OWN, invalid), (labels::CILIUM_WEIGHT, "3")]), (vec![1, 1], 1), "{invalid}");
+    }
 }

@@ -16,7 +16,7 @@ use super::{
     },
     Parts,
 };
-use crate::model::{ClassId, DataType, Field, Name, Property};
+use crate::model::{ClassId, DataType, Field, HashInput, Name, Property};
 
 /// The content of a register.
 #[derive(Clone, Debug, PartialEq)]
@@ -285,9 +285,29 @@ pub(super) fn numgen(parts: &Parts<'_>) -> Option<(Loaded, usize)> {
         (parts.u32(NFTA_NG_MODULUS)?, parts.u32(NFTA_NG_TYPE)?, parts.u32(NFTA_NG_OFFSET).unwrap_or_default());
     let loaded = match kind {
         NFT_NG_RANDOM if count > 0 => Loaded::Field(Field::NumgenRandom { count, first }),
+        NFT_NG_INCREMENTAL if count > 0 => Loaded::Field(Field::NumgenInc { count, first }),
         _ => Loaded::Unknown(format!("numgen of kind {kind}")),
     };
     Some((loaded, 4))
+}
+
+/// Decodes `hash`, given the registers before it.
+pub(super) fn hash(family: IpFamily, parts: &Parts<'_>, registers: &Registers) -> Option<(Loaded, usize)> {
+    let unknown = |text: &str| Some((Loaded::Unknown(text.to_owned()), 4));
+    if parts.u32(NFTA_HASH_TYPE).unwrap_or(NFT_HASH_JENKINS) != NFT_HASH_JENKINS {
+        return unknown("symhash");
+    }
+    let (from, length) = (parts.register(NFTA_HASH_SREG)?, usize::try_from(parts.u32(NFTA_HASH_LEN)?).ok()?);
+    let address = DataType::address(family).length();
+    let port = registers.at(from.after(address));
+    let input = match (registers.at(from), length - length.min(address), port) {
+        (Loaded::Field(Field::Saddr), 0, _) if length == address => HashInput::Saddr,
+        (Loaded::Field(Field::Saddr), 4, Loaded::Field(Field::Sport)) => HashInput::SaddrSport,
+        _ => return unknown("jhash"),
+    };
+    let (count, seed) = (parts.u32(NFTA_HASH_MODULUS)?, parts.u32(NFTA_HASH_SEED).unwrap_or_default());
+    let first = parts.u32(NFTA_HASH_OFFSET).unwrap_or_default();
+    Some((Loaded::Field(Field::Jhash { input, count, seed, first }), 4))
 }
 
 /// Returns `ETH_P_IP` or `ETH_P_IPV6` in network byte order.

@@ -1,10 +1,10 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use ferroute_core::{
-    FlowtableSettings, LocalTrafficDetector, NodePortAddresses, ProxySettings,
+    FlowtableSettings, LocalTrafficDetector, Method, NodePortAddresses, ProxySettings,
     testing::{Cluster, arbitrary, service, slice},
 };
-use proptest::prelude::*;
+use proptest::{prelude::*, sample::select};
 
 use super::*;
 use crate::{
@@ -71,9 +71,15 @@ fn any_settings() -> impl Strategy<Value = NftablesSettings> {
 proptest! {
     #[test]
     fn planned_rules_survive_a_round_trip(
-        cluster in arbitrary::cluster(),
+        mut cluster in arbitrary::cluster(),
         settings in any_settings(),
+        method in select(&Method::ALL[..]),
     ) {
+        for service in &mut cluster.services {
+            let annotations = [("load-balancing", method.as_str()), ("hash-table-size", "1024")];
+            let annotations = annotations.map(|(key, value)| (format!("ferroute.io/{key}"), value.to_owned()));
+            service.metadata.annotations = annotations.into();
+        }
         for family in IpFamily::BOTH {
             let (rules, sets) = planned(&cluster, &settings, family);
             prop_assert!(!rules.is_empty());

@@ -1,0 +1,117 @@
+//! The method that chooses the endpoint of a new connection, per Service.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// How the endpoints of a Service share its connections, as its annotations request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Balancing {
+    /// The method; `None` for the mode's own.
+    pub method: Option<Method>,
+    /// The size of the table of the methods that hash.
+    pub table_size: TableSize,
+}
+
+/// A method that chooses the endpoint of a new connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Method {
+    /// Any endpoint, each with the same probability.
+    Random,
+    /// One after another.
+    RoundRobin,
+    /// By a hash of the client's address: a client reaches the same endpoint through every node.
+    SourceHash,
+    /// By a hash of the client's address and port: a connection reaches the same endpoint through every node.
+    SourcePortHash,
+    /// The endpoint with the fewest connections.
+    LeastConnections,
+}
+
+/// The number of positions of a hash table: a power of two from 1,024 to 65,536.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TableSize(u32);
+
+impl Method {
+    /// All methods.
+    pub const ALL: [Self; 5] =
+        [Self::Random, Self::RoundRobin, Self::SourceHash, Self::SourcePortHash, Self::LeastConnections];
+
+    /// Returns the name in annotations and in JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Random => "random",
+            Self::RoundRobin => "round-robin",
+            Self::SourceHash => "source-hash",
+            Self::SourcePortHash => "source-port-hash",
+            Self::LeastConnections => "least-connections",
+        }
+    }
+
+    /// Returns the method with this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|method| method.as_str() == name)
+    }
+
+    /// Returns the method that corresponds to a scheduler of the kernel's ipvs; `None` if none does.
+    pub fn from_scheduler(name: &str) -> Option<Self> {
+        match name {
+            "rr" | "wrr" => Some(Self::RoundRobin),
+            "lc" | "wlc" => Some(Self::LeastConnections),
+            "sh" => Some(Self::SourceHash),
+            "mh" => Some(Self::SourcePortHash),
+            _ => None,
+        }
+    }
+
+    /// Reports whether the method looks up a hash in a table of endpoints.
+    pub fn hashes(self) -> bool {
+        matches!(self, Self::SourceHash | Self::SourcePortHash)
+    }
+}
+
+impl TableSize {
+    /// All sizes.
+    pub const ALL: [Self; 7] =
+        [Self(1 << 10), Self(1 << 11), Self(1 << 12), Self(1 << 13), Self(1 << 14), Self(1 << 15), Self(1 << 16)];
+
+    /// Returns a size; `None` if this number is none.
+    pub fn new(size: u32) -> Option<Self> {
+        Self::ALL.into_iter().find(|known| known.0 == size)
+    }
+
+    /// Returns the smallest size that is at least `size`, or the largest.
+    pub fn at_least(size: usize) -> Self {
+        Self::ALL.into_iter().find(|known| known.get() >= size).unwrap_or(Self::MAX)
+    }
+
+    /// Returns the number of positions.
+    pub fn get(self) -> usize {
+        // At most 2¹⁶.
+        self.0 as usize
+    }
+
+    /// The largest size.
+    pub const MAX: Self = Self(1 << 16);
+}
+
+impl Default for TableSize {
+    /// Returns the smallest size with which 100 endpoints differ by at most 3 % in their shares, and one endpoint more or less
+    /// moves at most 1.25 times as many clients as it must.
+    fn default() -> Self {
+        Self(1 << 15)
+    }
+}
+
+impl fmt::Display for Method {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl fmt::Display for TableSize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
