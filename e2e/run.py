@@ -1,0 +1,132 @@
+#!/usr/bin/env python3
+"""End-to-end tests in a real cluster of three nodes on this machine. README.md says what is needed.
+
+    run.py --kubernetes DIR test [--mode MODE]...     all: cluster, upstream's tests of Services, scenarios
+    run.py --kubernetes DIR up | down                 the cluster, with Ferroute on all nodes
+    run.py --kubernetes DIR upstream [--focus REGEX]  upstream's tests in the running cluster
+    run.py --kubernetes DIR scenarios [NAME...]       scenarios in the running cluster (--list shows them)
+    run.py --kubernetes DIR kubectl ARGUMENT...       kubectl of the running cluster
+    run.py --kubernetes DIR node n1 COMMAND...        a command on a node
+"""
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import images
+import proxy
+import scenarios
+from cluster import HERE, NODES, Cluster, Problem
+
+# Tests of other components, and of what this cluster has not.
+SKIP = "|".join([
+    r"\[Feature:(?!Traffic)", r"\[Disruptive\]", r"\[Flaky\]", "LoadBalancer", "Ingress", "NetworkPolicy", "Gateway",
+    # No network outside, no cloud, no cluster DNS in pods.
+    "should provide Internet connection", "GCE", "CoreDNS", "kube-dns configmap",
+])
+
+
+def up(cluster, options):
+    program = Path(options.program).resolve()
+    if not os.access(program, os.X_OK):
+        raise Problem(f"{program} is not a program: build it with `make debug` or `make release`")
+    cluster.check(more=["e2e.test"] if options.command == "test" and not options.without_upstream else [])
+    cluster.state.mkdir(parents=True, exist_ok=True)
+    work = cluster.state / "images"
+    work.mkdir(exist_ok=True)
+    archives = [images.proxy_image(program, work, proxy.IMAGE), *images.test_images(cluster.kubernetes, work)]
+    cluster.up(archives)
+    proxy.deploy_ferroute(cluster, options.mode[0])
+    print(f"the cluster runs: {len(NODES)} nodes, Ferroute in {options.mode[0]} mode")
+
+
+def upstream(cluster, focus):
+    """Runs upstream's tests, prints each with its result, and returns whether none failed."""
+    log = cluster.logs / "upstream.log"
+    with open(log, "w") as output:
+        subprocess.run([
+            *cluster.in_namespace("cp"), cluster.binary("e2e.test"), f"--kubeconfig={cluster.admin}",
+            f"--kubectl-path={cluster.binary('kubectl')}", "--provider=skeleton", "--num-nodes=3", "--allowed-not-ready-nodes=0",
+            "--disable-log-dump", "--dump-logs-on-failure=false", "--ginkgo.no-color", "--ginkgo.v", "--ginkgo.seed=1", "--ginkgo.timeout=2h",
+            f"--ginkgo.focus={focus}", f"--ginkgo.skip={SKIP}"], stdout=output, stderr=output)
+    text = log.read_text(errors="replace")
+    for block in re.split(r"^-{20,}$", text, flags=re.M):
+        result = re.search(r"^(• \[\w+\]|•) ?\[([\d.]+) seconds\]", block, re.M)
+        test = re.search(r"^\[sig-network\] (.*?)(?: \[sig-network.*)?$", block, re.M)
+        if result and test:
+            state = "ok    " if result[1] == "•" else "FAILED"
+            why = re.findall(r"^  \[(?:FAILED|TIMEDOUT|PANICKED|INTERRUPTED)\] (?!in )(.*)$", block, re.M)
+            print(state, f"{float(result[2]):5.0f} s", test[1].replace("[It] ", "")[:130], "; ".join(why)[:300] if state != "ok    " else "")
+    summary = re.search(r"^Ran (\d+) of .*$", text, re.M)
+    print(summary[0] if summary else f"upstream's tests did not run: see {log}")
+    return bool(summary) and int(summary[1]) > 0 and "\nSUCCESS!" in text
+
+
+def test(cluster, options):
+    """Everything in each mode; returns the number of modes and parts that failed."""
+    failed = []
+    up(cluster, options)
+    try:
+        scenarios.prepare(cluster)
+        for mode in options.mode:
+            proxy.deploy_ferroute(cluster, mode)
+            if not options.without_upstream and not upstream(cluster, options.focus):
+                failed.append(f"{mode}: upstream's tests")
+            failed += [f"{mode}: {name}" for name in scenarios.ALL if not scenarios.play(cluster, mode, name)]
+    finally:
+        if not options.keep:
+            cluster.down()
+    for what in failed:
+        print("FAILED", what)
+    return not failed
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kubernetes", required=True, help="directory of the programs of a Kubernetes release, and etcd")
+    parser.add_argument("--program", default=str(HERE.parent / "target/program/ferroute"), help="the ferroute program")
+    parser.add_argument("--state", default="/var/tmp/ferroute-e2e", help="directory for the cluster")
+    parser.add_argument("--mode", action="append", choices=["iptables", "nftables", "ipvs"], help="may be repeated (default: nftables, iptables)")
+    parser.add_argument("--focus", default=r"\[sig-network\]", help="upstream's tests whose names match")
+    parser.add_argument("--without-upstream", action="store_true", help="scenarios only")
+    parser.add_argument("--keep", action="store_true", help="leave the cluster running")
+    parser.add_argument("--list", action="store_true", help="list the scenarios")
+    parser.add_argument("command", choices=["test", "up", "down", "upstream", "scenarios", "kubectl", "node"])
+    parser.add_argument("arguments", nargs=argparse.REMAINDER)
+    options = parser.parse_args()
+    options.mode = options.mode or ["nftables", "iptables"]
+    if options.list:
+        for name, function in scenarios.ALL.items():
+            print(f"{name:9} {function.__doc__.splitlines()[0]}")
+        return True
+    cluster = Cluster(options.kubernetes, options.state)
+    if options.command == "test":
+        return test(cluster, options)
+    if options.command == "up":
+        up(cluster, options)
+    elif options.command == "down":
+        cluster.down()
+    elif options.command == "upstream":
+        return upstream(cluster, options.focus)
+    elif options.command == "scenarios":
+        unknown = set(options.arguments) - set(scenarios.ALL)
+        if unknown:
+            raise Problem(f"no such scenario: {', '.join(sorted(unknown))}; --list shows them")
+        scenarios.prepare(cluster)
+        proxy.deploy_ferroute(cluster, options.mode[0])
+        return all([scenarios.play(cluster, options.mode[0], name) for name in options.arguments or scenarios.ALL])
+    else:
+        command = {"kubectl": lambda: [*cluster.in_namespace("cp"), str(cluster.binary("kubectl")), "--kubeconfig", str(cluster.admin)],
+                   "node": lambda: cluster.in_node(options.arguments.pop(0))}[options.command]()
+        return subprocess.run([*command, *options.arguments]).returncode == 0
+    return True
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(0 if main() else 1)
+    except Problem as problem:
+        sys.exit(f"e2e: {problem}")
