@@ -19,7 +19,7 @@ RUNNER_VAR := CARGO_TARGET_$(shell echo $(HOST_TRIPLE) | tr a-z- A-Z_)_RUNNER
 AS_ROOT := $(if $(SUDO),env $(RUNNER_VAR)="sudo -E",)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo ui test unit-without-iptables test-crash test-monitoring test-deb test-helm test-ui build debug release reproducible install uninstall deb dist sbom version image unit properties soak fuzz conformance conformance-debug conformance-setup vm vm-ipvs vm-nftables vm-test vm-bench helm-package fmt lint doc deny crates bench deps deps-demo deps-deb deps-helm deps-iptables deps-test deps-ui deps-vm rust clean
+.PHONY: help demo ui test unit-without-iptables test-crash test-monitoring test-deb test-helm test-ui e2e build debug release reproducible install uninstall deb dist sbom version image unit properties soak fuzz conformance conformance-debug conformance-setup vm vm-ipvs vm-nftables vm-apparmor vm-test vm-bench helm-package fmt lint doc deny crates bench deps deps-demo deps-deb deps-helm deps-iptables deps-test deps-ui deps-vm rust clean
 
 ## help (at once): list these targets; also what make alone does
 help:
@@ -264,6 +264,15 @@ helm-package: deps-helm
 	@[ ! -e $(HELM)/not-tested ] || exit 1
 	@mkdir -p $(DIST_DIR); PATH="$$PATH:$(HELM)/helm" helm package deploy/helm --destination $(DIST_DIR)
 
+## e2e (1 h + release): run upstream's tests and scenarios in a real cluster of three nodes (KUBERNETES, MODES)
+# KUBERNETES is a directory of the official programs; e2e/README.md says which.
+KUBERNETES ?=
+MODES ?= nftables iptables
+e2e: deps-test
+	@[ -n "$(KUBERNETES)" ] || { echo "set KUBERNETES to a directory of Kubernetes' programs: see e2e/README.md" >&2; exit 1; }
+	@[ -x $(FERROUTE) ] || $(MAKE) --no-print-directory $(BUILD)
+	$(SUDO) python3 e2e/run.py --kubernetes $(abspath $(KUBERNETES)) --program $(FERROUTE) $(MODES:%=--mode %) test
+
 ## image (10 min): build a container image (IMAGE, NF_TABLES_ONLY=1)
 # Builds the image for deploy/ with the first available builder: `make image IMAGE=registry.example.org/ferroute:0.1.0`. With
 # NF_TABLES_ONLY=1 it is the one without the iptables programs.
@@ -280,10 +289,10 @@ image:
 	done; \
 	echo "no working image builder (tried: $(BUILDERS))" >&2; exit 1
 
-## vm (50 min): test ipvs and nftables mode on other kernels in emulated machines
+## vm (1 h): test ipvs and nftables mode on other kernels, and the AppArmor profile, in emulated machines
 # Tests that require another kernel, in an emulated machine; x86_64 only.
 VM_DIR := $(abspath $(TARGET_DIR))/vm
-vm: vm-ipvs vm-nftables
+vm: vm-ipvs vm-nftables vm-apparmor
 
 ## vm-ipvs (40 min): test ipvs mode (VM_CASES)
 # A kernel with ipvs. VM_CASES are the scenarios that are played in ipvs mode, by default all that are
@@ -342,6 +351,12 @@ vm-nftables: deps-vm release
 	    KERNEL_PACKAGE=$$kernel $(VM_PYTHON) $(VM_DIR) conformance/vm/nftables.sh $(VM_FILES) conformance/vm/flood.py $(FERROUTE) \
 	        $(VM_DIR)/test-kernel $(VM_DIR)/test-packets; \
 	done
+
+## vm-apparmor (10 min + release): test the AppArmor profile in an emulated machine
+vm-apparmor: deps-vm release
+	$(call install,apparmor_parser:apparmor)
+	MORE_TOOLS="aa-exec apparmor_parser sysctl" MORE_TREES=/etc/apparmor.d VM_MEMORY=1024 conformance/vm/boot.sh $(VM_DIR) \
+	    conformance/vm/apparmor.sh $(FERROUTE) conformance/vm/machine.sh deploy/apparmor
 
 ## build (5 min): build everything, tests included, for development
 build: rust

@@ -16,6 +16,7 @@ rm "$root/usr/share/man/man1/kube-proxy.1"
 gzip -9n "$root"/usr/share/man/man1/*.1
 install -D -m 644 deploy/systemd/config.yaml "$root/etc/ferroute/config.yaml"
 install -d -m 755 "$root/etc/ferroute/manifests"
+install -D -m 644 deploy/apparmor/ferroute "$root/etc/apparmor.d/ferroute"
 mkdir -p "$root/usr/lib/systemd/system" "$root/DEBIAN" "$work/debian"
 sed 's|/usr/local/bin/|/usr/bin/|' deploy/systemd/ferroute.service >"$root/usr/lib/systemd/system/ferroute.service"
 install -D -m 644 LICENSE "$root/usr/share/doc/ferroute/copyright"
@@ -30,7 +31,7 @@ printf 'Source: ferroute\n\nPackage: ferroute\nArchitecture: any\n' >"$work/debi
 depends=$(cd "$work" && dpkg-shlibdeps -O "$root/usr/bin/ferroute" 2>/dev/null | sed -n 's/^shlibs:Depends=//p')
 sed "s|@VERSION@|$version|; s|@ARCHITECTURE@|$(dpkg --print-architecture)|; s|@DEPENDS@|$depends|" \
     deploy/debian/control >"$root/DEBIAN/control"
-echo /etc/ferroute/config.yaml >"$root/DEBIAN/conffiles"
+printf "%s\n" /etc/ferroute/config.yaml /etc/apparmor.d/ferroute >"$root/DEBIAN/conffiles"
 install -m 755 deploy/debian/postinst deploy/debian/prerm deploy/debian/postrm "$root/DEBIAN"
 (cd "$root" && find usr -type f -print0 | LC_ALL=C sort -z | xargs -0 md5sum >DEBIAN/md5sums)
 mkdir -p "$(dirname "$output")"

@@ -50,7 +50,7 @@ in_root ferroute --version
 in_root kubectl-ferroute status --help >/dev/null
 in_root kubectl_complete-ferroute wa | grep -q ^wait
 for file in /etc/ferroute/config.yaml /usr/lib/systemd/system/ferroute.service /usr/share/man/man1/ferroute-run.1.gz \
-    /usr/share/bash-completion/completions/ferroute /usr/share/doc/ferroute/copyright /usr/share/doc/ferroute/docs/deploy.md; do
+    /etc/apparmor.d/ferroute /usr/share/bash-completion/completions/ferroute /usr/share/doc/ferroute/copyright /usr/share/doc/ferroute/docs/deploy.md; do
     [ -s "$root$file" ] || fail "$file is missing"
 done
 program=$(sed -n 's/^ExecStart=\([^ ]*\).*/\1/p' "$root/usr/lib/systemd/system/ferroute.service")
