@@ -1,0 +1,197 @@
+//! Shows how the requests of many nodes are distributed over time when something happens to the API server.
+//!
+//! ```text
+//! cargo run -p ferroute-kube --example fleet -- [NODES [SERVICES [PLOT.svg]]]
+//! ```
+//!
+//! All nodes follow one fake API server, each with a client of its own and the delays of the daemon. The server restarts, loses its
+//! history, and is overloaded. What the server sends is counted in every tenth of a second; the numbers are printed by second, and the
+//! plot shows the lists that begin per second for each event. The program takes as long as the events: some two minutes.
+
+#![expect(clippy::print_stdout, reason = "the program prints its results")]
+
+use std::{env, fmt::Write as _, fs, thread, time::Duration};
+
+use ferroute_config::ClientConnectionConfiguration;
+use ferroute_kube::{ApiServer, testing::FakeApiServer};
+use ferroute_source::Resource;
+use serde_json::json;
+use tokio::{
+    runtime::Builder,
+    sync::mpsc,
+    time::{Instant, sleep, sleep_until},
+};
+
+type Error = Box<dyn std::error::Error>;
+
+/// An event, and what it does to the server.
+struct Event {
+    name: &'static str,
+    begin: Change,
+    /// What ends it, and after how long.
+    end: Option<(Duration, Change)>,
+}
+
+/// Changes the server's behaviour.
+type Change = fn(&FakeApiServer);
+
+/// What the server has sent up to some time.
+#[derive(Clone, Copy, Default)]
+struct Sample {
+    begun: u64,
+    open: u64,
+    bytes: u64,
+}
+
+/// The number of lists per second, the lists that were open at once, and the bytes, each by second.
+struct Course {
+    name: &'static str,
+    seconds: Vec<Sample>,
+}
+
+const EVENTS: [Event; 3] = [
+    Event {
+        name: "restart: 20 s without an answer",
+        begin: |server| {
+            server.behave(|behaviour| behaviour.down = true);
+            lose_history(server);
+            server.cut_watches();
+        },
+        end: Some((Duration::from_secs(20), |server| server.behave(|behaviour| behaviour.down = false))),
+    },
+    Event {
+        name: "history lost: watches end with 410",
+        begin: |server| {
+            lose_history(server);
+            server.fail_watches(410);
+        },
+        end: None,
+    },
+    Event {
+        name: "overload: 429 for 10 s, then 410",
+        begin: |server| {
+            server.behave(|behaviour| behaviour.status = Some((429, Some(1))));
+            lose_history(server);
+            server.fail_watches(410);
+        },
+        end: Some((Duration::from_secs(10), |server| server.behave(|behaviour| behaviour.status = None))),
+    },
+];
+
+/// Changes something and forgets when, so that no watch can go on from what the nodes know.
+fn lose_history(server: &FakeApiServer) {
+    server.apply(Resource::Nodes, json!({"metadata": {"name": "another"}}));
+    server.compact();
+}
+
+fn main() -> Result<(), Error> {
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    let number = |index: usize, default| arguments.get(index).map_or(Ok(default), |text| text.parse::<usize>());
+    let (nodes, services) = (number(0, 500)?, number(1, 50)?);
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    let server = runtime.block_on(FakeApiServer::start());
+    for number in 0..services {
+        server.apply(
+            Resource::Services,
+            json!({"metadata": {"namespace": "default", "name": format!("service-{number}")},
+                   "spec": {"clusterIP": "10.96.0.1", "ports": [{"port": 80}]}}),
+        );
+    }
+    let url = server.url();
+    // The nodes have a thread of their own, so that they do not delay the server.
+    thread::spawn(move || follow(&url, nodes));
+    let courses = runtime.block_on(observe(&server, nodes));
+    println!("{nodes} nodes, {services} Services");
+    for Course { name, seconds } in &courses {
+        println!("\n{name}\nsecond\tlists\topen at once\tkB");
+        for (second, Sample { begun, open, bytes }) in seconds.iter().enumerate() {
+            println!("{second}\t{begun}\t{open}\t{}", bytes / 1000);
+        }
+    }
+    Ok(arguments.get(2).map_or(Ok(()), |path| fs::write(path, plot(&courses, nodes)))?)
+}
+
+/// Runs the nodes on the calling thread.
+fn follow(url: &str, nodes: usize) {
+    let Ok(runtime) = Builder::new_current_thread().enable_all().build() else { return };
+    runtime.block_on(async {
+        let (sender, mut events) = mpsc::channel(1000);
+        for number in 0..nodes {
+            let connection = ClientConnectionConfiguration { qps: -1.0, ..ClientConnectionConfiguration::default() };
+            let server = ApiServer::new(&connection, Some(url), &format!("node-{number}")).await;
+            let Ok(server) = server else { return };
+            tokio::spawn(server.follow(sender.clone()));
+        }
+        while events.recv().await.is_some() {}
+    });
+}
+
+async fn observe(server: &FakeApiServer, nodes: usize) -> Vec<Course> {
+    // Services, slices, the Node and ServiceCIDRs of each node.
+    let all = 4 * nodes as u64;
+    while server.lists().1 < all {
+        sleep(Duration::from_millis(100)).await;
+    }
+    let mut courses = Vec::new();
+    for Event { name, begin, end } in EVENTS {
+        sleep(Duration::from_secs(2)).await;
+        begin(server);
+        let start = Instant::now();
+        let mut end = end;
+        let mut seconds = Vec::new();
+        let mut before = server.lists().0;
+        let mut sent = server.bytes_sent();
+        for second in 1..=SECONDS {
+            let mut most = 0;
+            for tenth in 0..10 {
+                sleep_until(start + Duration::from_secs(second - 1) + Duration::from_millis(100 * (tenth + 1))).await;
+                let (begun, ended) = server.lists();
+                most = most.max(begun - ended);
+                if let Some((_, stop)) = end.take_if(|(after, _)| start.elapsed() >= *after) {
+                    stop(server);
+                }
+            }
+            let (begun, bytes) = (server.lists().0, server.bytes_sent());
+            seconds.push(Sample { begun: begun - before, open: most, bytes: bytes - sent });
+            (before, sent) = (begun, bytes);
+        }
+        courses.push(Course { name, seconds });
+    }
+    courses
+}
+
+/// Draws the lists per second as bars, one diagram for each event.
+fn plot(courses: &[Course], nodes: usize) -> String {
+    let most = courses.iter().flat_map(|course| &course.seconds).map(|sample| sample.begun).max().unwrap_or(1).max(1);
+    let height = courses.len() as u64 * ROW;
+    let width = LEFT + SECONDS * STEP + 10;
+    let mut svg = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" font-family=\"sans-serif\" font-size=\"12\">\n\
+         <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
+    );
+    for (row, Course { name, seconds }) in courses.iter().enumerate() {
+        let bottom = (row as u64 + 1) * ROW - 25;
+        let top = bottom - BAR;
+        let mut line = |text: std::fmt::Arguments<'_>| svg.write_fmt(text).expect("strings accept everything");
+        line(format_args!("<text x=\"{LEFT}\" y=\"{}\">{name}: lists per second of {nodes} nodes</text>\n", top - 6));
+        line(format_args!("<text x=\"4\" y=\"{}\">{most}</text><text x=\"4\" y=\"{bottom}\">0</text>\n", top + 10));
+        for (second, sample) in seconds.iter().enumerate() {
+            let (x, bar) = (LEFT + second as u64 * STEP, BAR * sample.begun / most);
+            let y = bottom - bar;
+            line(format_args!("<rect x=\"{x}\" y=\"{y}\" width=\"{}\" height=\"{bar}\" fill=\"#36c\"/>\n", STEP - 2));
+            if second % 5 == 0 {
+                line(format_args!("<text x=\"{x}\" y=\"{}\">{second} s</text>\n", bottom + 15));
+            }
+        }
+    }
+    svg + "</svg>\n"
+}
+
+/// How long each event is observed.
+const SECONDS: u64 = 40;
+
+/// Pixels: of a diagram with its title, of the highest bar, of the numbers at the left, and of a second.
+const ROW: u64 = 150;
+const BAR: u64 = 100;
+const LEFT: u64 = 40;
+const STEP: u64 = 16;
