@@ -8,7 +8,7 @@ mod tree;
 
 use std::fmt;
 
-use serde::Deserialize;
+use serde::{Deserialize, de};
 use serde_json::Value;
 use serde_saphyr::DuplicateKeyPolicy;
 
@@ -92,6 +92,8 @@ impl KubeProxyConfiguration {
         let mut value = tree.into_value(&mut |path| violations.push(Violation::Duplicate(path)));
         check_kind(&value)?;
         violations.extend(remove_idle_timeout(&mut value));
+        check_sections(&value)?;
+        fill_nulls(&mut value);
 
         let mut track = serde_path_to_error::Track::new();
         let deserializer = serde_path_to_error::Deserializer::new(value, &mut track);
@@ -142,6 +144,46 @@ fn remove_idle_timeout(value: &mut Value) -> Option<Violation> {
 }
 
 const UDP_IDLE_TIMEOUT: &str = "udpIdleTimeout";
+
+/// Rejects lists in place of mappings: serde would take their items for the fields, in the order of the type.
+fn check_sections(value: &Value) -> Result<(), DecodeError> {
+    let sections = serde_json::to_value(KubeProxyConfiguration::default()).expect("string keys can be encoded as JSON");
+    check_section("", &sections, value)?;
+    let modules = value.pointer("/logging/vmodule").and_then(Value::as_array).into_iter().flatten();
+    modules.enumerate().try_for_each(|(index, module)| match module {
+        Value::Array(_) => Err(not_a_mapping(tree::item("logging.vmodule", index))),
+        _ => Ok(()),
+    })
+}
+
+/// Checks a value that is a mapping in `section`, and its fields.
+fn check_section(path: &str, section: &Value, value: &Value) -> Result<(), DecodeError> {
+    match (section, value) {
+        (Value::Object(_), Value::Array(_)) => Err(not_a_mapping(path.to_owned())),
+        (Value::Object(section), Value::Object(fields)) => section.iter().try_for_each(|(name, inner)| {
+            fields.get(name).map_or(Ok(()), |value| check_section(&tree::child(path, name), inner, value))
+        }),
+        _ => Ok(()),
+    }
+}
+
+fn not_a_mapping(field: String) -> DecodeError {
+    DecodeError::Field { field, source: de::Error::invalid_type(de::Unexpected::Seq, &"a mapping") }
+}
+
+/// Replaces nulls in mappings and lists by the values that they have in Go: feature gates are off, and texts are empty.
+fn fill_nulls(value: &mut Value) {
+    let gates = value.get_mut("featureGates").and_then(Value::as_object_mut);
+    for gate in gates.into_iter().flat_map(|gates| gates.values_mut()).filter(|gate| gate.is_null()) {
+        *gate = Value::Bool(false);
+    }
+    for list in ["/nodePortAddresses", "/ipvs/excludeCIDRs"] {
+        let items = value.pointer_mut(list).and_then(Value::as_array_mut);
+        for item in items.into_iter().flatten().filter(|item| item.is_null()) {
+            *item = Value::String(String::new());
+        }
+    }
+}
 
 /// Returns the first document and the number of documents.
 fn read_tree(text: &str) -> Result<(Tree, usize), DecodeError> {

@@ -5,8 +5,8 @@ use ipnet::IpNet;
 
 use super::{Conntrack, ConntrackLimit, IpvsSettings, LOGGING_ALPHA_GATE, LogFormat, Logging, not_negative, path};
 use crate::{
-    ConntrackConfiguration, FieldError, FieldErrors, GoDuration, IpvsConfiguration, KubeProxyConfiguration,
-    LoggingConfiguration, OutputRoutingOptions, address,
+    ConntrackConfiguration, FieldError, FieldErrors, FlushFrequency, GoDuration, IpvsConfiguration,
+    KubeProxyConfiguration, LoggingConfiguration, OutputRoutingOptions, address,
 };
 
 impl KubeProxyConfiguration {
@@ -153,6 +153,15 @@ pub(super) fn logging(
             errors.invalid(&field, module.verbosity, TOO_VERBOSE);
         }
     }
+    match config.flush_frequency {
+        FlushFrequency::Nanoseconds(number) if number < 0 => {
+            errors.invalid(&format!("{section}.flushFrequency"), number, "Must be greater than zero");
+        }
+        FlushFrequency::Text(duration) if duration < GoDuration::ZERO => {
+            errors.invalid_duration(&format!("{section}.flushFrequency"), duration, "Must be greater than zero");
+        }
+        FlushFrequency::Nanoseconds(_) | FlushFrequency::Text(_) => {}
+    }
     if !feature_gates.get(LOGGING_ALPHA_GATE).copied().unwrap_or_default() {
         routing(errors, &format!("{section}.options.text"), &config.options.text);
         routing(errors, &format!("{section}.options.json"), &config.options.json);
@@ -181,10 +190,8 @@ pub(super) fn port_range(text: &str) -> Option<Option<RangeInclusive<u16>>> {
 }
 
 fn routing(errors: &mut FieldErrors, section: &str, options: &OutputRoutingOptions) {
+    // kube-proxy loses `splitStream` of a file when it reads it, so that it is neither used nor forbidden.
     let detail = "Feature LoggingAlphaOptions is disabled";
-    if options.split_stream {
-        errors.forbidden(format!("{section}.splitStream"), detail);
-    }
     if !options.info_buffer_size.is_zero() {
         errors.forbidden(format!("{section}.infoBufferSize"), detail);
     }

@@ -176,7 +176,6 @@ fn logging_is_validated_like_kubernetes() {
         format!("{section}.vmodule[0]: Required value: File pattern must not be empty"),
         format!("{section}.vmodule[1]: Invalid value: \"a=b\": File pattern must not contain equal sign or comma"),
         format!("{section}.vmodule[1]: Invalid value: 2147483648: Must be <= 2147483647"),
-        format!("{section}.options.text.splitStream: Forbidden: Feature LoggingAlphaOptions is disabled"),
         format!("{section}.options.json.infoBufferSize: Forbidden: Feature LoggingAlphaOptions is disabled"),
     ];
     assert_eq!(found, expected);
