@@ -83,7 +83,10 @@ pub fn replay(
         write_changes(number, sync, out)?;
         for (family, simulation) in &mut simulations {
             let Some(record) = sync.families.iter().find(|record| record.family == *family) else { continue };
-            let replayed = repeat(simulation.as_mut(), *family, &record.outcome, &mut replay.tracker)?;
+            let mut replayed = repeat(simulation.as_mut(), *family, &record.outcome, &mut replay.tracker)?;
+            if let Some(replayed) = &mut replayed {
+                select_writing(replayed, &record.outcome);
+            }
             if !write_outcome(*family, &record.outcome, replayed.as_ref(), out)? {
                 verdict = Verdict::Different;
             }
@@ -213,6 +216,15 @@ fn repeat(
         Outcome::Synced { full: true, .. } => simulation.resync(table).map(Some),
         Outcome::Unchanged | Outcome::Synced { .. } if changes.is_empty() => Ok(None),
         Outcome::Unchanged | Outcome::Synced { .. } => simulation.sync(table, &changes).map(Some),
+    }
+}
+
+/// Selects the way of writing that the proxy used, where the mode has several. A bundle does not contain it, because it depends
+/// on the host and on what other programs did.
+fn select_writing(replayed: &mut SimulatedSync, recorded: &Outcome) {
+    let Outcome::Synced { written, .. } = recorded else { return };
+    if let Some(other) = replayed.other.take_if(|other| other.written == *written) {
+        (replayed.written, replayed.text) = (other.written, other.text);
     }
 }
 

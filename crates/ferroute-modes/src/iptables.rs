@@ -20,7 +20,8 @@ use ferroute_iptables::{
 };
 
 use crate::{
-    ActiveProxy, Mode, OpenMode, PlannedRules, RemovableMode, Removal, RulesView, SimulatedSync, Simulation,
+    ActiveProxy, Mode, OpenMode, OtherWriting, PlannedRules, RemovableMode, Removal, RulesView, SimulatedSync,
+    Simulation,
     cleanup::{Leftovers, Report},
     host_rules::{HostRules, probe_access},
     kernel_rules::KernelRules,
@@ -173,9 +174,17 @@ impl Simulated {
             }
             _ => (None, Difference::from_kernel(table, context, KernelChains::empty())),
         };
-        let mut text = Vec::new();
-        let written = difference.write(table, &mut text)?;
+        let (written, text) = written_text(&difference, table)?;
         let removed = difference.deleted();
+        let other = match (&state, changes) {
+            (Some(state), Some(changes)) => {
+                let mut edited = difference.clone();
+                state.edit_shared(table, changes, &mut edited);
+                let (written, text) = written_text(&edited, table)?;
+                Some(OtherWriting { written, text })
+            }
+            _ => None,
+        };
         let state = match state {
             Some(mut state) => {
                 state.record(difference);
@@ -185,9 +194,15 @@ impl Simulated {
         };
         let total = state.counts().total();
         self.state = Some(state);
-        let text = String::from_utf8(text).expect("rules are UTF-8");
-        Ok(SimulatedSync { written: written.rules.total(), removed, total, rules: None, text })
+        Ok(SimulatedSync { written, removed, total, rules: None, text, other })
     }
+}
+
+/// Returns the number of rules that a difference writes, and the input of `iptables-restore`.
+fn written_text(difference: &Difference, table: &ServiceTable) -> anyhow::Result<(usize, String)> {
+    let mut text = Vec::new();
+    let written = difference.write(table, &mut text)?;
+    Ok((written.rules.total(), String::from_utf8(text).expect("rules are UTF-8")))
 }
 
 impl Simulation for Simulated {

@@ -264,6 +264,18 @@ pub struct SimulatedSync {
     pub rules: Option<RulesDigest>,
     /// What was written, in the syntax of the mode's tool.
     pub text: String,
+    /// The same where it is written in another way, if the mode has several: see [`OtherWriting`].
+    pub other: Option<OtherWriting>,
+}
+
+/// What a simulated sync writes where the mode's rules are written in another way: iptables mode by netlink edits the chains that
+/// Services share, and the programs replace them.
+#[derive(Clone, Debug)]
+pub struct OtherWriting {
+    /// Number of rules or elements written.
+    pub written: usize,
+    /// What was written, in the syntax of the mode's tool.
+    pub text: String,
 }
 
 /// A table of proxy modes.

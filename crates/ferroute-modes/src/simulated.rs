@@ -18,7 +18,14 @@ impl<D: Dataplane, T: FnMut(&mut D) -> String> Simulated<D, T> {
 
     fn written(&mut self, report: &SyncReport) -> SimulatedSync {
         let text = (self.take_text)(&mut self.dataplane);
-        SimulatedSync { written: report.written, removed: report.removed, total: report.total, rules: None, text }
+        SimulatedSync {
+            written: report.written,
+            removed: report.removed,
+            total: report.total,
+            rules: None,
+            text,
+            other: None,
+        }
     }
 }
 

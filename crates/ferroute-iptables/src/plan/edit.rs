@@ -22,7 +22,7 @@ impl ChainState {
     ///
     /// An edit fails if another program has deleted one of the rules before. Then the whole chains must be written, see
     /// [`Difference::replace_edits`].
-    pub(crate) fn edit_shared(&self, table: &ServiceTable, changes: &Changes, difference: &mut Difference) {
+    pub fn edit_shared(&self, table: &ServiceTable, changes: &Changes, difference: &mut Difference) {
         if difference.complete {
             return;
         }

@@ -252,6 +252,6 @@ impl Simulation for ToyRules {
 
     fn sync(&mut self, table: &ServiceTable, _: &Changes) -> anyhow::Result<SimulatedSync> {
         let SyncReport { written, removed, total, .. } = self.replace(ToyRules::new(table));
-        Ok(SimulatedSync { written, removed, total, rules: None, text: self.to_string() })
+        Ok(SimulatedSync { written, removed, total, rules: None, text: self.to_string(), other: None })
     }
 }

@@ -6,6 +6,7 @@ use crate::{Case, Cluster, Files, Mode, Proxy, cluster::pod_addresses, in_every_
 
 in_every_mode!(
     replayed_syncs_equal_recorded_syncs,
+    changes_of_shared_chains_are_replayed,
     repairs_are_recorded_and_replayed,
     full_syncs_are_compared_with_the_replay,
     service_cidrs_are_recorded,
@@ -50,6 +51,23 @@ fn replayed_syncs_equal_recorded_syncs(mode: Mode) {
         let contained = [0, 1, 2].map(|pod| manifests.contains(&format!("{:?}", pod_addresses(pod)[0].to_string())));
         assert_eq!(contained, expected, "{manifests}");
     }
+}
+
+/// By netlink, iptables mode edits the chains that all Services share, and does not write them as a whole.
+fn changes_of_shared_chains_are_replayed(mode: Mode) {
+    let case = Case::new(mode, &web(&[0, 1]));
+    let other = "---\napiVersion: v1\nkind: Service\nmetadata: {name: other}\n\
+                 spec: {clusterIP: 10.96.0.99, clusterIPs: [10.96.0.99], ports: [{port: 99}]}\n";
+    for (manifests, is_present) in [(format!("{}{other}", web(&[0, 1])), true), (web(&[0, 1]), false)] {
+        case.files.apply(&manifests);
+        wait("the change", || (case.rules().concat().contains("10.96.0.99") == is_present).then_some(()));
+    }
+    let text = wait("both changes in the recording", || {
+        let output = replay(&bundle(&case), &["--rules"]);
+        let text = String::from_utf8(output.stdout).unwrap();
+        (text.matches("Service default/other").count() == 2).then_some((output.status.code(), text))
+    });
+    assert_eq!(text.0, Some(0), "{}", text.1);
 }
 
 fn repairs_are_recorded_and_replayed(mode: Mode) {
