@@ -12,6 +12,7 @@
 //!
 //! What is *not* here: which rules there are, and when they are written.
 
+mod compat;
 mod decode;
 mod encode;
 mod other;
@@ -34,6 +35,7 @@ use ferroute_core::IpFamily;
 use ferroute_host::read_generation;
 use ferroute_netlink::{Error, Protocol, Socket, nfnetlink};
 
+pub use compat::CompatReader;
 pub use probe::{Modules, ProbeError, probe};
 pub(crate) use read::AddItem;
 pub(crate) use sets::SetNumbers;

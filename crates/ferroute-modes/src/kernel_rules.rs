@@ -26,7 +26,7 @@ use ferroute_ipvs::kernel::{KernelError, read_state};
 use ferroute_nftables::{
     TableOwner,
     kernel::{Consistency, Kernel, NetlinkError, NetlinkKernel, TableFamily, TableSnapshot},
-    model::Name,
+    model::{Name, Opaque, Outcome, Rule, Statement},
 };
 use ferroute_trace::{Ipsets, Ruleset, Traceable};
 use ferroute_userspace::{WorkerError, running_workers};
@@ -180,13 +180,36 @@ fn read_nftables(
         (TableFamily::Ip(_), Some(table)) => !is_saved(table),
         _ => true,
     };
-    let (nftables, reading) = kernel.read_tables(family, &is_wanted)?;
+    let (mut nftables, reading) = kernel.read_tables(family, &is_wanted)?;
+    let mut reader = native::CompatReader::new(family);
+    for rule in nftables.iter_mut().flat_map(|snapshot| snapshot.table.rules_mut()) {
+        name_extensions(rule, &mut reader);
+    }
     let iptables_handle = |(table_family, name, handle): (TableFamily, Name, u64)| match table_family {
         TableFamily::Ip(_) => Some((TableName::from_word(name.as_str())?, handle)),
         TableFamily::Inet => None,
     };
     let handles = kernel.list_tables(family)?.into_iter().filter_map(iptables_handle).collect();
     Ok((nftables, handles, reading))
+}
+
+/// Adds the text of the modules and targets of `iptables` that a rule has.
+fn name_extensions(rule: &mut Rule, reader: &mut native::CompatReader) {
+    for statement in &mut rule.statements {
+        let Statement::Opaque(Opaque { expressions, text, outcome }) = statement else { continue };
+        if *outcome != Outcome::Iptables {
+            continue;
+        }
+        let Some(expression) = expressions.last() else { continue };
+        match reader.text(&expression.name, &expression.data) {
+            Some(decoded) => *text = decoded,
+            None => {
+                "xt ".clone_into(text);
+                text.push_str(&expression.name);
+                *outcome = if expression.name == "match" { Outcome::Condition } else { Outcome::Anything };
+            }
+        }
+    }
 }
 
 /// Returns all ipsets, if rules match packets with any. Without them, traces assume both answers.

@@ -198,6 +198,7 @@ pub mod model;
 pub mod plan;
 mod probe;
 mod remove;
+pub mod script;
 #[cfg(feature = "testing")]
 pub mod testing;
 mod wire;

@@ -6,21 +6,25 @@
 
 mod chain;
 mod flowtable;
+mod foreign;
 mod name;
+mod property;
 mod rule;
 mod set;
 mod text;
 mod transaction;
 mod value;
+mod words;
 
 pub use chain::{BaseChain, Chain, ChainType, ChainWithRules, Hook, Policy, Verdict};
 pub use ferroute_core::InterfacePattern;
 pub use flowtable::Flowtable;
+pub use foreign::{Elements, Foreign, NatKind, Operand, fields_text, key_text};
+pub(crate) use foreign::{fib_existence, hash_inputs};
 pub(crate) use name::Printable;
 pub use name::{Comment, Name};
-pub use rule::{
-    CmpOp, Expression, Field, Foreign, HashInput, Match, Opaque, Outcome, Property, RejectWith, Rule, Statement,
-};
+pub use property::{End, FibResult, HASH_INPUTS, Named, NumberSource, PayloadBase, Property, Sender};
+pub use rule::{CmpOp, Expression, Field, HashInput, Match, Opaque, Outcome, RejectWith, Rule, Statement};
 pub(crate) use set::length;
 pub use set::{Data, Element, KeyText, Limit, Set, SetData, SetKind};
 pub(crate) use text::join;
@@ -28,3 +32,5 @@ pub use text::{family_name, netmask};
 pub use transaction::{Change, SetOrMap, TableId, Transaction};
 pub(crate) use value::KEY_FIELDS;
 pub use value::{ClassId, DataType, IfName, Key, Value, Values};
+pub use words::Words;
+pub(crate) use words::parse_duration;

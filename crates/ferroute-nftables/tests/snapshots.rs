@@ -110,7 +110,7 @@ fn foreign_table_is_read_with_chains_sets_and_elements() {
     	chain in {
     		type filter hook input priority -5;
     		policy drop;
-    		ct state & 0x00000006 != 0x00000000 accept
+    		ct state established,related accept
     	}
 
     	chain nat {
@@ -124,17 +124,17 @@ fn foreign_table_is_read_with_chains_sets_and_elements() {
     	}
 
     	chain odd {
-    		limit rate 5/second [counter packets 0 bytes 0] accept
-    		meta l4proto tcp tcp flags syn [log] reject with tcp reset
+    		limit rate 5/second counter packets 0 bytes 0 accept
+    		meta l4proto tcp tcp flags syn log prefix "x" reject with tcp reset
     		meta l4proto tcp th sport >= 1024 th sport <= 65535 accept
     		meta l4proto udp th dport != 53-60 accept
-    		meta l4proto 1 [1 bytes of the transport header at 0 compared with 0x08] reject with icmp type 13
+    		meta l4proto icmp icmp type echo-request reject with icmp admin-prohibited
     		meta mark set ct mark
     		ct mark set meta mark
     		meta l4proto udp th dport 53 notrack
-    		[dnat]
-    		[bits of 1 bytes of the network header at 1 compared with 0x0c] accept
-    		[fib daddr . iif type compared with 0x02000000] accept
+    		dnat to 10.0.0.1-10.0.0.3
+    		ip dscp 3 accept
+    		fib daddr . iif type local accept
     	}
 
     	chain out {
@@ -281,8 +281,8 @@ fn inet_table_is_read_as_packets_of_one_family_see_it() {
         v4,
         [
             "meta nfproto ipv4 ip saddr 10.0.0.1 accept",
-            "meta nfproto ipv6 [16 bytes of the network header at 8 compared with 0xfd000000000000000000000000000001] accept",
-            "meta l4proto tcp reject with icmpx type 1",
+            "meta nfproto ipv6 ip6 saddr fd00::1 accept",
+            "meta l4proto tcp reject with icmpx port-unreachable",
         ]
     );
     assert_eq!(v6[1], "meta nfproto ipv6 ip6 saddr fd00::1 accept");

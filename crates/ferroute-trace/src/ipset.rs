@@ -1,6 +1,6 @@
 //! ipsets of any program, as rules of iptables match packets with them.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, net::IpAddr};
 
 use ferroute_core::IpFamily;
 use ferroute_iptables::{SetMatch, SetSide};
@@ -62,6 +62,25 @@ impl Ipsets {
         }
     }
 
+    /// Adds the sets in the output of `ipset save`. Entries in other forms are left out, so that their set is unknown.
+    pub fn add_save(&mut self, text: &str) {
+        for line in text.lines() {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            match words.as_slice() {
+                ["create", name, kind, options @ ..] => self.add(name, Ipset::from_save(kind, options)),
+                ["add", name, entry, options @ ..] => {
+                    let Some(set) = self.0.get_mut(*name) else { continue };
+                    match IpsetEntry::from_save(&set.kind, entry, options) {
+                        Some(entry) => set.entries.push(entry),
+                        // Of an unknown type, no packet's membership is known.
+                        None => set.kind.clear(),
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
     /// Reports whether a packet is in a set; `None` if that is unknown.
     pub(crate) fn matches(&self, wanted: &SetMatch, packet: &PacketState<'_>) -> Option<bool> {
         self.contains(&wanted.name, &wanted.sides, packet, 0)
@@ -99,7 +118,69 @@ impl Ipsets {
     }
 }
 
+impl Ipset {
+    /// Reads the type and the options of a set.
+    fn from_save(kind: &str, options: &[&str]) -> Self {
+        let option = |name: &str| {
+            let at = options.iter().position(|option| *option == name)?;
+            options.get(at + 1).copied()
+        };
+        let family = match option("family") {
+            Some("inet6") => Some(IpFamily::V6),
+            Some(_) => Some(IpFamily::V4),
+            None => (kind == "bitmap:ip" || kind == "bitmap:ip,mac").then_some(IpFamily::V4),
+        };
+        let markmask = option("markmask").and_then(|mask| u32::from_str_radix(mask.trim_start_matches("0x"), 16).ok());
+        Self {
+            kind: kind.to_owned(),
+            family,
+            netmask: option("netmask").and_then(|length| length.parse().ok()),
+            markmask: markmask.unwrap_or(u32::MAX),
+            entries: Vec::new(),
+        }
+    }
+}
+
 impl IpsetEntry {
+    /// Reads an entry of a set of a type; `None` if it has another form.
+    fn from_save(kind: &str, text: &str, options: &[&str]) -> Option<Self> {
+        let mut entry = Self { nomatch: options.contains(&"nomatch"), ..Self::default() };
+        let (_, dimensions) = kind.split_once(':')?;
+        if kind == "list:set" {
+            entry.set = Some(text.to_owned());
+            return Some(entry);
+        }
+        let mut fields = text.split(',');
+        for dimension in dimensions.split(',') {
+            let field = fields.next()?;
+            match dimension {
+                "ip" | "net" => {
+                    let net = field.parse::<IpNet>().or_else(|_| field.parse().map(|address: IpAddr| address.into()));
+                    entry.networks.push(net.ok()?);
+                }
+                "port" => {
+                    let (protocol, port) = match field.split_once(':') {
+                        Some((name, port)) => (Some(protocol_number(name)?), port),
+                        None => (None, field),
+                    };
+                    entry.protocol = protocol.or(if dimensions == "port" { None } else { Some(6) });
+                    entry.port = Some(port.parse().ok()?);
+                }
+                "mark" => {
+                    entry.mark = Some(u32::from_str_radix(field.trim_start_matches("0x"), 16).ok()?);
+                }
+                "iface" => {
+                    entry.physdev = field.starts_with("physdev:");
+                    entry.wildcard = options.contains(&"wildcard");
+                    entry.interface = Some(field.trim_start_matches("physdev:").to_owned());
+                }
+                "mac" => {}
+                _ => return None,
+            }
+        }
+        Some(entry)
+    }
+
     fn matches(&self, set: &Ipset, dimensions: &[&str], sides: &[SetSide], packet: &PacketState<'_>) -> bool {
         let mut networks = self.networks.iter();
         dimensions.iter().zip(sides).all(|(dimension, side)| {
@@ -137,6 +218,18 @@ impl IpsetEntry {
                 _ => false,
             }
         })
+    }
+}
+
+fn protocol_number(name: &str) -> Option<u8> {
+    match name {
+        "tcp" => Some(6),
+        "udp" => Some(17),
+        "sctp" => Some(132),
+        "udplite" => Some(136),
+        "icmp" => Some(1),
+        "icmpv6" => Some(58),
+        name => name.parse().ok(),
     }
 }
 

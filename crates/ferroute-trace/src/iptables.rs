@@ -2,11 +2,16 @@
 
 mod conditions;
 mod foreign;
+mod targets;
 mod walker;
 
 use ferroute_iptables::{ChainName, Policy, Rule, RuleSet, TableName};
 
 use self::walker::ChainWalker;
+pub(crate) use self::{
+    conditions::ExtensionResult,
+    targets::{TargetResult, is_irrelevant},
+};
 use crate::{BaseChain, ChainVerdict, Forks, Hook, Ruleset, Traceable, Walker, ruleset::HOOKS};
 
 impl Traceable for RuleSet {

@@ -11,6 +11,7 @@
 //! [`Packet::remembered`](crate::Packet::remembered) is ignored.
 
 mod conditions;
+mod foreign;
 mod jhash;
 mod walker;
 

@@ -1,5 +1,7 @@
 use std::{fmt, net::SocketAddr};
 
+use ferroute_nftables::model::Property;
+
 use crate::{
     Assumption, Effect, Event, Hook, Host, Packet, Verdict,
     record::{Detail, Record},
@@ -18,6 +20,8 @@ pub struct Walker<'a> {
     pub(crate) assumptions: Vec<Assumption>,
     /// The source and destination of the packet at each assumption, which hold until one of them changes.
     subjects: Vec<(SocketAddr, SocketAddr)>,
+    /// The hashes of the packet so far, each with the source and destination that it holds for.
+    numbers: Vec<(Property, (SocketAddr, SocketAddr), u32)>,
     pub(crate) record: Record,
 }
 
@@ -33,6 +37,13 @@ pub(crate) struct Unknown {
 impl Unknown {
     pub(crate) fn new(condition: String) -> Self {
         Self { condition, negated: false }
+    }
+}
+
+impl Unknown {
+    /// Returns the condition under which the match fails.
+    pub(crate) fn opposite(&self) -> String {
+        Self { negated: !self.negated, ..self.clone() }.to_string()
     }
 }
 
@@ -88,6 +99,7 @@ impl<'a> Walker<'a> {
             share: 1.0,
             assumptions: Vec::new(),
             subjects: Vec::new(),
+            numbers: Vec::new(),
             record: Record::new(detail),
         }
     }
@@ -114,6 +126,18 @@ impl<'a> Walker<'a> {
         let known = self.assumptions.iter().zip(&self.subjects);
         let mut known = known.filter(|(assumption, about)| assumption.condition == condition && **about == subject);
         known.next().map(|(assumption, _)| assumption.holds)
+    }
+
+    /// Remembers the value of a hash.
+    pub(crate) fn remember_number(&mut self, property: Property, number: u32) {
+        self.numbers.push((property, (self.packet.source, self.packet.destination), number));
+    }
+
+    /// Returns the value of a hash in this branch.
+    pub(crate) fn number(&self, property: Property) -> Option<u32> {
+        let subject = (self.packet.source, self.packet.destination);
+        let known = self.numbers.iter().find(|(known, about, _)| *known == property && *about == subject);
+        known.map(|(.., number)| *number)
     }
 
     /// Returns what this branch already assumes about a match.

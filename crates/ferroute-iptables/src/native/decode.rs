@@ -69,6 +69,22 @@ pub(super) fn rule<'a>(family: IpFamily, attributes: Attributes<'a>) -> Result<K
     Ok(found)
 }
 
+/// Decodes a single expression that stands for a module or target, as a rule with that alone and the numbers of its ipsets.
+/// `None` if it stands for neither.
+pub(super) fn extension<'a>(
+    family: IpFamily,
+    name: &str,
+    data: Attributes<'a>,
+) -> Result<Option<(Rule, Vec<(usize, u16)>)>, Malformed> {
+    let mut decoder = Decoder { family, found: KernelRule::default(), loaded: [const { None }; REGISTERS] };
+    let decoded = match name {
+        "match" => decoder.matching(data)?,
+        "target" => decoder.target(data)?,
+        _ => None,
+    };
+    Ok(decoded.map(|()| (decoder.found.rule, decoder.found.sets)))
+}
+
 /// Returns the comment in the user data of a rule, where `iptables-nft` 1.8.2 and older stored it.
 fn comment(mut userdata: &[u8]) -> Option<String> {
     while let [kind, length, rest @ ..] = userdata {

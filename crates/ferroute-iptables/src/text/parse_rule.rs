@@ -97,6 +97,16 @@ pub(super) fn parse_rule(family: IpFamily, line: &str, words: &[Word<'_>]) -> Ru
     }
 }
 
+impl Rule {
+    /// Parses a rule in the syntax of `iptables-save`, without `-A CHAIN`. What is not supported is kept as text.
+    pub fn parse(family: IpFamily, text: &str) -> Self {
+        match split(text) {
+            Ok(words) => parse_rule(family, text, &words),
+            Err(OpenQuote) => Self::new().and(Match::Other(text.into())),
+        }
+    }
+}
+
 /// The state of parsing one rule.
 struct RuleParser<'a> {
     line: &'a str,

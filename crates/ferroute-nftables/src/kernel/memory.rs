@@ -10,9 +10,11 @@ use self::check::{fit, overlap, set_of};
 use super::{
     Consistency, Counter, ErrorKind, Kernel, KernelError, ListedChain, ListedRule, ListedSet, Listing, OnElement,
 };
+use ferroute_core::IpFamily;
+
 use crate::model::{
-    ChainWithRules, Change, Comment, Data, Element, Flowtable, Key, Name, Set, SetData, SetKind, Statement, TableId,
-    Transaction, Verdict, family_name, join,
+    ChainWithRules, Change, Comment, Data, Element, Flowtable, Foreign, Key, Name, Rule, Set, SetData, SetKind,
+    Statement, TableId, Transaction, Verdict, family_name, join,
 };
 
 /// An in-memory implementation of [`Kernel`] that checks references and types as nf_tables does, and fails with the
@@ -240,13 +242,45 @@ impl MemoryTable {
     /// Returns the element of a set that matches a packet's key.
     pub fn find(&self, set: &Name, key: &Key) -> Option<&Element> {
         let set = self.sets.get(set)?;
-        match set.set.kind {
+        let found = match set.set.kind {
             SetKind::Exact | SetKind::Dynamic { .. } => set.elements.get(key),
-            SetKind::Interval => set
-                .elements
-                .values()
-                .find(|element| element.key.iter().zip(key).all(|(field, value)| field.contains(*value))),
-        }
+            SetKind::Interval => set.elements.values().find(|element| {
+                !element.key.is_empty() && element.key.iter().zip(key).all(|(field, value)| field.contains(*value))
+            }),
+        };
+        found.or_else(|| self.catch_all(&set.set.name))
+    }
+
+    /// Returns the element of a set that matches all keys without one of their own.
+    pub fn catch_all(&self, set: &Name) -> Option<&Element> {
+        self.sets.get(set)?.elements.get(&Key::new())
+    }
+
+    /// Returns a rule in `nft` syntax, with the elements of sets that have no name.
+    pub fn rule_text(&self, rule: &Rule, family: IpFamily) -> String {
+        rule.text_with(family, &|name| self.anonymous(name)).to_string()
+    }
+
+    /// Returns a construct in `nft` syntax, with the elements of sets that have no name.
+    pub fn foreign_text(&self, foreign: &Foreign, family: IpFamily) -> String {
+        foreign.text(family, &|name| self.anonymous(name))
+    }
+
+    /// Returns the elements of a set, if it has no name: `nft` makes one of a list in a rule.
+    fn anonymous(&self, name: &Name) -> Option<Vec<Element>> {
+        let set = self.sets.get(name)?;
+        let is_anonymous = ["__set", "__map"].iter().any(|prefix| name.as_str().starts_with(prefix));
+        (is_anonymous && set.undecoded == 0).then(|| set.elements.values().cloned().collect())
+    }
+
+    /// Returns all rules.
+    pub fn rules_mut(&mut self) -> impl Iterator<Item = &mut Rule> {
+        self.chains.values_mut().flat_map(|chain| &mut chain.rules)
+    }
+
+    /// Returns the declaration of a set.
+    pub fn set(&self, name: &Name) -> Option<&Set> {
+        self.sets.get(name).map(|set| &set.set)
     }
 
     /// Returns the table as `nft list table` prints it.

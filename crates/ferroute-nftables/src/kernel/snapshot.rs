@@ -1,6 +1,6 @@
 //! Reading whole tables of any program.
 
-use std::{collections::BTreeMap, fmt};
+use std::{cell::OnceCell, collections::BTreeMap, fmt};
 
 use ferroute_core::IpFamily;
 use ferroute_host::{HostDevices, KernelDevices};
@@ -11,7 +11,8 @@ use super::{
 };
 use crate::{
     model::{
-        Chain, ChainWithRules, Element, Foreign, IfName, Key, Name, Opaque, Outcome, Rule, Set, Statement, family_name,
+        Chain, ChainWithRules, DataType, Element, FibResult, Foreign, IfName, Key, Name, Opaque, Outcome, Property,
+        Rule, Set, Statement, Value, family_name,
     },
     wire::{
         AnyElements, Listed, elements_request, list_request, nfproto, parse_any_set, parse_chain, parse_rule,
@@ -189,12 +190,13 @@ impl NetlinkKernel {
             .collect(&mut list_request(table, name, Listed::Rules), |message| parse_rule(&message).map(Some))?;
         let by_name: BTreeMap<&Name, &Set> = sets.iter().map(|set| (&set.name, set)).collect();
         let mut by_chain: BTreeMap<Name, Vec<Rule>> = BTreeMap::new();
+        let names = InterfaceNames::default();
         for (chain, rule) in &rules {
             let rule = match rule {
                 ListedRule::Typed(rule) => rule.clone(),
                 ListedRule::Encoded(rule) => {
                     let mut rule = rule.decode(family, &|name| by_name.get(name).copied());
-                    name_interfaces(&mut rule);
+                    name_interfaces(&mut rule, &names);
                     rule
                 }
             };
@@ -217,7 +219,15 @@ impl NetlinkKernel {
         // The caller detects changes during the dump by the generation.
         let (Consistency::Consistent | Consistency::Interrupted) =
             self.socket.dump(&mut request, |message| decoder.decode(&message))?;
-        let decoded = decoder.finish();
+        let mut decoded = decoder.finish();
+        if set.key.contains(&DataType::IfIndex) {
+            let names = InterfaceNames::default();
+            for (value, _) in decoded.elements.iter_mut().flat_map(|element| element.key.iter_mut().zip(&set.key)) {
+                if let Value::IfName(name) = value {
+                    *name = names.named(*name);
+                }
+            }
+        }
         if !decoded.counters.is_empty() {
             snapshot.counters.insert(set.name.clone(), decoded.counters.into_iter().collect());
         }
@@ -233,16 +243,37 @@ impl TableSnapshot {
 }
 
 /// Gives interfaces that a rule compares by index their names.
-fn name_interfaces(rule: &mut Rule) {
+fn name_interfaces(rule: &mut Rule, names: &InterfaceNames) {
     for statement in &mut rule.statements {
-        let Statement::Opaque(Opaque { text, outcome: Outcome::Foreign(foreign), .. }) = statement else { continue };
-        if let Foreign::Interface { output, index, name: None, eq } = *foreign {
-            let devices = KernelDevices::open().and_then(|mut kernel| kernel.list()).unwrap_or_default();
-            let device = devices.iter().find(|device| device.index == index);
-            let name = device.map(|device| IfName::new(&device.name));
-            *foreign = Foreign::Interface { output, index, name, eq };
-            *text = foreign.interface_text();
+        let Statement::Opaque(Opaque { outcome: Outcome::Foreign(foreign), .. }) = statement else { continue };
+        if let Foreign::Compare { operand, value, .. } = foreign
+            && matches!(
+                operand.property,
+                Property::Interface { .. } | Property::Fib { result: FibResult::Interface, .. }
+            )
+        {
+            *value = Value::IfName(names.named(IfName::from_bytes(value.to_be_bytes()))).number();
         }
+    }
+}
+
+/// The names of interfaces by index, which are read once they are needed.
+#[derive(Default)]
+struct InterfaceNames(OnceCell<BTreeMap<u32, Box<str>>>);
+
+impl InterfaceNames {
+    /// Returns the name of the interface whose index these digits are; others unchanged.
+    fn named(&self, digits: IfName) -> IfName {
+        let index = str::from_utf8(digits.text()).ok().and_then(|digits| digits.parse::<u32>().ok());
+        let name = index.and_then(|index| self.all().get(&index));
+        name.map_or(digits, |name| IfName::new(name))
+    }
+
+    fn all(&self) -> &BTreeMap<u32, Box<str>> {
+        self.0.get_or_init(|| {
+            let devices = KernelDevices::open().and_then(|mut kernel| kernel.list()).unwrap_or_default();
+            devices.into_iter().map(|device| (device.index, device.name)).collect()
+        })
     }
 }
 

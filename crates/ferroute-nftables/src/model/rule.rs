@@ -3,7 +3,7 @@ use std::{cmp::Ordering, fmt, net::IpAddr, time::Duration};
 use ferroute_core::{InterfacePattern, IpFamily};
 use ipnet::IpNet;
 
-use super::{ClassId, Comment, DataType, IfName, Name, Value, Verdict};
+use super::{ClassId, Comment, DataType, Elements, Foreign, Name, Value, Verdict};
 
 /// A rule: statements that are evaluated from left to right until a match fails.
 ///
@@ -203,7 +203,8 @@ pub enum RejectWith {
 pub struct Opaque {
     /// The expressions as the kernel lists them.
     pub expressions: Vec<Expression>,
-    /// A short description.
+    /// The construct in `nft` syntax, or in that of `iptables` for its modules and targets; empty for
+    /// [`Outcome::Foreign`].
     pub text: String,
     /// What the expressions may do.
     pub outcome: Outcome,
@@ -219,7 +220,7 @@ pub struct Expression {
 }
 
 /// What an [`Opaque`] statement may do to the evaluation of its rule.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Nothing that another rule can observe, such as counting or logging.
     Nothing,
@@ -227,83 +228,10 @@ pub enum Outcome {
     Condition,
     /// Anything, including a verdict or a change of the packet.
     Anything,
+    /// A module or target of `iptables`, whose syntax the text has: `-m NAME OPTIONS` or `-j NAME OPTIONS`.
+    Iptables,
     /// What this construct of other programs' rules does.
     Foreign(Foreign),
-}
-
-/// A construct of other programs' rules that is kept as the kernel lists it, but whose effect is known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Foreign {
-    /// `property & mask op value`.
-    Compare {
-        /// The left-hand side.
-        property: Property,
-        /// The bits that count.
-        mask: u32,
-        /// The operator.
-        op: CmpOp,
-        /// The right-hand side.
-        value: u32,
-    },
-    /// `iif` or `oif`: the interface with this index.
-    Interface {
-        /// Whether it is the output interface.
-        output: bool,
-        /// The index.
-        index: u32,
-        /// The name; `None` if there is no such interface.
-        name: Option<IfName>,
-        /// Whether the interface must be this one.
-        eq: bool,
-    },
-    /// `ct original ip saddr network`.
-    OriginalSource {
-        /// The network.
-        net: IpNet,
-        /// Whether the address must be in the network.
-        eq: bool,
-    },
-    /// `meta mark set` or `ct mark set`: the mark becomes another one, `& mask ^ xor`.
-    SetMark {
-        /// Set the mark of the connection instead of the packet's.
-        to_connection: bool,
-        /// Start with the mark of the connection instead of the packet's.
-        from_connection: bool,
-        /// The bits to keep.
-        mask: u32,
-        /// The bits to flip afterwards.
-        xor: u32,
-    },
-    /// `redirect`, to the first port of a range if there is one. Ends the base chain.
-    Redirect(Option<u16>),
-    /// `dnat to :port`. Ends the base chain.
-    DnatPort(u16),
-    /// `snat to :port`, or an address and a port. Ends the base chain.
-    Snat(Option<IpAddr>),
-}
-
-/// A property of a packet that only rules of other programs compare.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Property {
-    /// `ct mark`.
-    CtMark,
-    /// `tcp flags`.
-    TcpFlags,
-    /// `meta pkttype` (`PACKET_*`).
-    PacketType,
-    /// `ct direction` (`IP_CT_DIR_*`).
-    CtDirection,
-    /// `ct zone`.
-    CtZone,
-    /// `ct original proto-src`.
-    CtOriginalSport,
-    /// `fib saddr oif`, `fib saddr . iif oif` or the same with `daddr`: 1 if there is such a route.
-    FibRoute {
-        /// The route to the source, not to the destination.
-        source: bool,
-        /// It must use the input interface.
-        iif: bool,
-    },
 }
 
 /// A condition.
@@ -451,7 +379,12 @@ impl Rule {
 
     /// Returns the rule in `nft` syntax, for a table of this family.
     pub fn text(&self, family: IpFamily) -> impl fmt::Display + '_ {
-        super::text::RuleText { rule: self, family }
+        super::text::RuleText { rule: self, family, elements: &|_| None }
+    }
+
+    /// Returns the rule like [`Rule::text`]. `elements` returns those of sets without a name.
+    pub fn text_with<'a>(&'a self, family: IpFamily, elements: &'a Elements<'a>) -> impl fmt::Display + 'a {
+        super::text::RuleText { rule: self, family, elements }
     }
 }
 

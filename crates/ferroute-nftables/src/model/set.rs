@@ -245,6 +245,9 @@ pub struct KeyText<'a>(pub &'a [Value]);
 
 impl fmt::Display for KeyText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() {
+            return f.write_str("*");
+        }
         for (i, value) in self.0.iter().enumerate() {
             f.write_str(if i > 0 { " . " } else { "" })?;
             match value {

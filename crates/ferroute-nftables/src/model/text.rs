@@ -3,21 +3,25 @@
 use std::{
     fmt::{self, Write},
     net::{IpAddr, SocketAddr},
-    time::Duration,
 };
 
 use ferroute_core::IpFamily;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::{
-    ClassId, CmpOp, Field, HashInput, InterfacePattern, Match, Opaque, Outcome, RejectWith, Rule, Statement, Value,
+    ClassId, CmpOp, Elements, Field, HashInput, InterfacePattern, Match, Name, Opaque, Operand, Outcome, Property,
+    RejectWith, Rule, Statement, Value, Words,
+    foreign::{comparison_text, set_text},
     name::Printable,
+    words::duration,
 };
 
 /// A rule to print.
 pub(super) struct RuleText<'a> {
     pub(super) rule: &'a Rule,
     pub(super) family: IpFamily,
+    /// Returns the elements of sets without a name.
+    pub(super) elements: &'a Elements<'a>,
 }
 
 /// Returns the name of the table family: `ip` or `ip6`.
@@ -54,11 +58,16 @@ pub(crate) fn join<T: fmt::Display>(items: &[T], separator: &str) -> String {
 
 impl fmt::Display for RuleText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut family = self.family;
         for (i, statement) in self.rule.statements.iter().enumerate() {
             if i > 0 {
                 f.write_char(' ')?;
             }
-            self.statement(f, statement)?;
+            if let Statement::Match(Match::Nfproto(only)) = statement {
+                // The rest is about packets of this family.
+                family = *only;
+            }
+            RuleText { family, ..*self }.statement(f, statement)?;
         }
         match &self.rule.comment {
             Some(comment) => write!(f, " {comment}"),
@@ -72,7 +81,9 @@ impl RuleText<'_> {
         let ip = family_name(self.family);
         match statement {
             Statement::Match(condition) => self.condition(f, condition),
-            Statement::MetaPriorityMap { key, map } => write!(f, "meta priority set {} map @{map}", self.key(key)),
+            Statement::MetaPriorityMap { key, map } => {
+                write!(f, "meta priority set {} map {}", self.key(key), self.set(map, key))
+            }
             // As `nft` prints it: with the bits that are set anyway.
             Statement::MetaPriorityBits { mask, bits } => {
                 write!(f, "meta priority set meta priority & {} | {bits}", ClassId(mask.0 | bits.0))
@@ -81,7 +92,12 @@ impl RuleText<'_> {
             Statement::MetaMarkOr(bits) => write!(f, "meta mark set meta mark | {bits:#010x}"),
             Statement::MetaMarkXor(bits) => write!(f, "meta mark set meta mark ^ {bits:#010x}"),
             Statement::UpdateMap { key, map, timeout } => {
-                write!(f, "update @{map} {{ {} timeout {} : meta priority }}", self.key(key), Time(*timeout))
+                write!(
+                    f,
+                    "update @{map} {{ {} timeout {} : meta priority }}",
+                    self.key(key),
+                    duration(timeout.as_secs())
+                )
             }
             Statement::DeleteFromMap { key, map } => write!(f, "delete @{map} {{ {} : meta priority }}", self.key(key)),
             Statement::MetaMarkSet { mask: 0, xor } => write!(f, "meta mark set {xor:#010x}"),
@@ -96,17 +112,19 @@ impl RuleText<'_> {
             Statement::Snat(address) => write!(f, "snat to {address}"),
             Statement::FlowAdd(flowtable) => write!(f, "flow add @{flowtable}"),
             Statement::Notrack => f.write_str("notrack"),
-            // In `nft` syntax.
-            Statement::Opaque(Opaque { text, outcome: Outcome::Foreign(_), .. }) => f.write_str(text),
-            Statement::Opaque(Opaque { text, .. }) if text.starts_with("limit ") => f.write_str(text),
-            Statement::Opaque(opaque) => write!(f, "[{}]", opaque.text),
-            Statement::DnatMap { key, map } => write!(f, "dnat {ip} to {} map @{map}", self.key(key)),
+            Statement::Opaque(Opaque { outcome: Outcome::Foreign(foreign), .. }) => {
+                f.write_str(&foreign.text(self.family, self.elements))
+            }
+            Statement::Opaque(opaque) => f.write_str(&opaque.text),
+            Statement::DnatMap { key, map } => {
+                write!(f, "dnat {ip} to {} map {}", self.key(key), self.set(map, key))
+            }
             Statement::Masquerade { fully_random: true } => f.write_str("masquerade fully-random"),
             Statement::Masquerade { fully_random: false } => f.write_str("masquerade"),
             Statement::Reject(RejectWith::PortUnreachable) => f.write_str("reject"),
-            Statement::Reject(with) => write!(f, "reject with {with}"),
+            Statement::Reject(with) => write!(f, "reject with {}", with.text(self.family)),
             Statement::Verdict(verdict) => write!(f, "{verdict}"),
-            Statement::Vmap { key, map } => write!(f, "{} vmap @{map}", self.key(key)),
+            Statement::Vmap { key, map } => write!(f, "{} vmap {}", self.key(key), self.set(map, key)),
         }
     }
 
@@ -114,7 +132,7 @@ impl RuleText<'_> {
         let ip = family_name(self.family);
         let operator = |eq: &bool| if *eq { "" } else { "!= " };
         match condition {
-            Match::InSet { key, set, eq } => write!(f, "{} {}@{set}", self.key(key), operator(eq)),
+            Match::InSet { key, set, eq } => write!(f, "{} {}{}", self.key(key), operator(eq), self.set(set, key)),
             Match::Saddr { net, eq } => write!(f, "{ip} saddr {}{}", operator(eq), Value::Network(*net)),
             Match::Daddr { net, eq } => write!(f, "{ip} daddr {}{}", operator(eq), Value::Network(*net)),
             Match::Iifname { name: InterfacePattern::Exact(name), eq } => {
@@ -132,7 +150,14 @@ impl RuleText<'_> {
             Match::Nfproto(IpFamily::V4) => f.write_str("meta nfproto ipv4"),
             Match::Nfproto(IpFamily::V6) => f.write_str("meta nfproto ipv6"),
             Match::Cmp { field, mask, op, value } => {
-                self.field(f, *field)?;
+                if let (Value::Integer(number), Words::Flags(_) | Words::Names(_)) =
+                    (value, Property::Field(*field).words(self.family))
+                {
+                    let mask = if *mask == u32::MAX { u128::MAX } else { (*mask).into() };
+                    let operand = Operand { mask, ..Property::Field(*field).into() };
+                    return f.write_str(&comparison_text(operand, *op, (*number).into(), self.family));
+                }
+                f.write_str(&field_text(*field, self.family))?;
                 if *mask != u32::MAX {
                     write!(f, " & {mask:#010x}")?;
                 }
@@ -148,83 +173,113 @@ impl RuleText<'_> {
                 write!(f, " {op}{value}")
             }
             Match::Range { field, first, last, eq } => {
-                self.field(f, *field)?;
-                write!(f, " {}{first}-{last}", operator(eq))
+                write!(f, "{} {}{first}-{last}", field_text(*field, self.family), operator(eq))
             }
         }
     }
 
     fn key(&self, key: &[Field]) -> String {
-        let mut text = String::new();
-        for (i, field) in key.iter().enumerate() {
-            text.push_str(if i > 0 { " . " } else { "" });
-            self.field(&mut text, *field).expect("writing to a string cannot fail");
-        }
-        text
+        key.iter().map(|field| field_text(*field, self.family)).collect::<Vec<_>>().join(" . ")
     }
 
-    fn field(&self, f: &mut impl Write, field: Field) -> fmt::Result {
-        let ip = family_name(self.family);
-        match field {
-            Field::Saddr => write!(f, "{ip} saddr"),
-            Field::Daddr => write!(f, "{ip} daddr"),
-            Field::SaddrNetwork(length) => write!(f, "{ip} saddr & {}", netmask(self.family, length)),
-            Field::L4proto => f.write_str("meta l4proto"),
-            Field::Dport => f.write_str("th dport"),
-            Field::Sport => f.write_str("th sport"),
-            Field::CtOriginalDaddr => write!(f, "ct original {ip} daddr"),
-            Field::CtOriginalDport => f.write_str("ct original proto-dst"),
-            Field::MetaPriority => f.write_str("meta priority"),
-            Field::PriorityBits(mask) => write!(f, "meta priority & {mask}"),
-            Field::MetaMark => f.write_str("meta mark"),
-            Field::Iifname => f.write_str("iifname"),
-            Field::Oifname => f.write_str("oifname"),
-            Field::CtState => f.write_str("ct state"),
-            Field::CtStatus => f.write_str("ct status"),
-            Field::FibSaddrType => f.write_str("fib saddr type"),
-            Field::FibDaddrType => f.write_str("fib daddr type"),
-            Field::NumgenRandom { count, first: 0 } => write!(f, "numgen random mod {count}"),
-            Field::NumgenRandom { count, first } => write!(f, "numgen random mod {count} offset {first}"),
-            Field::NumgenInc { count, first: 0 } => write!(f, "numgen inc mod {count}"),
-            Field::NumgenInc { count, first } => write!(f, "numgen inc mod {count} offset {first}"),
-            Field::Jhash { input, count, seed, first } => {
-                let port = match input {
-                    HashInput::Saddr => "",
-                    HashInput::SaddrSport => " . th sport",
-                };
-                write!(f, "jhash {ip} saddr{port} mod {count} seed {seed:#x}")?;
-                if first == 0 { Ok(()) } else { write!(f, " offset {first}") }
-            }
+    /// Returns a set: by name or, if it has none, with its elements.
+    fn set(&self, name: &Name, key: &[Field]) -> String {
+        let key: Vec<Operand> = key.iter().map(|field| Property::Field(*field).into()).collect();
+        set_text(name, &key, self.family, self.elements)
+    }
+}
+
+/// Returns a field in `nft` syntax.
+pub(super) fn field_text(field: Field, family: IpFamily) -> String {
+    let ip = family_name(family);
+    match field {
+        Field::Saddr => format!("{ip} saddr"),
+        Field::Daddr => format!("{ip} daddr"),
+        Field::SaddrNetwork(length) => format!("{ip} saddr & {}", netmask(family, length)),
+        Field::L4proto => "meta l4proto".to_owned(),
+        Field::Dport => "th dport".to_owned(),
+        Field::Sport => "th sport".to_owned(),
+        Field::CtOriginalDaddr => format!("ct original {ip} daddr"),
+        Field::CtOriginalDport => "ct original proto-dst".to_owned(),
+        Field::MetaPriority => "meta priority".to_owned(),
+        Field::PriorityBits(mask) => format!("meta priority & {mask}"),
+        Field::MetaMark => "meta mark".to_owned(),
+        Field::Iifname => "iifname".to_owned(),
+        Field::Oifname => "oifname".to_owned(),
+        Field::CtState => "ct state".to_owned(),
+        Field::CtStatus => "ct status".to_owned(),
+        Field::FibSaddrType => "fib saddr type".to_owned(),
+        Field::FibDaddrType => "fib daddr type".to_owned(),
+        Field::NumgenRandom { count, first: 0 } => format!("numgen random mod {count}"),
+        Field::NumgenRandom { count, first } => format!("numgen random mod {count} offset {first}"),
+        Field::NumgenInc { count, first: 0 } => format!("numgen inc mod {count}"),
+        Field::NumgenInc { count, first } => format!("numgen inc mod {count} offset {first}"),
+        Field::Jhash { input, count, seed, first } => {
+            let port = match input {
+                HashInput::Saddr => "",
+                HashInput::SaddrSport => " . th sport",
+            };
+            let offset = if first == 0 { String::new() } else { format!(" offset {first}") };
+            format!("jhash {ip} saddr{port} mod {count} seed {seed:#x}{offset}")
         }
     }
 }
 
-impl fmt::Display for RejectWith {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::PortUnreachable => f.write_str("port-unreachable"),
-            Self::TcpReset => f.write_str("tcp reset"),
-            Self::Icmp(code) => write!(f, "icmp type {code}"),
-            Self::Icmpx(code) => write!(f, "icmpx type {code}"),
+impl RejectWith {
+    /// Returns the kind of reply to packets of an IP family, in `nft` syntax.
+    pub fn text(self, family: IpFamily) -> String {
+        let named = |names: &[(u8, &str)], code: u8| {
+            let name = names.iter().find(|(known, _)| *known == code);
+            name.map_or_else(|| code.to_string(), |(_, name)| (*name).to_owned())
+        };
+        match (self, family) {
+            (Self::PortUnreachable, IpFamily::V4) => "icmp port-unreachable".to_owned(),
+            (Self::PortUnreachable, IpFamily::V6) => "icmpv6 port-unreachable".to_owned(),
+            (Self::TcpReset, _) => "tcp reset".to_owned(),
+            (Self::Icmp(code), IpFamily::V4) => format!("icmp {}", named(&ICMP, code)),
+            (Self::Icmp(code), IpFamily::V6) => format!("icmpv6 {}", named(&ICMPV6, code)),
+            (Self::Icmpx(code), _) => format!("icmpx {}", named(&ICMPX, code)),
         }
     }
 }
 
-/// A duration in whole seconds: `1d2h3m4s`.
-struct Time(Duration);
-
-impl fmt::Display for Time {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut left = self.0.as_secs();
-        if left == 0 {
-            return f.write_str("0s");
-        }
-        for (unit, seconds) in [('d', 86_400), ('h', 3_600), ('m', 60), ('s', 1)] {
-            if left >= seconds {
-                write!(f, "{}{unit}", left / seconds)?;
-                left %= seconds;
-            }
-        }
-        Ok(())
+impl RejectWith {
+    /// Returns the kind of reply with a name: `icmp` and `port-unreachable`. `None` if there is no such one.
+    pub(crate) fn parse(kind: &str, name: &str) -> Option<Self> {
+        let code = |names: &[(u8, &str)]| {
+            let known = names.iter().find(|(_, known)| *known == name).map(|(code, _)| *code);
+            known.or_else(|| name.parse().ok())
+        };
+        Some(match kind {
+            "icmp" if name == "port-unreachable" => Self::PortUnreachable,
+            "icmpv6" if name == "port-unreachable" => Self::PortUnreachable,
+            "icmp" => Self::Icmp(code(&ICMP)?),
+            "icmpv6" => Self::Icmp(code(&ICMPV6)?),
+            "icmpx" => Self::Icmpx(code(&ICMPX)?),
+            _ => return None,
+        })
     }
 }
+
+/// Codes of ICMP destination unreachable.
+const ICMP: [(u8, &str); 7] = [
+    (0, "net-unreachable"),
+    (1, "host-unreachable"),
+    (2, "prot-unreachable"),
+    (3, "port-unreachable"),
+    (9, "net-prohibited"),
+    (10, "host-prohibited"),
+    (13, "admin-prohibited"),
+];
+/// Codes of ICMPv6 destination unreachable.
+const ICMPV6: [(u8, &str); 6] = [
+    (0, "no-route"),
+    (1, "admin-prohibited"),
+    (3, "addr-unreachable"),
+    (4, "port-unreachable"),
+    (5, "policy-fail"),
+    (6, "reject-route"),
+];
+/// `NFT_REJECT_ICMPX_*`.
+const ICMPX: [(u8, &str); 4] =
+    [(0, "no-route"), (1, "port-unreachable"), (2, "host-unreachable"), (3, "admin-prohibited")];

@@ -4,7 +4,7 @@ use arrayvec::ArrayVec;
 use ferroute_core::{IpFamily, Protocol};
 use ipnet::IpNet;
 
-use super::name::Printable;
+use super::{name::Printable, words::PROTOCOLS};
 
 /// The type of one field of a key or of data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -23,6 +23,15 @@ pub enum DataType {
     Integer,
     /// `ifname`: the name of an interface; in other programs' sets only.
     IfName,
+    /// `iface_index`: an interface; in other programs' sets only.
+    IfIndex,
+    /// Any other type of up to 16 bytes; in other programs' sets only.
+    Other {
+        /// The number of bytes.
+        length: u8,
+        /// The kernel has the value in the host's byte order.
+        host_order: bool,
+    },
 }
 
 /// The value of one field of a key or of data.
@@ -46,6 +55,10 @@ pub enum Value {
     IfName(IfName),
     /// All interfaces with this prefix; only in interval sets.
     IfNamePrefix(IfName),
+    /// A value of another type, as a number in network byte order.
+    Other(u128),
+    /// An inclusive range of values of another type; only in interval sets.
+    OtherRange(u128, u128),
 }
 
 /// An interface name, or a prefix of one, padded with zeros.
@@ -84,6 +97,8 @@ impl DataType {
             Self::ClassId => "classid",
             Self::Integer => "integer",
             Self::IfName => "ifname",
+            Self::IfIndex => "iface_index",
+            Self::Other { .. } => "integer",
         }
     }
 
@@ -103,17 +118,20 @@ impl DataType {
             Self::ClassId => "meta priority",
             Self::Integer => "numgen random mod 65536",
             Self::IfName => "iifname",
+            Self::IfIndex => "iif",
+            Self::Other { .. } => "@nh,0,8",
         }
     }
 
     /// Returns the length of a value in bytes.
     pub fn length(self) -> usize {
         match self {
-            Self::Ipv4Addr | Self::ClassId | Self::Integer => 4,
+            Self::Ipv4Addr | Self::ClassId | Self::Integer | Self::IfIndex => 4,
             Self::Ipv6Addr => 16,
             Self::IfName => IfName::LENGTH,
             Self::InetProto => 1,
             Self::InetService => 2,
+            Self::Other { length, .. } => length.into(),
         }
     }
 
@@ -135,6 +153,7 @@ impl Value {
             Self::Network(net) => Self::Address(net.network()),
             Self::PortRange(first, _) => Self::Port(first),
             Self::IfNamePrefix(prefix) => Self::IfName(prefix),
+            Self::OtherRange(first, _) => Self::Other(first),
             other => other,
         }
     }
@@ -145,7 +164,23 @@ impl Value {
             Self::Network(net) => Self::Address(net.broadcast()),
             Self::PortRange(_, last) => Self::Port(last),
             Self::IfNamePrefix(prefix) => Self::IfName(prefix.last()),
+            Self::OtherRange(_, last) => Self::Other(last),
             other => other,
+        }
+    }
+
+    /// Returns a value that is no range as a number, as [`Foreign`](super::Foreign) has values.
+    pub fn number(self) -> u128 {
+        match self.first() {
+            Self::Address(IpAddr::V4(address)) => u32::from(address).into(),
+            Self::Address(IpAddr::V6(address)) => address.into(),
+            Self::Protocol(number) => number.into(),
+            Self::Port(port) => port.into(),
+            Self::ClassId(ClassId(number)) | Self::Integer(number) => number.into(),
+            Self::IfName(name) => u128::from_be_bytes(name.0),
+            Self::Other(number) => number,
+            // Not the first value of a range.
+            Self::Network(_) | Self::PortRange(..) | Self::IfNamePrefix(_) | Self::OtherRange(..) => 0,
         }
     }
 
@@ -249,19 +284,15 @@ impl fmt::Display for Value {
             Self::Address(address) => address.fmt(f),
             Self::Network(net) if net.prefix_len() == net.max_prefix_len() => net.addr().fmt(f),
             Self::Network(net) => write!(f, "{}/{}", net.network(), net.prefix_len()),
-            Self::Protocol(number) => match [Protocol::Tcp, Protocol::Udp, Protocol::Sctp]
-                .into_iter()
-                .find(|protocol| protocol.number() == *number)
-            {
-                Some(protocol) => protocol.fmt(f),
-                None => number.fmt(f),
-            },
+            Self::Protocol(number) => f.write_str(&PROTOCOLS.text((*number).into())),
             Self::Port(port) => port.fmt(f),
             Self::ClassId(class) => class.fmt(f),
             Self::PortRange(first, last) => write!(f, "{first}-{last}"),
             Self::Integer(number) => write!(f, "{number:#010x}"),
             Self::IfName(name) => write!(f, "\"{name}\""),
             Self::IfNamePrefix(prefix) => write!(f, "\"{prefix}*\""),
+            Self::Other(number) => write!(f, "{number:#x}"),
+            Self::OtherRange(first, last) => write!(f, "{first:#x}-{last:#x}"),
         }
     }
 }

@@ -7,12 +7,14 @@
 mod effects;
 mod foreign;
 mod registers;
+mod statements;
 
 use ferroute_core::IpFamily;
 use ferroute_netlink::{Attribute, Attributes};
 use ipnet::IpNet;
 
-use self::registers::{Loaded, Registers, Side};
+use self::registers::{Headers, Loaded, Registers, Side};
+pub(super) use self::{foreign::index_name, registers::number};
 use super::{
     EncodedRule,
     constants::*,
@@ -21,8 +23,8 @@ use super::{
     object::nfproto,
 };
 use crate::model::{
-    CmpOp, DataType, Expression, Field, IfName, InterfacePattern, Match, Name, Opaque, Outcome, Printable, Rule, Set,
-    SetData, Statement, Value,
+    CmpOp, DataType, Expression, Field, Foreign, IfName, InterfacePattern, Match, Name, Opaque, Operand, Outcome,
+    Printable, Property, Rule, Set, SetData, Statement, Value,
 };
 
 impl EncodedRule {
@@ -36,7 +38,7 @@ impl EncodedRule {
         for expression in self.expressions() {
             decoder.pending.push(expression);
             if decoder.decode(expression).is_none() {
-                decoder.opaque(Printable(&expression.name).to_string(), outcome_of(&expression.name));
+                decoder.opaque(format!("unknown {}", Printable(&expression.name)), outcome_of(&expression.name));
                 decoder.registers.clear();
             }
         }
@@ -58,19 +60,13 @@ impl<'a> Decoder<'a, '_> {
     fn decode(&mut self, expression: &'a Expression) -> Option<()> {
         let parts = Parts::read(expression)?;
         match &*expression.name {
-            "payload" => self.load(&parts, |decoder| registers::payload(decoder.family, &parts)),
+            "payload" if parts.u32(NFTA_PAYLOAD_SREG).is_some() => self.set_payload(&parts),
+            "payload" => self.load(&parts, |decoder| registers::payload(decoder.headers(), &parts)),
             "meta" if parts.u32(NFTA_META_SREG).is_some() => self.set_meta(&parts),
             "meta" => self.load(&parts, |_| registers::meta(&parts)),
-            "ct" if parts.u32(NFTA_CT_KEY) == Some(registers::NFT_CT_MARK) && parts.u32(NFTA_CT_SREG).is_some() => {
-                self.set_ct_mark(&parts)
-            }
+            "ct" if parts.u32(NFTA_CT_SREG).is_some() => self.set_ct(&parts),
             "redir" => self.redirect(&parts),
             "limit" => self.limit(&parts),
-            "ct" if parts.u32(NFTA_CT_SREG).is_some() => {
-                // It affects later packets of the connection only.
-                self.opaque("ct set".to_owned(), Outcome::Nothing);
-                Some(())
-            }
             "ct" => self.load(&parts, |_| registers::ct(&parts)),
             "byteorder" => self.byteorder(&parts),
             "flow_offload" => {
@@ -79,8 +75,13 @@ impl<'a> Decoder<'a, '_> {
             }
             "fib" => self.load(&parts, |_| registers::fib(&parts)),
             "numgen" => self.load(&parts, |_| registers::numgen(&parts)),
-            "hash" => self
-                .load_to(&parts, NFTA_HASH_DREG, |decoder| registers::hash(decoder.family, &parts, &decoder.registers)),
+            "hash" => self.hash(&parts),
+            "exthdr" => self.exthdr(&parts),
+            "rt" | "socket" | "osf" | "xfrm" | "tunnel" => self.load_named(&parts),
+            "match" | "target" => {
+                self.opaque(String::new(), Outcome::Iptables);
+                Some(())
+            }
             "bitwise" => self.bitwise(&parts),
             "immediate" => self.immediate(&parts),
             "cmp" => self.compare(&parts),
@@ -104,14 +105,54 @@ impl<'a> Decoder<'a, '_> {
                 self.push(Statement::Notrack);
                 Some(())
             }
-            _ => None,
+            _ => {
+                let (text, outcome) = statements::text(&parts)?;
+                self.opaque(text, outcome);
+                Some(())
+            }
         }
     }
 
     /// Adds a statement for the pending expressions.
     fn push(&mut self, statement: impl Into<Statement>) {
         self.pending.clear();
-        self.statements.push(statement.into());
+        let statement = statement.into();
+        if let Statement::Match(Match::Nfproto(family)) = statement {
+            // The rest of the rule is about packets of this family.
+            self.family = family;
+        }
+        self.statements.push(statement);
+    }
+
+    /// Returns the headers of the packets that the rule matches.
+    fn headers(&self) -> Headers {
+        let protocol = self.statements.iter().find_map(|statement| match statement {
+            Statement::Match(Match::Cmp {
+                field: Field::L4proto,
+                op: CmpOp::Eq,
+                value: Value::Protocol(number),
+                ..
+            }) => Some(*number),
+            _ => None,
+        });
+        Headers { family: self.family, protocol }
+    }
+
+    /// Adds a construct of other programs' rules.
+    fn foreign(&mut self, foreign: Foreign) {
+        // `nft` writes a range as two comparisons.
+        if let (
+            Foreign::Compare { operand, op: CmpOp::Lte, value: last },
+            Some(Statement::Opaque(Opaque { outcome: Outcome::Foreign(previous), expressions, .. })),
+        ) = (&foreign, self.statements.last_mut())
+            && let Foreign::Compare { operand: same, op: CmpOp::Gte, value: first } = previous
+            && same == operand
+        {
+            expressions.extend(std::mem::take(&mut self.pending).into_iter().cloned());
+            *previous = Foreign::Range { operand: *operand, first: *first, last: *last, eq: true };
+            return;
+        }
+        self.opaque(String::new(), Outcome::Foreign(foreign));
     }
 
     /// Adds an opaque statement with the pending expressions.
@@ -120,28 +161,16 @@ impl<'a> Decoder<'a, '_> {
         self.statements.push(Statement::Opaque(Opaque { expressions, text, outcome }));
     }
 
-    fn condition(&mut self, condition: Option<Match>, text: impl FnOnce() -> String) {
-        match condition {
-            Some(condition) => self.push(condition),
-            None => self.opaque(text(), Outcome::Condition),
-        }
-    }
-
     fn load(&mut self, parts: &Parts<'_>, value: impl FnOnce(&Self) -> Option<(Loaded, usize)>) -> Option<()> {
-        // The destination register is attribute 1 of all other expressions that load a value.
-        self.load_to(parts, NFTA_PAYLOAD_DREG, value)
+        // The destination register is attribute 1 of these expressions.
+        self.load_to(parts, NFTA_PAYLOAD_DREG, value(self))
     }
 
-    fn load_to(
-        &mut self,
-        parts: &Parts<'_>,
-        register: u16,
-        value: impl FnOnce(&Self) -> Option<(Loaded, usize)>,
-    ) -> Option<()> {
+    fn load_to(&mut self, parts: &Parts<'_>, register: u16, value: Option<(Loaded, usize)>) -> Option<()> {
         let to = parts.register(register)?;
         // An unknown value matters only if it is used.
-        let unknown = || Loaded::Unknown(Printable(&parts.expression.name).to_string());
-        let (loaded, bytes) = value(self).unwrap_or_else(|| (unknown(), 4));
+        let unknown = || Loaded::Unknown(format!("unknown {}", Printable(&parts.expression.name)));
+        let (loaded, bytes) = value.unwrap_or_else(|| (unknown(), 4));
         self.registers.put(to, loaded, bytes);
         Some(())
     }
@@ -149,6 +178,10 @@ impl<'a> Decoder<'a, '_> {
     fn immediate(&mut self, parts: &Parts<'_>) -> Option<()> {
         let data = parts.get(NFTA_IMMEDIATE_DATA)?;
         if parts.u32(NFTA_IMMEDIATE_DREG)? == NFT_REG_VERDICT {
+            if is_continue(data) {
+                self.opaque("continue".to_owned(), Outcome::Nothing);
+                return Some(());
+            }
             let verdict = parse_verdict(data).ok()??;
             self.push(verdict);
             return Some(());
@@ -161,23 +194,39 @@ impl<'a> Decoder<'a, '_> {
 
     fn bitwise(&mut self, parts: &Parts<'_>) -> Option<()> {
         let (from, to) = (parts.register(NFTA_BITWISE_SREG)?, parts.register(NFTA_BITWISE_DREG)?);
-        // Shifts are other operations than `NFT_BITWISE_BOOL`.
-        let is_boolean = parts.u32(NFTA_BITWISE_OP).is_none_or(|operation| operation == NFT_BITWISE_BOOL);
-        let (mask, xor) = (value(parts.get(NFTA_BITWISE_MASK)?)?, value(parts.get(NFTA_BITWISE_XOR)?)?);
+        let length = usize::try_from(parts.u32(NFTA_BITWISE_LEN)?).ok()?;
         let loaded = self.registers.at(from);
-        let masked = loaded.masked(mask, xor).filter(|_| is_boolean);
-        self.registers.put(to, masked.unwrap_or_else(|| Loaded::Unknown(format!("bits of {loaded}"))), mask.len());
+        let headers = self.headers();
+        let operation = parts.u32(NFTA_BITWISE_OP).unwrap_or(NFT_BITWISE_BOOL);
+        let result = match (operation, &loaded) {
+            (NFT_BITWISE_BOOL, _) => {
+                let (mask, xor) = (value(parts.get(NFTA_BITWISE_MASK)?)?, value(parts.get(NFTA_BITWISE_XOR)?)?);
+                loaded.masked(mask, xor, headers)
+            }
+            // A part of a header, whose value is the number in it: `ip dscp`.
+            (NFT_BITWISE_RSHIFT, Loaded::Operand { operand: Operand { property, mask: u128::MAX, .. }, .. }) => {
+                Some(Loaded::property(*property))
+            }
+            _ => None,
+        };
+        let unknown = || Loaded::Unknown(format!("bits of {}", loaded.text(headers)));
+        self.registers.put(to, result.unwrap_or_else(unknown), length);
         Some(())
     }
 
     fn byteorder(&mut self, parts: &Parts<'_>) -> Option<()> {
         let (from, to) = (parts.register(NFTA_BYTEORDER_SREG)?, parts.register(NFTA_BYTEORDER_DREG)?);
-        let is_whole = parts.u32(NFTA_BYTEORDER_OP)? == NFT_BYTEORDER_HTON && parts.u32(NFTA_BYTEORDER_SIZE)? == 8;
+        let (size, length) = (parts.u32(NFTA_BYTEORDER_SIZE)?, usize::try_from(parts.u32(NFTA_BYTEORDER_LEN)?).ok()?);
         let ordered = match self.registers.at(from) {
-            Loaded::CtPackets if is_whole => Loaded::OrderedCtPackets,
-            other => Loaded::Unknown(format!("{other} in another byte order")),
+            Loaded::CtPackets if parts.u32(NFTA_BYTEORDER_OP)? == NFT_BYTEORDER_HTON && size == 8 => {
+                Loaded::OrderedCtPackets
+            }
+            other => {
+                let unknown = || Loaded::Unknown(other.text(self.headers()));
+                other.reversed().filter(|_| usize::try_from(size) == Ok(length)).unwrap_or_else(unknown)
+            }
         };
-        self.registers.put(to, ordered, usize::try_from(parts.u32(NFTA_BYTEORDER_LEN)?).ok()?);
+        self.registers.put(to, ordered, length);
         Some(())
     }
 
@@ -185,15 +234,33 @@ impl<'a> Decoder<'a, '_> {
         let loaded = self.registers.at(parts.register(NFTA_CMP_SREG)?);
         let op = cmp_op_from(parts.u32(NFTA_CMP_OP)?)?;
         let bytes = value(parts.get(NFTA_CMP_DATA)?)?;
-        let condition = self.comparison(&loaded, op, bytes);
-        if condition.is_none()
-            && let Some((foreign, text)) = foreign::comparison(self.family, &loaded, op, bytes)
-        {
-            self.opaque(text, Outcome::Foreign(foreign));
+        let headers = self.headers();
+        if let Loaded::Payload { base, offset, bytes: length } = loaded {
+            let fields = headers.split(base, offset, length).filter(|_| op == CmpOp::Eq && bytes.len() == length);
+            let mut rest = bytes;
+            for (offset, length) in fields.unwrap_or_else(|| vec![(offset, length)]) {
+                let (part, next) = rest.split_at_checked(length)?;
+                self.compare_with(&headers.load(base, offset, length)?, op, part);
+                rest = next;
+            }
             return Some(());
         }
-        self.condition(condition, || format!("{loaded} compared with {}", hexadecimal(bytes)));
+        self.compare_with(&loaded, op, bytes);
         Some(())
+    }
+
+    fn compare_with(&mut self, loaded: &Loaded, op: CmpOp, bytes: &[u8]) {
+        if let Some(condition) = self.comparison(loaded, op, bytes) {
+            return self.push(condition);
+        }
+        let headers = self.headers();
+        match foreign::comparison(headers, loaded, op, bytes) {
+            Some(foreign) => self.foreign(foreign),
+            None => {
+                let text = format!("{} {} {}", loaded.text(headers), operator(op), hexadecimal(bytes));
+                self.opaque(text, Outcome::Condition);
+            }
+        }
     }
 
     fn comparison(&self, loaded: &Loaded, op: CmpOp, bytes: &[u8]) -> Option<Match> {
@@ -268,14 +335,22 @@ impl<'a> Decoder<'a, '_> {
             _ => return None,
         };
         let (first, last) = (value(parts.get(NFTA_RANGE_FROM_DATA)?)?, value(parts.get(NFTA_RANGE_TO_DATA)?)?);
-        let condition = match loaded {
-            Loaded::Field(field) if field.data_type(self.family) != DataType::Integer => {
-                let ends = self.field_value(field, first).zip(self.field_value(field, last));
-                ends.map(|(first, last)| Match::Range { field, first, last, eq })
+        if let Loaded::Field(field) = loaded
+            && field.data_type(self.family) != DataType::Integer
+            && let Some((first, last)) = self.field_value(field, first).zip(self.field_value(field, last))
+        {
+            self.push(Match::Range { field, first, last, eq });
+            return Some(());
+        }
+        let headers = self.headers();
+        match foreign::range(headers, &loaded, first, last, eq) {
+            Some(foreign) => self.foreign(foreign),
+            None => {
+                let not = if eq { "" } else { "!= " };
+                let text = format!("{} {not}{}-{}", loaded.text(headers), hexadecimal(first), hexadecimal(last));
+                self.opaque(text, Outcome::Condition);
             }
-            _ => None,
-        };
-        self.condition(condition, || format!("{loaded} in a range"));
+        }
         Some(())
     }
 
@@ -285,42 +360,50 @@ impl<'a> Decoder<'a, '_> {
         let inverted = parts.u32(NFTA_LOOKUP_FLAGS).is_some_and(|flags| flags & NFT_LOOKUP_F_INV != 0);
         let to = parts.u32(NFTA_LOOKUP_DREG);
         let set = (self.set)(&name);
-        let key = set.and_then(|set| self.key(from, set));
-        let (Some(set), Some(key)) = (set, key) else {
+        let operands = set.and_then(|set| self.operands(from, set));
+        let (Some(set), Some(operands)) = (set, operands) else {
             // The verdict is unknown, and so is the use of a value.
-            let outcome = if to.is_none() { Outcome::Condition } else { Outcome::Anything };
-            self.opaque(format!("lookup in @{name}"), outcome);
+            let left = self.registers.at(from).text(self.headers());
+            let not = if inverted { "!= " } else { "" };
+            match to {
+                None => self.opaque(format!("{left} {not}@{name}"), Outcome::Condition),
+                Some(NFT_REG_VERDICT) => self.opaque(format!("{left} vmap @{name}"), Outcome::Anything),
+                Some(_) => {
+                    let loaded = Loaded::Unknown(format!("{left} map @{name}"));
+                    self.registers.put(parts.register(NFTA_LOOKUP_DREG)?, loaded, 16);
+                }
+            }
             return Some(());
         };
-        match to {
-            None => self.push(Match::InSet { key, set: name, eq: !inverted }),
-            Some(NFT_REG_VERDICT) => self.push(Statement::Vmap { key, map: name }),
-            Some(_) => {
+        match (to, typed_key(&operands, set, self.family)) {
+            (None, Some(key)) => self.push(Match::InSet { key, set: name, eq: !inverted }),
+            (None, None) => self.foreign(Foreign::Lookup { key: operands, set: name, eq: !inverted }),
+            (Some(NFT_REG_VERDICT), Some(key)) => self.push(Statement::Vmap { key, map: name }),
+            (Some(NFT_REG_VERDICT), None) => self.foreign(Foreign::Vmap { key: operands, map: name }),
+            (Some(_), _) => {
                 let SetData::Values(types) = &set.data else { return None };
                 let bytes = types.iter().map(|data_type| data_type.padded_length()).sum();
-                self.registers.put(
-                    parts.register(NFTA_LOOKUP_DREG)?,
-                    Loaded::MapData { key, map: name, offset: 0 },
-                    bytes,
-                );
+                let loaded = Loaded::MapData { key: operands, map: name, offset: 0 };
+                self.registers.put(parts.register(NFTA_LOOKUP_DREG)?, loaded, bytes);
             }
         }
         Some(())
     }
 
     /// Returns the fields in the registers of a set's key.
-    fn key(&self, from: Register, set: &Set) -> Option<Vec<Field>> {
+    fn operands(&self, from: Register, set: &Set) -> Option<Vec<Operand>> {
         let mut register = from;
         let mut key = Vec::with_capacity(set.key.len());
         for data_type in &set.key {
-            let field = self.registers.at(register).field()?;
-            if field.data_type(self.family).padded_length() != data_type.padded_length() {
-                return None;
-            }
-            key.push(field);
+            key.push(self.registers.at(register).operand(self.headers())?);
             register = register.after(data_type.padded_length());
         }
         Some(key)
+    }
+
+    /// Returns the key of a set, if it has the fields that planned rules use.
+    fn key(&self, from: Register, set: &Set) -> Option<Vec<Field>> {
+        typed_key(&self.operands(from, set)?, set, self.family)
     }
 
     fn field_value(&self, field: Field, bytes: &[u8]) -> Option<Value> {
@@ -363,6 +446,13 @@ fn value<'a>(data: &Attribute<'a>) -> Option<&'a [u8]> {
     attributes.iter().find(|attribute| attribute.kind == NFTA_DATA_VALUE).map(|attribute| attribute.payload)
 }
 
+/// Reports whether a verdict is `continue`, which does nothing.
+fn is_continue(data: &Attribute<'_>) -> bool {
+    let verdict = data.nested().first(NFTA_DATA_VERDICT).ok().flatten();
+    let code = verdict.and_then(|verdict| verdict.nested().first(NFTA_VERDICT_CODE).ok().flatten());
+    code.and_then(|code| code.u32_be().ok()).is_some_and(|code| code.cast_signed() == libc::NFT_CONTINUE)
+}
+
 fn in_network(side: Side, net: IpNet, eq: bool) -> Match {
     match side {
         Side::Source => Match::Saddr { net, eq },
@@ -385,19 +475,56 @@ fn cmp_op_from(number: u32) -> Option<CmpOp> {
     [Eq, Neq, Lt, Lte, Gt, Gte].into_iter().find(|op| cmp_op(*op) == number)
 }
 
+/// Returns the fields of a key, if they are those that planned rules use, in a set of their types.
+fn typed_key(operands: &[Operand], set: &Set, family: IpFamily) -> Option<Vec<Field>> {
+    let fields = operands.iter().zip(&set.key).map(|(operand, data_type)| {
+        let field = match (operand.property, operand.mask) {
+            (Property::Field(field), u128::MAX) => field,
+            (Property::Field(Field::Saddr), mask) => Field::SaddrNetwork(prefix_of(mask, family)?),
+            _ => return None,
+        };
+        (field.data_type(family) == *data_type).then_some(field)
+    });
+    fields.collect()
+}
+
+/// Returns the length of a netmask.
+fn prefix_of(mask: u128, family: IpFamily) -> Option<u8> {
+    let mask = match family {
+        IpFamily::V4 => std::net::IpAddr::V4(u32::try_from(mask).ok()?.into()),
+        IpFamily::V6 => std::net::IpAddr::V6(mask.into()),
+    };
+    ipnet::ip_mask_to_prefix(mask).ok()
+}
+
 /// Returns the possible outcome of an expression that is not decoded.
 fn outcome_of(name: &str) -> Outcome {
     match name {
-        "log" | "last" | "objref" => Outcome::Nothing,
         "limit" | "quota" | "connlimit" | "match" | "exthdr" | "socket" | "osf" | "rt" | "xfrm" | "tunnel" | "hash"
         | "cmp" | "range" | "bitwise" => Outcome::Condition,
         _ => Outcome::Anything,
     }
 }
 
+fn operator(op: CmpOp) -> &'static str {
+    match op {
+        CmpOp::Eq => "==",
+        CmpOp::Neq => "!=",
+        CmpOp::Lt => "<",
+        CmpOp::Lte => "<=",
+        CmpOp::Gt => ">",
+        CmpOp::Gte => ">=",
+    }
+}
+
 fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().fold("0x".to_owned(), |text, byte| format!("{text}{byte:02x}"))
 }
+
+/// `NFT_BITWISE_RSHIFT`.
+const NFT_BITWISE_RSHIFT: u32 = 2;
+/// `NFTA_PAYLOAD_SREG`.
+const NFTA_PAYLOAD_SREG: u16 = 5;
 
 #[cfg(test)]
 mod tests;

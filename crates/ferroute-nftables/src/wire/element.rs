@@ -4,6 +4,7 @@ use arrayvec::ArrayVec;
 use ferroute_netlink::{Attribute, Error, Malformed, Message, Writer};
 use ipnet::IpNet;
 
+use super::decode::{index_name, number};
 use super::{constants::*, object::COUNTER, userdata};
 use crate::kernel::{Counter, OnElement};
 use crate::model::{
@@ -188,6 +189,8 @@ pub(super) fn bytes(values: impl ExactSizeIterator<Item = Value>) -> Bytes {
             Value::Integer(number) | Value::ClassId(ClassId(number)) => bytes.extend(number.to_ne_bytes()),
             Value::IfName(name) | Value::IfNamePrefix(name) => bytes.extend(name.bytes()),
             Value::Protocol(number) => bytes.push(number),
+            // Only of other programs' sets, which are not written.
+            Value::Other(number) | Value::OtherRange(number, _) => bytes.extend(number.to_be_bytes()),
         }
         while several && bytes.len() % 4 != 0 {
             bytes.push(0);
@@ -212,6 +215,10 @@ pub(super) fn values<const N: usize>(bytes: &[u8], types: &[DataType]) -> Option
             DataType::ClassId => Value::ClassId(ClassId(u32::from_ne_bytes(*rest.first_chunk()?))),
             DataType::Integer => Value::Integer(u32::from_ne_bytes(*rest.first_chunk()?)),
             DataType::IfName => Value::IfName(IfName::from_bytes(*rest.first_chunk()?)),
+            DataType::IfIndex => Value::IfName(index_name(number(rest.get(..4)?, true)?)),
+            DataType::Other { length, host_order } => {
+                Value::Other(number(rest.get(..usize::from(*length))?, *host_order)?)
+            }
         });
         rest = rest.get(data_type.padded_length()..).unwrap_or_default();
     }

@@ -27,6 +27,7 @@ pub(crate) struct AnyElements<'a> {
 
 /// An element as the kernel lists it.
 struct RawElement {
+    /// Empty for the element that matches all other keys.
     key: Vec<u8>,
     last: Option<Vec<u8>>,
     /// Whether the key is the first one after a range.
@@ -75,10 +76,13 @@ impl<'a> AnyElements<'a> {
         let mut decoded = DecodedElements { elements: Vec::new(), counters: Vec::new(), undecoded };
         if set.kind != SetKind::Interval {
             for raw in raw {
-                let key = values(&raw.key, &set.key);
+                let key = if raw.key.is_empty() { Some(Key::new()) } else { values(&raw.key, &set.key) };
                 decoded.add(raw, key);
             }
             return decoded;
+        }
+        for raw in raw.extract_if(.., |raw| raw.key.is_empty()) {
+            decoded.add(raw, Some(Key::new()));
         }
         // The key after a range may be the first key of another one.
         raw.sort_by(|a, b| (&a.key, !a.is_range_end).cmp(&(&b.key, !b.is_range_end)));
@@ -113,21 +117,26 @@ impl DecodedElements {
 }
 
 impl RawElement {
-    /// Parses an element; `None` for a catch-all element and for data that the model cannot represent.
+    /// Parses an element; `None` for data that the model cannot represent.
     fn parse(entry: &Attribute<'_>, set: &Set) -> Result<Option<Self>, Malformed> {
         let (mut key, mut last, mut is_range_end, mut data, mut comment) = (None, None, false, None, None);
+        let mut is_catch_all = false;
         for attribute in entry.nested() {
             let attribute = attribute?;
             match attribute.kind {
                 NFTA_SET_ELEM_KEY => key = value_of(&attribute)?.map(<[u8]>::to_vec),
                 NFTA_SET_ELEM_KEY_END => last = value_of(&attribute)?.map(<[u8]>::to_vec),
-                NFTA_SET_ELEM_FLAGS => is_range_end = attribute.u32_be()? & NFT_SET_ELEM_INTERVAL_END != 0,
+                NFTA_SET_ELEM_FLAGS => {
+                    let flags = attribute.u32_be()?;
+                    is_range_end = flags & NFT_SET_ELEM_INTERVAL_END != 0;
+                    is_catch_all = flags & NFT_SET_ELEM_CATCHALL != 0;
+                }
                 NFTA_SET_ELEM_DATA => data = parse_datum(&attribute, set)?,
                 NFTA_SET_ELEM_USERDATA => comment = userdata::read_comment(attribute.payload),
                 _ => {}
             }
         }
-        let Some(key) = key else { return Ok(None) };
+        let Some(key) = key.or_else(|| is_catch_all.then(Vec::new)) else { return Ok(None) };
         if data.is_none() && set.data != SetData::None && !is_range_end {
             return Ok(None);
         }
@@ -181,6 +190,7 @@ fn cover_field(first: Value, last: Value, is_last: bool) -> Option<Vec<Value>> {
         (first, last) if first == last && !(is_last && matches!(first, Value::Address(_))) => vec![first],
         (Value::Address(first), Value::Address(last)) => networks(first, last)?.map(Value::Network).collect(),
         (Value::Port(first), Value::Port(last)) if first <= last => vec![Value::PortRange(first, last)],
+        (Value::Other(first), Value::Other(last)) if first <= last => vec![Value::OtherRange(first, last)],
         (Value::IfName(first), Value::IfName(last)) => vec![Value::IfNamePrefix(prefix(first, last)?)],
         _ => return None,
     })
@@ -200,6 +210,8 @@ fn prefix(first: IfName, last: IfName) -> Option<IfName> {
     (first.last() == last).then_some(first)
 }
 
+/// `NFT_SET_ELEM_CATCHALL`.
+const NFT_SET_ELEM_CATCHALL: u32 = 2;
 /// The maximum number of fields of a key.
 const MAX_FIELDS: usize = 5;
 /// The maximum number of keys that a range is split into.

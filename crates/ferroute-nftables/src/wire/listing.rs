@@ -6,7 +6,7 @@ use ferroute_netlink::{Attribute, Attributes, Error, Malformed, Message, nfnetli
 use super::{
     EncodedRule,
     constants::*,
-    object::{COUNTER, HOUR, LIMIT, hook_number, set_flags, types_of},
+    object::{COUNTER, HOUR, LIMIT, TYPE_BITS, TYPE_IFINDEX, TYPE_MASK, hook_number, set_flags, types_of},
     userdata,
 };
 use crate::{
@@ -173,9 +173,13 @@ impl SetParts {
         let data = match self.data {
             None => SetData::None,
             Some(NFT_DATA_VERDICT) => SetData::Verdict,
-            Some(number) => SetData::Values(any_types_of(number, self.data_length)?),
+            Some(number) => {
+                // With ranges as data, each element has the first and the last value.
+                let range = || any_types_of(number, self.data_length / 2, kind).map(|types| types.repeat(2));
+                SetData::Values(any_types_of(number, self.data_length, SetKind::Exact).or_else(range)?)
+            }
         };
-        let key = any_types_of(self.key, self.key_length)?;
+        let key = any_types_of(self.key, self.key_length, kind)?;
         let (protocol, comment) = (self.protocol(&data), userdata::read_set_comment(&self.userdata));
         Some(Set { name: name.clone(), key, data, kind, counter: self.counter, limit: self.limit, protocol, comment })
     }
@@ -220,11 +224,78 @@ fn limit(data: &Attribute<'_>) -> Result<Option<Limit>, Malformed> {
     Ok((unit.u64_be()? == HOUR).then_some(limit))
 }
 
-/// Returns the types of a key or of data of this length. Unknown types of 4 bytes are integers.
-fn any_types_of(number: u32, length: u32) -> Option<Vec<DataType>> {
-    let types = types_of(number).or_else(|| (length == 4 && number < 1 << 6).then(|| vec![DataType::Integer]))?;
-    (crate::model::length(&types) == usize::try_from(length).ok()?).then_some(types)
+/// Returns the types of a key or of data of this length; `None` if that is not known.
+fn any_types_of(number: u32, length: u32, kind: SetKind) -> Option<Vec<DataType>> {
+    let count = (u32::BITS - number.leading_zeros()).div_ceil(TYPE_BITS);
+    let numbers: Vec<u32> = (0..count).rev().map(|i| number >> (TYPE_BITS * i) & TYPE_MASK).collect();
+    let length = usize::try_from(length).ok()?;
+    let types: Vec<DataType> = match numbers[..] {
+        // The length of integers is that of the key.
+        [single] => vec![any_type_of(single, Some(length), kind == SetKind::Interval)?],
+        _ => numbers.iter().map(|number| any_type_of(*number, None, false)).collect::<Option<_>>()?,
+    };
+    (crate::model::length(&types) == length).then_some(types)
 }
+
+/// Returns the type with a number. In ranges of a single field, `nft` has all numbers in network byte order.
+fn any_type_of(number: u32, length: Option<usize>, is_range: bool) -> Option<DataType> {
+    let known = types_of(number).and_then(|types| <[DataType; 1]>::try_from(types).ok()).map(|[known]| known);
+    let fits = |data_type: &DataType| length.is_none_or(|length| length == data_type.length());
+    match known.filter(fits) {
+        Some(DataType::Integer) | None => {}
+        known => return known,
+    }
+    let (_, bytes, host_order) = OTHER_TYPES.iter().find(|(other, ..)| *other == number)?;
+    let length = u8::try_from(length.unwrap_or(usize::from(*bytes))).ok().filter(|length| *length <= 16)?;
+    Some(match (number, length) {
+        (TYPE_IFINDEX, _) => DataType::IfIndex,
+        (_, 4) if *host_order && !is_range => DataType::Integer,
+        _ => DataType::Other { length, host_order: *host_order && !is_range },
+    })
+}
+
+/// The types that planned sets do not have, as numbered in `nft`: the number of bytes, and whether they are in the host's byte
+/// order.
+const OTHER_TYPES: [(u32, u8, bool); 38] = [
+    (2, 1, false),
+    (3, 4, true),
+    (4, 4, true),
+    (5, 16, false),
+    (6, 6, false),
+    (9, 6, false),
+    (10, 2, false),
+    (11, 2, false),
+    (14, 1, false),
+    (15, 1, false),
+    (16, 1, false),
+    (17, 1, false),
+    (18, 8, true),
+    (19, 4, true),
+    (TYPE_IFINDEX, 4, true),
+    (21, 2, true),
+    (22, 4, true),
+    (24, 4, true),
+    (25, 4, true),
+    (26, 4, true),
+    (27, 1, false),
+    (28, 4, true),
+    (29, 1, false),
+    (30, 16, true),
+    (31, 1, false),
+    (32, 1, false),
+    (33, 1, false),
+    (34, 1, false),
+    (35, 4, true),
+    (36, 1, false),
+    (37, 1, false),
+    (38, 4, true),
+    (39, 1, false),
+    (40, 4, true),
+    (42, 1, false),
+    (43, 8, true),
+    (44, 4, true),
+    (45, 1, false),
+];
 
 fn parse_hook(attribute: &Attribute<'_>) -> Result<(Option<Hook>, i32), Malformed> {
     let number = first_u32(attribute, NFTA_HOOK_HOOKNUM)?;

@@ -268,6 +268,8 @@ fn type_of(data_type: DataType) -> u32 {
         DataType::ClassId => TYPE_CLASSID,
         DataType::Integer => TYPE_INTEGER,
         DataType::IfName => TYPE_IFNAME,
+        DataType::IfIndex => TYPE_IFINDEX,
+        DataType::Other { .. } => TYPE_INTEGER,
     }
 }
 
@@ -286,9 +288,10 @@ const TYPE_IP6ADDR: u32 = 8;
 const TYPE_INET_PROTOCOL: u32 = 12;
 const TYPE_INET_SERVICE: u32 = 13;
 const TYPE_CLASSID: u32 = 23;
+pub(super) const TYPE_IFINDEX: u32 = 20;
 const TYPE_IFNAME: u32 = 41;
-const TYPE_BITS: u32 = 6;
-const TYPE_MASK: u32 = (1 << TYPE_BITS) - 1;
+pub(super) const TYPE_BITS: u32 = 6;
+pub(super) const TYPE_MASK: u32 = (1 << TYPE_BITS) - 1;
 /// `filter` in `nft`.
 const FLOWTABLE_PRIORITY: u32 = 0;
 /// The expression type of counters.

@@ -132,7 +132,10 @@ fn example(data_type: DataType, protocol: Option<Protocol>) -> Vec<u8> {
             None => payload(PROTO_DESC_TH, DPORT),
         },
         DataType::ClassId => meta(NFT_META_PRIORITY),
-        DataType::Integer => expression(EXPR_NUMGEN, &numbers(&[NFT_NG_RANDOM, 65_536, 0])),
+        // Sets of other programs are not written.
+        DataType::Integer | DataType::IfIndex | DataType::Other { .. } => {
+            expression(EXPR_NUMGEN, &numbers(&[NFT_NG_RANDOM, 65_536, 0]))
+        }
         DataType::IfName => meta(NFT_META_IIFNAME),
     }
 }

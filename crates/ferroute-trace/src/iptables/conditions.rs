@@ -26,7 +26,7 @@ pub(super) enum MatchResult {
 }
 
 /// The result of matching a packet against one match extension of a rule.
-pub(super) enum ExtensionResult {
+pub(crate) enum ExtensionResult {
     Match,
     Chance(f64),
     Mismatch(String),
@@ -77,7 +77,7 @@ impl PacketState<'_> {
             })
     }
 
-    fn matches_extension(&self, extension: &Match) -> ExtensionResult {
+    pub(crate) fn matches_extension(&self, extension: &Match) -> ExtensionResult {
         let mismatch = match extension {
             Match::Comment(_) | Match::Nfacct(_) => None,
             Match::Transport { source, destination, .. } => {

@@ -1,25 +1,25 @@
 //! Match modules and targets of other programs' rules, which `ferroute-iptables` keeps as text.
 //! `docs/tracing.md` lists what is decided.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
 use ferroute_core::{IpFamily, Protocol};
 use ferroute_iptables::CtStates;
 
 use super::conditions::ExtensionResult;
-use crate::{AddressKind, Effect, Hook, Origin, PacketState, Verdict, walk::Unknown};
+use crate::{AddressKind, Origin, PacketState, walk::Unknown};
 
 /// A module or target with its options.
-struct Words<'a> {
-    name: &'a str,
-    options: Vec<Opt<'a>>,
+pub(super) struct Words<'a> {
+    pub(super) name: &'a str,
+    pub(super) options: Vec<Opt<'a>>,
 }
 
 /// Whether an option is negated, its name, and its arguments.
-type Opt<'a> = (bool, &'a str, Vec<&'a str>);
+pub(super) type Opt<'a> = (bool, &'a str, Vec<&'a str>);
 
 impl<'a> Words<'a> {
-    fn parse(text: &'a str) -> Option<Self> {
+    pub(super) fn parse(text: &'a str) -> Option<Self> {
         let mut words = text.split_whitespace();
         let name = words.next()?;
         let (mut options, mut negated): (Vec<Opt<'_>>, bool) = (Vec::new(), false);
@@ -36,12 +36,12 @@ impl<'a> Words<'a> {
     }
 
     /// Returns the only argument of an option.
-    fn argument(&self, option: &str) -> Option<&'a str> {
+    pub(super) fn argument(&self, option: &str) -> Option<&'a str> {
         let (_, _, arguments) = self.options.iter().find(|(_, name, _)| *name == option)?;
         arguments.first().copied()
     }
 
-    fn has(&self, option: &str) -> bool {
+    pub(super) fn has(&self, option: &str) -> bool {
         self.options.iter().any(|(_, name, _)| *name == option)
     }
 }
@@ -172,143 +172,6 @@ impl PacketState<'_> {
     }
 }
 
-/// What a target in the text of `iptables-save` does.
-pub(super) enum TextTarget {
-    /// The next rule follows.
-    Continue(Option<Effect>),
-    /// The chain of the hook ends.
-    Accept(Effect),
-    /// The walk ends.
-    End(Verdict),
-    /// `-j MASQUERADE` with options.
-    Masquerade { random: bool },
-}
-
-impl PacketState<'_> {
-    /// Applies a target: `NAME OPTIONS`.
-    pub(super) fn apply_text(&mut self, text: &str, hook: Hook) -> TextTarget {
-        self.apply_words(text, hook)
-            .unwrap_or_else(|| TextTarget::End(Verdict::Unknown { reason: format!("effect of `-j {text}`") }))
-    }
-
-    fn apply_words(&mut self, text: &str, hook: Hook) -> Option<TextTarget> {
-        let words = Words::parse(text)?;
-        Some(match words.name {
-            "CONNMARK" => self.connmark(&words)?,
-            "MASQUERADE" => TextTarget::Masquerade { random: words.has("--random-fully") },
-            "REDIRECT" => {
-                let port = first_port(words.argument("--to-ports"), self.destination.port())?;
-                let Some(address) = self.redirect_address(hook) else {
-                    return Some(TextTarget::End(Verdict::Dropped));
-                };
-                TextTarget::Accept(self.dnat(SocketAddr::new(address, port)))
-            }
-            "NETMAP" => {
-                let network: ipnet::IpNet = words.argument("--to")?.parse().ok()?;
-                if matches!(hook, Hook::Prerouting | Hook::Output) {
-                    let address = mapped(self.destination.ip(), network)?;
-                    TextTarget::Accept(self.dnat(SocketAddr::new(address, self.destination.port())))
-                } else {
-                    TextTarget::Accept(self.snat(mapped(self.source.ip(), network)?))
-                }
-            }
-            "DNAT" => {
-                let (address, port) = translation(words.argument("--to-destination")?)?;
-                let address = address.unwrap_or(self.destination.ip());
-                TextTarget::Accept(self.dnat(SocketAddr::new(address, port.unwrap_or(self.destination.port()))))
-            }
-            "SNAT" => {
-                let (address, _) = translation(words.argument("--to-source")?)?;
-                TextTarget::Accept(self.snat(address.unwrap_or(self.source.ip())))
-            }
-            _ => return None,
-        })
-    }
-
-    fn connmark(&mut self, words: &Words<'_>) -> Option<TextTarget> {
-        if let Some(value) = words.argument("--set-xmark").or_else(|| words.argument("--set-mark")) {
-            let (value, mask) = value_and_mask(value)?;
-            self.connection_mark = self.connection_mark & !mask ^ value;
-        } else if let Some(bits) = words.argument("--and-mark") {
-            self.connection_mark &= number(bits)?;
-        } else if let Some(bits) = words.argument("--or-mark") {
-            self.connection_mark |= number(bits)?;
-        } else if let Some(bits) = words.argument("--xor-mark") {
-            self.connection_mark ^= number(bits)?;
-        } else if words.has("--save-mark") {
-            let (packet, connection) = masks(words)?;
-            self.connection_mark = self.connection_mark & !connection ^ (self.mark & packet);
-        } else if words.has("--restore-mark") {
-            let (packet, connection) = masks(words)?;
-            let before = self.mark;
-            self.mark = before & !packet ^ (self.connection_mark & connection);
-            let effect = Effect::Mark { before, after: self.mark };
-            return Some(TextTarget::Continue((before != self.mark).then_some(effect)));
-        } else {
-            return None;
-        }
-        Some(TextTarget::Continue(None))
-    }
-
-    /// Returns the address that REDIRECT sends packets to: that of the input interface, or localhost.
-    pub(crate) fn redirect_address(&self, hook: Hook) -> Option<IpAddr> {
-        if hook == Hook::Output {
-            return Some(self.family().localhost());
-        }
-        let interface = self.in_interface.as_deref()?;
-        self.host.address_of(interface, self.family())
-    }
-}
-
-/// Returns the masks of the packet's and of the connection's mark.
-fn masks(words: &Words<'_>) -> Option<(u32, u32)> {
-    let mask = |option| words.argument(option).map_or(Some(u32::MAX), number);
-    let both = words.has("--mask").then(|| mask("--mask"));
-    match both {
-        Some(both) => Some((both?, both?)),
-        None => Some((mask("--nfmask")?, mask("--ctmask")?)),
-    }
-}
-
-/// Returns the address and port of a translation; `None` if it names several.
-fn translation(text: &str) -> Option<(Option<IpAddr>, Option<u16>)> {
-    let single = |text: &str| match text.split_once('-') {
-        Some((first, last)) => (first == last).then(|| first.to_owned()),
-        None => Some(text.to_owned()),
-    };
-    let address = |text: &str| single(text)?.parse::<IpAddr>().ok();
-    if let Some(rest) = text.strip_prefix('[') {
-        let (inside, port) = rest.split_once(']')?;
-        let port = port.strip_prefix(':').map(|port| first_port(Some(port), 0));
-        return Some((Some(address(inside)?), port.map_or(Some(None), |port| port.map(Some))?));
-    }
-    match text.rsplit_once(':') {
-        Some(("", port)) => Some((None, Some(first_port(Some(port), 0)?))),
-        Some((ip, port)) if !ip.contains(':') => Some((Some(address(ip)?), Some(first_port(Some(port), 0)?))),
-        _ => Some((Some(address(text)?), None)),
-    }
-}
-
-/// Returns the first port of a range.
-fn first_port(text: Option<&str>, default: u16) -> Option<u16> {
-    text.map_or(Some(default), |text| text.split(['-', '/']).next()?.parse().ok())
-}
-
-/// Returns an address with the network's prefix and its own host part.
-fn mapped(address: IpAddr, network: ipnet::IpNet) -> Option<IpAddr> {
-    match (address, network) {
-        (IpAddr::V4(address), ipnet::IpNet::V4(network)) => {
-            let (host, net) = (u32::from(network.hostmask()), u32::from(network.network()));
-            Some(IpAddr::V4((u32::from(address) & host | net).into()))
-        }
-        (IpAddr::V6(address), ipnet::IpNet::V6(network)) => {
-            let (host, net) = (u128::from(network.hostmask()), u128::from(network.network()));
-            Some(IpAddr::V6((u128::from(address) & host | net).into()))
-        }
-        _ => None,
-    }
-}
-
 fn in_ports(range: &str, port: u16) -> Option<bool> {
     let (first, last) = range.split_once(':').unwrap_or((range, range));
     let first: u16 = if first.is_empty() { 0 } else { first.parse().ok()? };
@@ -348,12 +211,12 @@ fn tcp_flags(list: &str) -> Option<u8> {
     })
 }
 
-fn value_and_mask(text: &str) -> Option<(u32, u32)> {
+pub(super) fn value_and_mask(text: &str) -> Option<(u32, u32)> {
     let (value, mask) = text.split_once('/').unwrap_or((text, "0xffffffff"));
     Some((number(value)?, number(mask)?))
 }
 
-fn number(text: &str) -> Option<u32> {
+pub(super) fn number(text: &str) -> Option<u32> {
     match text.strip_prefix("0x") {
         Some(digits) => u32::from_str_radix(digits, 16).ok(),
         None => text.parse().ok(),

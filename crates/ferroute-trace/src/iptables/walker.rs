@@ -1,8 +1,10 @@
-use std::net::SocketAddr;
-
 use ferroute_iptables::{ChainName, Policy, Rule, Target};
 
-use super::{Base, conditions::MatchResult, foreign::TextTarget};
+use super::{
+    Base,
+    conditions::MatchResult,
+    targets::{TargetResult, is_irrelevant},
+};
 use crate::{ChainVerdict, Effect, Event, Forks, Verdict, Walker};
 
 /// The position in a built-in chain and the chains that it calls.
@@ -75,7 +77,7 @@ impl<'a> ChainWalker<'a> {
             return Next::Rule;
         };
         if let Some(unknown) = unknown.iter().find(|unknown| walker.decide(unknown) == Some(false)) {
-            self.record_rule(walker, rule, number, Some(format!("by assumption, not {unknown}")), None);
+            self.record_rule(walker, rule, number, Some(format!("by assumption, {}", unknown.opposite())), None);
             return Next::Rule;
         }
         for unknown in unknown {
@@ -83,7 +85,7 @@ impl<'a> ChainWalker<'a> {
                 continue;
             }
             let mut other = walker.clone();
-            self.record_rule(&mut other, rule, number, Some(format!("assuming that not {unknown}")), None);
+            self.record_rule(&mut other, rule, number, Some(format!("assuming that {}", unknown.opposite())), None);
             other.assume_match(&unknown, false);
             let rest = self.clone();
             forks.push(other, move |walker, forks| rest.run(walker, forks));
@@ -109,75 +111,22 @@ impl<'a> ChainWalker<'a> {
     }
 
     fn apply(&mut self, target: &'a Target, walker: &mut Walker<'a>) -> Next {
-        let end = |verdict| Next::Chain(ChainVerdict::End(verdict));
-        let accept = Next::Chain(ChainVerdict::Continue);
         match target {
             Target::Jump(chain) => self.call(*chain, false),
             Target::Goto(chain) => self.call(*chain, true),
             Target::Return => self.leave_chain(walker),
-            Target::Accept => {
-                self.record_effect(walker, Effect::Accept);
-                accept
-            }
-            Target::Drop => {
-                self.record_effect(walker, Effect::Drop);
-                end(Verdict::Dropped)
-            }
-            Target::Reject(with) => {
-                self.record_effect(walker, Effect::Reject { with: with.as_str().to_owned() });
-                end(Verdict::Rejected { with: with.as_str().to_owned() })
-            }
-            Target::Mark { value, mask } => {
-                let before = walker.packet.mark;
-                let after = (before & !mask) ^ value;
-                walker.packet.mark = after;
-                self.record_effect(walker, Effect::Mark { before, after });
-                Next::Rule
-            }
-            Target::Dnat { address, port } => {
-                let port = port.unwrap_or(walker.packet.destination.port());
-                let effect = walker.packet.dnat(SocketAddr::new(*address, port));
-                self.record_effect(walker, effect);
-                accept
-            }
-            Target::Snat { address, .. } => {
-                let effect = walker.packet.snat(*address);
-                self.record_effect(walker, effect);
-                accept
-            }
-            Target::Masquerade { random_fully } => match walker.packet.masquerade(*random_fully, &mut walker.record) {
-                Ok(effect) => {
-                    self.record_effect(walker, effect);
-                    accept
-                }
-                Err(verdict) => end(verdict),
-            },
-            Target::Other(text) if is_notrack(text) => {
-                walker.packet.untrack();
-                Next::Rule
-            }
-            Target::Other(text) => match walker.packet.apply_text(text, self.base.hook) {
-                TextTarget::Continue(effect) => {
-                    if let Some(effect) = effect {
-                        self.record_effect(walker, effect);
-                    }
+            other => match walker.packet.apply_target(other, self.base.hook, &mut walker.record) {
+                TargetResult::Continue(effect) => {
+                    effect.into_iter().for_each(|effect| self.record_effect(walker, effect));
                     Next::Rule
                 }
-                TextTarget::Accept(effect) => {
+                TargetResult::Accept(effect) => {
                     self.record_effect(walker, effect);
-                    accept
+                    Next::Chain(ChainVerdict::Continue)
                 }
-                TextTarget::End(verdict) => {
-                    if verdict == Verdict::Dropped {
-                        self.record_effect(walker, Effect::Drop);
-                    }
-                    end(verdict)
-                }
-                TextTarget::Masquerade { random: true } => {
-                    self.apply(&Target::Masquerade { random_fully: true }, walker)
-                }
-                TextTarget::Masquerade { random: false } => {
-                    self.apply(&Target::Masquerade { random_fully: false }, walker)
+                TargetResult::End(effect, verdict) => {
+                    effect.into_iter().for_each(|effect| self.record_effect(walker, effect));
+                    Next::Chain(ChainVerdict::End(verdict))
                 }
             },
         }
@@ -243,53 +192,6 @@ impl<'a> ChainWalker<'a> {
             path: self.stack.iter().map(|frame| frame.name.to_string()).collect(),
             effect,
         });
-    }
-}
-
-/// Reports whether a target has no effect on the packet, or only one that no rule here matches on.
-fn is_irrelevant(target: &Target) -> bool {
-    const IRRELEVANT: [&str; 24] = [
-        "LOG",
-        "NFLOG",
-        "ULOG",
-        "AUDIT",
-        "TRACE",
-        "CT",
-        "SET",
-        "TCPMSS",
-        "DSCP",
-        "CHECKSUM",
-        "CLASSIFY",
-        "TOS",
-        "TTL",
-        "HL",
-        "TEE",
-        "ECN",
-        "SECMARK",
-        "CONNSECMARK",
-        "IDLETIMER",
-        "LED",
-        "RATEEST",
-        "TCPOPTSTRIP",
-        "HMARK",
-        "ACCOUNT",
-    ];
-    match target {
-        Target::Other(text) => {
-            let name = text.split(' ').next().unwrap_or_default();
-            IRRELEVANT.contains(&name) && !is_notrack(text)
-        }
-        _ => false,
-    }
-}
-
-/// Reports whether a target excludes the packet from connection tracking.
-fn is_notrack(target: &str) -> bool {
-    let mut words = target.split(' ');
-    match words.next() {
-        Some("NOTRACK") => true,
-        Some("CT") => words.any(|word| word == "--notrack"),
-        _ => false,
     }
 }
 

@@ -5,14 +5,21 @@ use ferroute_nftables::{
     Value,
     kernel::MemoryTable,
     model::{
-        CmpOp, Element, Field, Foreign, HashInput, IfName, Key, KeyText, Match, Name, Opaque, Outcome, Property,
-        Statement,
+        CmpOp, Element, Field, Foreign, HashInput, IfName, Key, KeyText, Match, Name, Opaque, Operand, Outcome,
+        Property, Statement, Words, fields_text,
     },
 };
 use ipnet::IpNet;
 
-use super::jhash::jhash;
-use crate::{PacketState, host::AddressKind, walk::Unknown};
+use super::{
+    foreign::{Lookup, kind_number, number_of},
+    jhash::jhash,
+};
+use crate::{
+    PacketState,
+    iptables::{ExtensionResult, is_irrelevant},
+    walk::Unknown,
+};
 
 /// The result of matching a packet against a condition.
 #[derive(Debug, PartialEq)]
@@ -30,6 +37,17 @@ pub(super) enum LookupError {
     NotFound(String),
     /// The lookup cannot be evaluated; "the key is in the map" as a sentence.
     Unknown(String),
+}
+
+/// The result of a statement for a random number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RandomResult {
+    /// The condition matches.
+    Match,
+    /// The condition does not match, or the lookup finds nothing.
+    Mismatch,
+    /// One of its own.
+    Other,
 }
 
 /// The relevance of a condition that cannot be evaluated for the effect of its rule.
@@ -56,7 +74,12 @@ impl PacketState<'_> {
                 Err(LookupError::NotFound(reason)) => MatchResult::Mismatch(reason),
                 Err(LookupError::Unknown(condition)) => MatchResult::Unknown(Unknown { condition, negated: !*eq }),
                 Ok(_) => self.match_if(false, || match self.key(key, random) {
-                    Ok(key) => format!("{} is in @{set}", KeyText(&key)),
+                    Ok(found) => {
+                        let operands: Vec<Operand> = key.iter().map(|field| Property::Field(*field).into()).collect();
+                        let place =
+                            if set.as_str().starts_with("__") { "the list".to_owned() } else { format!("@{set}") };
+                        format!("{} is in {place}", fields_text(&found, &operands, self.family()))
+                    }
                     Err(reason) => reason,
                 }),
             },
@@ -109,7 +132,16 @@ impl PacketState<'_> {
     }
 
     fn compare(&self, field: Field, mask: u32, op: CmpOp, wanted: Value, random: RandomNumber) -> MatchResult {
-        let masked = if mask == u32::MAX { String::new() } else { format!(" & {mask:#010x}") };
+        let words = Property::Field(field).words(self.family());
+        let number = |number: u32| match words {
+            Words::Hexadecimal(_) | Words::Number => Value::Integer(number).to_string(),
+            words => words.text(number.into()),
+        };
+        let masked = if mask == u32::MAX { String::new() } else { format!(" & {}", number(mask)) };
+        let shown = |value: Value| match value {
+            Value::Integer(integer) => number(integer),
+            value => value.to_string(),
+        };
         let unknown = |subject: &str| {
             let relation = match op {
                 CmpOp::Eq | CmpOp::Neq => "is",
@@ -118,7 +150,7 @@ impl PacketState<'_> {
                 CmpOp::Gt => "is greater than",
                 CmpOp::Gte => "is at least",
             };
-            let condition = format!("{subject}{masked} {relation} {wanted}");
+            let condition = format!("{subject}{masked} {relation} {}", shown(wanted));
             MatchResult::Unknown(Unknown { condition, negated: op == CmpOp::Neq })
         };
         let actual = match (field, self.value(field, random)) {
@@ -128,7 +160,7 @@ impl PacketState<'_> {
             (_, Ok(value)) => value,
             // An address whose type is not known is neither local nor multicast.
             (Field::FibSaddrType | Field::FibDaddrType, Err(_)) if [LOCAL, MULTICAST].contains(&wanted) => {
-                return self.match_if(op != CmpOp::Eq, || format!("{} is not {wanted}", field_name(field)));
+                return self.match_if(op != CmpOp::Eq, || format!("{} is not {}", field_name(field), shown(wanted)));
             }
             (_, Err(subject)) => return unknown(&subject),
         };
@@ -138,6 +170,11 @@ impl PacketState<'_> {
             op => op.matches(actual.cmp(&wanted)),
         };
         let name = field_name(field);
+        if matches!(words, Words::Flags(_)) {
+            let actual = self.value(field, random).unwrap_or(Value::Integer(self.status()));
+            return self.match_if(matches, || format!("{name} is {}", shown(actual)));
+        }
+        let (actual, wanted) = (shown(actual), shown(wanted));
         self.match_if(matches, || match op {
             CmpOp::Eq => format!("{name}{masked} is {actual}, not {wanted}"),
             CmpOp::Neq => format!("{name}{masked} is {actual}, and {wanted} is excluded"),
@@ -157,19 +194,42 @@ impl PacketState<'_> {
         let key =
             self.key(fields, random).map_err(|unknown| LookupError::Unknown(format!("{unknown} is in @{map}")))?;
         table.find(map, &key).ok_or_else(|| match table.undecoded(map) {
-            0 if self.explain => LookupError::NotFound(format!("{} is not in @{map}", KeyText(&key))),
+            0 if self.explain => {
+                let operands: Vec<Operand> = fields.iter().map(|field| Property::Field(*field).into()).collect();
+                let place = if map.as_str().starts_with("__") { "the list".to_owned() } else { format!("@{map}") };
+                LookupError::NotFound(format!("{} is not in {place}", fields_text(&key, &operands, self.family())))
+            }
             0 => LookupError::NotFound(String::new()),
             _ => LookupError::Unknown(format!("{} is in @{map}", KeyText(&key))),
         })
     }
 
-    /// Reports whether a statement is a lookup that fails with this random number.
-    pub(super) fn misses(&self, statement: &Statement, table: &MemoryTable, random: u32) -> bool {
-        let (Statement::MetaPriorityMap { key, map } | Statement::DnatMap { key, map }) = statement else {
-            return false;
+    /// Returns what a statement does with a random number, as far as it is the same for several numbers.
+    pub(super) fn random_result(&self, statement: &Statement, table: &MemoryTable, random: u32) -> RandomResult {
+        let of = |result: MatchResult| match result {
+            MatchResult::Match => RandomResult::Match,
+            MatchResult::Mismatch(_) => RandomResult::Mismatch,
+            MatchResult::Unknown(_) => RandomResult::Other,
         };
-        let Ok(key) = self.key(key, Some(random)) else { return false };
-        table.undecoded(map) == 0 && table.find(map, &key).is_none()
+        match statement {
+            Statement::Match(condition) => of(self.matches(condition, table, Some(random))),
+            Statement::MetaPriorityMap { key, map }
+            | Statement::DnatMap { key, map }
+            | Statement::Vmap { key, map } => match self.key(key, Some(random)) {
+                Ok(key) if table.undecoded(map) == 0 && table.find(map, &key).is_none() => RandomResult::Mismatch,
+                _ => RandomResult::Other,
+            },
+            Statement::Opaque(Opaque { outcome: Outcome::Foreign(foreign), .. }) => match foreign {
+                Foreign::Vmap { key, map }
+                | Foreign::SetMarkMap { key, map, .. }
+                | Foreign::NatMap { key, map, .. } => match self.look_up(table, map, key, Some(random)) {
+                    Lookup::NotFound(_) | Lookup::Absent(_) => RandomResult::Mismatch,
+                    _ => RandomResult::Other,
+                },
+                other => self.compares(other, table, Some(random)).map_or(RandomResult::Other, of),
+            },
+            _ => RandomResult::Other,
+        }
     }
 
     /// Reports whether a condition that cannot be evaluated matters, given the `rest` of its rule.
@@ -181,9 +241,19 @@ impl PacketState<'_> {
                         return Relevance::Mismatch(reason);
                     }
                 }
-                Statement::Opaque(Opaque { outcome: Outcome::Foreign(foreign), .. }) => match self.compares(foreign) {
-                    Some(MatchResult::Mismatch(reason)) => return Relevance::Mismatch(reason),
+                Statement::Opaque(Opaque { outcome: Outcome::Foreign(foreign), .. }) => {
+                    match self.compares(foreign, table, None) {
+                        Some(MatchResult::Mismatch(reason)) if number_of(foreign).is_none() => {
+                            return Relevance::Mismatch(reason);
+                        }
+                        Some(_) => {}
+                        None => return Relevance::Relevant,
+                    }
+                }
+                Statement::Opaque(Opaque { outcome: Outcome::Iptables, text, .. }) => match self.matches_module(text) {
+                    Some(ExtensionResult::Mismatch(reason)) => return Relevance::Mismatch(reason),
                     Some(_) => {}
+                    None if self.target_of(text).is_some_and(|target| is_irrelevant(&target)) => {}
                     None => return Relevance::Relevant,
                 },
                 Statement::Opaque(Opaque { outcome: Outcome::Nothing | Outcome::Condition, .. })
@@ -195,55 +265,6 @@ impl PacketState<'_> {
             }
         }
         Relevance::NoEffect
-    }
-
-    /// Matches the packet against a condition of another program; `None` if this is no condition.
-    pub(super) fn compares(&self, foreign: &Foreign) -> Option<MatchResult> {
-        Some(match *foreign {
-            Foreign::Compare { property, mask, op, value } => match self.property(property) {
-                Ok(actual) => {
-                    let actual = actual & mask;
-                    let matches = op.matches(actual.cmp(&value));
-                    self.match_if(matches, || property_mismatch(property, actual))
-                }
-                Err(subject) => MatchResult::Unknown(Unknown::new(format!("{subject} matches"))),
-            },
-            Foreign::Interface { output, name, eq, .. } => {
-                let actual = if output { self.out_interface.as_deref() } else { self.in_interface.as_deref() };
-                let matches = name.is_some_and(|name| actual.is_some_and(|actual| IfName::new(actual) == name));
-                let side = if output { "output interface" } else { "input interface" };
-                self.match_if(matches == eq, || format!("{side} is {}", actual.unwrap_or("none")))
-            }
-            Foreign::OriginalSource { net, eq } => {
-                let source = self.original.source.ip();
-                self.match_if(net.contains(&source) == eq, || mismatch_text("original source", source, &net, !eq))
-            }
-            Foreign::SetMark { .. } | Foreign::Redirect(_) | Foreign::DnatPort(_) | Foreign::Snat(_) => return None,
-        })
-    }
-
-    /// Returns a property, or the description of an unknown one.
-    fn property(&self, property: Property) -> Result<u32, String> {
-        Ok(match property {
-            Property::CtMark => self.connection_mark,
-            // That of the first packet: SYN alone.
-            Property::TcpFlags => TCP_SYN,
-            // The first packet is from the client, and has the default zone unless it is untracked.
-            Property::CtDirection | Property::CtZone => 0,
-            Property::CtOriginalSport => self.original.source.port().into(),
-            Property::PacketType => match self.address_type(self.destination.ip()) {
-                Some(AddressKind::Broadcast) => PACKET_BROADCAST,
-                Some(AddressKind::Multicast) => PACKET_MULTICAST,
-                _ => 0,
-            },
-            Property::FibRoute { source, iif } => {
-                let address = if source { self.source.ip() } else { self.destination.ip() };
-                let is_loopback = self.in_interface.as_deref() == Some("lo");
-                let path = self.host.path_to(address);
-                let is_usable = |interface: &str| !iif || self.in_interface.as_deref() == Some(interface);
-                (is_loopback || path.is_some_and(|(interface, _)| is_usable(&interface))).into()
-            }
-        })
     }
 
     /// Returns the bytes that are hashed, as the kernel loads them.
@@ -269,7 +290,7 @@ impl PacketState<'_> {
     }
 
     /// Returns the value of a field, or the description of an unknown one.
-    fn value(&self, field: Field, random: RandomNumber) -> Result<Value, String> {
+    pub(super) fn value(&self, field: Field, random: RandomNumber) -> Result<Value, String> {
         Ok(match field {
             Field::Saddr => self.source.ip().into(),
             Field::Daddr => self.destination.ip().into(),
@@ -305,21 +326,18 @@ impl PacketState<'_> {
     /// Returns the `RTN_*` type of an address.
     fn fib_type(&self, address: IpAddr) -> Result<Value, String> {
         match self.address_type(address) {
-            Some(AddressKind::Unicast) => Ok(UNICAST),
-            Some(AddressKind::Local) => Ok(LOCAL),
-            Some(AddressKind::Broadcast) => Ok(BROADCAST),
-            Some(AddressKind::Multicast) => Ok(MULTICAST),
+            Some(kind) => Ok(Value::Integer(kind_number(kind))),
             None => Err(format!("the type of {address}")),
         }
     }
 
     /// Returns `IPS_SRC_NAT` and `IPS_DST_NAT` of the connection's status.
-    fn status(&self) -> u32 {
+    pub(super) fn status(&self) -> u32 {
         let bit = |state, bit| if self.connection.intersects(state) { bit } else { 0 };
         bit(CtStates::SNAT, STATUS_SNAT) | bit(CtStates::DNAT, STATUS_DNAT)
     }
 
-    fn match_if(&self, matches: bool, reason: impl FnOnce() -> String) -> MatchResult {
+    pub(super) fn match_if(&self, matches: bool, reason: impl FnOnce() -> String) -> MatchResult {
         match matches {
             true => MatchResult::Match,
             false if self.explain => MatchResult::Mismatch(reason()),
@@ -328,7 +346,7 @@ impl PacketState<'_> {
     }
 }
 
-/// Returns the range of `numgen random` in a statement: the first number and their count.
+/// Returns the range of a random number in a statement: the first number and their count.
 pub(super) fn random_range(statement: &Statement) -> Option<(u32, u32)> {
     let range = |field: &Field| match field {
         Field::NumgenRandom { first, count } | Field::NumgenInc { first, count } => Some((*first, *count)),
@@ -340,9 +358,23 @@ pub(super) fn random_range(statement: &Statement) -> Option<(u32, u32)> {
         | Statement::MetaPriorityMap { key, .. }
         | Statement::DnatMap { key, .. }
         | Statement::Vmap { key, .. } => key.iter().find_map(range),
+        Statement::Opaque(Opaque { outcome: Outcome::Foreign(foreign), .. }) => match foreign {
+            // The kernel selects one by a hash of the addresses.
+            Foreign::Nat { addresses: Some((first, last)), .. } if first != last => address_count(*first, *last),
+            other => Operand::from(number_of(other)?).number_range(),
+        },
         _ => None,
     }
 }
+
+/// Returns the range of numbers that select one of several addresses; `None` if there are too many.
+fn address_count(first: IpAddr, last: IpAddr) -> Option<(u32, u32)> {
+    let count = Value::Address(last).number().checked_sub(Value::Address(first).number())?.checked_add(1)?;
+    u32::try_from(count).ok().filter(|count| *count <= MAX_ADDRESSES).map(|count| (0, count))
+}
+
+/// How many addresses of a range are told apart.
+const MAX_ADDRESSES: u32 = 64;
 
 fn interface(name: Option<&str>) -> Value {
     Value::IfName(IfName::new(name.unwrap_or_default()))
@@ -353,19 +385,6 @@ fn mismatch_text(subject: &str, actual: impl fmt::Display, wanted: &impl fmt::Di
         format!("{subject} is {actual}, and {wanted} is excluded")
     } else {
         format!("{subject} is {actual}, not {wanted}")
-    }
-}
-
-fn property_mismatch(property: Property, actual: u32) -> String {
-    match property {
-        Property::CtMark => format!("connection mark is {actual:#x}"),
-        Property::TcpFlags => "the first packet of a connection has the flag syn alone".to_owned(),
-        Property::PacketType => "the packet has another type".to_owned(),
-        Property::CtDirection => "the packet is from the client".to_owned(),
-        Property::CtZone => "the connection is in zone 0".to_owned(),
-        Property::CtOriginalSport => format!("original source port is {actual}"),
-        Property::FibRoute { .. } if actual == 0 => "there is no such route".to_owned(),
-        Property::FibRoute { .. } => "there is such a route".to_owned(),
     }
 }
 
@@ -394,12 +413,8 @@ fn field_name(field: Field) -> &'static str {
 
 /// The number of packets that a traced connection has had, with the traced one.
 const FIRST_PACKET: u64 = 1;
-/// `RTN_UNICAST`.
-const UNICAST: Value = Value::Integer(1);
 /// `RTN_LOCAL`.
 const LOCAL: Value = Value::Integer(2);
-/// `RTN_BROADCAST`.
-const BROADCAST: Value = Value::Integer(3);
 /// `RTN_MULTICAST`.
 const MULTICAST: Value = Value::Integer(5);
 /// `NF_CT_STATE_BIT(IP_CT_NEW)`.
@@ -410,9 +425,3 @@ const STATE_UNTRACKED: u32 = 64;
 const STATUS_SNAT: u32 = 0x10;
 /// `IPS_DST_NAT`.
 const STATUS_DNAT: u32 = 0x20;
-/// The TCP flag of a connection's first packet.
-const TCP_SYN: u32 = 0x02;
-/// `PACKET_BROADCAST`.
-const PACKET_BROADCAST: u32 = 1;
-/// `PACKET_MULTICAST`.
-const PACKET_MULTICAST: u32 = 2;

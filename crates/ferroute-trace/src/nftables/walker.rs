@@ -1,19 +1,24 @@
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
-use ferroute_core::IpFamily;
 use ferroute_nftables::{
     ClassId, Value,
+    kernel::MemoryTable,
     model::{
-        ChainWithRules, Data, Element, Foreign, KeyText, Name, Opaque, Outcome, Policy, RejectWith, Rule, Statement,
-        Verdict as RuleVerdict,
+        ChainWithRules, Data, Element, Foreign, KeyText, Name, NatKind, Opaque, Operand, Outcome, Policy, Property,
+        Rule, Statement, Verdict as RuleVerdict, key_text,
     },
 };
 
 use super::{
     Base,
-    conditions::{LookupError, MatchResult, RandomNumber, Relevance, random_range},
+    conditions::{LookupError, MatchResult, RandomNumber, RandomResult, Relevance, random_range},
+    foreign::{Lookup, choice, distinct_data, is_fixed, number_of},
 };
-use crate::{ChainVerdict, Effect, Event, Forks, Hook, PacketState, Verdict, Walker, walk::Unknown};
+use crate::{
+    ChainVerdict, Effect, Event, Forks, Hook, PacketState, Verdict, Walker,
+    iptables::{ExtensionResult, TargetResult},
+    walk::Unknown,
+};
 
 /// The position in a base chain and the chains that it calls.
 #[derive(Clone)]
@@ -59,6 +64,10 @@ enum StatementResult {
     Unknown(Unknown),
     /// The statement needs a random number from this range.
     Random { first: u32, count: u32 },
+    /// The statement needs the answer to a condition that cannot be evaluated.
+    Ask(Unknown),
+    /// The condition matches with this probability.
+    Chance(f64),
     /// The rule ends with a verdict.
     Verdict(RuleVerdict),
     /// The walk ends.
@@ -110,11 +119,19 @@ impl<'a> ChainWalker<'a> {
                     current.next += 1;
                 }
                 StatementResult::Random { first, count } => {
+                    let fixed = fixed_number(statement);
+                    if let Some(number) = fixed.and_then(|property| walker.number(property)) {
+                        current.random = Some(number);
+                        continue;
+                    }
                     let mut choices = self.choices(&current, first, count, walker);
                     let Some((random, chance)) = choices.pop() else { continue };
                     for (random, chance) in choices {
                         let (mut rest, mut other) = (self.clone(), walker.clone());
                         other.multiply_share(chance);
+                        if let Some(property) = fixed {
+                            other.remember_number(property, random);
+                        }
                         rest.current =
                             Some(CurrentRule { random: Some(random), chance: Some(chance), ..current.clone() });
                         forks.push(other, move |walker, forks| rest.run(walker, forks));
@@ -123,14 +140,35 @@ impl<'a> ChainWalker<'a> {
                         walker.multiply_share(chance);
                         current.chance = Some(chance);
                     }
+                    if let Some(property) = fixed {
+                        walker.remember_number(property, random);
+                    }
                     current.random = Some(random);
+                }
+                // The statement is evaluated again, and then knows the answer.
+                StatementResult::Ask(unknown) => {
+                    let (mut rest, mut other) = (self.clone(), walker.clone());
+                    rest.current = Some(current.clone());
+                    other.assume_match(&unknown, false);
+                    forks.push(other, move |walker, forks| rest.run(walker, forks));
+                    walker.assume_match(&unknown, true);
+                }
+                StatementResult::Chance(chance) => {
+                    let mut other = walker.clone();
+                    other.multiply_share(1.0 - chance);
+                    self.record_rule(&mut other, current.clone(), Some("chance decides otherwise".to_owned()));
+                    let rest = self.clone();
+                    forks.push(other, move |walker, forks| rest.run(walker, forks));
+                    walker.multiply_share(chance);
+                    current.chance = Some(chance);
+                    current.next += 1;
                 }
                 StatementResult::Unknown(unknown) if walker.decide(&unknown) == Some(true) => {
                     current.random = None;
                     current.next += 1;
                 }
                 StatementResult::Unknown(unknown) if walker.decide(&unknown) == Some(false) => {
-                    self.record_rule(walker, current, Some(format!("by assumption, not {unknown}")));
+                    self.record_rule(walker, current, Some(format!("by assumption, {}", unknown.opposite())));
                     return Next::Rule;
                 }
                 StatementResult::Unknown(unknown) => {
@@ -148,7 +186,11 @@ impl<'a> ChainWalker<'a> {
                         }
                     }
                     let mut other = walker.clone();
-                    self.record_rule(&mut other, current.clone(), Some(format!("assuming that not {unknown}")));
+                    self.record_rule(
+                        &mut other,
+                        current.clone(),
+                        Some(format!("assuming that {}", unknown.opposite())),
+                    );
                     other.assume_match(&unknown, false);
                     let rest = self.clone();
                     forks.push(other, move |walker, forks| rest.run(walker, forks));
@@ -179,14 +221,24 @@ impl<'a> ChainWalker<'a> {
     fn choices(&self, current: &CurrentRule<'_>, first: u32, count: u32, walker: &Walker<'a>) -> Vec<(u32, f64)> {
         let numbers = (0..count).rev().map(|n| first.wrapping_add(n));
         let Some(statement) = current.rule.statements.get(current.next) else { return Vec::new() };
-        let (missing, found): (Vec<u32>, Vec<u32>) =
-            numbers.partition(|number| walker.packet.misses(statement, self.base.table, *number));
+        let (mut missing, mut matching, mut others) = (Vec::new(), Vec::new(), Vec::new());
+        for number in numbers {
+            match walker.packet.random_result(statement, self.base.table, number) {
+                RandomResult::Mismatch => missing.push(number),
+                RandomResult::Match => matching.push(number),
+                RandomResult::Other => others.push(number),
+            }
+        }
         let next = self.stack.last().and_then(|frame| frame.chain.rules.get(frame.next));
-        let draws_again = !found.is_empty() && next.is_some_and(|next| next.statements == current.rule.statements);
-        let drawn = if draws_again { found.len() } else { found.len() + missing.len() };
+        let is_found = !others.is_empty() || !matching.is_empty();
+        let draws_again = is_found && next.is_some_and(|next| next.statements == current.rule.statements);
+        let found = matching.len() + others.len();
+        let drawn = if draws_again { found } else { found + missing.len() };
         let chance = |numbers: usize| numbers as f64 / drawn as f64;
-        let missing = missing.last().filter(|_| !draws_again).map(|number| (*number, chance(missing.len())));
-        missing.into_iter().chain(found.into_iter().map(|number| (number, chance(1)))).collect()
+        let one_of = |numbers: &[u32]| numbers.last().map(|number| (*number, chance(numbers.len())));
+        let missing = one_of(&missing).filter(|_| !draws_again);
+        let found = one_of(&matching).into_iter().chain(others.into_iter().map(|number| (number, chance(1))));
+        missing.into_iter().chain(found).collect()
     }
 
     fn execute(
@@ -254,14 +306,12 @@ impl<'a> ChainWalker<'a> {
                 Err(verdict) => StatementResult::End(verdict),
             },
             Statement::Reject(with) => {
-                let with = match (with, packet.family()) {
-                    (RejectWith::PortUnreachable, IpFamily::V4) => "icmp port-unreachable".to_owned(),
-                    (RejectWith::PortUnreachable, IpFamily::V6) => "icmpv6 port-unreachable".to_owned(),
-                    (with, _) => with.to_string(),
-                };
+                let with = with.text(packet.family());
                 effects.push((Effect::Reject { with: with.clone() }, None));
                 StatementResult::End(Verdict::Rejected { with })
             }
+            // Later, the packet has its connection.
+            Statement::Notrack if self.base.base.priority > CONNTRACK_PRIORITY => StatementResult::Continue,
             Statement::Notrack => {
                 packet.untrack();
                 StatementResult::Continue
@@ -280,13 +330,42 @@ impl<'a> ChainWalker<'a> {
                     self.execute(&Statement::Verdict(verdict.clone()), None, effects, walker)
                 }
                 Ok(_) => invalid_element(map),
-                Err(error) => error.into_result(map),
+                Err(LookupError::NotFound(reason)) => StatementResult::Mismatch(reason),
+                Err(LookupError::Unknown(_)) => {
+                    let key = key.iter().map(|field| Property::Field(*field).into()).collect();
+                    self.change(&Foreign::Vmap { key, map: map.clone() }, random, effects, walker)
+                }
             },
-            Statement::Opaque(Opaque { outcome: Outcome::Foreign(foreign), .. }) => match packet.compares(foreign) {
-                Some(MatchResult::Match) => StatementResult::Continue,
-                Some(MatchResult::Mismatch(reason)) => StatementResult::Mismatch(reason),
-                Some(MatchResult::Unknown(unknown)) => StatementResult::Unknown(unknown),
-                None => change(packet, *foreign, hook, effects),
+            Statement::Opaque(Opaque { outcome: Outcome::Foreign(foreign), .. }) => {
+                match packet.compares(foreign, table, random) {
+                    Some(MatchResult::Match) => StatementResult::Continue,
+                    Some(MatchResult::Mismatch(reason)) => StatementResult::Mismatch(reason),
+                    Some(MatchResult::Unknown(unknown)) => StatementResult::Unknown(unknown),
+                    None => self.change(foreign, random, effects, walker),
+                }
+            }
+            Statement::Opaque(Opaque { outcome: Outcome::Iptables, text, .. }) => match packet.matches_module(text) {
+                Some(ExtensionResult::Match) => StatementResult::Continue,
+                Some(ExtensionResult::Chance(chance)) => StatementResult::Chance(chance),
+                Some(ExtensionResult::Mismatch(reason)) => StatementResult::Mismatch(reason),
+                Some(ExtensionResult::Unknown(unknown)) => StatementResult::Unknown(unknown),
+                None => match packet.target_of(text) {
+                    Some(target) => match packet.apply_target(&target, hook, &mut walker.record) {
+                        TargetResult::Continue(effect) => {
+                            effects.extend(effect.map(|effect| (effect, None)));
+                            StatementResult::Continue
+                        }
+                        TargetResult::Accept(effect) => {
+                            effects.push((effect, None));
+                            StatementResult::Verdict(RuleVerdict::Accept)
+                        }
+                        TargetResult::End(effect, verdict) => {
+                            effects.extend(effect.map(|effect| (effect, None)));
+                            StatementResult::End(verdict)
+                        }
+                    },
+                    None => StatementResult::End(Verdict::Unknown { reason: format!("effect of `{text}`") }),
+                },
             },
             Statement::Opaque(Opaque { outcome: Outcome::Nothing, .. }) => StatementResult::Continue,
             Statement::Opaque(Opaque { outcome: Outcome::Condition, text, .. }) => {
@@ -294,6 +373,80 @@ impl<'a> ChainWalker<'a> {
             }
             Statement::Opaque(Opaque { outcome: Outcome::Anything, text, .. }) => {
                 StatementResult::End(Verdict::Unknown { reason: format!("effect of `{text}`") })
+            }
+        }
+    }
+
+    /// Applies a change that only rules of other programs make.
+    fn change(
+        &self,
+        foreign: &Foreign,
+        random: RandomNumber,
+        effects: &mut Vec<(Effect, Option<String>)>,
+        walker: &mut Walker<'a>,
+    ) -> StatementResult {
+        let (table, hook) = (self.base.table, walker.hook());
+        let data = match foreign {
+            Foreign::Vmap { key, map } | Foreign::SetMarkMap { key, map, .. } | Foreign::NatMap { key, map, .. } => {
+                match choose(walker, table, key, map, random) {
+                    Ok(element) => Some(element),
+                    Err(result) => return result,
+                }
+            }
+            _ => None,
+        };
+        let packet = &mut walker.packet;
+        match (foreign, data.and_then(|element| element.data.as_ref())) {
+            (Foreign::Vmap { .. }, Some(Data::Verdict(verdict))) => {
+                self.execute(&Statement::Verdict(verdict.clone()), None, effects, walker)
+            }
+            (Foreign::SetMark { to_connection, from_connection, mask, xor }, _) => {
+                let from = if *from_connection { packet.connection_mark } else { packet.mark };
+                put_mark(packet, *to_connection, from & mask ^ xor, effects)
+            }
+            (Foreign::SetMarkMap { to_connection, .. }, Some(Data::Values(values))) if !values.is_empty() => {
+                let mark = values[0].number() as u32;
+                put_mark(packet, *to_connection, mark, effects)
+            }
+            (Foreign::Masquerade { ports, flags }, _) => {
+                let is_random = ports.is_some() || *flags != 0;
+                match packet.masquerade(is_random, &mut walker.record) {
+                    Ok(effect) => {
+                        effects.push((effect, None));
+                        StatementResult::Verdict(RuleVerdict::Accept)
+                    }
+                    Err(verdict) => StatementResult::End(verdict),
+                }
+            }
+            (Foreign::Nat { addresses: Some((first, last)), .. }, _) if first != last && random.is_none() => {
+                let reason = format!("effect of `{}`", table.foreign_text(foreign, packet.family()));
+                StatementResult::End(Verdict::Unknown { reason })
+            }
+            (Foreign::Nat { kind, addresses, ports }, _) => {
+                let address = addresses.map(|(first, _)| nth_address(first, random.unwrap_or(0)));
+                translate(packet, *kind, address, ports.map(|(first, _)| first), hook, None, effects)
+            }
+            (Foreign::NatPrefix { kind, net }, _) => {
+                let address = mapped(translated(packet, *kind), net.network(), net.broadcast());
+                translate(packet, *kind, Some(address), None, hook, None, effects)
+            }
+            (Foreign::NatMap { kind, map, prefix, .. }, Some(Data::Values(values))) => {
+                let element = data.map(|element| format!("@{map} {}", KeyText(&element.key)));
+                let (address, port) = match values.as_slice() {
+                    [Value::Address(first), Value::Address(last)] if *prefix => {
+                        (Some(mapped(translated(packet, *kind), *first, *last)), None)
+                    }
+                    [Value::Address(address), Value::Address(_)] => (Some(*address), None),
+                    [Value::Address(address), Value::Port(port)] => (Some(*address), Some(*port)),
+                    [Value::Address(address)] => (Some(*address), None),
+                    [Value::Port(port)] => (None, Some(*port)),
+                    _ => return invalid_element(map),
+                };
+                translate(packet, *kind, address, port, hook, element, effects)
+            }
+            (other, _) => {
+                let reason = format!("effect of `{}`", table.foreign_text(other, packet.family()));
+                StatementResult::End(Verdict::Unknown { reason })
             }
         }
     }
@@ -347,7 +500,7 @@ impl<'a> ChainWalker<'a> {
         walker.record(|| Event::Rule {
             chain: stack.last().map(Frame::name).unwrap_or_default(),
             number: stack.last().map_or(0, |frame| frame.next),
-            text: rule.text(family).to_string(),
+            text: self.base.table.rule_text(rule, family),
             depth: stack.len().saturating_sub(1),
             mismatch,
             chance,
@@ -383,41 +536,113 @@ fn set_mark(packet: &mut PacketState<'_>, after: u32, effects: &mut Vec<(Effect,
     StatementResult::Continue
 }
 
-/// Applies a change that only rules of other programs make.
-fn change(
+/// Looks up the element of a map. Where several are possible, the branches of the walk try each.
+fn choose<'t>(
+    walker: &Walker<'_>,
+    table: &'t MemoryTable,
+    key: &[Operand],
+    map: &Name,
+    random: RandomNumber,
+) -> Result<&'t Element, StatementResult> {
+    let possible = match walker.packet.look_up(table, map, key, random) {
+        Lookup::Found(element) => return Ok(element),
+        Lookup::NotFound(reason) | Lookup::Absent(reason) => return Err(StatementResult::Mismatch(reason)),
+        Lookup::Possible(possible) => distinct_data(&possible),
+        Lookup::Unknown => None,
+    };
+    let family = walker.packet.family();
+    let Some(possible) = possible else {
+        let reason = format!("element of @{map} for {}", key_text(key, family));
+        return Err(StatementResult::End(Verdict::Unknown { reason }));
+    };
+    for (element, data) in possible {
+        let condition = choice(key, map, &data, family);
+        match walker.assumed(&condition) {
+            Some(true) => return Ok(element),
+            Some(false) => {}
+            None => return Err(StatementResult::Ask(Unknown::new(condition))),
+        }
+    }
+    Err(StatementResult::Mismatch("by assumption, no element of the map".to_owned()))
+}
+
+/// Returns the number in a statement that is the same whenever it is computed for a packet.
+fn fixed_number(statement: &Statement) -> Option<Property> {
+    let Statement::Opaque(Opaque { outcome: Outcome::Foreign(foreign), .. }) = statement else { return None };
+    number_of(foreign).filter(|property| is_fixed(*property))
+}
+
+fn put_mark(
     packet: &mut PacketState<'_>,
-    foreign: Foreign,
-    hook: Hook,
+    to_connection: bool,
+    mark: u32,
     effects: &mut Vec<(Effect, Option<String>)>,
 ) -> StatementResult {
-    let (destination, source) = (packet.destination, packet.source.ip());
-    let effect = match foreign {
-        Foreign::SetMark { to_connection, from_connection, mask, xor } => {
-            let from = if from_connection { packet.connection_mark } else { packet.mark };
-            let after = from & mask ^ xor;
-            if !to_connection {
-                return set_mark(packet, after, effects);
-            }
-            packet.connection_mark = after;
-            return StatementResult::Continue;
-        }
-        Foreign::Redirect(port) => match packet.redirect_address(hook) {
-            Some(address) => packet.dnat(SocketAddr::new(address, port.unwrap_or(destination.port()))),
+    if !to_connection {
+        return set_mark(packet, mark, effects);
+    }
+    packet.connection_mark = mark;
+    StatementResult::Continue
+}
+
+/// Returns the address that a translation replaces.
+fn translated(packet: &PacketState<'_>, kind: NatKind) -> IpAddr {
+    if kind == NatKind::Source { packet.source.ip() } else { packet.destination.ip() }
+}
+
+/// Translates the destination or the source. Without an address or port, it is kept.
+fn translate(
+    packet: &mut PacketState<'_>,
+    kind: NatKind,
+    address: Option<IpAddr>,
+    port: Option<u16>,
+    hook: Hook,
+    element: Option<String>,
+    effects: &mut Vec<(Effect, Option<String>)>,
+) -> StatementResult {
+    let address = match kind {
+        NatKind::Redirect => match packet.redirect_address(hook) {
+            Some(address) => address,
             // The input interface has no address.
             None => {
                 effects.push((Effect::Drop, None));
                 return StatementResult::End(Verdict::Dropped);
             }
         },
-        Foreign::DnatPort(port) => packet.dnat(SocketAddr::new(destination.ip(), port)),
-        Foreign::Snat(address) => packet.snat(address.unwrap_or(source)),
-        Foreign::Compare { .. } | Foreign::Interface { .. } | Foreign::OriginalSource { .. } => {
-            return StatementResult::Continue;
-        }
+        kind => address.unwrap_or(translated(packet, kind)),
     };
-    effects.push((effect, None));
+    let effect = match kind {
+        NatKind::Source => packet.snat(address),
+        _ => packet.dnat(SocketAddr::new(address, port.unwrap_or(packet.destination.port()))),
+    };
+    effects.push((effect, element));
     StatementResult::Verdict(RuleVerdict::Accept)
 }
+
+/// Returns the address with the host part of another one, in the network from `first` to `last`.
+fn mapped(address: IpAddr, first: IpAddr, last: IpAddr) -> IpAddr {
+    match (address, first, last) {
+        (IpAddr::V4(address), IpAddr::V4(first), IpAddr::V4(last)) => {
+            let host = u32::from(first) ^ u32::from(last);
+            IpAddr::V4((u32::from(address) & host | u32::from(first) & !host).into())
+        }
+        (IpAddr::V6(address), IpAddr::V6(first), IpAddr::V6(last)) => {
+            let host = u128::from(first) ^ u128::from(last);
+            IpAddr::V6((u128::from(address) & host | u128::from(first) & !host).into())
+        }
+        _ => first,
+    }
+}
+
+fn nth_address(first: IpAddr, n: u32) -> IpAddr {
+    match first {
+        IpAddr::V4(first) => IpAddr::V4(u32::from(first).wrapping_add(n).into()),
+        IpAddr::V6(first) => IpAddr::V6(u128::from(first).wrapping_add(n.into()).into()),
+    }
+}
+
+/// The priority at which packets get their connection (`NF_IP_PRI_CONNTRACK`).
+const CONNTRACK_PRIORITY: i32 = -200;
 
 fn dnat_to_element(
     packet: &mut PacketState<'_>,

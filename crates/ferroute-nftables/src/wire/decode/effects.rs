@@ -2,8 +2,13 @@
 
 use std::{net::IpAddr, time::Duration};
 
+use ferroute_netlink::Attribute;
+
 use super::{super::constants::*, Decoder, Parts, registers::Loaded};
-use crate::model::{ClassId, DataType, Field, Name, Outcome, RejectWith, SetData, Statement, Value};
+use crate::model::{
+    ClassId, DataType, Field, Foreign, Name, Operand, Outcome, Printable, RejectWith, SetData, Statement, Value,
+    key_text,
+};
 
 impl Decoder<'_, '_> {
     /// `meta key set value`.
@@ -11,7 +16,7 @@ impl Decoder<'_, '_> {
         let loaded = self.registers.at(parts.register(NFTA_META_SREG)?);
         let statement = match (parts.u32(NFTA_META_KEY)?, &loaded) {
             (NFT_META_PRIORITY, Loaded::MapData { key, map, offset: 0 }) => {
-                Some(Statement::MetaPriorityMap { key: key.clone(), map: map.clone() })
+                self.typed_map_key(key, map).map(|key| Statement::MetaPriorityMap { key, map: map.clone() })
             }
             (NFT_META_PRIORITY, Loaded::Bitwise { field: Field::MetaPriority, mask, xor }) if mask & xor == 0 => {
                 Some(Statement::MetaPriorityBits { mask: ClassId(*mask), bits: ClassId(*xor) })
@@ -32,18 +37,27 @@ impl Decoder<'_, '_> {
         };
         match statement {
             Some(statement) => self.push(statement),
-            None if parts.u32(NFTA_META_KEY) == Some(NFT_META_MARK) && self.set_mark_from_connection(&loaded) => {}
+            None if parts.u32(NFTA_META_KEY) == Some(NFT_META_MARK) && self.set_mark(false, &loaded) => {}
             None => {
-                let outcome = match (parts.u32(NFTA_META_KEY)?, &loaded) {
+                let key = parts.u32(NFTA_META_KEY)?;
+                let outcome = match (key, &loaded) {
                     (NFT_META_MARK, _) => Outcome::Anything,
                     // The map may not contain the key.
                     (_, Loaded::MapData { .. }) => Outcome::Condition,
                     _ => Outcome::Nothing,
                 };
-                self.opaque("meta set".to_owned(), outcome);
+                let names =
+                    [(NFT_META_PRIORITY, "priority"), (NFT_META_MARK, "mark"), (12, "nftrace"), (19, "pkttype")];
+                let name = names.iter().find(|(number, _)| *number == key).map_or("key", |(_, name)| name);
+                self.opaque(format!("meta {name} set {}", self.constant_text(&loaded)), outcome);
             }
         }
         Some(())
+    }
+
+    /// Returns the key of a map, if it has the fields that planned rules use.
+    fn typed_map_key(&self, key: &[Operand], map: &Name) -> Option<Vec<Field>> {
+        super::typed_key(key, (self.set)(map)?, self.family)
     }
 
     /// Adds, updates or deletes an element.
@@ -75,19 +89,34 @@ impl Decoder<'_, '_> {
         });
         match statement {
             Some(statement) => self.push(statement),
-            None => self.opaque(format!("element of @{name}"), Outcome::Condition),
+            None => self.other_dynset(&name, operation, parts),
         }
         Some(())
     }
 
+    /// Changes of elements in forms that planned rules do not have.
+    fn other_dynset(&mut self, name: &Name, operation: u32, parts: &Parts<'_>) {
+        let kind = match operation {
+            NFT_DYNSET_OP_ADD => "add",
+            NFT_DYNSET_OP_DELETE => "delete",
+            _ => "update",
+        };
+        let key = (self.set)(name)
+            .and_then(|set| self.operands(parts.register(NFTA_DYNSET_SREG_KEY)?, set))
+            .map_or_else(|| "key".to_owned(), |key| key_text(&key, self.family));
+        let expressions = element_expressions(parts);
+        let details: String = expressions.iter().map(|name| format!(" {name}")).collect();
+        // A limit of the element may be exceeded.
+        let is_condition = expressions.iter().any(|name| !["counter", "last"].contains(&name.as_str()));
+        let outcome = if is_condition { Outcome::Condition } else { Outcome::Nothing };
+        self.opaque(format!("{kind} @{name} {{ {key}{details} }}"), outcome);
+    }
+
     /// `dnat` and `snat`.
     pub(super) fn nat(&mut self, parts: &Parts<'_>) -> Option<()> {
-        if let Some(()) = self.nat_to_port(parts) {
-            return Some(());
-        }
-        let (nat_type, from) = (parts.u32(NFTA_NAT_TYPE)?, parts.register(NFTA_NAT_REG_ADDR_MIN)?);
+        let (nat_type, from) = (parts.u32(NFTA_NAT_TYPE)?, parts.register(NFTA_NAT_REG_ADDR_MIN));
         let is_range = |first, last| parts.u32(last).is_some_and(|last| parts.u32(first) != Some(last));
-        let address = self.registers.at(from);
+        let address = from.map(|from| self.registers.at(from));
         let port = parts.register(NFTA_NAT_REG_PROTO_MIN).map(|register| self.registers.at(register));
         let statement = match (nat_type, &address, &port) {
             _ if is_range(NFTA_NAT_REG_ADDR_MIN, NFTA_NAT_REG_ADDR_MAX)
@@ -95,7 +124,7 @@ impl Decoder<'_, '_> {
             {
                 None
             }
-            (NFT_NAT_DNAT, Loaded::MapData { key, map, offset: 0 }, port) => {
+            (NFT_NAT_DNAT, Some(Loaded::MapData { key, map, offset: 0 }), port) => {
                 let address_length = DataType::address(self.family).length();
                 let fits = match port {
                     None => true,
@@ -103,30 +132,44 @@ impl Decoder<'_, '_> {
                         *port == Loaded::MapData { key: key.clone(), map: map.clone(), offset: address_length }
                     }
                 };
-                fits.then(|| Statement::DnatMap { key: key.clone(), map: map.clone() })
+                let key = self.typed_map_key(key, map).filter(|_| fits);
+                key.map(|key| Statement::DnatMap { key, map: map.clone() })
             }
-            (NFT_NAT_DNAT, Loaded::Constant(bytes), None) => {
+            (NFT_NAT_DNAT, Some(Loaded::Constant(bytes)), None) => {
                 Some(Statement::Dnat { address: self.address(bytes)?, port: None })
             }
-            (NFT_NAT_DNAT, Loaded::Constant(bytes), Some(Loaded::Constant(port))) => {
-                let port = Some(u16::from_be_bytes(port.as_slice().try_into().ok()?));
+            (NFT_NAT_DNAT, Some(Loaded::Constant(bytes)), Some(Loaded::Constant(port))) => {
+                let port = Some(u16::from_be_bytes(*port.first_chunk()?));
                 Some(Statement::Dnat { address: self.address(bytes)?, port })
             }
-            (NFT_NAT_SNAT, Loaded::Constant(bytes), None) => Some(Statement::Snat(self.address(bytes)?)),
+            (NFT_NAT_SNAT, Some(Loaded::Constant(bytes)), None) => Some(Statement::Snat(self.address(bytes)?)),
             _ => None,
         };
-        let name = if nat_type == NFT_NAT_DNAT { "dnat" } else { "snat" };
         match statement {
             Some(statement) => self.push(statement),
-            None => self.opaque(name.to_owned(), Outcome::Anything),
+            None => return self.foreign_nat(parts),
         }
         Some(())
     }
 
-    /// `masquerade`. Other flags, which select ports, are ignored.
+    /// `masquerade`.
     pub(super) fn masquerade(&mut self, parts: &Parts<'_>) {
-        let fully_random = parts.u32(NFTA_MASQ_FLAGS).is_some_and(|flags| flags & NF_NAT_RANGE_PROTO_RANDOM_FULLY != 0);
-        self.push(Statement::Masquerade { fully_random });
+        let flags = parts.u32(NFTA_MASQ_FLAGS).unwrap_or(0);
+        let port = |kind| {
+            let loaded = parts.register(kind).map(|register| self.registers.at(register));
+            match loaded {
+                Some(Loaded::Constant(bytes)) => bytes.first_chunk().map(|port| u16::from_be_bytes(*port)),
+                _ => None,
+            }
+        };
+        let ports = port(NFTA_MASQ_REG_PROTO_MIN).map(|first| (first, port(NFTA_MASQ_REG_PROTO_MAX).unwrap_or(first)));
+        // With ports, the kernel also has a flag for them.
+        let flags = flags & !NF_NAT_RANGE_PROTO_SPECIFIED;
+        match (ports, flags) {
+            (None, 0) => self.push(Statement::Masquerade { fully_random: false }),
+            (None, NF_NAT_RANGE_PROTO_RANDOM_FULLY) => self.push(Statement::Masquerade { fully_random: true }),
+            _ => self.foreign(Foreign::Masquerade { ports, flags }),
+        }
     }
 
     /// `reject`.
@@ -153,3 +196,20 @@ impl Decoder<'_, '_> {
         }
     }
 }
+
+/// Returns the names of the expressions of an element, such as a limit.
+fn element_expressions(parts: &Parts<'_>) -> Vec<String> {
+    let name = |expression: &Attribute<'_>| {
+        let name = expression.nested().first(NFTA_EXPR_NAME).ok().flatten()?;
+        let name = name.text()?;
+        Some(if name == "connlimit" { "ct count".to_owned() } else { Printable(name).to_string() })
+    };
+    let one = parts.get(NFTA_DYNSET_EXPR).and_then(name);
+    let several = parts.get(NFTA_DYNSET_EXPRESSIONS).into_iter().flat_map(|list| list.nested());
+    one.into_iter().chain(several.filter_map(|entry| name(&entry.ok()?))).collect()
+}
+
+// `include/uapi/linux/netfilter/nf_tables.h`.
+const NFTA_MASQ_REG_PROTO_MIN: u16 = 2;
+const NFTA_MASQ_REG_PROTO_MAX: u16 = 3;
+const NF_NAT_RANGE_PROTO_SPECIFIED: u32 = 1 << 1;

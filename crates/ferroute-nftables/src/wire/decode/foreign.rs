@@ -1,177 +1,291 @@
-//! Constructs that only other programs use: what they compare and change, in `nft` syntax.
+//! Constructs that only other programs use: what they compare and change.
 
 use std::net::IpAddr;
 
 use ferroute_core::IpFamily;
-use ipnet::IpNet;
 
 use super::{
     super::constants::*,
     Decoder, Parts,
-    registers::{Loaded, number, property_text},
+    registers::{self, Headers, Loaded, NFT_CT_MARK, number},
 };
-use crate::model::{CmpOp, DataType, Foreign, IfName, Outcome, Property, Value, family_name};
+use crate::model::{
+    CmpOp, FibResult, Field, Foreign, IfName, NatKind, NumberSource, Operand, Outcome, Property, Words, fib_existence,
+    hash_inputs,
+};
 
-/// Returns the meaning and the text of a comparison; `None` if it is not known.
-pub(super) fn comparison(family: IpFamily, loaded: &Loaded, op: CmpOp, bytes: &[u8]) -> Option<(Foreign, String)> {
-    let eq = match op {
-        CmpOp::Eq => Some(true),
-        CmpOp::Neq => Some(false),
-        _ => None,
-    };
-    let not = |eq: bool| if eq { "" } else { "!= " };
-    Some(match *loaded {
-        Loaded::Interface { output } => {
-            let (eq, index) = (eq?, number(bytes)?);
-            let name = (index == LOOPBACK_INDEX).then(|| IfName::new("lo"));
-            let foreign = Foreign::Interface { output, index, name, eq };
-            (foreign, foreign.interface_text())
-        }
-        Loaded::OriginalSource { prefix } => {
-            // As for addresses of packets, only the bytes of the prefix may be compared.
-            let (mut octets, length) = ([0; 16], DataType::address(family).length());
-            octets.get_mut(..bytes.len())?.copy_from_slice(bytes);
-            let address: IpAddr = match family {
-                IpFamily::V4 => (*octets.first_chunk::<4>()?).into(),
-                IpFamily::V6 => octets.into(),
-            };
-            let prefix = prefix.map_or_else(|| u8::try_from(bytes.len().min(length) * 8).ok(), Some)?;
-            let (eq, net) = (eq?, IpNet::new(address, prefix).ok()?);
-            let text = format!("ct original {} saddr {}{}", family_name(family), not(eq), Value::Network(net));
-            (Foreign::OriginalSource { net, eq }, text)
-        }
-        Loaded::Property(property) => compare(property, u32::MAX, op, bytes)?,
-        Loaded::PropertyBits { property, mask } => compare(property, mask, op, bytes)?,
-        Loaded::CtMarkBits { mask, xor: 0 } => compare(Property::CtMark, mask, op, bytes)?,
-        _ => return None,
-    })
-}
-
-fn compare(property: Property, mask: u32, op: CmpOp, bytes: &[u8]) -> Option<(Foreign, String)> {
-    let value = match property {
-        Property::CtOriginalSport => u16::from_be_bytes(bytes.try_into().ok()?).into(),
-        _ => number(bytes)?,
-    };
+/// Returns the meaning of a comparison; `None` if it is not known.
+pub(super) fn comparison(headers: Headers, loaded: &Loaded, op: CmpOp, bytes: &[u8]) -> Option<Foreign> {
+    let (operand, host_order) = operand(headers, loaded)?;
+    let (mut operand, mut value) = (operand, number(bytes, host_order)?);
+    let is_ordered = !matches!(op, CmpOp::Eq | CmpOp::Neq);
     // The kernel compares bytes, so numbers in the host's byte order have no meaningful order.
-    if !matches!(op, CmpOp::Eq | CmpOp::Neq) && bytes.len() != 1 && property != Property::CtOriginalSport {
+    if is_ordered && host_order && bytes.len() > 1 {
         return None;
     }
-    let foreign = Foreign::Compare { property, mask, op, value };
-    let left = property_text(property);
-    if let Property::FibRoute { .. } = property {
-        let exists = (value != 0) == (op == CmpOp::Eq);
-        return Some((foreign, format!("{left} {}", if exists { "exists" } else { "missing" })));
+    // `ip dscp` and others, as numbers of their own.
+    value >>= operand.shift;
+    operand.shift = 0;
+    let words = operand.property.words(headers.family);
+    let length = match words {
+        Words::Ipv4 => 4,
+        Words::Ipv6 => 16,
+        _ => bytes.len(),
+    };
+    if let Some(missing @ 1..) = length.checked_sub(bytes.len()) {
+        // The first bytes of an address.
+        value <<= 8 * missing;
+        let whole = if length == 4 { u32::MAX.into() } else { u128::MAX };
+        operand.mask &= whole << (8 * missing) & whole;
     }
-    let words = |number: u32| match property {
-        Property::TcpFlags => flags(&TCP_FLAGS, number),
-        Property::PacketType => named(&["host", "broadcast", "multicast", "other"], number),
-        Property::CtDirection => named(&["original", "reply"], number),
-        Property::CtMark => format!("{number:#010x}"),
-        _ => number.to_string(),
-    };
-    let operator = match op {
-        CmpOp::Eq => "==",
-        CmpOp::Neq => "!=",
-        CmpOp::Lt => "<",
-        CmpOp::Lte => "<=",
-        CmpOp::Gt => ">",
-        CmpOp::Gte => ">=",
-    };
-    let text = match (mask, op) {
-        (u32::MAX, CmpOp::Eq) => format!("{left} {}", words(value)),
-        (u32::MAX, _) => format!("{left} {operator} {}", words(value)),
-        (mask, CmpOp::Neq) if value == 0 && property == Property::TcpFlags => {
-            format!("{left} {}", flags(&TCP_FLAGS, mask).replace(" | ", ","))
-        }
-        (mask, _) => {
-            let mask = if property == Property::TcpFlags { format!("({})", words(mask)) } else { words(mask) };
-            format!("{left} & {mask} {operator} {}", words(value))
-        }
-    };
-    Some((foreign, text))
-}
-
-/// Joins the names of the bits of a number.
-fn flags(names: &[&str], number: u32) -> String {
-    let set = names.iter().enumerate().filter(|(bit, _)| number & (1 << bit) != 0).map(|(_, name)| *name);
-    let text = set.collect::<Vec<_>>().join(" | ");
-    if text.is_empty() { number.to_string() } else { text }
-}
-
-fn named(names: &[&str], number: u32) -> String {
-    let name = usize::try_from(number).ok().and_then(|number| names.get(number));
-    name.map_or_else(|| number.to_string(), |name| (*name).to_owned())
-}
-
-impl Foreign {
-    /// Returns a comparison of interfaces in `nft` syntax.
-    pub(crate) fn interface_text(&self) -> String {
-        let Self::Interface { output, index, name, eq } = self else { return String::new() };
-        let (side, not) = (if *output { "oif" } else { "iif" }, if *eq { "" } else { "!= " });
-        match name {
-            Some(name) => format!("{side} {not}\"{name}\""),
-            None => format!("{side} {not}{index}"),
+    if words == Words::Text {
+        if let Some(name) = interface(operand.property, bytes)? {
+            value = name;
+        } else if bytes.iter().all(|byte| *byte == 0) && !matches!(operand.property, Property::CtHelper) {
+            operand.property = fib_existence(operand.property);
+        } else {
+            // The beginning of a name, or a whole one.
+            let shift = u32::try_from(8 * 16_usize.checked_sub(bytes.len())?).ok()?;
+            value = number(bytes, false)?.checked_shl(shift)?;
+            operand.mask = u128::MAX.checked_shl(shift)?;
         }
     }
+    Some(Foreign::Compare { operand, op, value })
+}
+
+/// Returns the meaning of a range; `None` if it is not known.
+pub(super) fn range(headers: Headers, loaded: &Loaded, first: &[u8], last: &[u8], eq: bool) -> Option<Foreign> {
+    let (operand, host_order) = operand(headers, loaded)?;
+    let (first, last) = (number(first, host_order)?, number(last, host_order)?);
+    (!host_order).then_some(Foreign::Range { operand, first, last, eq })
+}
+
+/// Returns the property in a register, and whether it is in the host's byte order.
+fn operand(headers: Headers, loaded: &Loaded) -> Option<(Operand, bool)> {
+    match loaded {
+        Loaded::Operand { xor, .. } if *xor != 0 => None,
+        Loaded::Operand { operand, host_order, .. } => Some((*operand, *host_order)),
+        Loaded::CtPackets => Some((Property::named("ct packets")?.into(), true)),
+        Loaded::OrderedCtPackets => Some((Property::named("ct packets")?.into(), false)),
+        // A part of an address is compared with a prefix of another length.
+        Loaded::Part { .. } => None,
+        other => {
+            let operand = other.operand(headers)?;
+            Some((operand, operand.property.is_in_host_order()))
+        }
+    }
+}
+
+/// Returns the name of an interface that is compared by its index, or the index in digits if only a running kernel has
+/// the name. `Some(None)` for no interface, and for other properties.
+fn interface(property: Property, bytes: &[u8]) -> Option<Option<u128>> {
+    let is_index = matches!(property, Property::Interface { .. } | Property::Fib { result: FibResult::Interface, .. });
+    if !is_index {
+        return Some(None);
+    }
+    let index = number(bytes, true)?;
+    Some((index != 0).then(|| u128::from_be_bytes(index_name(index).bytes())))
+}
+
+/// Returns the name of the interface with an index, as far as it is the same on all hosts.
+pub(crate) fn index_name(index: u128) -> IfName {
+    if index == LOOPBACK_INDEX { IfName::new("lo") } else { IfName::new(&index.to_string()) }
 }
 
 impl Decoder<'_, '_> {
-    /// `ct mark set value`.
-    pub(super) fn set_ct_mark(&mut self, parts: &Parts<'_>) -> Option<()> {
+    /// `ct key set value`.
+    pub(super) fn set_ct(&mut self, parts: &Parts<'_>) -> Option<()> {
         let loaded = self.registers.at(parts.register(NFTA_CT_SREG)?);
-        match mark_source(&loaded) {
-            Some((from_connection, mask, xor, text)) => {
-                let foreign = Foreign::SetMark { to_connection: true, from_connection, mask, xor };
-                self.opaque(format!("ct mark set {text}"), Outcome::Foreign(foreign));
-            }
-            None => self.opaque("ct mark set".to_owned(), Outcome::Anything),
+        let key = parts.u32(NFTA_CT_KEY)?;
+        if key == NFT_CT_MARK && self.set_mark(true, &loaded) {
+            return Some(());
         }
+        let names = [(NFT_CT_MARK, "mark"), (13, "label"), (17, "zone"), (18, "event"), (6, "helper"), (4, "secmark")];
+        let name = names.iter().find(|(number, _)| *number == key).map_or("key", |(_, name)| name);
+        // Others affect later packets of the connection only.
+        let outcome = if key == NFT_CT_MARK { Outcome::Anything } else { Outcome::Nothing };
+        self.opaque(format!("ct {name} set {}", self.constant_text(&loaded)), outcome);
         Some(())
     }
 
-    /// `meta mark set` from the mark of the connection; `false` if it is from something else.
-    pub(super) fn set_mark_from_connection(&mut self, loaded: &Loaded) -> bool {
-        let Some((true, mask, xor, text)) = mark_source(loaded) else { return false };
-        let foreign = Foreign::SetMark { to_connection: false, from_connection: true, mask, xor };
-        self.opaque(format!("meta mark set {text}"), Outcome::Foreign(foreign));
+    /// Returns a value that is assigned.
+    pub(super) fn constant_text(&self, loaded: &Loaded) -> String {
+        match loaded {
+            Loaded::Constant(bytes) => number(bytes, true).map_or_else(String::new, |number| number.to_string()),
+            other => other.text(self.headers()),
+        }
+    }
+
+    /// `meta mark set` or `ct mark set`; `false` if the value is not known.
+    pub(super) fn set_mark(&mut self, to_connection: bool, loaded: &Loaded) -> bool {
+        let foreign = match loaded {
+            Loaded::MapData { key, map, offset: 0 } => {
+                Foreign::SetMarkMap { to_connection, key: key.clone(), map: map.clone() }
+            }
+            other => {
+                let Some((from_connection, mask, xor)) = mark_source(other) else { return false };
+                Foreign::SetMark { to_connection, from_connection, mask, xor }
+            }
+        };
+        self.foreign(foreign);
         true
     }
 
     /// `redirect`.
     pub(super) fn redirect(&mut self, parts: &Parts<'_>) -> Option<()> {
-        let port = match parts.register(NFTA_REDIR_REG_PROTO_MIN) {
-            None => None,
-            Some(register) => Some(self.port(register)?),
+        self.translate(NatKind::Redirect, parts, [None, None], [NFTA_REDIR_REG_PROTO_MIN, NFTA_REDIR_REG_PROTO_MAX])
+    }
+
+    /// `dnat` and `snat`, in forms that planned rules do not have.
+    pub(super) fn foreign_nat(&mut self, parts: &Parts<'_>) -> Option<()> {
+        let kind = match parts.u32(NFTA_NAT_TYPE)? {
+            NFT_NAT_DNAT => NatKind::Destination,
+            _ => NatKind::Source,
         };
-        let text = port.map_or_else(|| "redirect".to_owned(), |port| format!("redirect to :{port}"));
-        self.opaque(text, Outcome::Foreign(Foreign::Redirect(port)));
+        let addresses = [Some(NFTA_NAT_REG_ADDR_MIN), Some(NFTA_NAT_REG_ADDR_MAX)];
+        self.translate(kind, parts, addresses, [NFTA_NAT_REG_PROTO_MIN, NFTA_NAT_REG_PROTO_MAX])
+    }
+
+    fn translate(
+        &mut self,
+        kind: NatKind,
+        parts: &Parts<'_>,
+        addresses: [Option<u16>; 2],
+        ports: [u16; 2],
+    ) -> Option<()> {
+        let at = |attribute: u16| parts.register(attribute).map(|register| self.registers.at(register));
+        let [first, last] = addresses.map(|attribute| attribute.and_then(at));
+        let [first_port, last_port] = ports.map(at);
+        let prefix = parts.u32(NFTA_NAT_FLAGS).is_some_and(|flags| flags & NF_NAT_RANGE_NETMAP != 0);
+        if let Some(Loaded::MapData { key, map, offset: 0 }) = first.as_ref().or(first_port.as_ref()) {
+            self.foreign(Foreign::NatMap { kind, key: key.clone(), map: map.clone(), prefix });
+            return Some(());
+        }
+        let address = |loaded: Option<Loaded>| match loaded {
+            None => Some(None),
+            Some(Loaded::Constant(bytes)) => {
+                let length = if self.family == IpFamily::V4 { 4 } else { 16 };
+                self.address(bytes.get(..length)?).map(Some)
+            }
+            Some(_) => None,
+        };
+        let port = |loaded: Option<Loaded>| match loaded {
+            None => Some(None),
+            Some(Loaded::Constant(bytes)) => Some(Some(u16::from_be_bytes(*bytes.first_chunk()?))),
+            Some(_) => None,
+        };
+        let constants = (address(first), address(last), port(first_port), port(last_port));
+        let (Some(first), Some(last), Some(first_port), Some(last_port)) = constants else {
+            self.opaque(kind.name().to_owned(), Outcome::Anything);
+            return Some(());
+        };
+        let foreign = match first.zip(last).filter(|_| prefix) {
+            Some((first, last)) => Foreign::NatPrefix { kind, net: network(first, last)? },
+            None => Foreign::Nat {
+                kind,
+                addresses: first.map(|first| (first, last.unwrap_or(first))),
+                ports: first_port.map(|first| (first, last_port.unwrap_or(first))),
+            },
+        };
+        self.foreign(foreign);
         Some(())
     }
 
-    /// `dnat` and `snat` to a port, with or without a constant address for `snat`; `None` for others.
-    pub(super) fn nat_to_port(&mut self, parts: &Parts<'_>) -> Option<()> {
-        let port = self.port(parts.register(NFTA_NAT_REG_PROTO_MIN)?)?;
-        let address = parts.register(NFTA_NAT_REG_ADDR_MIN).map(|register| self.registers.at(register));
-        let is_one = parts.u32(NFTA_NAT_REG_ADDR_MAX).is_none_or(|last| parts.u32(NFTA_NAT_REG_ADDR_MIN) == Some(last));
-        let (foreign, text) = match (parts.u32(NFTA_NAT_TYPE)?, address) {
-            (NFT_NAT_DNAT, None) => (Foreign::DnatPort(port), format!("dnat to :{port}")),
-            (NFT_NAT_SNAT, None) => (Foreign::Snat(None), format!("snat to :{port}")),
-            (NFT_NAT_SNAT, Some(Loaded::Constant(bytes))) if is_one => {
-                let length = DataType::address(self.family).length();
-                let address = self.address(bytes.get(..length)?)?;
-                (Foreign::Snat(Some(address)), format!("snat to {}", std::net::SocketAddr::new(address, port)))
+    /// `jhash` and `symhash`.
+    pub(super) fn hash(&mut self, parts: &Parts<'_>) -> Option<()> {
+        let planned = registers::hash(self.family, parts, &self.registers);
+        if planned.is_some() {
+            return self.load_to(parts, NFTA_HASH_DREG, planned);
+        }
+        let (count, first) = (parts.u32(NFTA_HASH_MODULUS)?, parts.u32(NFTA_HASH_OFFSET).unwrap_or(0));
+        let source = match parts.u32(NFTA_HASH_TYPE).unwrap_or(0) {
+            0 => {
+                let end = parts.register(NFTA_HASH_SREG)?.after(usize::try_from(parts.u32(NFTA_HASH_LEN)?).ok()?);
+                let mut register = parts.register(NFTA_HASH_SREG)?;
+                let mut fields = Vec::new();
+                while register.0 < end.0 {
+                    let Some(operand) = self.registers.at(register).operand(self.headers()) else { break };
+                    let Property::Field(field) = operand.property else { break };
+                    fields.push(field);
+                    register = register.after(field.data_type(self.family).padded_length());
+                }
+                NumberSource::Hash(hash_inputs(fields))
             }
+            _ => NumberSource::SymmetricHash,
+        };
+        let loaded = Loaded::property(Property::Number { source, count: count.max(1), first });
+        self.load_to(parts, NFTA_HASH_DREG, Some((loaded, 4)))
+    }
+
+    /// Expressions that load a property which is not known.
+    pub(super) fn load_named(&mut self, parts: &Parts<'_>) -> Option<()> {
+        let key = |attribute| parts.u32(attribute);
+        let (name, bytes, register) = match (&*parts.expression.name, key(1), key(2)) {
+            ("rt", _, Some(0)) => ("rt classid", 4, 1),
+            ("rt", _, Some(1)) => ("rt ip nexthop", 4, 1),
+            ("rt", _, Some(2)) => ("rt ip6 nexthop", 16, 1),
+            ("rt", _, Some(3)) => ("rt mtu", 2, 1),
+            ("rt", _, Some(4)) => ("rt ipsec", 1, 1),
+            ("socket", Some(0), _) => ("socket transparent", 1, 2),
+            ("socket", Some(1), _) => ("socket mark", 4, 2),
+            ("socket", Some(2), _) => ("socket wildcard", 1, 2),
+            ("socket", Some(3), _) => ("socket cgroupv2", 8, 2),
+            ("osf", ..) => ("osf name", 16, 1),
+            ("xfrm", ..) => ("ipsec", 4, 1),
+            ("tunnel", ..) => ("tunnel", 4, 2),
             _ => return None,
         };
-        self.opaque(text, Outcome::Foreign(foreign));
-        Some(())
+        self.load_to(parts, register, Some((Loaded::property(Property::named(name)?), bytes)))
     }
 
-    fn port(&self, register: super::Register) -> Option<u16> {
-        match self.registers.at(register) {
-            Loaded::Constant(bytes) => Some(u16::from_be_bytes(*bytes.first_chunk()?)),
-            _ => None,
+    /// Options of a header.
+    pub(super) fn exthdr(&mut self, parts: &Parts<'_>) -> Option<()> {
+        let kind = parts.get(NFTA_EXTHDR_TYPE).and_then(|kind| kind.u8().ok());
+        let exists = parts.u32(NFTA_EXTHDR_FLAGS).is_some_and(|flags| flags & 1 != 0);
+        let (operation, offset) = (parts.u32(NFTA_EXTHDR_OP).unwrap_or(0), parts.u32(NFTA_EXTHDR_OFFSET));
+        let name = match (operation, kind, exists, offset) {
+            (1, Some(2), true, _) => "tcp option maxseg",
+            (1, Some(2), false, _) => "tcp option maxseg size",
+            (1, Some(3), true, _) => "tcp option window",
+            (1, Some(3), false, _) => "tcp option window count",
+            (1, Some(4), ..) => "tcp option sack-perm",
+            (1, Some(8), ..) => "tcp option timestamp",
+            (1, ..) => "tcp option",
+            (0, Some(0), true, _) => "exthdr hbh",
+            (0, Some(43), true, _) => "exthdr rt",
+            (0, Some(44), true, _) => "exthdr frag",
+            (0, Some(60), true, _) => "exthdr dst",
+            (3, ..) => "sctp chunk",
+            _ => "exthdr",
+        };
+        if let Some(from) = parts.register(NFTA_EXTHDR_SREG) {
+            // No rule here compares it afterwards.
+            let text = format!("{name} set {}", self.constant_text(&self.registers.at(from)));
+            self.opaque(text, Outcome::Nothing);
+            return Some(());
         }
+        if parts.u32(NFTA_EXTHDR_DREG).is_none() {
+            self.opaque("reset tcp option".to_owned(), Outcome::Nothing);
+            return Some(());
+        }
+        let bytes = usize::try_from(parts.u32(NFTA_EXTHDR_LEN).unwrap_or(1)).unwrap_or(1);
+        let loaded = Loaded::property(Property::named(name)?);
+        self.load_to(parts, NFTA_EXTHDR_DREG, Some((loaded, if exists { 1 } else { bytes })))
+    }
+
+    /// `ip dscp set value` and others that change a header.
+    pub(super) fn set_payload(&mut self, parts: &Parts<'_>) -> Option<()> {
+        let headers = self.headers();
+        let (base, offset) = (parts.u32(NFTA_PAYLOAD_BASE)?, parts.u32(NFTA_PAYLOAD_OFFSET)?);
+        let bytes = usize::try_from(parts.u32(NFTA_PAYLOAD_LEN)?).ok()?;
+        let loaded = headers.load(base, offset, bytes)?;
+        // Addresses and ports are of those fields that rules here match on.
+        let outcome = match loaded.operand(headers).map(|operand| operand.property) {
+            Some(Property::Field(_) | Property::Payload { .. }) | None => Outcome::Anything,
+            Some(_) => Outcome::Nothing,
+        };
+        self.opaque(format!("{} set", loaded.text(headers)), outcome);
+        Some(())
     }
 
     /// `limit`.
@@ -193,35 +307,39 @@ impl Decoder<'_, '_> {
     }
 }
 
-/// Returns how a value is computed from the packet's or the connection's mark: which one, mask, flipped bits, and text.
-fn mark_source(loaded: &Loaded) -> Option<(bool, u32, u32, String)> {
-    let masked = |name: &str, mask: u32, xor: u32| match (mask, xor) {
-        (u32::MAX, 0) => name.to_owned(),
-        (mask, 0) => format!("{name} & {mask:#010x}"),
-        (mask, xor) if mask == !xor => format!("{name} | {xor:#010x}"),
-        (u32::MAX, xor) => format!("{name} ^ {xor:#010x}"),
-        (mask, xor) => format!("{name} & {mask:#010x} ^ {xor:#010x}"),
-    };
-    Some(match *loaded {
-        Loaded::Field(crate::model::Field::MetaMark) => (false, u32::MAX, 0, "meta mark".to_owned()),
-        Loaded::Bitwise { field: crate::model::Field::MetaMark, mask, xor } => {
-            (false, mask, xor, masked("meta mark", mask, xor))
+/// Returns how a value is computed from the packet's or the connection's mark: which one, mask and flipped bits.
+fn mark_source(loaded: &Loaded) -> Option<(bool, u32, u32)> {
+    Some(match loaded {
+        Loaded::Field(Field::MetaMark) => (false, u32::MAX, 0),
+        Loaded::Bitwise { field: Field::MetaMark, mask, xor } => (false, *mask, *xor),
+        Loaded::Operand { operand: Operand { property: Property::CtMark, mask, .. }, xor, host_order: true } => {
+            let mask = if *mask == u128::MAX { u32::MAX } else { u32::try_from(*mask).ok()? };
+            (true, mask, u32::try_from(*xor).ok()?)
         }
-        Loaded::Property(Property::CtMark) => (true, u32::MAX, 0, "ct mark".to_owned()),
-        Loaded::CtMarkBits { mask, xor } => (true, mask, xor, masked("ct mark", mask, xor)),
-        Loaded::Constant(ref bytes) => {
-            let value = number(bytes)?;
-            (false, 0, value, format!("{value:#010x}"))
-        }
+        Loaded::Constant(bytes) => (false, 0, u32::try_from(number(bytes, true)?).ok()?),
         _ => return None,
     })
 }
 
-/// The names of TCP flags by bit.
-const TCP_FLAGS: [&str; 8] = ["fin", "syn", "rst", "psh", "ack", "urg", "ecn", "cwr"];
+/// Returns the network with this first and last address.
+fn network(first: IpAddr, last: IpAddr) -> Option<ipnet::IpNet> {
+    let nets = (0..=128).filter_map(|length| ipnet::IpNet::new(first, length).ok());
+    nets.into_iter().find(|net| net.network() == first && net.broadcast() == last)
+}
+
 /// The index of `lo` in each network namespace.
-const LOOPBACK_INDEX: u32 = 1;
+const LOOPBACK_INDEX: u128 = 1;
 // `include/uapi/linux/netfilter/nf_tables.h`.
 const NFTA_REDIR_REG_PROTO_MIN: u16 = 1;
-const NFTA_LIMIT_TYPE: u16 = 4;
-const NFTA_LIMIT_FLAGS: u16 = 5;
+const NFTA_REDIR_REG_PROTO_MAX: u16 = 2;
+const NFTA_NAT_FLAGS: u16 = 7;
+
+const NFTA_EXTHDR_DREG: u16 = 1;
+const NFTA_EXTHDR_TYPE: u16 = 2;
+const NFTA_EXTHDR_OFFSET: u16 = 3;
+const NFTA_EXTHDR_LEN: u16 = 4;
+const NFTA_EXTHDR_FLAGS: u16 = 5;
+const NFTA_EXTHDR_OP: u16 = 6;
+const NFTA_EXTHDR_SREG: u16 = 7;
+/// `NF_NAT_RANGE_NETMAP`.
+const NF_NAT_RANGE_NETMAP: u32 = 1 << 6;

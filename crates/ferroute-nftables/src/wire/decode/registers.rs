@@ -2,7 +2,6 @@
 
 use std::{
     collections::BTreeMap,
-    fmt,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
 };
 
@@ -16,7 +15,10 @@ use super::{
     },
     Parts,
 };
-use crate::model::{ClassId, DataType, Field, HashInput, Name, Property};
+use crate::model::{
+    ClassId, DataType, End, FibResult, Field, HashInput, Name, NumberSource, Operand, PayloadBase, Property, Sender,
+    family_name, key_text,
+};
 
 /// The content of a register.
 #[derive(Clone, Debug, PartialEq)]
@@ -35,20 +37,21 @@ pub(super) enum Loaded {
     CtPackets,
     /// The same with its most significant byte first.
     OrderedCtPackets,
-    /// A property that only other programs' rules compare.
-    Property(Property),
-    /// The same after `& mask`.
-    PropertyBits { property: Property, mask: u32 },
-    /// The mark of the connection after `& mask ^ xor`.
-    CtMarkBits { mask: u32, xor: u32 },
-    /// The index of the input or output interface.
-    Interface { output: bool },
-    /// The source of the connection, as the client sees it.
-    OriginalSource { prefix: Option<u8> },
+    /// A property that only rules of other programs use, or a number of any rule in another byte order or with a mask.
+    Operand {
+        /// The property and the mask.
+        operand: Operand,
+        /// The bits that are flipped afterwards.
+        xor: u128,
+        /// Whether the register has it in the host's byte order.
+        host_order: bool,
+    },
+    /// Bytes of a header.
+    Payload { base: u32, offset: u32, bytes: usize },
     /// A constant.
     Constant(Vec<u8>),
     /// The data of a map's element, from byte `offset` on.
-    MapData { key: Vec<Field>, map: Name, offset: usize },
+    MapData { key: Vec<Operand>, map: Name, offset: usize },
     /// Anything else, with a description.
     Unknown(String),
 }
@@ -90,29 +93,80 @@ impl Registers {
                 let offset = usize::try_from(register.0 - start).unwrap_or(usize::MAX) * 4;
                 Loaded::MapData { key: key.clone(), map: map.clone(), offset }
             }
-            _ => Loaded::Unknown("a register".to_owned()),
+            _ => Loaded::Unknown("unknown value".to_owned()),
         }
     }
 }
 
 impl Loaded {
-    /// Returns the result of `& mask ^ xor`.
-    pub(super) fn masked(&self, mask: &[u8], xor: &[u8]) -> Option<Self> {
+    /// Returns the content in `nft` syntax.
+    pub(super) fn text(&self, headers: Headers) -> String {
+        match self {
+            Self::Unknown(name) => name.clone(),
+            Self::Family { key: NFT_META_PROTOCOL } => "meta protocol".to_owned(),
+            Self::Family { .. } => "meta nfproto".to_owned(),
+            Self::CtPackets | Self::OrderedCtPackets => "ct packets".to_owned(),
+            Self::MapData { key, map, .. } => format!("{} map @{map}", key_text(key, headers.family)),
+            Self::Constant(bytes) => super::hexadecimal(bytes),
+            Self::Part { side: Side::Source, family, .. } => format!("{} saddr", family_name(*family)),
+            Self::Part { side: Side::Destination, family, .. } => format!("{} daddr", family_name(*family)),
+            Self::Operand { operand, xor, .. } if *xor != 0 => {
+                let words = operand.property.words(headers.family);
+                format!("{} ^ {}", operand.text(headers.family), words.text(*xor))
+            }
+            Self::Bitwise { field, mask, xor } => {
+                format!("{} & {mask:#010x} ^ {xor:#010x}", Property::Field(*field).text(headers.family))
+            }
+            other => {
+                other.operand(headers).map_or_else(|| "a value".to_owned(), |operand| operand.text(headers.family))
+            }
+        }
+    }
+
+    /// Returns a property as it is loaded.
+    pub(super) fn property(property: Property) -> Self {
+        Self::Operand { operand: property.into(), xor: 0, host_order: property.is_in_host_order() }
+    }
+
+    /// Returns the result of `& mask ^ xor`, in packets of an IP family and a protocol.
+    pub(super) fn masked(&self, mask: &[u8], xor: &[u8], headers: Headers) -> Option<Self> {
         let flips = xor.iter().any(|byte| *byte != 0);
         match self {
-            Self::Property(Property::CtMark) => Some(Self::CtMarkBits { mask: number(mask)?, xor: number(xor)? }),
-            Self::Property(property) if !flips => Some(Self::PropertyBits { property: *property, mask: number(mask)? }),
-            Self::OriginalSource { prefix: None } if !flips => {
-                Some(Self::OriginalSource { prefix: Some(prefix_of(mask)?) })
+            Self::Operand { operand, xor: 0, host_order } => {
+                let (mask, xor) = (number(mask, *host_order)?, number(xor, *host_order)?);
+                let operand = Operand { mask: operand.mask & mask, ..*operand };
+                Some(Self::Operand { operand, xor, host_order: *host_order })
+            }
+            Self::Payload { base, offset, bytes } if !flips && mask.len() == *bytes => {
+                let mask = number(mask, false)?;
+                match headers.part(*base, *offset, *bytes, mask) {
+                    Some(property) => {
+                        let shift = u8::try_from(mask.trailing_zeros()).unwrap_or(0);
+                        let operand = Operand { shift, ..property.into() };
+                        Some(Self::Operand { operand, xor: 0, host_order: false })
+                    }
+                    None => match headers.field(*base, *offset, *bytes)?.0 {
+                        Self::Operand { operand, host_order, .. } => {
+                            Some(Self::Operand { operand: Operand { mask, ..operand }, xor: 0, host_order })
+                        }
+                        _ => None,
+                    },
+                }
             }
             Self::Field(field @ (Field::Saddr | Field::Daddr)) if !flips => {
                 let side = if *field == Field::Saddr { Side::Source } else { Side::Destination };
-                let (family, mask) = match mask.len() {
+                let (family, address) = match mask.len() {
                     4 => (IpFamily::V4, IpAddr::from(<[u8; 4]>::try_from(mask).ok()?)),
                     _ => (IpFamily::V6, IpAddr::from(<[u8; 16]>::try_from(mask).ok()?)),
                 };
-                let prefix = ipnet::ip_mask_to_prefix(mask).ok()?;
-                Some(Self::Network { side, family, prefix })
+                Some(match ipnet::ip_mask_to_prefix(address) {
+                    Ok(prefix) => Self::Network { side, family, prefix },
+                    Err(_) => Self::Operand {
+                        operand: Operand { mask: number(mask, false)?, ..Property::Field(*field).into() },
+                        xor: 0,
+                        host_order: false,
+                    },
+                })
             }
             Self::Field(Field::MetaPriority) if !flips => {
                 Some(Self::Field(Field::PriorityBits(ClassId(u32::from_ne_bytes(mask.try_into().ok()?)))))
@@ -121,16 +175,59 @@ impl Loaded {
                 let number = |bytes: &[u8]| Some(u32::from_ne_bytes(bytes.try_into().ok()?));
                 Some(Self::Bitwise { field: *field, mask: number(mask)?, xor: number(xor)? })
             }
+            Self::Field(field) if !flips => {
+                let host_order = Property::Field(*field).is_in_host_order();
+                let operand = Operand { mask: number(mask, host_order)?, ..Property::Field(*field).into() };
+                Some(Self::Operand { operand, xor: 0, host_order })
+            }
             _ => None,
         }
     }
 
-    /// Returns the field of a key.
+    /// Returns the content with its bytes reversed, if it is a number.
+    pub(super) fn reversed(&self) -> Option<Self> {
+        let (operand, xor, host_order) = match self {
+            Self::Operand { operand, xor, host_order } => (*operand, *xor, *host_order),
+            Self::Field(field) => (Property::Field(*field).into(), 0, Property::Field(*field).is_in_host_order()),
+            Self::Bitwise { field, mask, xor } => {
+                let operand = Operand { mask: (*mask).into(), ..Property::Field(*field).into() };
+                (operand, (*xor).into(), true)
+            }
+            _ => return None,
+        };
+        Some(Self::Operand { operand, xor, host_order: !host_order })
+    }
+
+    /// Returns the field of a key, if it is one of those that planned rules use.
     pub(super) fn field(&self) -> Option<Field> {
         match self {
             Self::Field(field) => Some(*field),
             Self::Network { side: Side::Source, prefix, .. } => Some(Field::SaddrNetwork(*prefix)),
             _ => None,
+        }
+    }
+
+    /// Returns the field of a key of any rule.
+    pub(super) fn operand(&self, headers: Headers) -> Option<Operand> {
+        match self {
+            Self::Operand { operand, xor: 0, .. } => Some(*operand),
+            Self::Payload { base, offset, bytes } => match headers.field(*base, *offset, *bytes)?.0 {
+                Self::Operand { operand, .. } => Some(operand),
+                Self::Field(field) => Some(Property::Field(field).into()),
+                _ => None,
+            },
+            Self::Bitwise { field, mask, xor: 0 } => {
+                Some(Operand { mask: (*mask).into(), ..Property::Field(*field).into() })
+            }
+            Self::Network { side, family, prefix } => {
+                let field = if *side == Side::Source { Field::Saddr } else { Field::Daddr };
+                let mask = match crate::model::netmask(*family, *prefix) {
+                    IpAddr::V4(mask) => u32::from(mask).into(),
+                    IpAddr::V6(mask) => mask.into(),
+                };
+                Some(Operand { mask, ..Property::Field(field).into() })
+            }
+            other => Some(Property::Field(other.field()?).into()),
         }
     }
 
@@ -155,21 +252,14 @@ impl Loaded {
     }
 }
 
-/// Returns a number of one, two or four bytes in the host's byte order.
-pub(super) fn number(bytes: &[u8]) -> Option<u32> {
-    match *bytes {
-        [byte] => Some(byte.into()),
-        [a, b] => Some(u16::from_ne_bytes([a, b]).into()),
-        _ => Some(u32::from_ne_bytes(bytes.try_into().ok()?)),
+/// Returns a number of up to 16 bytes.
+pub(in super::super) fn number(bytes: &[u8], host_order: bool) -> Option<u128> {
+    let mut all = [0; 16];
+    all.get_mut(16_usize.checked_sub(bytes.len())?..)?.copy_from_slice(bytes);
+    if host_order && cfg!(target_endian = "little") {
+        all[16 - bytes.len()..].reverse();
     }
-}
-
-fn prefix_of(mask: &[u8]) -> Option<u8> {
-    let mask = match mask.len() {
-        4 => IpAddr::from(<[u8; 4]>::try_from(mask).ok()?),
-        _ => IpAddr::from(<[u8; 16]>::try_from(mask).ok()?),
-    };
-    ipnet::ip_mask_to_prefix(mask).ok()
+    Some(u128::from_be_bytes(all))
 }
 
 fn family_of(address: &[u8]) -> Option<IpFamily> {
@@ -180,13 +270,159 @@ fn family_of(address: &[u8]) -> Option<IpFamily> {
     }
 }
 
+/// The headers of the packets that a rule matches, as far as it compares them itself.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Headers {
+    pub(super) family: IpFamily,
+    /// The protocol number, if the rule compares it.
+    pub(super) protocol: Option<u8>,
+}
+
+impl Headers {
+    /// Returns the content of some bytes with its length; of unknown ones, as a property without a name. `None` if there are
+    /// too many.
+    pub(super) fn field(self, base: u32, offset: u32, bytes: usize) -> Option<(Loaded, usize)> {
+        let property = Loaded::property;
+        let loaded = match (base, offset, bytes) {
+            (NFT_PAYLOAD_NETWORK_HEADER, at, 1) if at == protocol_offset(self.family) => Loaded::Field(Field::L4proto),
+            (NFT_PAYLOAD_TRANSPORT_HEADER, SOURCE_PORT_OFFSET, 2) if self.has_ports() => Loaded::Field(Field::Sport),
+            (NFT_PAYLOAD_TRANSPORT_HEADER, DESTINATION_PORT_OFFSET, 2) if self.has_ports() => {
+                Loaded::Field(Field::Dport)
+            }
+            (NFT_PAYLOAD_TRANSPORT_HEADER, TCP_FLAGS_OFFSET, 1) => property(Property::TcpFlags),
+            (NFT_PAYLOAD_NETWORK_HEADER, 6, 2) if self.family == IpFamily::V4 => property(Property::IpFragment),
+            _ => match self.name(base, offset, bytes).and_then(Property::named) {
+                Some(named) => property(named),
+                None => property(raw(base, offset.checked_mul(8)?, bytes.checked_mul(8)?)?),
+            },
+        };
+        Some((loaded, bytes))
+    }
+
+    /// Returns the content of some bytes; of unknown ones, as a property without a name. `None` if there are too many.
+    pub(super) fn load(self, base: u32, offset: u32, bytes: usize) -> Option<Loaded> {
+        let address = DataType::address(self.family).length();
+        let at = |start: u32| base == NFT_PAYLOAD_NETWORK_HEADER && offset == start && bytes == address;
+        if at(source_offset(self.family)) {
+            return Some(Loaded::Field(Field::Saddr));
+        }
+        if at(destination_offset(self.family)) {
+            return Some(Loaded::Field(Field::Daddr));
+        }
+        self.field(base, offset, bytes).map(|(loaded, _)| loaded)
+    }
+
+    /// Splits bytes into fields, each with its offset and length: `nft` compares adjacent ones together. `None` if they do not
+    /// begin and end with fields.
+    pub(super) fn split(self, base: u32, offset: u32, bytes: usize) -> Option<Vec<(u32, usize)>> {
+        let lengths: &[usize] = match (base, self.family, self.protocol.map(i32::from)) {
+            (NFT_PAYLOAD_NETWORK_HEADER, IpFamily::V4, _) => &[1, 1, 2, 2, 2, 1, 1, 2, 4, 4],
+            (NFT_PAYLOAD_NETWORK_HEADER, IpFamily::V6, _) => &[4, 2, 1, 1, 16, 16],
+            (NFT_PAYLOAD_LL_HEADER, ..) => &[6, 6, 2, 2, 2],
+            (NFT_PAYLOAD_TRANSPORT_HEADER, _, Some(libc::IPPROTO_TCP)) => &[2, 2, 4, 4, 1, 1, 2, 2, 2],
+            (NFT_PAYLOAD_TRANSPORT_HEADER, _, Some(libc::IPPROTO_UDP)) => &[2, 2, 2, 2],
+            (NFT_PAYLOAD_TRANSPORT_HEADER, ..) if self.is_icmp() => &[1, 1, 2, 2, 2],
+            (NFT_PAYLOAD_TRANSPORT_HEADER, ..) if self.has_ports() => &[2, 2],
+            _ => return None,
+        };
+        let (mut at, end) = (0, usize::try_from(offset).ok()? + bytes);
+        let mut fields = Vec::new();
+        for length in lengths {
+            if at >= usize::try_from(offset).ok()? && at < end {
+                fields.push((u32::try_from(at).ok()?, *length));
+            }
+            at += length;
+            if at == end {
+                let starts = fields.first().is_some_and(|(start, _)| *start == offset);
+                return starts.then_some(fields);
+            }
+        }
+        None
+    }
+
+    /// Returns the property in some bits of bytes.
+    fn part(self, base: u32, offset: u32, bytes: usize, mask: u128) -> Option<Property> {
+        use IpFamily::{V4, V6};
+        let name = match (base, self.family, offset, bytes, mask) {
+            (NFT_PAYLOAD_NETWORK_HEADER, _, 0, 1, 0xf0) => return Some(Property::IpVersion),
+            (NFT_PAYLOAD_NETWORK_HEADER, V4, 0, 1, 0x0f) => return Some(Property::IpHeaderLength),
+            (NFT_PAYLOAD_NETWORK_HEADER, V4, 1, 1, 0xfc) => "ip dscp",
+            (NFT_PAYLOAD_NETWORK_HEADER, V4, 1, 1, 0x03) => "ip ecn",
+            (NFT_PAYLOAD_NETWORK_HEADER, V6, 0, 2, 0x0fc0) => "ip6 dscp",
+            (NFT_PAYLOAD_NETWORK_HEADER, V6, 1, 1, 0x30) => "ip6 ecn",
+            (NFT_PAYLOAD_NETWORK_HEADER, V6, 1, 3, 0x0f_ffff) => "ip6 flowlabel",
+            (NFT_PAYLOAD_TRANSPORT_HEADER, _, 12, 1, 0xf0) => "tcp doff",
+            (NFT_PAYLOAD_TRANSPORT_HEADER, _, 12, 1, 0x0f) => "tcp reserved",
+            (NFT_PAYLOAD_LL_HEADER, _, 14, 2, 0x0fff) => "vlan id",
+            (NFT_PAYLOAD_LL_HEADER, _, 14, 1, 0xe0) => "vlan pcp",
+            _ => return None,
+        };
+        Property::named(name)
+    }
+
+    fn name(self, base: u32, offset: u32, bytes: usize) -> Option<&'static str> {
+        use IpFamily::{V4, V6};
+        Some(match (base, self.family, offset, bytes) {
+            (NFT_PAYLOAD_NETWORK_HEADER, V4, 2, 2) => "ip length",
+            (NFT_PAYLOAD_NETWORK_HEADER, V4, 4, 2) => "ip id",
+            (NFT_PAYLOAD_NETWORK_HEADER, V4, 8, 1) => "ip ttl",
+            (NFT_PAYLOAD_NETWORK_HEADER, V4, 10, 2) => "ip checksum",
+            (NFT_PAYLOAD_NETWORK_HEADER, V6, 4, 2) => "ip6 length",
+            (NFT_PAYLOAD_NETWORK_HEADER, V6, 7, 1) => "ip6 hoplimit",
+            (NFT_PAYLOAD_LL_HEADER, _, 0, 6) => "ether daddr",
+            (NFT_PAYLOAD_LL_HEADER, _, 6, 6) => "ether saddr",
+            (NFT_PAYLOAD_LL_HEADER, _, 12, 2) => "ether type",
+            (NFT_PAYLOAD_LL_HEADER, _, 16, 2) => "vlan type",
+            (NFT_PAYLOAD_TRANSPORT_HEADER, ..) => match (self.protocol.map(i32::from)?, offset, bytes) {
+                (libc::IPPROTO_TCP, 4, 4) => "tcp sequence",
+                (libc::IPPROTO_TCP, 8, 4) => "tcp ackseq",
+                (libc::IPPROTO_TCP, 14, 2) => "tcp window",
+                (libc::IPPROTO_TCP, 16, 2) => "tcp checksum",
+                (libc::IPPROTO_TCP, 18, 2) => "tcp urgptr",
+                (libc::IPPROTO_UDP, 4, 2) => "udp length",
+                (libc::IPPROTO_UDP, 6, 2) => "udp checksum",
+                (libc::IPPROTO_SCTP, 4, 4) => "sctp vtag",
+                (libc::IPPROTO_SCTP, 8, 4) => "sctp checksum",
+                (libc::IPPROTO_ICMP, 0, 1) => "icmp type",
+                (libc::IPPROTO_ICMP, 1, 1) => "icmp code",
+                (libc::IPPROTO_ICMPV6, 0, 1) => "icmpv6 type",
+                (libc::IPPROTO_ICMPV6, 1, 1) => "icmpv6 code",
+                _ => return None,
+            },
+            _ => return None,
+        })
+    }
+
+    fn has_ports(self) -> bool {
+        let with_ports =
+            [libc::IPPROTO_TCP, libc::IPPROTO_UDP, libc::IPPROTO_SCTP, libc::IPPROTO_DCCP, libc::IPPROTO_UDPLITE];
+        self.protocol.is_none_or(|number| with_ports.contains(&number.into()))
+    }
+
+    fn is_icmp(self) -> bool {
+        self.protocol.is_some_and(|number| [libc::IPPROTO_ICMP, libc::IPPROTO_ICMPV6].contains(&number.into()))
+    }
+}
+
+/// Returns bits of a header as a property.
+fn raw(base: u32, offset: u32, bits: usize) -> Option<Property> {
+    let base = match base {
+        NFT_PAYLOAD_LL_HEADER => PayloadBase::Link,
+        NFT_PAYLOAD_NETWORK_HEADER => PayloadBase::Network,
+        NFT_PAYLOAD_TRANSPORT_HEADER => PayloadBase::Transport,
+        _ => PayloadBase::Inner,
+    };
+    (bits <= 128).then(|| Property::Payload { base, offset, length: u32::try_from(bits).unwrap_or(0) })
+}
+
 /// Decodes `payload`; returns the content with its length.
-pub(super) fn payload(family: IpFamily, parts: &Parts<'_>) -> Option<(Loaded, usize)> {
+pub(super) fn payload(headers: Headers, parts: &Parts<'_>) -> Option<(Loaded, usize)> {
     let (base, offset, bytes) = (
         parts.u32(NFTA_PAYLOAD_BASE)?,
         parts.u32(NFTA_PAYLOAD_OFFSET)?,
         usize::try_from(parts.u32(NFTA_PAYLOAD_LEN)?).ok()?,
     );
+    let family = headers.family;
     let address = DataType::address(family).length();
     let of = |side: Side, field| match bytes {
         length if length == address => Loaded::Field(field),
@@ -199,13 +435,10 @@ pub(super) fn payload(family: IpFamily, parts: &Parts<'_>) -> Option<(Loaded, us
         (NFT_PAYLOAD_NETWORK_HEADER, at) if at == destination_offset(family) && bytes <= address => {
             of(Side::Destination, Field::Daddr)
         }
-        (NFT_PAYLOAD_NETWORK_HEADER, at) if at == protocol_offset(family) && bytes == 1 => {
-            Loaded::Field(Field::L4proto)
-        }
-        (NFT_PAYLOAD_TRANSPORT_HEADER, TCP_FLAGS_OFFSET) if bytes == 1 => Loaded::Property(Property::TcpFlags),
-        (NFT_PAYLOAD_TRANSPORT_HEADER, SOURCE_PORT_OFFSET) if bytes == 2 => Loaded::Field(Field::Sport),
-        (NFT_PAYLOAD_TRANSPORT_HEADER, DESTINATION_PORT_OFFSET) if bytes == 2 => Loaded::Field(Field::Dport),
-        _ => Loaded::Unknown(format!("{bytes} bytes of the {} header at {offset}", header_name(base))),
+        _ => match headers.field(base, offset, bytes) {
+            Some((loaded @ Loaded::Field(_), _)) => loaded,
+            _ => Loaded::Payload { base, offset, bytes },
+        },
     };
     Some((loaded, bytes))
 }
@@ -213,6 +446,7 @@ pub(super) fn payload(family: IpFamily, parts: &Parts<'_>) -> Option<(Loaded, us
 /// Decodes `meta`.
 pub(super) fn meta(parts: &Parts<'_>) -> Option<(Loaded, usize)> {
     let key = parts.u32(NFTA_META_KEY)?;
+    let property = Loaded::property;
     Some(match key {
         NFT_META_PRIORITY => (Loaded::Field(Field::MetaPriority), 4),
         NFT_META_MARK => (Loaded::Field(Field::MetaMark), 4),
@@ -220,63 +454,81 @@ pub(super) fn meta(parts: &Parts<'_>) -> Option<(Loaded, usize)> {
         NFT_META_OIFNAME => (Loaded::Field(Field::Oifname), 16),
         NFT_META_L4PROTO => (Loaded::Field(Field::L4proto), 1),
         NFT_META_NFPROTO | NFT_META_PROTOCOL => (Loaded::Family { key }, 2),
-        NFT_META_IIF => (Loaded::Interface { output: false }, 4),
-        NFT_META_OIF => (Loaded::Interface { output: true }, 4),
-        NFT_META_PKTTYPE => (Loaded::Property(Property::PacketType), 1),
-        _ => (Loaded::Unknown(format!("meta {}", name(&META_NAMES, key))), 4),
+        NFT_META_IIF => (property(Property::Interface { output: false }), 4),
+        NFT_META_OIF => (property(Property::Interface { output: true }), 4),
+        NFT_META_PKTTYPE => (property(Property::PacketType), 1),
+        NFT_META_SKUID => (property(Property::Sender(Sender::User)), 4),
+        NFT_META_SKGID => (property(Property::Sender(Sender::Group)), 4),
+        NFT_META_CGROUP => (property(Property::Sender(Sender::Cgroup)), 4),
+        _ => {
+            let (_, name, bytes) = META.iter().find(|(number, ..)| *number == key)?;
+            (property(Property::named(name)?), *bytes)
+        }
     })
 }
 
 /// Decodes `ct`.
 pub(super) fn ct(parts: &Parts<'_>) -> Option<(Loaded, usize)> {
     let direction = parts.get(NFTA_CT_DIRECTION).map(|direction| direction.u8().ok());
-    Some(match (parts.u32(NFTA_CT_KEY)?, direction) {
+    let reply = match direction {
+        None => None,
+        Some(Some(IP_CT_DIR_ORIGINAL)) => Some(false),
+        Some(_) => Some(true),
+    };
+    let property = Loaded::property;
+    let end = |end| reply.map(|reply| property(Property::CtEnd { reply, end }));
+    Some(match (parts.u32(NFTA_CT_KEY)?, reply) {
         (NFT_CT_STATE, _) => (Loaded::Field(Field::CtState), 4),
         (NFT_CT_STATUS, _) => (Loaded::Field(Field::CtStatus), 4),
         (NFT_CT_PKTS, None) => (Loaded::CtPackets, 8),
-        (NFT_CT_DST_IP, Some(Some(IP_CT_DIR_ORIGINAL))) => (Loaded::Field(Field::CtOriginalDaddr), 4),
-        (NFT_CT_DST_IP6, Some(Some(IP_CT_DIR_ORIGINAL))) => (Loaded::Field(Field::CtOriginalDaddr), 16),
-        (NFT_CT_PROTO_DST, Some(Some(IP_CT_DIR_ORIGINAL))) => (Loaded::Field(Field::CtOriginalDport), 2),
-        (NFT_CT_PROTO_SRC, Some(Some(IP_CT_DIR_ORIGINAL))) => (Loaded::Property(Property::CtOriginalSport), 2),
-        (NFT_CT_SRC_IP, Some(Some(IP_CT_DIR_ORIGINAL))) => (Loaded::OriginalSource { prefix: None }, 4),
-        (NFT_CT_SRC_IP6, Some(Some(IP_CT_DIR_ORIGINAL))) => (Loaded::OriginalSource { prefix: None }, 16),
-        (NFT_CT_MARK, None) => (Loaded::Property(Property::CtMark), 4),
-        (NFT_CT_DIRECTION, None) => (Loaded::Property(Property::CtDirection), 1),
-        (NFT_CT_ZONE, None) => (Loaded::Property(Property::CtZone), 2),
-        (key, direction) => {
-            let direction = match direction {
+        (NFT_CT_DST_IP, Some(false)) => (Loaded::Field(Field::CtOriginalDaddr), 4),
+        (NFT_CT_DST_IP6, Some(false)) => (Loaded::Field(Field::CtOriginalDaddr), 16),
+        (NFT_CT_PROTO_DST, Some(false)) => (Loaded::Field(Field::CtOriginalDport), 2),
+        (NFT_CT_PROTO_DST, _) => (end(End::Dport)?, 2),
+        (NFT_CT_PROTO_SRC, _) => (end(End::Sport)?, 2),
+        (NFT_CT_SRC_IP, _) => (end(End::Saddr)?, 4),
+        (NFT_CT_SRC_IP6, _) => (end(End::Saddr)?, 16),
+        (NFT_CT_DST_IP, _) => (end(End::Daddr)?, 4),
+        (NFT_CT_DST_IP6, _) => (end(End::Daddr)?, 16),
+        // Of the family of the connection.
+        (NFT_CT_SRC, _) => (end(End::Saddr)?, 16),
+        (NFT_CT_DST, _) => (end(End::Daddr)?, 16),
+        (NFT_CT_MARK, None) => (property(Property::CtMark), 4),
+        (NFT_CT_DIRECTION, None) => (property(Property::CtDirection), 1),
+        (NFT_CT_ZONE, _) => (property(Property::CtZone), 2),
+        (NFT_CT_HELPER, _) => (property(Property::CtHelper), 16),
+        (NFT_CT_PROTOCOL, _) => (property(Property::CtProtocol), 1),
+        (NFT_CT_L3PROTOCOL, _) => (property(Property::CtFamily), 1),
+        (key, reply) => {
+            let (_, name, bytes) = CT.iter().find(|(number, ..)| *number == key)?;
+            let direction = match reply {
                 None => "",
-                Some(Some(IP_CT_DIR_ORIGINAL)) => "original ",
-                Some(_) => "reply ",
+                Some(false) => "original ",
+                Some(true) => "reply ",
             };
-            (Loaded::Unknown(format!("ct {direction}{}", name(&CT_NAMES, key))), 4)
+            (property(Property::named(&format!("ct {direction}{name}"))?), *bytes)
         }
     })
 }
 
 /// Decodes `fib`.
 pub(super) fn fib(parts: &Parts<'_>) -> Option<(Loaded, usize)> {
-    let loaded = match (parts.u32(NFTA_FIB_RESULT)?, parts.u32(NFTA_FIB_FLAGS)?) {
-        (NFT_FIB_RESULT_ADDRTYPE, NFTA_FIB_F_SADDR) => Loaded::Field(Field::FibSaddrType),
-        (NFT_FIB_RESULT_ADDRTYPE, NFTA_FIB_F_DADDR) => Loaded::Field(Field::FibDaddrType),
-        (NFT_FIB_RESULT_OIF, flags)
-            if flags & NFTA_FIB_F_PRESENT != 0
-                && flags & !(NFTA_FIB_F_PRESENT | NFTA_FIB_F_SADDR | NFTA_FIB_F_DADDR | NFTA_FIB_F_IIF) == 0 =>
-        {
-            let (source, iif) = (flags & NFTA_FIB_F_SADDR != 0, flags & NFTA_FIB_F_IIF != 0);
-            return Some((Loaded::Property(Property::FibRoute { source, iif }), 1));
-        }
-        (result, flags) => {
-            let parts = FIB_FLAGS.iter().filter(|(bit, _)| flags & bit != 0).map(|(_, name)| *name);
-            let result = match result {
-                NFT_FIB_RESULT_OIF => "oif",
-                NFT_FIB_RESULT_OIFNAME => "oifname",
-                _ => "type",
-            };
-            Loaded::Unknown(format!("fib {} {result}", parts.collect::<Vec<_>>().join(" . ")))
-        }
+    let (result, flags) = (parts.u32(NFTA_FIB_RESULT)?, parts.u32(NFTA_FIB_FLAGS)?);
+    match (result, flags) {
+        (NFT_FIB_RESULT_ADDRTYPE, NFTA_FIB_F_SADDR) => return Some((Loaded::Field(Field::FibSaddrType), 4)),
+        (NFT_FIB_RESULT_ADDRTYPE, NFTA_FIB_F_DADDR) => return Some((Loaded::Field(Field::FibDaddrType), 4)),
+        _ => {}
+    }
+    let (result, bytes) = match result {
+        NFT_FIB_RESULT_OIF if flags & NFTA_FIB_F_PRESENT != 0 => (FibResult::Existence, 1),
+        NFT_FIB_RESULT_OIF => (FibResult::Interface, 4),
+        NFT_FIB_RESULT_OIFNAME => (FibResult::InterfaceName, 16),
+        _ => (FibResult::Type, 4),
     };
-    Some((loaded, 4))
+    let (source, mark, iif) =
+        (flags & NFTA_FIB_F_SADDR != 0, flags & NFTA_FIB_F_MARK != 0, flags & NFTA_FIB_F_IIF != 0);
+    let is_known = flags & NFTA_FIB_F_OIF == 0;
+    is_known.then(|| (Loaded::property(Property::Fib { source, mark, iif, result }), bytes))
 }
 
 /// Decodes `numgen`.
@@ -286,16 +538,15 @@ pub(super) fn numgen(parts: &Parts<'_>) -> Option<(Loaded, usize)> {
     let loaded = match kind {
         NFT_NG_RANDOM if count > 0 => Loaded::Field(Field::NumgenRandom { count, first }),
         NFT_NG_INCREMENTAL if count > 0 => Loaded::Field(Field::NumgenInc { count, first }),
-        _ => Loaded::Unknown(format!("numgen of kind {kind}")),
+        _ => Loaded::property(Property::Number { source: NumberSource::Incremental, count: count.max(1), first }),
     };
     Some((loaded, 4))
 }
 
 /// Decodes `hash`, given the registers before it.
 pub(super) fn hash(family: IpFamily, parts: &Parts<'_>, registers: &Registers) -> Option<(Loaded, usize)> {
-    let unknown = |text: &str| Some((Loaded::Unknown(text.to_owned()), 4));
     if parts.u32(NFTA_HASH_TYPE).unwrap_or(NFT_HASH_JENKINS) != NFT_HASH_JENKINS {
-        return unknown("symhash");
+        return None;
     }
     let (from, length) = (parts.register(NFTA_HASH_SREG)?, usize::try_from(parts.u32(NFTA_HASH_LEN)?).ok()?);
     let address = DataType::address(family).length();
@@ -303,9 +554,10 @@ pub(super) fn hash(family: IpFamily, parts: &Parts<'_>, registers: &Registers) -
     let input = match (registers.at(from), length - length.min(address), port) {
         (Loaded::Field(Field::Saddr), 0, _) if length == address => HashInput::Saddr,
         (Loaded::Field(Field::Saddr), 4, Loaded::Field(Field::Sport)) => HashInput::SaddrSport,
-        _ => return unknown("jhash"),
+        _ => return None,
     };
-    let (count, seed) = (parts.u32(NFTA_HASH_MODULUS)?, parts.u32(NFTA_HASH_SEED).unwrap_or_default());
+    // The kernel does not list a seed that it has chosen itself.
+    let (count, seed) = (parts.u32(NFTA_HASH_MODULUS)?, parts.u32(NFTA_HASH_SEED)?);
     let first = parts.u32(NFTA_HASH_OFFSET).unwrap_or_default();
     Some((Loaded::Field(Field::Jhash { input, count, seed, first }), 4))
 }
@@ -326,137 +578,66 @@ fn protocol_offset(family: IpFamily) -> u32 {
     }
 }
 
-fn header_name(base: u32) -> &'static str {
-    match base {
-        NFT_PAYLOAD_NETWORK_HEADER => "network",
-        NFT_PAYLOAD_TRANSPORT_HEADER => "transport",
-        _ => "link",
-    }
-}
-
-impl fmt::Display for Loaded {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unknown(name) => f.write_str(name),
-            Self::Field(_) | Self::Part { .. } | Self::Network { .. } | Self::Bitwise { .. } => f.write_str("a field"),
-            Self::Family { .. } => f.write_str("meta nfproto"),
-            Self::CtPackets | Self::OrderedCtPackets => f.write_str("ct packets"),
-            Self::Property(property) | Self::PropertyBits { property, .. } => f.write_str(&property_text(*property)),
-            Self::CtMarkBits { .. } => f.write_str("ct mark"),
-            Self::Interface { output } => f.write_str(if *output { "oif" } else { "iif" }),
-            Self::OriginalSource { .. } => f.write_str("ct original saddr"),
-            Self::Constant(_) => f.write_str("a constant"),
-            Self::MapData { map, .. } => write!(f, "@{map}"),
-        }
-    }
-}
-
-/// Returns a property in `nft` syntax.
-pub(super) fn property_text(property: Property) -> String {
-    match property {
-        Property::CtMark => "ct mark".to_owned(),
-        Property::TcpFlags => "tcp flags".to_owned(),
-        Property::PacketType => "meta pkttype".to_owned(),
-        Property::CtDirection => "ct direction".to_owned(),
-        Property::CtZone => "ct zone".to_owned(),
-        Property::CtOriginalSport => "ct original proto-src".to_owned(),
-        Property::FibRoute { source, iif } => {
-            format!("fib {}{} oif", if source { "saddr" } else { "daddr" }, if iif { " . iif" } else { "" })
-        }
-    }
-}
-
-/// Returns a name by its number.
-fn name(names: &[&'static str], number: u32) -> String {
-    let known = usize::try_from(number).ok().and_then(|number| names.get(number));
-    known.map_or_else(|| format!("key {number}"), |name| (*name).to_owned())
-}
-
-/// `enum nft_meta_keys` in `nft` syntax.
-const META_NAMES: [&str; 34] = [
-    "length",
-    "protocol",
-    "priority",
-    "mark",
-    "iif",
-    "oif",
-    "iifname",
-    "oifname",
-    "iiftype",
-    "oiftype",
-    "skuid",
-    "skgid",
-    "nftrace",
-    "rtclassid",
-    "secmark",
-    "nfproto",
-    "l4proto",
-    "ibrname",
-    "obrname",
-    "pkttype",
-    "cpu",
-    "iifgroup",
-    "oifgroup",
-    "cgroup",
-    "random",
-    "ipsec",
-    "iifkind",
-    "oifkind",
-    "ibrpvid",
-    "ibrvproto",
-    "time",
-    "day",
-    "hour",
-    "sdif",
+/// `enum nft_meta_keys` without those that have a meaning here, in `nft` syntax, with their lengths.
+const META: [(u32, &str, usize); 22] = [
+    (0, "meta length", 4),
+    (8, "iiftype", 2),
+    (9, "oiftype", 2),
+    (12, "meta nftrace", 1),
+    (13, "meta rtclassid", 4),
+    (14, "meta secmark", 4),
+    (17, "meta ibrname", 16),
+    (18, "meta obrname", 16),
+    (20, "meta cpu", 4),
+    (21, "iifgroup", 4),
+    (22, "oifgroup", 4),
+    (24, "meta random", 4),
+    (25, "meta ipsec", 1),
+    (26, "meta iifkind", 16),
+    (27, "meta oifkind", 16),
+    (28, "meta ibrpvid", 2),
+    (29, "meta ibrvproto", 2),
+    (30, "meta time", 8),
+    (31, "meta day", 1),
+    (32, "meta hour", 4),
+    (33, "meta sdif", 4),
+    (34, "meta sdifname", 16),
 ];
-/// `enum nft_ct_keys` in `nft` syntax.
-const CT_NAMES: [&str; 25] = [
-    "state",
-    "direction",
-    "status",
-    "mark",
-    "secmark",
-    "expiration",
-    "helper",
-    "l3proto",
-    "saddr",
-    "daddr",
-    "protocol",
-    "proto-src",
-    "proto-dst",
-    "label",
-    "packets",
-    "bytes",
-    "avgpkt",
-    "zone",
-    "event",
-    "ip saddr",
-    "ip daddr",
-    "ip6 saddr",
-    "ip6 daddr",
-    "timeout",
-    "id",
-];
-const FIB_FLAGS: [(u32, &str); 5] = [
-    (NFTA_FIB_F_SADDR, "saddr"),
-    (NFTA_FIB_F_DADDR, "daddr"),
-    (1 << 2, "mark"),
-    (NFTA_FIB_F_IIF, "iif"),
-    (1 << 4, "oif"),
+/// `enum nft_ct_keys` without those that have a meaning here, in `nft` syntax, with their lengths.
+const CT: [(u32, &str, usize); 8] = [
+    (4, "secmark", 4),
+    (5, "expiration", 4),
+    (13, "label", 16),
+    (14, "packets", 8),
+    (15, "bytes", 8),
+    (16, "avgpkt", 8),
+    (18, "event", 4),
+    (23, "id", 4),
 ];
 /// The offset of the flags in a TCP header.
 const TCP_FLAGS_OFFSET: u32 = 13;
 // `include/uapi/linux/netfilter/nf_tables.h`.
 const NFT_META_IIF: u32 = 4;
 const NFT_META_OIF: u32 = 5;
+const NFT_META_SKUID: u32 = 10;
+const NFT_META_SKGID: u32 = 11;
 const NFT_META_PKTTYPE: u32 = 19;
+const NFT_META_CGROUP: u32 = 23;
+const NFT_PAYLOAD_LL_HEADER: u32 = 0;
 const NFT_CT_DIRECTION: u32 = 1;
 pub(super) const NFT_CT_MARK: u32 = 3;
+const NFT_CT_HELPER: u32 = 6;
+const NFT_CT_L3PROTOCOL: u32 = 7;
+const NFT_CT_SRC: u32 = 8;
+const NFT_CT_DST: u32 = 9;
+const NFT_CT_PROTOCOL: u32 = 10;
 const NFT_CT_PROTO_SRC: u32 = 11;
 const NFT_CT_ZONE: u32 = 17;
 const NFT_CT_SRC_IP: u32 = 19;
 const NFT_CT_SRC_IP6: u32 = 21;
 const NFT_FIB_RESULT_OIF: u32 = 1;
 const NFT_FIB_RESULT_OIFNAME: u32 = 2;
+const NFTA_FIB_F_MARK: u32 = 1 << 2;
 const NFTA_FIB_F_IIF: u32 = 1 << 3;
+const NFTA_FIB_F_OIF: u32 = 1 << 4;
 const NFTA_FIB_F_PRESENT: u32 = 1 << 5;

@@ -1,0 +1,409 @@
+//! Constructs that only rules of other programs use, and that are evaluated nevertheless.
+
+use std::{
+    fmt,
+    net::{IpAddr, SocketAddr},
+};
+
+use ferroute_core::IpFamily;
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+
+use super::{
+    CmpOp, Element, IfName, Name, Property, Value,
+    property::{FibResult, HASH_INPUTS},
+    words::Words,
+};
+
+/// A construct of other programs' rules that is kept as the kernel lists it, but whose effect is known.
+///
+/// Values are numbers whatever their type: the bytes of addresses, names and others, in network byte order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Foreign {
+    /// `operand op value`.
+    Compare {
+        /// The left-hand side.
+        operand: Operand,
+        /// The operator.
+        op: CmpOp,
+        /// The right-hand side.
+        value: u128,
+    },
+    /// `operand first-last`.
+    Range {
+        /// The left-hand side.
+        operand: Operand,
+        /// The smallest value of the range.
+        first: u128,
+        /// The largest value of the range.
+        last: u128,
+        /// Whether the value must be in the range.
+        eq: bool,
+    },
+    /// `key @set`.
+    Lookup {
+        /// The key.
+        key: Vec<Operand>,
+        /// A set of such keys.
+        set: Name,
+        /// Whether the set must contain the key.
+        eq: bool,
+    },
+    /// `key vmap @map`.
+    Vmap {
+        /// The key.
+        key: Vec<Operand>,
+        /// A map of such keys to verdicts.
+        map: Name,
+    },
+    /// `meta mark set` or `ct mark set`: the mark becomes another one, `& mask ^ xor`.
+    SetMark {
+        /// Set the mark of the connection instead of the packet's.
+        to_connection: bool,
+        /// Start with the mark of the connection instead of the packet's.
+        from_connection: bool,
+        /// The bits to keep.
+        mask: u32,
+        /// The bits to flip afterwards.
+        xor: u32,
+    },
+    /// `meta mark set key map @map` or `ct mark set key map @map`.
+    SetMarkMap {
+        /// Set the mark of the connection instead of the packet's.
+        to_connection: bool,
+        /// The key.
+        key: Vec<Operand>,
+        /// A map of such keys to marks.
+        map: Name,
+    },
+    /// `redirect`, `dnat` or `snat` to constants. Ends the base chain.
+    Nat {
+        /// The kind of translation.
+        kind: NatKind,
+        /// The first and the last address; `None` keeps the address.
+        addresses: Option<(IpAddr, IpAddr)>,
+        /// The first and the last port; `None` keeps the port.
+        ports: Option<(u16, u16)>,
+    },
+    /// `masquerade` with ports or flags. Ends the base chain.
+    Masquerade {
+        /// The first and the last port; `None` keeps the port if possible.
+        ports: Option<(u16, u16)>,
+        /// `NF_NAT_RANGE_*`.
+        flags: u32,
+    },
+    /// `dnat prefix` or `snat prefix` to a network, which keeps the host part of the address. Ends the base chain.
+    NatPrefix {
+        /// The kind of translation.
+        kind: NatKind,
+        /// The network.
+        net: IpNet,
+    },
+    /// `redirect`, `dnat` or `snat` to data of a map. Ends the base chain.
+    NatMap {
+        /// The kind of translation.
+        kind: NatKind,
+        /// The key.
+        key: Vec<Operand>,
+        /// A map of such keys to addresses, ports, both, or networks.
+        map: Name,
+        /// `prefix`: the data are networks.
+        prefix: bool,
+    },
+}
+
+/// A kind of translation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NatKind {
+    /// `dnat`.
+    Destination,
+    /// `snat`.
+    Source,
+    /// `redirect`.
+    Redirect,
+}
+
+/// A property, after `& mask`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Operand {
+    /// The property.
+    pub property: Property,
+    /// The bits that count.
+    pub mask: u128,
+    /// By how many bits the kernel has the value shifted to the left: parts of a byte, such as `ip dscp`, in keys of sets.
+    pub shift: u8,
+}
+
+impl From<Property> for Operand {
+    fn from(property: Property) -> Self {
+        Self { property, mask: u128::MAX, shift: 0 }
+    }
+}
+
+impl Operand {
+    /// Returns the operand in `nft` syntax.
+    pub fn text(self, family: IpFamily) -> String {
+        let left = self.property.text(family);
+        match self.mask {
+            u128::MAX => left,
+            mask => format!("{left} & {}", self.property.words(family).text(mask)),
+        }
+    }
+
+    /// Returns the inputs of the random number that this is; `None` if it is something else. The first number, and how many
+    /// there are.
+    pub fn number_range(self) -> Option<(u32, u32)> {
+        match self.property {
+            Property::Number { first, count, .. } => Some((first, count)),
+            Property::Field(super::Field::NumgenRandom { first, count } | super::Field::NumgenInc { first, count }) => {
+                Some((first, count))
+            }
+            _ => None,
+        }
+    }
+}
+
+impl Foreign {
+    /// Returns a comparison of a property without a mask.
+    pub fn compare(property: Property, op: CmpOp, value: u128) -> Self {
+        Self::Compare { operand: property.into(), op, value }
+    }
+
+    /// Reports whether this is a condition, and no change.
+    pub fn is_condition(&self) -> bool {
+        matches!(self, Self::Compare { .. } | Self::Range { .. } | Self::Lookup { .. })
+    }
+
+    /// Returns the condition without its negation, and whether it is negated.
+    pub fn positive(&self) -> (Self, bool) {
+        match self.clone() {
+            Self::Compare { operand, op: CmpOp::Neq, value } if !is_any_flag(operand, value, IpFamily::V4) => {
+                (Self::Compare { operand, op: CmpOp::Eq, value }, true)
+            }
+            Self::Range { operand, first, last, eq } => (Self::Range { operand, first, last, eq: true }, !eq),
+            Self::Lookup { key, set, eq } => (Self::Lookup { key, set, eq: true }, !eq),
+            other => (other, false),
+        }
+    }
+
+    /// Returns the key of a lookup, if this is one.
+    pub fn key(&self) -> Option<&[Operand]> {
+        match self {
+            Self::Lookup { key, .. }
+            | Self::Vmap { key, .. }
+            | Self::SetMarkMap { key, .. }
+            | Self::NatMap { key, .. } => Some(key),
+            _ => None,
+        }
+    }
+
+    /// Returns the construct in `nft` syntax. `elements` returns those of sets without a name.
+    pub fn text(&self, family: IpFamily, elements: &Elements<'_>) -> String {
+        let not = |eq: bool| if eq { "" } else { "!= " };
+        let set = |name: &Name, key: &[Operand]| set_text(name, key, family, elements);
+        let mark = |connection: bool| if connection { "ct mark" } else { "meta mark" };
+        match self {
+            Self::Compare { operand, op, value } => comparison_text(*operand, *op, *value, family),
+            Self::Range { operand, first, last, eq } => {
+                let words = operand.property.words(family);
+                format!("{} {}{}-{}", operand.text(family), not(*eq), words.text(*first), words.text(*last))
+            }
+            Self::Lookup { key, set: name, eq } => {
+                format!("{} {}{}", key_text(key, family), not(*eq), set(name, key))
+            }
+            Self::Vmap { key, map } => format!("{} vmap {}", key_text(key, family), set(map, key)),
+            Self::SetMark { to_connection, from_connection, mask, xor } => {
+                format!("{} set {}", mark(*to_connection), mark_text(mark(*from_connection), *mask, *xor))
+            }
+            Self::SetMarkMap { to_connection, key, map } => {
+                format!("{} set {} map {}", mark(*to_connection), key_text(key, family), set(map, key))
+            }
+            Self::Nat { kind, addresses, ports } => nat_text(*kind, *addresses, *ports),
+            Self::Masquerade { ports, flags } => {
+                let to = ports.map_or_else(String::new, |ports| format!(" to :{}", range_text(ports)));
+                let names = [(1 << 2, "random"), (1 << 4, "fully-random"), (1 << 3, "persistent")];
+                let names: Vec<&str> =
+                    names.iter().filter(|(bit, _)| flags & bit != 0).map(|(_, name)| *name).collect();
+                let space = if names.is_empty() { "" } else { " " };
+                format!("masquerade{to}{space}{}", names.join(","))
+            }
+            Self::NatPrefix { kind, net } => format!("{} prefix to {net}", kind.name()),
+            Self::NatMap { kind, key, map, prefix } => {
+                let ip = super::family_name(family);
+                let of = if *kind == NatKind::Redirect { String::new() } else { format!(" {ip}") };
+                let prefix = if *prefix { " prefix" } else { "" };
+                format!("{}{of}{prefix} to {} map {}", kind.name(), key_text(key, family), set(map, key))
+            }
+        }
+    }
+}
+
+impl NatKind {
+    /// Returns the statement.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Destination => "dnat",
+            Self::Source => "snat",
+            Self::Redirect => "redirect",
+        }
+    }
+}
+
+/// Returns the elements of a set; `None` if the set has a name of its own, or is not known.
+pub type Elements<'a> = dyn Fn(&Name) -> Option<Vec<Element>> + 'a;
+
+/// Returns the fields of a key in `nft` syntax.
+pub fn key_text(key: &[Operand], family: IpFamily) -> String {
+    key.iter().map(|operand| operand.text(family)).collect::<Vec<_>>().join(" . ")
+}
+
+/// Returns a set in `nft` syntax: by name or, if it has none, with its elements.
+pub(super) fn set_text(name: &Name, key: &[Operand], family: IpFamily, elements: &Elements<'_>) -> String {
+    let Some(elements) = elements(name) else { return format!("@{name}") };
+    let mut texts: Vec<String> =
+        elements.iter().take(SHOWN_ELEMENTS).map(|element| element_text(element, key, family)).collect();
+    if elements.len() > SHOWN_ELEMENTS {
+        texts.push("…".to_owned());
+    }
+    format!("{{ {} }}", texts.join(", "))
+}
+
+fn element_text(element: &Element, key: &[Operand], family: IpFamily) -> String {
+    let mut text = if element.key.is_empty() { "*".to_owned() } else { fields_text(&element.key, key, family) };
+    if let Some(data) = &element.data {
+        text += " : ";
+        text += &match data {
+            super::Data::Values(values) => match values.as_slice() {
+                [Value::Address(first), Value::Address(last)] => network_text(*first, *last),
+                values => super::join(values, " . "),
+            },
+            super::Data::Verdict(verdict) => verdict.to_string(),
+        };
+    }
+    text
+}
+
+/// Returns a network or range in `nft` syntax.
+fn network_text(first: IpAddr, last: IpAddr) -> String {
+    let nets = (0..=128).filter_map(|length| IpNet::new(first, length).ok());
+    let net = nets.into_iter().find(|net| net.network() == first && net.broadcast() == last);
+    net.map_or_else(|| format!("{first}-{last}"), |net| net.to_string())
+}
+
+/// Returns the values of a key's fields in `nft` syntax.
+pub fn fields_text(values: &[Value], key: &[Operand], family: IpFamily) -> String {
+    let field = |(n, value): (usize, &Value)| {
+        let Some(operand) = key.get(n) else { return value.to_string() };
+        let text = |number: u128| operand.property.words(family).text(number >> operand.shift);
+        match *value {
+            Value::Integer(number) => text(number.into()),
+            Value::Other(number) => text(number),
+            Value::OtherRange(first, last) => format!("{}-{}", text(first), text(last)),
+            value => value.to_string(),
+        }
+    };
+    values.iter().enumerate().map(field).collect::<Vec<_>>().join(" . ")
+}
+
+/// Returns a comparison in `nft` syntax.
+pub(super) fn comparison_text(operand: Operand, op: CmpOp, value: u128, family: IpFamily) -> String {
+    let (left, words, mask) = (operand.property.text(family), operand.property.words(family), operand.mask);
+    let operator = match op {
+        CmpOp::Eq => "==",
+        CmpOp::Neq => "!=",
+        CmpOp::Lt => "<",
+        CmpOp::Lte => "<=",
+        CmpOp::Gt => ">",
+        CmpOp::Gte => ">=",
+    };
+    // `nft` leaves out the operator `==`, except for flags, where that means something else.
+    let is_implicit = op == CmpOp::Eq && !matches!(words, Words::Flags(_));
+    let short = if is_implicit { String::new() } else { format!("{operator} ") };
+    if is_any_flag(operand, value, family) && op == CmpOp::Neq {
+        return format!("{left} {}", words.flags(mask, ","));
+    }
+    if let Some(text) = prefix_text(words, mask, value) {
+        return format!("{left} {short}{text}");
+    }
+    match (mask, words) {
+        (u128::MAX, Words::Existence) => {
+            format!("{left} {}", words.text(u128::from((value != 0) == (op == CmpOp::Eq))))
+        }
+        (u128::MAX, _) => format!("{left} {short}{}", words.text(value)),
+        (mask, Words::Flags(_)) if mask.count_ones() > 1 => {
+            format!("{left} & ({}) {operator} {}", words.text(mask), words.text(value))
+        }
+        (mask, _) => format!("{left} & {} {operator} {}", words.text(mask), words.text(value)),
+    }
+}
+
+/// Reports whether a comparison with `!=` asks for any of some flags: `flags & mask != 0`.
+fn is_any_flag(operand: Operand, value: u128, family: IpFamily) -> bool {
+    let is_flags = |words| matches!(words, Words::Flags(_) | Words::Label);
+    value == 0 && operand.mask != u128::MAX && is_flags(operand.property.words(family))
+}
+
+/// Returns a network, or a prefix of a name; `None` if the mask is of another kind.
+fn prefix_text(words: Words, mask: u128, value: u128) -> Option<String> {
+    match words {
+        Words::Ipv4 => {
+            let mask = u32::try_from(mask).ok()?;
+            let net = Ipv4Net::with_netmask(u32::try_from(value).ok()?.into(), mask.into()).ok()?;
+            Some(net.to_string())
+        }
+        Words::Ipv6 if mask != u128::MAX => Some(Ipv6Net::with_netmask(value.into(), mask.into()).ok()?.to_string()),
+        Words::Text if mask != u128::MAX => {
+            Some(format!("\"{}*\"", String::from_utf8_lossy(IfName::from_bytes(value.to_be_bytes()).text())))
+        }
+        _ => None,
+    }
+}
+
+/// Returns a changed mark in `nft` syntax.
+fn mark_text(mark: &str, mask: u32, xor: u32) -> String {
+    match (mask, xor) {
+        (u32::MAX, 0) => mark.to_owned(),
+        (0, xor) => format!("{xor:#010x}"),
+        (mask, 0) => format!("{mark} & {mask:#010x}"),
+        (mask, xor) if mask == !xor => format!("{mark} | {xor:#010x}"),
+        (u32::MAX, xor) => format!("{mark} ^ {xor:#010x}"),
+        (mask, xor) => format!("{mark} & {mask:#010x} ^ {xor:#010x}"),
+    }
+}
+
+fn nat_text(kind: NatKind, addresses: Option<(IpAddr, IpAddr)>, ports: Option<(u16, u16)>) -> String {
+    let to = match (addresses, ports) {
+        (None, None) => return kind.name().to_owned(),
+        (None, Some(ports)) => format!(":{}", range_text(ports)),
+        (Some(addresses), None) => range_text(addresses),
+        (Some((first, last)), Some((from, to))) if first == last && from == to => {
+            SocketAddr::new(first, from).to_string()
+        }
+        (Some(addresses @ (IpAddr::V6(_), _)), Some(ports)) => {
+            format!("[{}]:{}", range_text(addresses), range_text(ports))
+        }
+        (Some(addresses), Some(ports)) => format!("{}:{}", range_text(addresses), range_text(ports)),
+    };
+    format!("{} to {to}", kind.name())
+}
+
+fn range_text<T: fmt::Display + PartialEq>((first, last): (T, T)) -> String {
+    if first == last { first.to_string() } else { format!("{first}-{last}") }
+}
+
+/// Returns the fields of a `jhash`, as far as they are distinguished.
+pub(crate) fn hash_inputs(fields: impl IntoIterator<Item = super::Field>) -> [Option<super::Field>; HASH_INPUTS] {
+    let mut inputs = [None; HASH_INPUTS];
+    inputs.iter_mut().zip(fields).for_each(|(input, field)| *input = Some(field));
+    inputs
+}
+
+/// Returns `fib … oif` as a property: compared with an interface, or for existence.
+pub(crate) fn fib_existence(property: Property) -> Property {
+    match property {
+        Property::Fib { source, mark, iif, .. } => Property::Fib { source, mark, iif, result: FibResult::Existence },
+        other => other,
+    }
+}
+
+/// How many elements of a set without a name are shown.
+const SHOWN_ELEMENTS: usize = 12;

@@ -1,0 +1,459 @@
+//! Properties of packets that only rules of other programs use.
+
+use ferroute_core::IpFamily;
+
+use super::{
+    Field, family_name,
+    words::{ADDRESS_TYPES, CT_STATES, CT_STATUSES, DSCP, PROTOCOLS, Words},
+};
+
+/// A property of a packet that a rule can load. Those from [`Property::Named`] on are not known when a packet is traced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Property {
+    /// One that planned rules use as well.
+    Field(Field),
+    /// `ct mark`.
+    CtMark,
+    /// `tcp flags`.
+    TcpFlags,
+    /// `meta pkttype` (`PACKET_*`).
+    PacketType,
+    /// `ct direction` (`IP_CT_DIR_*`).
+    CtDirection,
+    /// `ct zone`.
+    CtZone,
+    /// `ct protocol`.
+    CtProtocol,
+    /// `ct l3proto` (`NFPROTO_*`).
+    CtFamily,
+    /// `ct original` or `ct reply`, with an address or port.
+    CtEnd {
+        /// The direction from the server to the client.
+        reply: bool,
+        /// Which address or port.
+        end: End,
+    },
+    /// `ct helper`: a new connection has none, so that no comparison matches.
+    CtHelper,
+    /// `iif` or `oif`: the interface itself, here by name.
+    Interface {
+        /// The output interface.
+        output: bool,
+    },
+    /// `fib`: a route lookup.
+    Fib {
+        /// For the source, not for the destination.
+        source: bool,
+        /// With the packet's mark.
+        mark: bool,
+        /// Only routes of the input interface.
+        iif: bool,
+        /// What is returned.
+        result: FibResult,
+    },
+    /// `meta skuid` and other properties of the socket that sent the packet. Packets of others have none, so that no
+    /// comparison matches.
+    Sender(Sender),
+    /// `ip version` or `ip6 version`.
+    IpVersion,
+    /// `ip hdrlength`, of a packet without options.
+    IpHeaderLength,
+    /// `ip frag-off`: the first packet of a connection is no fragment.
+    IpFragment,
+    /// A number that differs from packet to packet or from connection to connection.
+    Number {
+        /// How it is computed.
+        source: NumberSource,
+        /// How many numbers there are; at least 1.
+        count: u32,
+        /// The smallest number.
+        first: u32,
+    },
+    /// Another one with a name.
+    Named(&'static Named),
+    /// Bits of a header: `@nh,8,16`.
+    Payload {
+        /// The header.
+        base: PayloadBase,
+        /// The first bit.
+        offset: u32,
+        /// The number of bits.
+        length: u32,
+    },
+}
+
+/// An end of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum End {
+    /// `saddr`.
+    Saddr,
+    /// `daddr`.
+    Daddr,
+    /// `proto-src`.
+    Sport,
+    /// `proto-dst`.
+    Dport,
+}
+
+/// The result of a route lookup.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FibResult {
+    /// `oif`, compared with an interface.
+    Interface,
+    /// `oifname`.
+    InterfaceName,
+    /// `oif exists`.
+    Existence,
+    /// `type`.
+    Type,
+}
+
+/// A property of the sending socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Sender {
+    /// `meta skuid`.
+    User,
+    /// `meta skgid`.
+    Group,
+    /// `meta cgroup`.
+    Cgroup,
+}
+
+/// How a number is computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum NumberSource {
+    /// `numgen random`.
+    Random,
+    /// `numgen inc`.
+    Incremental,
+    /// `jhash` of these fields.
+    Hash([Option<Field>; HASH_INPUTS]),
+    /// `symhash`.
+    SymmetricHash,
+}
+
+/// The number of fields of a `jhash` that are distinguished.
+pub const HASH_INPUTS: usize = 5;
+
+/// The beginning of an offset in a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PayloadBase {
+    /// `@ll`: the link-layer header.
+    Link,
+    /// `@nh`: the network header.
+    Network,
+    /// `@th`: the transport header.
+    Transport,
+    /// `@ih`: the payload of the transport protocol.
+    Inner,
+}
+
+/// A property with a name and no further meaning here.
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub struct Named {
+    /// In `nft` syntax.
+    pub text: &'static str,
+    /// The syntax of its values.
+    pub words: Words,
+    /// The kernel has it in the host's byte order.
+    pub host_order: bool,
+}
+
+impl Property {
+    /// Returns the property in `nft` syntax.
+    pub fn text(self, family: IpFamily) -> String {
+        let ip = family_name(family);
+        match self {
+            Self::Field(field) => super::text::field_text(field, family),
+            Self::CtMark => "ct mark".to_owned(),
+            Self::TcpFlags => "tcp flags".to_owned(),
+            Self::PacketType => "meta pkttype".to_owned(),
+            Self::CtDirection => "ct direction".to_owned(),
+            Self::CtZone => "ct zone".to_owned(),
+            Self::CtProtocol => "ct protocol".to_owned(),
+            Self::CtFamily => "ct l3proto".to_owned(),
+            Self::CtEnd { reply, end } => {
+                let direction = if reply { "reply" } else { "original" };
+                match end {
+                    End::Saddr => format!("ct {direction} {ip} saddr"),
+                    End::Daddr => format!("ct {direction} {ip} daddr"),
+                    End::Sport => format!("ct {direction} proto-src"),
+                    End::Dport => format!("ct {direction} proto-dst"),
+                }
+            }
+            Self::CtHelper => "ct helper".to_owned(),
+            Self::Interface { output } => if output { "oif" } else { "iif" }.to_owned(),
+            Self::Fib { source, mark, iif, result } => {
+                let side = if source { "saddr" } else { "daddr" };
+                let (mark, iif) = (if mark { " . mark" } else { "" }, if iif { " . iif" } else { "" });
+                let result = match result {
+                    FibResult::Interface | FibResult::Existence => "oif",
+                    FibResult::InterfaceName => "oifname",
+                    FibResult::Type => "type",
+                };
+                format!("fib {side}{mark}{iif} {result}")
+            }
+            Self::Sender(Sender::User) => "meta skuid".to_owned(),
+            Self::Sender(Sender::Group) => "meta skgid".to_owned(),
+            Self::Sender(Sender::Cgroup) => "meta cgroup".to_owned(),
+            Self::IpVersion => format!("{ip} version"),
+            Self::IpHeaderLength => "ip hdrlength".to_owned(),
+            Self::IpFragment => "ip frag-off".to_owned(),
+            Self::Number { source, count, first } => {
+                let source = match source {
+                    NumberSource::Random => "numgen random".to_owned(),
+                    NumberSource::Incremental => "numgen inc".to_owned(),
+                    NumberSource::SymmetricHash => "symhash".to_owned(),
+                    NumberSource::Hash(inputs) => {
+                        let inputs = inputs.into_iter().flatten().map(|field| Self::Field(field).text(family));
+                        format!("jhash {}", inputs.collect::<Vec<_>>().join(" . "))
+                    }
+                };
+                let offset = if first == 0 { String::new() } else { format!(" offset {first}") };
+                format!("{source} mod {count}{offset}")
+            }
+            Self::Named(named) => named.text.to_owned(),
+            Self::Payload { base, offset, length } => format!("{},{offset},{length}", base.text()),
+        }
+    }
+
+    /// Returns the syntax of the property's values.
+    pub fn words(self, family: IpFamily) -> Words {
+        let address = match family {
+            IpFamily::V4 => Words::Ipv4,
+            IpFamily::V6 => Words::Ipv6,
+        };
+        match self {
+            Self::Field(field) => match field {
+                Field::Saddr | Field::SaddrNetwork(_) | Field::Daddr | Field::CtOriginalDaddr => address,
+                Field::L4proto => PROTOCOLS,
+                Field::CtState => CT_STATES,
+                Field::CtStatus => CT_STATUSES,
+                Field::FibSaddrType | Field::FibDaddrType => ADDRESS_TYPES,
+                Field::MetaMark => Words::Hexadecimal(8),
+                Field::MetaPriority | Field::PriorityBits(_) => Words::ClassId,
+                Field::Iifname | Field::Oifname => Words::Text,
+                Field::Dport | Field::Sport | Field::CtOriginalDport => Words::Port,
+                Field::NumgenRandom { .. } | Field::NumgenInc { .. } | Field::Jhash { .. } => Words::Number,
+            },
+            Self::CtMark => Words::Hexadecimal(8),
+            Self::TcpFlags => Words::Flags(&["fin", "syn", "rst", "psh", "ack", "urg", "ecn", "cwr"]),
+            Self::PacketType => Words::Names(&[(0, "host"), (1, "broadcast"), (2, "multicast"), (3, "other")]),
+            Self::CtDirection => Words::Names(&[(0, "original"), (1, "reply")]),
+            Self::CtProtocol => PROTOCOLS,
+            Self::CtFamily => Words::Names(&[(2, "ipv4"), (10, "ipv6")]),
+            Self::CtEnd { end: End::Saddr | End::Daddr, .. } => address,
+            Self::CtEnd { .. } => Words::Port,
+            Self::CtHelper | Self::Interface { .. } => Words::Text,
+            Self::Fib { result, .. } => match result {
+                FibResult::Interface | FibResult::InterfaceName => Words::Text,
+                FibResult::Existence => Words::Existence,
+                FibResult::Type => ADDRESS_TYPES,
+            },
+            Self::Named(named) => named.words,
+            Self::Payload { length, .. } => Words::Hexadecimal(u8::try_from(length.div_ceil(8) * 2).unwrap_or(u8::MAX)),
+            Self::CtZone
+            | Self::Sender(_)
+            | Self::IpVersion
+            | Self::IpHeaderLength
+            | Self::IpFragment
+            | Self::Number { .. } => Words::Number,
+        }
+    }
+
+    /// Reports whether the kernel has the value in the host's byte order.
+    pub(crate) fn is_in_host_order(self) -> bool {
+        match self {
+            Self::Field(field) => matches!(
+                field,
+                Field::MetaMark
+                    | Field::MetaPriority
+                    | Field::PriorityBits(_)
+                    | Field::CtState
+                    | Field::CtStatus
+                    | Field::FibSaddrType
+                    | Field::FibDaddrType
+                    | Field::NumgenRandom { .. }
+                    | Field::NumgenInc { .. }
+                    | Field::Jhash { .. }
+            ),
+            Self::CtMark | Self::CtZone | Self::Sender(_) | Self::Number { .. } => true,
+            Self::Fib { result, .. } => matches!(result, FibResult::Type | FibResult::Existence),
+            Self::Named(named) => named.host_order,
+            _ => false,
+        }
+    }
+
+    /// Returns the property with this text, of those with a fixed one.
+    pub(crate) fn named(text: &str) -> Option<Self> {
+        NAMED.iter().find(|named| named.text == text).map(Self::Named)
+    }
+}
+
+impl PayloadBase {
+    /// Returns the base in `nft` syntax.
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::Link => "@ll",
+            Self::Network => "@nh",
+            Self::Transport => "@th",
+            Self::Inner => "@ih",
+        }
+    }
+}
+
+const fn named(text: &'static str, words: Words) -> Named {
+    Named { text, words, host_order: false }
+}
+
+const fn host(text: &'static str, words: Words) -> Named {
+    Named { text, words, host_order: true }
+}
+
+const GROUPS: Words = Words::Names(&[(0, "default")]);
+const HARDWARE: Words =
+    Words::Names(&[(1, "ether"), (512, "ppp"), (768, "ipip"), (772, "loopback"), (776, "sit"), (778, "ipgre")]);
+const ETHER_TYPES: Words =
+    Words::Names(&[(0x800, "ip"), (0x806, "arp"), (0x86dd, "ip6"), (0x8100, "8021q"), (0x88a8, "8021ad")]);
+const ECN: Words = Words::Names(&[(0, "not-ect"), (1, "ect1"), (2, "ect0"), (3, "ce")]);
+const DAYS: Words = Words::Names(&[
+    (0, "\"Sunday\""),
+    (1, "\"Monday\""),
+    (2, "\"Tuesday\""),
+    (3, "\"Wednesday\""),
+    (4, "\"Thursday\""),
+    (5, "\"Friday\""),
+    (6, "\"Saturday\""),
+]);
+
+/// All properties with a name and no further meaning.
+static NAMED: &[Named] = &[
+    host("meta length", Words::Number),
+    host("iifgroup", GROUPS),
+    host("oifgroup", GROUPS),
+    host("iiftype", HARDWARE),
+    host("oiftype", HARDWARE),
+    named("meta iifkind", Words::Text),
+    named("meta oifkind", Words::Text),
+    named("meta ibrname", Words::Text),
+    named("meta obrname", Words::Text),
+    named("meta sdifname", Words::Text),
+    host("meta sdif", Words::Number),
+    host("meta nftrace", Words::Number),
+    host("meta rtclassid", Words::Number),
+    host("meta secmark", Words::Number),
+    host("meta cpu", Words::Number),
+    named("meta random", Words::Number),
+    named("meta ipsec", Words::Existence),
+    host("meta ibrpvid", Words::Number),
+    named("meta ibrvproto", ETHER_TYPES),
+    host("meta time", Words::Date),
+    host("meta day", DAYS),
+    host("meta hour", Words::Hour),
+    named("meta protocol", ETHER_TYPES),
+    host("ct secmark", Words::Number),
+    host("ct expiration", Words::Duration),
+    host("ct label", Words::Label),
+    host("ct packets", Words::Number),
+    host("ct bytes", Words::Number),
+    host("ct avgpkt", Words::Number),
+    host("ct original packets", Words::Number),
+    host("ct original bytes", Words::Number),
+    host("ct original avgpkt", Words::Number),
+    host("ct reply packets", Words::Number),
+    host("ct reply bytes", Words::Number),
+    host("ct reply avgpkt", Words::Number),
+    host("ct event", Words::Hexadecimal(8)),
+    named("ct id", Words::Number),
+    host("rt classid", Words::Number),
+    named("rt ip nexthop", Words::Ipv4),
+    named("rt ip6 nexthop", Words::Ipv6),
+    host("rt mtu", Words::Number),
+    named("rt ipsec", Words::Existence),
+    named("socket transparent", Words::Number),
+    host("socket mark", Words::Hexadecimal(8)),
+    named("socket wildcard", Words::Number),
+    host("socket cgroupv2", Words::Number),
+    named("osf name", Words::Text),
+    named("ip dscp", DSCP),
+    named("ip ecn", ECN),
+    named("ip length", Words::Number),
+    named("ip id", Words::Number),
+    named("ip ttl", Words::Number),
+    named("ip checksum", Words::Number),
+    named("ip6 dscp", DSCP),
+    named("ip6 ecn", ECN),
+    named("ip6 flowlabel", Words::Number),
+    named("ip6 length", Words::Number),
+    named("ip6 hoplimit", Words::Number),
+    named("tcp sequence", Words::Number),
+    named("tcp ackseq", Words::Number),
+    named("tcp doff", Words::Number),
+    named("tcp reserved", Words::Number),
+    named("tcp window", Words::Number),
+    named("tcp checksum", Words::Number),
+    named("tcp urgptr", Words::Number),
+    named("udp length", Words::Number),
+    named("udp checksum", Words::Number),
+    named("sctp vtag", Words::Number),
+    named("sctp checksum", Words::Number),
+    named("icmp type", ICMP_TYPES),
+    named("icmp code", Words::Number),
+    named("icmpv6 type", ICMPV6_TYPES),
+    named("icmpv6 code", Words::Number),
+    named("ether saddr", Words::Ether),
+    named("ether daddr", Words::Ether),
+    named("ether type", ETHER_TYPES),
+    named("vlan id", Words::Number),
+    named("vlan pcp", Words::Number),
+    named("vlan type", ETHER_TYPES),
+    named("tcp option maxseg size", Words::Number),
+    named("tcp option maxseg", Words::Existence),
+    named("tcp option window count", Words::Number),
+    named("tcp option window", Words::Existence),
+    named("tcp option sack-perm", Words::Existence),
+    named("tcp option timestamp", Words::Existence),
+    named("tcp option", Words::Number),
+    named("exthdr frag", Words::Existence),
+    named("exthdr hbh", Words::Existence),
+    named("exthdr rt", Words::Existence),
+    named("exthdr dst", Words::Existence),
+    named("exthdr", Words::Number),
+    named("sctp chunk", Words::Number),
+    named("ipsec", Words::Number),
+    named("tunnel", Words::Number),
+];
+
+const ICMP_TYPES: Words = Words::Names(&[
+    (0, "echo-reply"),
+    (3, "destination-unreachable"),
+    (5, "redirect"),
+    (8, "echo-request"),
+    (11, "time-exceeded"),
+    (12, "parameter-problem"),
+]);
+const ICMPV6_TYPES: Words = Words::Names(&[
+    (1, "destination-unreachable"),
+    (2, "packet-too-big"),
+    (3, "time-exceeded"),
+    (4, "parameter-problem"),
+    (128, "echo-request"),
+    (129, "echo-reply"),
+    (130, "mld-listener-query"),
+    (133, "nd-router-solicit"),
+    (134, "nd-router-advert"),
+    (135, "nd-neighbor-solicit"),
+    (136, "nd-neighbor-advert"),
+]);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique() {
+        for (n, one) in NAMED.iter().enumerate() {
+            assert!(NAMED[n + 1..].iter().all(|other| other.text != one.text), "{}", one.text);
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! Reading the text of `nft list ruleset`, for rules that are on another host.
+//!
+//! ```text
+//!   text ──► words ──► tables ──► chains ──► rules ──► statements
+//!                            └──► sets ────► elements
+//! ```
+//!
+//! Rules have the types of those that are read from the kernel. What is not supported is kept as text.
+
+mod expression;
+mod lexer;
+mod rule;
+mod set;
+
+use std::collections::BTreeMap;
+
+use ferroute_core::IpFamily;
+
+use self::{
+    lexer::{Cursor, Token, split, unquoted},
+    rule::RuleReader,
+    set::SetReader,
+};
+use crate::{
+    kernel::{MemoryTable, TableFamily, TableSnapshot},
+    model::{BaseChain, Chain, ChainType, ChainWithRules, Element, Hook, Name, Policy, Set},
+};
+
+/// An error in the text of a ruleset.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}: {problem}")]
+pub struct ScriptError {
+    /// The number of the line, from 1.
+    pub line: usize,
+    /// What is wrong.
+    pub problem: &'static str,
+}
+
+/// Reports whether text looks like that of `nft list ruleset`.
+pub fn is_script(text: &str) -> bool {
+    text.lines().any(is_table_head)
+}
+
+/// Reports whether a line begins a table.
+pub fn is_table_head(line: &str) -> bool {
+    // After the brace, `nft` names the owner of a table: `# progname firewalld`.
+    line.starts_with("table ") && line.split('#').next().is_some_and(|head| head.trim_end().ends_with('{'))
+}
+
+/// Reads the tables that packets of an IP family pass, in their order.
+///
+/// # Errors
+/// If the text is no list of tables. Unsupported rules are not an error.
+pub fn parse(family: IpFamily, text: &str) -> Result<Vec<TableSnapshot>, ScriptError> {
+    let tokens = split(text);
+    let mut cursor = Cursor::new(&tokens);
+    let mut tables: Vec<TableSnapshot> = Vec::new();
+    while !cursor.is_at_end() {
+        let line = cursor.line();
+        match cursor.peek() {
+            "\n" | ";" => cursor.at += 1,
+            "table" => {
+                cursor.at += 1;
+                let (table_family, name) = head(&mut cursor);
+                if !cursor.accept("{") {
+                    return Err(ScriptError { line, problem: "want { after the name of a table" });
+                }
+                let block = cursor.block().ok_or(ScriptError { line, problem: "the table has no end" })?;
+                let handle = u64::try_from(tables.len()).unwrap_or(u64::MAX);
+                if let Some(table_family) = table_family.filter(|table| table.sees(family))
+                    && let Some(table) = read_table(family, table_family, block)?
+                {
+                    tables.push(snapshot(table_family, name, handle, table));
+                }
+            }
+            // Commands of scripts, such as `flush ruleset`.
+            _ => drop(cursor.statement()),
+        }
+    }
+    Ok(tables)
+}
+
+/// Reads the family and name of a table; no family if it sees no IP packets.
+fn head(cursor: &mut Cursor<'_>) -> (Option<TableFamily>, Name) {
+    let family = match cursor.peek() {
+        "ip" => Some(TableFamily::Ip(IpFamily::V4)),
+        "ip6" => Some(TableFamily::Ip(IpFamily::V6)),
+        "inet" => Some(TableFamily::Inet),
+        "arp" | "bridge" | "netdev" => None,
+        name => {
+            let name = Name::from(unquoted(name));
+            cursor.at += 1;
+            return (Some(TableFamily::Ip(IpFamily::V4)), name);
+        }
+    };
+    cursor.at += 1;
+    (family, Name::from(unquoted(cursor.take())))
+}
+
+fn snapshot(family: TableFamily, name: Name, handle: u64, table: MemoryTable) -> TableSnapshot {
+    TableSnapshot {
+        family,
+        name,
+        handle,
+        table,
+        counters: BTreeMap::new(),
+        unsupported_base_chains: Vec::new(),
+        undecoded_sets: Vec::new(),
+    }
+}
+
+/// Reads the contents of a table; `None` if the kernel ignores it.
+fn read_table(family: IpFamily, table: TableFamily, block: &[Token]) -> Result<Option<MemoryTable>, ScriptError> {
+    let mut sets: Vec<(Set, Vec<Element>, usize)> = Vec::new();
+    let mut bodies: Vec<(Name, &[Token])> = Vec::new();
+    let mut cursor = Cursor::new(block);
+    while !cursor.is_at_end() {
+        let line = cursor.line();
+        let no_end = ScriptError { line, problem: "a block has no end" };
+        match cursor.take() {
+            "chain" => {
+                let name = Name::from(unquoted(cursor.take()));
+                cursor.accept("{");
+                bodies.push((name, cursor.block().ok_or(no_end)?));
+            }
+            keyword @ ("set" | "map" | "meter") => {
+                let name = Name::from(unquoted(cursor.take()));
+                cursor.accept("{");
+                let body = cursor.block().ok_or(no_end)?;
+                sets.push(SetReader::new(family, keyword == "map").read(name, body));
+            }
+            "flags" => {
+                if cursor.statement().iter().any(|token| token.text == "dormant") {
+                    return Ok(None);
+                }
+            }
+            "\n" | ";" => {}
+            // Objects that rules refer to by name, and comments.
+            _ => loop {
+                match cursor.peek() {
+                    "\n" | ";" | "" => break,
+                    "{" => {
+                        cursor.at += 1;
+                        cursor.block().ok_or(ScriptError { line, problem: "a block has no end" })?;
+                        break;
+                    }
+                    _ => cursor.at += 1,
+                }
+            },
+        }
+    }
+    let mut reader = RuleReader::new(family, table == TableFamily::Inet);
+    let chains: Vec<ChainWithRules> =
+        bodies.into_iter().map(|(name, body)| read_chain(name, body, &mut reader)).collect();
+    sets.append(&mut reader.sets);
+    Ok(Some(MemoryTable::from_parts(chains, sets)))
+}
+
+fn read_chain(name: Name, body: &[Token], reader: &mut RuleReader) -> ChainWithRules {
+    let mut chain = Chain::new(name);
+    let mut rules = Vec::new();
+    let mut cursor = Cursor::new(body);
+    while !cursor.is_at_end() {
+        match cursor.peek() {
+            "\n" | ";" => cursor.at += 1,
+            "type" => chain.base = read_hook(cursor.statement()),
+            "policy" => {
+                let words = cursor.statement();
+                if let Some(base) = &mut chain.base
+                    && words.iter().any(|word| word.text == "drop")
+                {
+                    base.policy = Policy::Drop;
+                }
+            }
+            // Of the chain, not of a rule.
+            "comment" => drop(cursor.statement()),
+            _ => rules.extend(reader.read(cursor.statement())),
+        }
+    }
+    chain.rules(rules)
+}
+
+/// Reads `type filter hook input priority filter`; `None` for hooks that IP packets do not pass in the host.
+fn read_hook(words: &[Token]) -> Option<BaseChain> {
+    let word = |at: usize| words.get(at).map_or("", |token| token.text.as_str());
+    let kind = [ChainType::Filter, ChainType::Nat, ChainType::Route].into_iter().find(|kind| kind.name() == word(1))?;
+    let hook = match word(3) {
+        "prerouting" => Hook::Prerouting,
+        "input" => Hook::Input,
+        "forward" => Hook::Forward,
+        "output" => Hook::Output,
+        "postrouting" => Hook::Postrouting,
+        _ => return None,
+    };
+    let at = words.iter().position(|token| token.text == "priority")? + 1;
+    let named = [("raw", -300), ("mangle", -150), ("dstnat", -100), ("filter", 0), ("security", 50), ("srcnat", 100)];
+    let base = match named.iter().find(|(name, _)| *name == word(at)) {
+        Some((_, priority)) => *priority,
+        None => word(at).parse().ok()?,
+    };
+    let priority = match (word(at + 1), word(at + 2).parse::<i32>()) {
+        ("+", Ok(offset)) => base + offset,
+        ("-", Ok(offset)) => base - offset,
+        _ => base,
+    };
+    Some(BaseChain { kind, hook, priority, policy: Policy::Accept })
+}
+
+#[cfg(test)]
+mod tests;

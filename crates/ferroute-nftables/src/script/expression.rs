@@ -1,0 +1,217 @@
+//! Properties of packets: the left-hand sides of conditions.
+
+use ferroute_core::{IpFamily, Protocol};
+
+use super::lexer::Cursor;
+use crate::model::{End, FibResult, Field, NumberSource, PayloadBase, Property, Sender, hash_inputs};
+
+/// What a property requires of a packet: `tcp dport` is one of TCP packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Requirements {
+    pub(super) family: Option<IpFamily>,
+    pub(super) protocol: Option<u8>,
+}
+
+/// Reads a property; `None` if it is not supported, and then the position is anywhere.
+pub(super) fn property(cursor: &mut Cursor<'_>, family: IpFamily) -> Option<(Property, Requirements)> {
+    let plain = |property: Property| Some((property, Requirements::default()));
+    let of_family =
+        |property: Property, family| Some((property, Requirements { family: Some(family), protocol: None }));
+    let word = cursor.take();
+    match word {
+        "ip" | "ip6" => {
+            let version = if word == "ip" { IpFamily::V4 } else { IpFamily::V6 };
+            let field = cursor.take();
+            of_family(
+                match field {
+                    "saddr" => Property::Field(Field::Saddr),
+                    "daddr" => Property::Field(Field::Daddr),
+                    "protocol" | "nexthdr" => Property::Field(Field::L4proto),
+                    "version" => Property::IpVersion,
+                    "hdrlength" => Property::IpHeaderLength,
+                    "frag-off" => Property::IpFragment,
+                    field => Property::named(&format!("{word} {field}"))?,
+                },
+                version,
+            )
+        }
+        "tcp" | "udp" | "sctp" | "dccp" | "udplite" | "th" => {
+            let protocol = protocol_number(word);
+            if word == "tcp" && cursor.peek() == "option" {
+                cursor.at += 1;
+                let (name, field) = (cursor.take(), cursor.peek());
+                let name = if name == "maxseg" || name == "mss" { "maxseg" } else { name };
+                let long = Property::named(&format!("tcp option {name} {field}"));
+                cursor.at += usize::from(long.is_some());
+                let property = long.or_else(|| Property::named(&format!("tcp option {name}")))?;
+                return Some((property, Requirements { family: None, protocol }));
+            }
+            let property = match cursor.take() {
+                "sport" => Property::Field(Field::Sport),
+                "dport" => Property::Field(Field::Dport),
+                "flags" if word == "tcp" => Property::TcpFlags,
+                field => Property::named(&format!("{word} {field}"))?,
+            };
+            Some((property, Requirements { family: None, protocol }))
+        }
+        "icmp" | "icmpv6" => {
+            let property = Property::named(&format!("{word} {}", cursor.take()))?;
+            let (family, protocol) = if word == "icmp" { (IpFamily::V4, 1) } else { (IpFamily::V6, 58) };
+            Some((property, Requirements { family: Some(family), protocol: Some(protocol) }))
+        }
+        "ether" | "vlan" => plain(Property::named(&format!("{word} {}", cursor.take()))?),
+        "meta" => plain(meta(cursor.take())?),
+        "ct" => plain(connection(cursor)?),
+        "fib" => plain(fib(cursor)?),
+        "numgen" | "jhash" | "symhash" => plain(number(word, cursor, family)?),
+        "socket" | "rt" | "osf" => {
+            let mut text = format!("{word} {}", cursor.take());
+            if Property::named(&text).is_none() {
+                text += &format!(" {}", cursor.take());
+            }
+            if text == "socket cgroupv2" && cursor.accept("level") {
+                cursor.at += 1;
+            }
+            plain(Property::named(&text)?)
+        }
+        "exthdr" => plain(Property::named(&format!("exthdr {}", cursor.take()))?),
+        raw if raw.starts_with('@') => plain(payload(raw)?),
+        key => plain(meta(key)?),
+    }
+}
+
+fn meta(key: &str) -> Option<Property> {
+    Some(match key {
+        "mark" => Property::Field(Field::MetaMark),
+        "priority" => Property::Field(Field::MetaPriority),
+        "iifname" => Property::Field(Field::Iifname),
+        "oifname" => Property::Field(Field::Oifname),
+        "l4proto" => Property::Field(Field::L4proto),
+        "iif" => Property::Interface { output: false },
+        "oif" => Property::Interface { output: true },
+        "pkttype" => Property::PacketType,
+        "skuid" => Property::Sender(Sender::User),
+        "skgid" => Property::Sender(Sender::Group),
+        "cgroup" => Property::Sender(Sender::Cgroup),
+        key => Property::named(&format!("meta {key}")).or_else(|| Property::named(key))?,
+    })
+}
+
+fn connection(cursor: &mut Cursor<'_>) -> Option<Property> {
+    let direction = match cursor.peek() {
+        "original" => Some(false),
+        "reply" => Some(true),
+        _ => None,
+    };
+    if let Some(reply) = direction {
+        cursor.at += 1;
+        if ["ip", "ip6"].contains(&cursor.peek()) {
+            cursor.at += 1;
+        }
+        let end = match cursor.take() {
+            "saddr" => End::Saddr,
+            "daddr" => End::Daddr,
+            "proto-src" => End::Sport,
+            "proto-dst" => End::Dport,
+            "protocol" => return Some(Property::CtProtocol),
+            key => return Property::named(&format!("ct {} {key}", if reply { "reply" } else { "original" })),
+        };
+        return Some(Property::CtEnd { reply, end });
+    }
+    Some(match cursor.take() {
+        "state" => Property::Field(Field::CtState),
+        "status" => Property::Field(Field::CtStatus),
+        "mark" => Property::CtMark,
+        "direction" => Property::CtDirection,
+        "zone" => Property::CtZone,
+        "helper" => Property::CtHelper,
+        "protocol" => Property::CtProtocol,
+        "l3proto" => Property::CtFamily,
+        key => Property::named(&format!("ct {key}"))?,
+    })
+}
+
+fn fib(cursor: &mut Cursor<'_>) -> Option<Property> {
+    let (mut source, mut mark, mut iif) = (None, false, false);
+    loop {
+        match cursor.take() {
+            "saddr" => source = Some(true),
+            "daddr" => source = Some(false),
+            "mark" => mark = true,
+            "iif" => iif = true,
+            _ => return None,
+        }
+        if !cursor.accept(".") {
+            break;
+        }
+    }
+    let (source, result) = (source?, cursor.take());
+    Some(match (result, source, mark || iif) {
+        ("type", true, false) => Property::Field(Field::FibSaddrType),
+        ("type", false, false) => Property::Field(Field::FibDaddrType),
+        ("type", ..) => Property::Fib { source, mark, iif, result: FibResult::Type },
+        ("oifname", ..) => Property::Fib { source, mark, iif, result: FibResult::InterfaceName },
+        ("oif", ..) => {
+            let is_existence = ["missing", "exists", "0"].contains(&cursor.peek())
+                || (["!=", "=="].contains(&cursor.peek()) && cursor.peek_at(1) == "0");
+            let result = if is_existence { FibResult::Existence } else { FibResult::Interface };
+            Property::Fib { source, mark, iif, result }
+        }
+        _ => return None,
+    })
+}
+
+fn number(word: &str, cursor: &mut Cursor<'_>, family: IpFamily) -> Option<Property> {
+    let source = match word {
+        "symhash" => NumberSource::SymmetricHash,
+        "jhash" => {
+            let mut fields = Vec::new();
+            loop {
+                match property(cursor, family)?.0 {
+                    Property::Field(field) => fields.push(field),
+                    _ => return None,
+                }
+                if !cursor.accept(".") {
+                    break;
+                }
+            }
+            NumberSource::Hash(hash_inputs(fields))
+        }
+        _ if cursor.accept("inc") => NumberSource::Incremental,
+        _ if cursor.accept("random") => NumberSource::Random,
+        _ => return None,
+    };
+    if !cursor.accept("mod") {
+        return None;
+    }
+    let count: u32 = cursor.take().parse().ok().filter(|count| *count > 0)?;
+    if cursor.accept("seed") {
+        cursor.at += 1;
+    }
+    let first = if cursor.accept("offset") { cursor.take().parse().ok()? } else { 0 };
+    Some(Property::Number { source, count, first })
+}
+
+fn payload(text: &str) -> Option<Property> {
+    let mut parts = text.split(',');
+    let base = match parts.next()? {
+        "@ll" => PayloadBase::Link,
+        "@nh" => PayloadBase::Network,
+        "@th" => PayloadBase::Transport,
+        _ => return None,
+    };
+    let (offset, length) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+    Some(Property::Payload { base, offset, length })
+}
+
+/// Returns the number of a protocol with ports; `None` for any.
+fn protocol_number(name: &str) -> Option<u8> {
+    Some(match name {
+        "tcp" => Protocol::Tcp.number(),
+        "udp" => Protocol::Udp.number(),
+        "sctp" => Protocol::Sctp.number(),
+        "dccp" => 33,
+        "udplite" => 136,
+        _ => return None,
+    })
+}

@@ -1,0 +1,667 @@
+//! Rules.
+
+use std::net::{IpAddr, SocketAddr};
+
+use ferroute_core::IpFamily;
+use ipnet::IpNet;
+
+use super::{
+    expression::{self, Requirements},
+    lexer::{Cursor, Token, join, unquoted},
+    set::{Fields, read_elements, verdict},
+};
+use crate::model::{
+    CmpOp, Comment, Element, Field, Foreign, Match, Name, NatKind, Opaque, Operand, Outcome, Property, RejectWith,
+    Rule, Set, SetKind, Statement, Value, Words, parse_duration,
+};
+
+/// A reader of the rules of one table.
+pub(super) struct RuleReader {
+    family: IpFamily,
+    /// The table sees packets of both IP families.
+    is_inet: bool,
+    /// The sets without a name.
+    pub(super) sets: Vec<(Set, Vec<Element>, usize)>,
+}
+
+/// The statements of a rule, as far as it was read.
+struct Reading {
+    statements: Vec<Statement>,
+    comment: Option<Comment>,
+    /// The IP family that the rule requires.
+    family: IpFamily,
+    known: Requirements,
+}
+
+impl RuleReader {
+    pub(super) fn new(family: IpFamily, is_inet: bool) -> Self {
+        Self { family, is_inet, sets: Vec::new() }
+    }
+
+    /// Reads the words of a rule; `None` if there are none.
+    pub(super) fn read(&mut self, words: &[Token]) -> Option<Rule> {
+        if words.is_empty() {
+            return None;
+        }
+        let known = Requirements { family: (!self.is_inet).then_some(self.family), protocol: None };
+        let mut reading = Reading { statements: Vec::new(), comment: None, family: self.family, known };
+        let mut cursor = Cursor::new(words);
+        while !cursor.is_at_end() {
+            let start = cursor.at;
+            if self.statement(&mut cursor, &mut reading).is_none() {
+                cursor.at = start;
+                unknown(&mut cursor, &mut reading);
+            }
+        }
+        Some(Rule { statements: reading.statements, comment: reading.comment })
+    }
+
+    /// Reads one statement; `None` if it is not supported.
+    fn statement(&mut self, cursor: &mut Cursor<'_>, reading: &mut Reading) -> Option<()> {
+        let start = cursor.at;
+        let nothing = |reading: &mut Reading, cursor: &Cursor<'_>| {
+            reading.opaque(join(cursor.since(start)), Outcome::Nothing);
+        };
+        match cursor.peek() {
+            "\n" => cursor.at += 1,
+            "#" => remark(cursor, reading),
+            "comment" => {
+                cursor.at += 1;
+                reading.comment = Some(Comment::new(unquoted(cursor.take())));
+            }
+            "accept" | "drop" | "return" | "jump" | "goto" => {
+                let words: Vec<&str> = cursor.tokens[cursor.at..].iter().map(|token| token.text.as_str()).collect();
+                cursor.at += if ["jump", "goto"].contains(&words[0]) { 2 } else { 1 };
+                reading.statements.push(verdict(&words)?.into());
+            }
+            "continue" => {
+                cursor.at += 1;
+                nothing(reading, cursor);
+            }
+            "counter" => {
+                cursor.at += 1;
+                match cursor.peek() {
+                    "packets" => cursor.at += 4,
+                    "name" => cursor.at += 2,
+                    _ => {}
+                }
+                nothing(reading, cursor);
+            }
+            "last" => {
+                cursor.at += 1;
+                if cursor.accept("used") {
+                    cursor.at += 1;
+                }
+                nothing(reading, cursor);
+            }
+            "log" => {
+                cursor.at += 1;
+                while LOG_OPTIONS.contains(&cursor.peek()) {
+                    cursor.at += 2;
+                    while cursor.accept(",") || ["sequence", "options"].contains(&cursor.peek()) {
+                        cursor.at += 1;
+                    }
+                }
+                nothing(reading, cursor);
+            }
+            "limit" | "quota" => {
+                limit(cursor);
+                reading.opaque(join(cursor.since(start)), Outcome::Condition);
+            }
+            "notrack" => {
+                cursor.at += 1;
+                reading.statements.push(Statement::Notrack);
+            }
+            "flow" => {
+                cursor.at += 2;
+                let table = cursor.take().trim_start_matches('@').to_owned();
+                reading.statements.push(Statement::FlowAdd(Name::from(table.as_str())));
+            }
+            "dup" => {
+                cursor.at = cursor.tokens.len();
+                nothing(reading, cursor);
+            }
+            "queue" | "fwd" | "tproxy" | "synproxy" => {
+                let end = (cursor.at + 1..cursor.tokens.len())
+                    .find(|at| ["accept", "drop", "comment", "counter"].contains(&cursor.tokens[*at].text.as_str()));
+                cursor.at = end.unwrap_or(cursor.tokens.len());
+                reading.opaque(join(cursor.since(start)), Outcome::Anything);
+            }
+            "masquerade" => {
+                cursor.at += 1;
+                let ports =
+                    if cursor.accept("to") { Some(ports(cursor.take().trim_start_matches(':'))?) } else { None };
+                let flags = nat_flags(cursor);
+                match (ports, flags) {
+                    (None, 0) => reading.statements.push(Statement::Masquerade { fully_random: false }),
+                    _ => reading.foreign(Foreign::Masquerade { ports, flags }),
+                }
+            }
+            "redirect" | "dnat" | "snat" => self.nat(cursor, reading)?,
+            "reject" => {
+                cursor.at += 1;
+                reading.statements.push(Statement::Reject(reject(cursor)?));
+            }
+            "add" | "update" | "delete" | "set" | "meter" => {
+                let block_at = (cursor.at..cursor.tokens.len()).find(|at| cursor.tokens[*at].text == "{")?;
+                cursor.at = block_at + 1;
+                let block = cursor.block()?;
+                let has = |word: &str| block.iter().any(|token| token.text == word);
+                let is_condition = has("limit") || has("quota") || (has("ct") && has("count"));
+                let outcome = if is_condition { Outcome::Condition } else { Outcome::Nothing };
+                reading.opaque(join(cursor.since(start)), outcome);
+            }
+            "xt" => {
+                cursor.at += 1;
+                let (kind, name) = (cursor.take(), unquoted(cursor.take()));
+                extension(kind, name, reading)?;
+            }
+            _ => match assignment(cursor) {
+                Some(left) => self.assign(left, cursor, reading)?,
+                None => self.condition(cursor, reading)?,
+            },
+        }
+        Some(())
+    }
+
+    /// Reads a condition, or a lookup of a verdict.
+    fn condition(&mut self, cursor: &mut Cursor<'_>, reading: &mut Reading) -> Option<()> {
+        if cursor.peek() == "ct" && cursor.peek_at(1) == "count" {
+            let start = cursor.at;
+            cursor.at += 2;
+            cursor.accept("over");
+            cursor.at += 1;
+            reading.opaque(join(cursor.since(start)), Outcome::Condition);
+            return Some(());
+        }
+        if ["nfproto", "protocol"].iter().any(|key| cursor.peek() == *key || cursor.peek_at(1) == *key)
+            && ["meta", "nfproto", "protocol"].contains(&cursor.peek())
+        {
+            cursor.accept("meta");
+            cursor.at += 1;
+            let eq = !cursor.accept("!=");
+            cursor.accept("==");
+            let family = match (cursor.take(), eq) {
+                ("ip" | "ipv4", true) | ("ip6" | "ipv6", false) => IpFamily::V4,
+                ("ip6" | "ipv6", true) | ("ip" | "ipv4", false) => IpFamily::V6,
+                _ => return None,
+            };
+            reading.require(Requirements { family: Some(family), protocol: None });
+            return Some(());
+        }
+        let key = self.key(cursor, reading)?;
+        if cursor.accept("vmap") {
+            let map = self.set(cursor, &key, true)?;
+            reading.foreign(Foreign::Vmap { key, map });
+            return Some(());
+        }
+        if cursor.peek().starts_with('@') || (cursor.peek() == "!=" && cursor.peek_at(1).starts_with('@')) {
+            let eq = !cursor.accept("!=");
+            let set = self.set(cursor, &key, false)?;
+            reading.foreign(Foreign::Lookup { key, set, eq });
+            return Some(());
+        }
+        if cursor.peek() == "{" || (["!=", "=="].contains(&cursor.peek()) && cursor.peek_at(1) == "{") {
+            let eq = !cursor.accept("!=");
+            cursor.accept("==");
+            let set = self.set(cursor, &key, false)?;
+            reading.foreign(Foreign::Lookup { key, set, eq });
+            return Some(());
+        }
+        let [operand] = key.as_slice() else { return None };
+        let foreign = comparison(*operand, cursor, reading.family)?;
+        if let (Property::Field(Field::L4proto), Foreign::Compare { op: CmpOp::Eq, value, .. }) =
+            (operand.property, &foreign)
+        {
+            reading.known.protocol = u8::try_from(*value).ok();
+        }
+        reading.foreign(foreign);
+        Some(())
+    }
+
+    /// Reads the fields of a key, and adds what they require of packets.
+    fn key(&self, cursor: &mut Cursor<'_>, reading: &mut Reading) -> Option<Vec<Operand>> {
+        let mut key = Vec::new();
+        loop {
+            let (property, requirements) = expression::property(cursor, reading.family)?;
+            reading.require(requirements);
+            key.push(property.into());
+            if !cursor.accept(".") {
+                return Some(key);
+            }
+        }
+    }
+
+    /// Reads the name of a set, or the elements of one without a name.
+    fn set(&mut self, cursor: &mut Cursor<'_>, key: &[Operand], is_map: bool) -> Option<Name> {
+        if let Some(name) = cursor.peek().strip_prefix('@') {
+            cursor.at += 1;
+            return Some(Name::from(name));
+        }
+        if !cursor.accept("{") {
+            return None;
+        }
+        let fields = Fields(key.iter().map(|operand| operand.property.words(self.family)).collect());
+        let data = Fields::default();
+        let (elements, undecoded) = read_elements(cursor.block()?, &fields, is_map.then_some(&data));
+        let prefix = if is_map { "__map" } else { "__set" };
+        let name = Name::from(format!("{prefix}{}", self.sets.len()));
+        let set = Set::new(name.clone(), []).kind(SetKind::Interval);
+        self.sets.push((if is_map { set.verdict_map() } else { set }, elements, undecoded));
+        Some(name)
+    }
+
+    /// Reads the value of `meta mark set` and others.
+    fn assign(&mut self, left: Assigned, cursor: &mut Cursor<'_>, reading: &mut Reading) -> Option<()> {
+        let to_connection = match left {
+            Assigned::Mark { to_connection } => to_connection,
+            Assigned::Other { start } => {
+                cursor.at = value_end(cursor);
+                reading.opaque(join(cursor.since(start)), Outcome::Nothing);
+                return Some(());
+            }
+        };
+        let start = cursor.at;
+        if let Some((from_connection, mask, xor)) = mark(cursor) {
+            reading.foreign(Foreign::SetMark { to_connection, from_connection, mask, xor });
+            return Some(());
+        }
+        cursor.at = start;
+        let key = self.key(cursor, reading)?;
+        if !cursor.accept("map") {
+            return None;
+        }
+        let map = self.set(cursor, &key, true)?;
+        reading.foreign(Foreign::SetMarkMap { to_connection, key, map });
+        Some(())
+    }
+
+    /// Reads `redirect`, `dnat` or `snat`.
+    fn nat(&mut self, cursor: &mut Cursor<'_>, reading: &mut Reading) -> Option<()> {
+        let kind = match cursor.take() {
+            "redirect" => NatKind::Redirect,
+            "dnat" => NatKind::Destination,
+            _ => NatKind::Source,
+        };
+        for (word, family) in [("ip", IpFamily::V4), ("ip6", IpFamily::V6)] {
+            if cursor.accept(word) {
+                reading.require(Requirements { family: Some(family), protocol: None });
+            }
+        }
+        // `dnat ip addr . port to …`
+        while ["addr", ".", "port"].contains(&cursor.peek()) {
+            cursor.at += 1;
+        }
+        let prefix = cursor.accept("prefix");
+        if !cursor.accept("to") {
+            nat_flags(cursor);
+            let foreign = Foreign::Nat { kind, addresses: None, ports: None };
+            return (kind == NatKind::Redirect).then(|| reading.foreign(foreign));
+        }
+        let foreign = if let Some((addresses, ports)) = target(cursor.peek(), prefix) {
+            cursor.at += 1;
+            match addresses {
+                Some((first, last)) if prefix => Foreign::NatPrefix { kind, net: network(first, last)? },
+                addresses => nat_statement(kind, addresses, ports, reading)?,
+            }
+        } else {
+            let key = self.key(cursor, reading)?;
+            if !cursor.accept("map") {
+                return None;
+            }
+            let map = self.set(cursor, &key, true)?;
+            Foreign::NatMap { kind, key, map, prefix }
+        };
+        nat_flags(cursor);
+        reading.foreign(foreign);
+        Some(())
+    }
+}
+
+impl Reading {
+    fn opaque(&mut self, text: String, outcome: Outcome) {
+        self.statements.push(Statement::Opaque(Opaque { expressions: Vec::new(), text, outcome }));
+    }
+
+    fn foreign(&mut self, foreign: Foreign) {
+        self.opaque(String::new(), Outcome::Foreign(foreign));
+    }
+
+    /// Adds the conditions that `nft` leaves out.
+    fn require(&mut self, requirements: Requirements) {
+        if let Some(family) = requirements.family.filter(|family| self.known.family != Some(*family)) {
+            self.statements.push(Match::Nfproto(family).into());
+            self.known.family = Some(family);
+        }
+        if let Some(family) = requirements.family {
+            self.family = family;
+        }
+        if let Some(protocol) = requirements.protocol.filter(|protocol| self.known.protocol != Some(*protocol)) {
+            let value = Value::Protocol(protocol);
+            let (field, op) = (Field::L4proto, CmpOp::Eq);
+            self.statements.push(Match::Cmp { field, mask: u32::MAX, op, value }.into());
+            self.known.protocol = Some(protocol);
+        }
+    }
+}
+
+/// What a statement assigns a value to.
+enum Assigned {
+    /// A mark.
+    Mark { to_connection: bool },
+    /// Something that no rule here matches on. The statement begins at this word.
+    Other { start: usize },
+}
+
+/// Reads the beginning of an assignment: `meta mark set`. The position stays if this is none.
+fn assignment(cursor: &mut Cursor<'_>) -> Option<Assigned> {
+    let start = cursor.at;
+    let at = (start + 1..(start + 6).min(cursor.tokens.len())).find(|at| cursor.tokens[*at].text == "set")?;
+    let words: Vec<&str> = cursor.tokens[start..at].iter().map(|token| token.text.as_str()).collect();
+    let assigned = match words.as_slice() {
+        ["meta", "mark"] | ["mark"] => Assigned::Mark { to_connection: false },
+        ["ct", "mark"] => Assigned::Mark { to_connection: true },
+        // Rules here match on those.
+        ["ip" | "ip6", "saddr" | "daddr"] | ["tcp" | "udp" | "th" | "sctp", "sport" | "dport"] => return None,
+        ["meta" | "ct" | "ip" | "ip6" | "tcp" | "ether", ..] | ["nftrace" | "priority"] => Assigned::Other { start },
+        _ => return None,
+    };
+    cursor.at = at + 1;
+    Some(assigned)
+}
+
+/// Returns the position after a value.
+fn value_end(cursor: &Cursor<'_>) -> usize {
+    let is_next = |at: &usize| STATEMENTS.contains(&cursor.tokens[*at].text.as_str());
+    (cursor.at + 1..cursor.tokens.len()).find(is_next).unwrap_or(cursor.tokens.len())
+}
+
+/// Reads a mark: a number, or bits of another mark. Returns whether it is the connection's, the mask and the flipped bits.
+fn mark(cursor: &mut Cursor<'_>) -> Option<(bool, u32, u32)> {
+    let mut opened = 0;
+    while cursor.accept("(") {
+        opened += 1;
+    }
+    let (from_connection, mut mask, mut xor) = match (cursor.peek(), cursor.peek_at(1)) {
+        ("meta", "mark") => (false, u32::MAX, 0),
+        ("ct", "mark") => (true, u32::MAX, 0),
+        ("mark", _) => (false, u32::MAX, 0),
+        (number, _) => (false, 0, mark_number(number)?),
+    };
+    cursor.at += if ["meta", "ct"].contains(&cursor.peek()) { 2 } else { 1 };
+    loop {
+        if opened > 0 && cursor.accept(")") {
+            opened -= 1;
+            continue;
+        }
+        let operator = cursor.peek();
+        if !["&", "|", "^", "and", "or", "xor"].contains(&operator) {
+            return (opened == 0).then_some((from_connection, mask, xor));
+        }
+        cursor.at += 1;
+        let bits = mark_number(cursor.take())?;
+        (mask, xor) = match operator {
+            "&" | "and" => (mask & bits, xor & bits),
+            "|" | "or" => (mask & !bits, xor & !bits | bits),
+            _ => (mask, xor ^ bits),
+        };
+    }
+}
+
+fn mark_number(text: &str) -> Option<u32> {
+    u32::try_from(Words::Hexadecimal(8).parse(text)?).ok()
+}
+
+/// Reads a comparison with a value or a range.
+fn comparison(operand: Operand, cursor: &mut Cursor<'_>, family: IpFamily) -> Option<Foreign> {
+    let words = operand.property.words(family);
+    let mut mask = u128::MAX;
+    if ["&", "and"].contains(&cursor.peek()) {
+        cursor.at += 1;
+        mask = flags_value(cursor, words)?;
+    }
+    let op = match cursor.peek() {
+        "!=" => Some(CmpOp::Neq),
+        "==" => Some(CmpOp::Eq),
+        "<" => Some(CmpOp::Lt),
+        "<=" => Some(CmpOp::Lte),
+        ">" => Some(CmpOp::Gt),
+        ">=" => Some(CmpOp::Gte),
+        "!" => Some(CmpOp::Neq),
+        _ => None,
+    };
+    cursor.at += usize::from(op.is_some());
+    let operand = Operand { mask, ..operand };
+    if let Words::Flags(_) | Words::Label = words {
+        let value = flags_value(cursor, words)?;
+        if cursor.accept("/") {
+            // `tcp flags syn / fin,syn`
+            let operand = Operand { mask: flags_value(cursor, words)?, ..operand };
+            return Some(Foreign::Compare { operand, op: op.unwrap_or(CmpOp::Eq), value });
+        }
+        return Some(match op {
+            None if mask == u128::MAX => {
+                Foreign::Compare { operand: Operand { mask: value, ..operand }, op: CmpOp::Neq, value: 0 }
+            }
+            op => Foreign::Compare { operand, op: op.unwrap_or(CmpOp::Eq), value },
+        });
+    }
+    let mut text = cursor.take().to_owned();
+    if words == Words::Date && cursor.peek().starts_with(|c: char| c.is_ascii_digit()) {
+        text += cursor.take();
+    }
+    let eq = match op.unwrap_or(CmpOp::Eq) {
+        CmpOp::Eq => Some(true),
+        CmpOp::Neq => Some(false),
+        _ => None,
+    };
+    if words == Words::Hour && cursor.accept("-") {
+        text = format!("{text}-{}", cursor.take());
+    }
+    let compare = |operand: Operand, value: u128| Foreign::Compare { operand, op: op.unwrap_or(CmpOp::Eq), value };
+    match super::set::value(&text, words)? {
+        Value::Network(net) => {
+            let number = |address: IpAddr| Value::Address(address).number();
+            Some(compare(Operand { mask: number(net.netmask()), ..operand }, number(net.network())))
+        }
+        Value::IfNamePrefix(prefix) => {
+            let shift = 8 * (16 - prefix.text().len());
+            let mask = u128::MAX.checked_shl(u32::try_from(shift).ok()?).unwrap_or(0);
+            Some(compare(Operand { mask, ..operand }, Value::IfName(prefix).number()))
+        }
+        Value::PortRange(first, last) => {
+            Some(Foreign::Range { operand, first: first.into(), last: last.into(), eq: eq? })
+        }
+        Value::OtherRange(first, last) => Some(Foreign::Range { operand, first, last, eq: eq? }),
+        value => Some(compare(operand, value.number())),
+    }
+}
+
+/// Reads flags: `syn`, `syn,ack`, `(syn | ack)`, or a number.
+fn flags_value(cursor: &mut Cursor<'_>, words: Words) -> Option<u128> {
+    let is_open = cursor.accept("(");
+    let mut value = 0;
+    loop {
+        value |= words.parse(cursor.take())?;
+        if !(cursor.accept("|") || cursor.accept(",") || cursor.accept("or")) {
+            break;
+        }
+    }
+    if is_open && !cursor.accept(")") {
+        return None;
+    }
+    Some(value)
+}
+
+/// Returns the statement of a translation to constants, in the form of those that are read from the kernel.
+fn nat_statement(
+    kind: NatKind,
+    addresses: Option<(IpAddr, IpAddr)>,
+    ports: Option<(u16, u16)>,
+    reading: &mut Reading,
+) -> Option<Foreign> {
+    if let Some((first, _)) = addresses {
+        reading.require(Requirements { family: Some(IpFamily::of(first)), protocol: None });
+    }
+    Some(Foreign::Nat { kind, addresses, ports })
+}
+
+type Target = (Option<(IpAddr, IpAddr)>, Option<(u16, u16)>);
+
+/// Reads the new address and port of a translation.
+fn target(text: &str, prefix: bool) -> Option<Target> {
+    if prefix {
+        let net: IpNet = text.parse().ok()?;
+        return Some((Some((net.network(), net.broadcast())), None));
+    }
+    if let Some(text) = text.strip_prefix(':') {
+        return Some((None, Some(ports(text)?)));
+    }
+    if let Ok(address) = text.parse::<SocketAddr>() {
+        return Some((Some((address.ip(), address.ip())), Some((address.port(), address.port()))));
+    }
+    let range = |text: &str| {
+        let (first, last) = text.split_once('-').unwrap_or((text, text));
+        Some((first.parse::<IpAddr>().ok()?, last.parse::<IpAddr>().ok()?))
+    };
+    if let Some(addresses) = range(text) {
+        return Some((Some(addresses), None));
+    }
+    let (addresses, rest) = match text.strip_prefix('[') {
+        Some(text) => text.split_once("]:")?,
+        None => text.rsplit_once(':')?,
+    };
+    Some((Some(range(addresses)?), Some(ports(rest)?)))
+}
+
+fn ports(text: &str) -> Option<(u16, u16)> {
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    let port = |text: &str| u16::try_from(Words::Port.parse(text)?).ok();
+    Some((port(first)?, port(last)?))
+}
+
+fn network(first: IpAddr, last: IpAddr) -> Option<IpNet> {
+    let mut nets = (0..=128).filter_map(|length| IpNet::new(first, length).ok());
+    nets.find(|net| net.network() == first && net.broadcast() == last)
+}
+
+/// Reads the flags of a translation (`NF_NAT_RANGE_*`).
+fn nat_flags(cursor: &mut Cursor<'_>) -> u32 {
+    let mut flags = 0;
+    loop {
+        flags |= match cursor.peek() {
+            "random" => 1 << 2,
+            "persistent" => 1 << 3,
+            "fully-random" => 1 << 4,
+            "," => 0,
+            _ => return flags,
+        };
+        cursor.at += 1;
+    }
+}
+
+fn reject(cursor: &mut Cursor<'_>) -> Option<RejectWith> {
+    if !cursor.accept("with") {
+        return Some(RejectWith::PortUnreachable);
+    }
+    let kind = cursor.take();
+    if kind == "tcp" {
+        return cursor.accept("reset").then_some(RejectWith::TcpReset);
+    }
+    cursor.accept("type");
+    RejectWith::parse(kind, cursor.take())
+}
+
+/// Skips `limit` or `quota` with its options.
+fn limit(cursor: &mut Cursor<'_>) {
+    cursor.at += 1;
+    if cursor.accept("name") {
+        cursor.at += 1;
+        return;
+    }
+    loop {
+        let word = cursor.peek();
+        let is_number = word.starts_with(|c: char| c.is_ascii_digit());
+        let is_unit = LIMIT_WORDS.contains(&word.split('/').next().unwrap_or_default());
+        if word.is_empty() || !(is_number || is_unit || parse_duration(word).is_some()) {
+            return;
+        }
+        cursor.at += 1;
+    }
+}
+
+/// Reads what `nft` prints after `#` for what it cannot express, or skips a comment.
+fn remark(cursor: &mut Cursor<'_>, reading: &mut Reading) {
+    let name = cursor.peek_at(1);
+    match name.strip_prefix("xt_") {
+        Some(name) if name.chars().next().is_some_and(char::is_uppercase) => {
+            cursor.at += 2;
+            extension("target", name, reading);
+        }
+        Some(name) => {
+            cursor.at += 2;
+            extension("match", name, reading);
+        }
+        None => cursor.at = cursor.tokens.len(),
+    }
+}
+
+/// Adds a module or target of `iptables`, whose options `nft` does not print.
+fn extension(kind: &str, name: &str, reading: &mut Reading) -> Option<()> {
+    match (kind, name) {
+        ("match", "comment") => reading.opaque("xt match \"comment\"".to_owned(), Outcome::Nothing),
+        ("match", name) => reading.opaque(format!("xt match \"{name}\""), Outcome::Condition),
+        ("target", "MASQUERADE") => reading.statements.push(Statement::Masquerade { fully_random: false }),
+        ("target", name) => reading.opaque(format!("-j {name}"), Outcome::Iptables),
+        _ => return None,
+    }
+    Some(())
+}
+
+/// Adds words that are not supported: as a condition, if a statement follows that decides something.
+fn unknown(cursor: &mut Cursor<'_>, reading: &mut Reading) {
+    let (start, mut depth) = (cursor.at, 0_i32);
+    cursor.at += 1;
+    while !cursor.is_at_end() {
+        match cursor.peek() {
+            "{" => depth += 1,
+            "}" => depth -= 1,
+            word if depth == 0 && STATEMENTS.contains(&word) => break,
+            _ => {}
+        }
+        cursor.at += 1;
+    }
+    let outcome = if cursor.is_at_end() { Outcome::Anything } else { Outcome::Condition };
+    reading.opaque(format!("unknown: {}", join(cursor.since(start))), outcome);
+}
+
+/// The first words of statements that may follow a condition.
+const STATEMENTS: [&str; 22] = [
+    "accept",
+    "drop",
+    "return",
+    "jump",
+    "goto",
+    "continue",
+    "counter",
+    "log",
+    "reject",
+    "masquerade",
+    "dnat",
+    "snat",
+    "redirect",
+    "notrack",
+    "queue",
+    "limit",
+    "comment",
+    "tproxy",
+    "synproxy",
+    "flow",
+    "vmap",
+    "quota",
+];
+const LOG_OPTIONS: [&str; 6] = ["prefix", "level", "group", "snaplen", "queue-threshold", "flags"];
+const LIMIT_WORDS: [&str; 14] = [
+    "rate", "over", "until", "burst", "packets", "bytes", "kbytes", "mbytes", "gbytes", "second", "minute", "hour",
+    "day", "used",
+];

@@ -1,0 +1,222 @@
+//! Sets and maps.
+
+use std::net::IpAddr;
+
+use ferroute_core::IpFamily;
+use ipnet::IpNet;
+
+use super::{
+    expression,
+    lexer::{Cursor, Token, unquoted},
+};
+use crate::model::{Data, DataType, Element, IfName, Key, Name, Property, Set, SetKind, Value, Values, Verdict, Words};
+
+/// What the fields of keys or data of a set are.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Fields(pub(super) Vec<Words>);
+
+/// A reader of the declaration of a set or map.
+pub(super) struct SetReader {
+    family: IpFamily,
+    is_map: bool,
+}
+
+impl SetReader {
+    pub(super) fn new(family: IpFamily, is_map: bool) -> Self {
+        Self { family, is_map }
+    }
+
+    /// Reads the body of a declaration.
+    pub(super) fn read(&self, name: Name, body: &[Token]) -> (Set, Vec<Element>, usize) {
+        let mut cursor = Cursor::new(body);
+        let (mut key, mut data, mut elements, mut is_dynamic) = (Fields::default(), Fields::default(), None, false);
+        while !cursor.is_at_end() {
+            match cursor.take() {
+                keyword @ ("type" | "typeof") => {
+                    let words = cursor.statement();
+                    let at = words.iter().position(|word| word.text == ":").unwrap_or(words.len());
+                    key = self.fields(keyword, &words[..at]);
+                    data = self.fields(keyword, words.get(at + 1..).unwrap_or_default());
+                }
+                "flags" => is_dynamic = cursor.statement().iter().any(|word| word.text == "dynamic"),
+                "elements" => {
+                    cursor.accept("=");
+                    cursor.accept("{");
+                    elements = cursor.block();
+                }
+                _ => {}
+            }
+        }
+        let (elements, undecoded) =
+            elements.map_or_else(Default::default, |list| read_elements(list, &key, self.is_map.then_some(&data)));
+        let set = Set::new(name, key.0.iter().map(|words| data_type(*words)).collect::<Vec<_>>());
+        let set = if self.is_map { set.verdict_map() } else { set };
+        (set.kind(if is_dynamic { SetKind::Dynamic { size: 0 } } else { SetKind::Interval }), elements, undecoded)
+    }
+
+    fn fields(&self, keyword: &str, words: &[Token]) -> Fields {
+        let parts = words.split(|word| word.text == ".");
+        Fields(parts.filter(|part| !part.is_empty()).map(|part| self.field(keyword, part)).collect())
+    }
+
+    fn field(&self, keyword: &str, words: &[Token]) -> Words {
+        if keyword == "type" {
+            return type_words(&words[0].text);
+        }
+        let property = expression::property(&mut Cursor::new(words), self.family).map(|(property, _)| property);
+        property.map_or(Words::Number, |property| property.words(family_of(words).unwrap_or(self.family)))
+    }
+}
+
+/// Returns the IP family of `ip saddr` or `ip6 saddr`.
+fn family_of(words: &[Token]) -> Option<IpFamily> {
+    match words.iter().map(|word| word.text.as_str()).find(|word| ["ip", "ip6"].contains(word))? {
+        "ip" => Some(IpFamily::V4),
+        _ => Some(IpFamily::V6),
+    }
+}
+
+fn type_words(name: &str) -> Words {
+    let of = |property: Property| property.words(IpFamily::V4);
+    let named = |text| Property::named(text).map_or(Words::Number, of);
+    match name {
+        "ipv4_addr" => Words::Ipv4,
+        "ipv6_addr" => Words::Ipv6,
+        "inet_service" => Words::Port,
+        "inet_proto" => of(Property::CtProtocol),
+        "ifname" | "iface_index" => Words::Text,
+        "mark" => Words::Hexadecimal(8),
+        "ether_addr" => Words::Ether,
+        "ct_state" => of(Property::Field(crate::model::Field::CtState)),
+        "ct_status" => of(Property::Field(crate::model::Field::CtStatus)),
+        "fib_addrtype" => of(Property::Field(crate::model::Field::FibDaddrType)),
+        "pkt_type" => of(Property::PacketType),
+        "tcp_flag" => of(Property::TcpFlags),
+        "dscp" => named("ip dscp"),
+        "icmp_type" => named("icmp type"),
+        "icmpv6_type" => named("icmpv6 type"),
+        _ => Words::Number,
+    }
+}
+
+fn data_type(words: Words) -> DataType {
+    match words {
+        Words::Ipv4 => DataType::Ipv4Addr,
+        Words::Ipv6 => DataType::Ipv6Addr,
+        Words::Port => DataType::InetService,
+        Words::Text => DataType::IfName,
+        _ => DataType::Other { length: 4, host_order: true },
+    }
+}
+
+/// Reads elements; returns also the number of those that are not supported. `data` are the fields of a map's data.
+pub(super) fn read_elements(list: &[Token], key: &Fields, data: Option<&Fields>) -> (Vec<Element>, usize) {
+    let (mut elements, mut undecoded) = (Vec::new(), 0);
+    for words in list.split(|word| word.text == ",") {
+        let words: Vec<&str> = words.iter().map(|word| word.text.as_str()).filter(|word| *word != "\n").collect();
+        if words.is_empty() {
+            continue;
+        }
+        match read_element(&words, key, data) {
+            Some(element) => elements.push(element),
+            None => undecoded += 1,
+        }
+    }
+    (elements, undecoded)
+}
+
+fn read_element(words: &[&str], key: &Fields, data: Option<&Fields>) -> Option<Element> {
+    let at = words.iter().position(|word| *word == ":").unwrap_or(words.len());
+    // Counters, timeouts and comments follow the key.
+    let end = words[..at].iter().position(|word| EXTRAS.contains(word)).unwrap_or(at);
+    let mut element = Element::with_key(match &words[..end] {
+        ["*"] => Key::new(),
+        words => {
+            let fields = words.split(|word| *word == ".").map(|part| part.join(" "));
+            let values = fields.zip(&key.0).map(|(text, words)| value(&text, *words));
+            values.collect::<Option<Key>>().filter(|values| values.len() == key.0.len())?
+        }
+    });
+    if let Some(fields) = data {
+        element.data = Some(read_data(words.get(at + 1..)?, fields)?);
+    }
+    Some(element)
+}
+
+fn read_data(words: &[&str], fields: &Fields) -> Option<Data> {
+    if let Some(verdict) = verdict(words) {
+        return Some(Data::Verdict(verdict));
+    }
+    let parts: Vec<String> = words.split(|word| *word == ".").map(|part| part.join(" ")).collect();
+    let mut values = Values::new();
+    for (n, text) in parts.iter().enumerate() {
+        let words = fields.0.get(n).copied().or_else(|| guess(text))?;
+        match value(text, words)? {
+            // Of a translation that keeps the host part.
+            Value::Network(net) => {
+                values.try_push(Value::Address(net.network())).ok()?;
+                values.try_push(Value::Address(net.broadcast())).ok()?;
+            }
+            value => values.try_push(value).ok()?,
+        }
+    }
+    (!values.is_empty()).then_some(Data::Values(values))
+}
+
+/// Returns the type of a value of data whose type is not declared.
+fn guess(text: &str) -> Option<Words> {
+    let address = text.split(['/', '-']).next()?.parse::<IpAddr>();
+    Some(match address {
+        Ok(IpAddr::V4(_)) => Words::Ipv4,
+        Ok(IpAddr::V6(_)) => Words::Ipv6,
+        Err(_) if text.starts_with("0x") => Words::Hexadecimal(8),
+        Err(_) => Words::Port,
+    })
+}
+
+/// Reads a verdict.
+pub(super) fn verdict(words: &[&str]) -> Option<Verdict> {
+    Some(match words {
+        ["accept", ..] => Verdict::Accept,
+        ["drop", ..] => Verdict::Drop,
+        ["return", ..] => Verdict::Return,
+        ["jump", chain, ..] => Verdict::Jump(Name::from(unquoted(chain))),
+        ["goto", chain, ..] => Verdict::Goto(Name::from(unquoted(chain))),
+        _ => return None,
+    })
+}
+
+/// Reads a value, network or range.
+pub(super) fn value(text: &str, words: Words) -> Option<Value> {
+    if let Words::Ipv4 | Words::Ipv6 = words {
+        if let Ok(address) = text.parse::<IpAddr>() {
+            return Some(Value::Address(address));
+        }
+        if let Ok(net) = text.parse::<IpNet>() {
+            return Some(Value::Network(net.trunc()));
+        }
+    }
+    if words == Words::Text {
+        let name = unquoted(text);
+        return Some(match name.strip_suffix('*') {
+            Some(prefix) => Value::IfNamePrefix(IfName::new(prefix)),
+            None => Value::IfName(IfName::new(name)),
+        });
+    }
+    if let Some(number) = words.parse(text) {
+        return Some(if words == Words::Port {
+            Value::Port(u16::try_from(number).ok()?)
+        } else {
+            Value::Other(number)
+        });
+    }
+    let (first, last) = text.split_once('-')?;
+    let (first, last) = (words.parse(first)?, words.parse(last)?);
+    Some(match words {
+        Words::Port => Value::PortRange(u16::try_from(first).ok()?, u16::try_from(last).ok()?),
+        _ => Value::OtherRange(first, last),
+    })
+}
+
+/// What may follow the key of an element.
+const EXTRAS: [&str; 8] = ["counter", "timeout", "expires", "comment", "limit", "ct", "quota", "last"];

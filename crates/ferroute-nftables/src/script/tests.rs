@@ -1,0 +1,227 @@
+use proptest::prelude::*;
+
+use super::*;
+
+/// Returns the rules of the only table as they are printed.
+fn rules(family: IpFamily, text: &str) -> Vec<String> {
+    let tables = parse(family, text).unwrap();
+    let table = &tables[0].table;
+    table.chains().flat_map(|chain| &chain.rules).map(|rule| table.rule_text(rule, family)).collect()
+}
+
+fn rule(text: &str) -> String {
+    let text = format!("table inet t {{\n\tchain c {{\n\t\t{text}\n\t}}\n}}\n");
+    let rules = rules(IpFamily::V4, &text);
+    assert_eq!(rules.len(), 1, "{rules:?}");
+    rules[0].clone()
+}
+
+#[test]
+fn rules_are_printed_as_nft_prints_those_of_the_kernel() {
+    for (text, expected) in [
+        ("ct state established,related accept", "ct state established,related accept"),
+        (
+            "ct state vmap { established : accept, invalid : drop }",
+            "ct state vmap { invalid : drop, established : accept }",
+        ),
+        ("tcp dport 80 drop", "meta l4proto tcp th dport 80 drop"),
+        (
+            "tcp dport { 80, 443, 8000-8100 } counter packets 5 bytes 6 drop",
+            "meta l4proto tcp th dport { 80, 443, 8000-8100 } counter packets 5 bytes 6 drop",
+        ),
+        (
+            "ip saddr 10.0.0.0/8 oifname \"cali*\" accept",
+            "meta nfproto ipv4 ip saddr 10.0.0.0/8 oifname \"cali*\" accept",
+        ),
+        ("iifname != \"eth0\" drop", "iifname != \"eth0\" drop"),
+        ("meta mark & 0x000000ff == 0x00000010 drop", "meta mark & 0x000000ff == 0x00000010 drop"),
+        ("meta mark set meta mark | 0x00004000", "meta mark set meta mark | 0x00004000"),
+        ("meta mark set mark and 0xfffffff0 xor 0x1", "meta mark set meta mark & 0xfffffff0 ^ 0x00000001"),
+        ("ct mark set meta mark & 0x000000ff", "ct mark set meta mark & 0x000000ff"),
+        (
+            "tcp flags & (fin | syn | rst | ack) == syn drop",
+            "meta l4proto tcp tcp flags & (fin | syn | rst | ack) == syn drop",
+        ),
+        ("tcp flags syn / fin,syn,rst,ack drop", "meta l4proto tcp tcp flags & (fin | syn | rst | ack) == syn drop"),
+        ("fib daddr type local accept", "fib daddr type local accept"),
+        ("fib saddr . iif oif missing drop", "fib saddr . iif oif missing drop"),
+        ("ip dscp ef drop", "meta nfproto ipv4 ip dscp ef drop"),
+        ("limit rate 5/minute burst 5 packets accept", "limit rate 5/minute burst 5 packets accept"),
+        ("log prefix \"a b\" level debug flags all drop", "log prefix \"a b\" level debug flags all drop"),
+        ("reject with icmpx admin-prohibited", "reject with icmpx admin-prohibited"),
+        ("reject with icmp type host-unreachable", "reject with icmp host-unreachable"),
+        ("masquerade fully-random", "masquerade fully-random"),
+        ("ip protocol tcp dnat to 10.0.0.9:8080", "meta nfproto ipv4 meta l4proto tcp dnat to 10.0.0.9:8080"),
+        (
+            "dnat ip to numgen random mod 2 map { 0 : 10.0.0.1 . 80, 1 : 10.0.0.2 . 80 }",
+            "meta nfproto ipv4 dnat ip to numgen random mod 2 map { 0 : 10.0.0.1 . 80, 1 : 10.0.0.2 . 80 }",
+        ),
+        ("tcp dport 80 redirect to :15001", "meta l4proto tcp th dport 80 redirect to :15001"),
+        ("add @clients { ip saddr timeout 5m } accept", "add @clients { ip saddr timeout 5m } accept"),
+        (
+            "ip saddr . tcp dport @both jump other comment \"x y\"",
+            "meta nfproto ipv4 meta l4proto tcp ip saddr . th dport @both jump other comment \"x y\"",
+        ),
+        ("frobnicate 7 drop", "unknown: frobnicate 7 drop"),
+        (
+            "xt match \"set\" counter packets 0 bytes 0 xt target \"MARK\"",
+            "xt match \"set\" counter packets 0 bytes 0 -j MARK",
+        ),
+        ("meta skuid 1337 return", "meta skuid 1337 return"),
+        (
+            "socket transparent 1 meta mark set 0x00000001 accept",
+            "socket transparent 1 meta mark set 0x00000001 accept",
+        ),
+        ("jump chain-a # handle 7", "jump chain-a"),
+    ] {
+        assert_eq!(rule(text), expected, "{text}");
+    }
+}
+
+#[test]
+fn tables_chains_and_sets_are_read() {
+    let text = "# Warning: table ip nat is managed by iptables-nft, do not touch!
+table ip nat {
+	set pods {
+		type ipv4_addr
+		flags interval
+		counter
+		elements = { 10.0.0.0/8 counter packets 1 bytes 2, 192.168.0.1-192.168.0.9,
+			     172.16.0.1 timeout 5m expires 4m30s comment \"a, b\" }
+	}
+
+	map services {
+		type ipv4_addr . inet_service : verdict
+		elements = { 10.96.0.1 . 443 comment \"x\" : goto svc, * : drop }
+	}
+
+	chain svc {
+	}
+
+	chain PREROUTING {
+		type nat hook prerouting priority dstnat - 1; policy drop;
+		ip daddr . tcp dport vmap @services
+	}
+}
+table arp filter {
+	chain x {
+		type filter hook input priority filter; policy accept;
+	}
+}
+table inet idle {
+	flags dormant
+	chain x { type filter hook input priority 0; policy drop; }
+}
+table ip6 filter {
+}
+";
+    assert!(is_script(text));
+    let tables = parse(IpFamily::V4, text).unwrap();
+    assert_eq!(tables.iter().map(|table| table.name.as_str()).collect::<Vec<_>>(), ["nat"]);
+    let table = &tables[0].table;
+    let base = table.chain(&Name::from("PREROUTING")).unwrap().chain.base.unwrap();
+    assert_eq!(
+        (base.kind, base.hook, base.priority, base.policy),
+        (ChainType::Nat, Hook::Prerouting, -101, Policy::Drop)
+    );
+    let elements = |name: &str| table.elements(&Name::from(name)).count();
+    assert_eq!((elements("pods"), table.undecoded(&Name::from("pods"))), (3, 0));
+    assert_eq!((elements("services"), table.undecoded(&Name::from("services"))), (2, 0));
+    assert_eq!(parse(IpFamily::V6, text).unwrap().len(), 1);
+}
+
+#[test]
+fn truncated_text_is_an_error() {
+    let error = parse(IpFamily::V4, "table ip nat {\n chain x {\n").unwrap_err();
+    assert_eq!(error.to_string(), "line 1: the table has no end");
+}
+
+/// Words of `nft` text, which follow each other in any order.
+fn any_words() -> impl Strategy<Value = String> {
+    let words = prop::sample::select(vec![
+        "table",
+        "ip",
+        "inet",
+        "x",
+        "{",
+        "}",
+        "\n",
+        ";",
+        "chain",
+        "set",
+        "map",
+        "type",
+        "ipv4_addr",
+        "elements",
+        "=",
+        "10.0.0.1",
+        "10.0.0.0/8",
+        "80-90",
+        ":",
+        ".",
+        ",",
+        "accept",
+        "jump",
+        "counter",
+        "packets",
+        "limit",
+        "rate",
+        "5/second",
+        "log",
+        "prefix",
+        "\"a",
+        "\"a b\"",
+        "tcp",
+        "dport",
+        "flags",
+        "&",
+        "(",
+        "|",
+        ")",
+        "==",
+        "!=",
+        "ct",
+        "state",
+        "mark",
+        "meta",
+        "set",
+        "vmap",
+        "@s",
+        "@nh,8,8",
+        "dnat",
+        "to",
+        "numgen",
+        "random",
+        "mod",
+        "0",
+        "2",
+        "fib",
+        "saddr",
+        "oif",
+        "missing",
+        "update",
+        "xt",
+        "match",
+        "#",
+        "handle",
+        "priority",
+        "hook",
+        "forward",
+        "policy",
+        "reject",
+        "with",
+        "comment",
+        "[::1]:80",
+    ]);
+    prop::collection::vec(words, 0..40).prop_map(|words| words.join(" "))
+}
+
+proptest! {
+    #[test]
+    fn no_text_causes_a_panic(text in any_words()) {
+        for family in IpFamily::BOTH {
+            let _ = parse(family, &text);
+            let _ = parse(family, &format!("table inet t {{\nchain c {{\n{text}\n}}\n}}\n"));
+        }
+    }
+}

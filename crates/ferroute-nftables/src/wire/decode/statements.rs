@@ -1,0 +1,75 @@
+//! Statements of other programs' rules that nothing here evaluates: their text and what they may do.
+
+use super::Parts;
+use crate::model::{Outcome, Printable};
+
+/// Returns the text of a statement in `nft` syntax, and its outcome; `None` if it is not known.
+pub(super) fn text(parts: &Parts<'_>) -> Option<(String, Outcome)> {
+    let number = |kind| parts.get(kind).and_then(|value| value.u64_be().ok());
+    let short = |kind| parts.get(kind).and_then(|value| value.u16_be().ok());
+    let flag = |kind, bit: u32| parts.u32(kind).is_some_and(|flags| flags & bit != 0);
+    Some(match &*parts.expression.name {
+        "log" => {
+            let mut text = "log".to_owned();
+            if let Some(prefix) = parts.text(NFTA_LOG_PREFIX) {
+                text += &format!(" prefix \"{}\"", Printable(prefix));
+            }
+            if let Some(group) = short(NFTA_LOG_GROUP) {
+                text += &format!(" group {group}");
+            }
+            (text, Outcome::Nothing)
+        }
+        "last" => ("last".to_owned(), Outcome::Nothing),
+        "quota" => {
+            let kind = if flag(2, 1) { "over" } else { "until" };
+            (format!("quota {kind} {} bytes", number(1)?), Outcome::Condition)
+        }
+        "connlimit" => {
+            let over = if flag(2, 1) { "over " } else { "" };
+            (format!("ct count {over}{}", parts.u32(1)?), Outcome::Condition)
+        }
+        "queue" => {
+            let (first, total) = (short(1).unwrap_or(0), short(2).unwrap_or(1).max(1));
+            let names = [(1, "bypass"), (2, "fanout")];
+            let flags = short(3).unwrap_or(0);
+            let flags: Vec<&str> = names.iter().filter(|(bit, _)| flags & bit != 0).map(|(_, name)| *name).collect();
+            let flags = if flags.is_empty() { String::new() } else { format!("flags {} ", flags.join(",")) };
+            let last = u32::from(first) + u32::from(total) - 1;
+            let range = if total == 1 { first.to_string() } else { format!("{first}-{last}") };
+            (format!("queue {flags}to {range}"), Outcome::Anything)
+        }
+        // A copy is sent elsewhere.
+        "dup" => ("dup".to_owned(), Outcome::Nothing),
+        "fwd" => ("fwd".to_owned(), Outcome::Anything),
+        "tproxy" => ("tproxy".to_owned(), Outcome::Anything),
+        "synproxy" => {
+            (format!("synproxy mss {} wscale {}", short(1).unwrap_or(0), parts.get(2)?.u8().ok()?), Outcome::Anything)
+        }
+        "objref" => {
+            let kinds = [
+                (1, "counter name", Outcome::Nothing),
+                (2, "quota name", Outcome::Condition),
+                (3, "ct helper set", Outcome::Nothing),
+                (4, "limit name", Outcome::Condition),
+                (5, "ct count name", Outcome::Condition),
+                (7, "ct timeout set", Outcome::Nothing),
+                (8, "meta secmark set", Outcome::Nothing),
+                (9, "ct expectation set", Outcome::Nothing),
+                (10, "synproxy name", Outcome::Anything),
+            ];
+            match (parts.u32(1), parts.text(2), parts.text(4)) {
+                (Some(kind), Some(name), _) => {
+                    let (_, text, outcome) = kinds.into_iter().find(|(number, ..)| *number == kind)?;
+                    (format!("{text} \"{}\"", Printable(name)), outcome)
+                }
+                (_, _, Some(map)) => (format!("object of @{}", Printable(map)), Outcome::Condition),
+                _ => return None,
+            }
+        }
+        _ => return None,
+    })
+}
+
+// `include/uapi/linux/netfilter/nf_tables.h`.
+const NFTA_LOG_GROUP: u16 = 1;
+const NFTA_LOG_PREFIX: u16 = 2;

@@ -1,0 +1,351 @@
+//! Constructs of other programs' rules. `docs/tracing.md` lists what is decided.
+
+use ferroute_core::IpFamily;
+use ferroute_iptables::{Rule, Target};
+use ferroute_nftables::{
+    Value,
+    kernel::MemoryTable,
+    model::{
+        CmpOp, Data, Element, End, FibResult, Field, Foreign, IfName, Name, NumberSource, Operand, Property, Words,
+        fields_text, key_text,
+    },
+};
+
+use super::conditions::{MatchResult, RandomNumber};
+use crate::{
+    Origin, PacketState,
+    host::{AddressKind, RouteDecision, RoutedPacket},
+    iptables::ExtensionResult,
+    walk::Unknown,
+};
+
+/// The value of a property of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Known {
+    /// This value.
+    Value(u128),
+    /// The packet has none: no comparison matches, whatever its operator.
+    Absent,
+    /// The trace does not know it.
+    Unknown,
+}
+
+/// The result of a lookup.
+pub(super) enum Lookup<'t> {
+    /// The packet has this element.
+    Found(&'t Element),
+    /// There is none, with the reason as a sentence.
+    NotFound(String),
+    /// The packet has no such property.
+    Absent(String),
+    /// One of these elements, or none.
+    Possible(Vec<&'t Element>),
+    /// Also elements that the model cannot represent are possible.
+    Unknown,
+}
+
+impl PacketState<'_> {
+    /// Matches the packet against a condition of another program; `None` if this is no condition.
+    pub(super) fn compares(&self, foreign: &Foreign, table: &MemoryTable, random: RandomNumber) -> Option<MatchResult> {
+        let family = self.family();
+        let unknown = || {
+            let (positive, negated) = foreign.positive();
+            let condition = format!("`{}` matches", table.foreign_text(&positive, family));
+            MatchResult::Unknown(Unknown { condition, negated })
+        };
+        Some(match foreign {
+            Foreign::Compare { operand, op, value } => match self.known(*operand, random, *op, *value) {
+                Known::Value(actual) => {
+                    self.match_if(op.matches(actual.cmp(value)), || self.mismatch_reason(*operand, actual))
+                }
+                Known::Absent => self.match_if(false, || self.absence(operand.property)),
+                Known::Unknown => unknown(),
+            },
+            Foreign::Range { operand, first, last, eq } => match self.known(*operand, random, CmpOp::Eq, *first) {
+                Known::Value(actual) => {
+                    self.match_if((*first..=*last).contains(&actual) == *eq, || self.mismatch_reason(*operand, actual))
+                }
+                Known::Absent => self.match_if(false, || self.absence(operand.property)),
+                Known::Unknown => unknown(),
+            },
+            Foreign::Lookup { key, set, eq } => match self.look_up(table, set, key, random) {
+                Lookup::Found(element) => {
+                    self.match_if(*eq, || format!("{} is in the set", fields_text(&element.key, key, family)))
+                }
+                Lookup::NotFound(reason) => self.match_if(!*eq, || reason),
+                Lookup::Absent(reason) => self.match_if(false, || reason),
+                Lookup::Possible(_) | Lookup::Unknown => unknown(),
+            },
+            _ => return None,
+        })
+    }
+
+    /// Looks up the packet's element in a set or map.
+    pub(super) fn look_up<'t>(
+        &self,
+        table: &'t MemoryTable,
+        map: &Name,
+        key: &[Operand],
+        random: RandomNumber,
+    ) -> Lookup<'t> {
+        let mut fields = Vec::with_capacity(key.len());
+        for operand in key {
+            match self.known(*operand, random, CmpOp::Eq, 0) {
+                Known::Value(value) => fields.push(Some(value)),
+                Known::Absent => return Lookup::Absent(self.absence(operand.property)),
+                Known::Unknown => fields.push(None),
+            }
+        }
+        let is_known = fields.iter().all(Option::is_some);
+        let matches = |element: &&Element| {
+            let mut pairs = element.key.iter().zip(&fields);
+            !element.key.is_empty() && pairs.all(|(value, field)| field.is_none_or(|field| contains(*value, field)))
+        };
+        let mut matching = table.elements(map).filter(matches);
+        if is_known {
+            if let Some(element) = matching.next().or_else(|| table.catch_all(map)) {
+                return Lookup::Found(element);
+            }
+            return match table.undecoded(map) {
+                0 => Lookup::NotFound(if self.explain { self.not_in(map, key, &fields) } else { String::new() }),
+                _ => Lookup::Unknown,
+            };
+        }
+        let possible: Vec<&Element> = matching.chain(table.catch_all(map)).collect();
+        match (possible.is_empty(), table.undecoded(map)) {
+            (true, 0) => Lookup::NotFound(format!("no element of the set {map} has the packet's other fields")),
+            (_, 0) => Lookup::Possible(possible),
+            _ => Lookup::Unknown,
+        }
+    }
+
+    fn not_in(&self, map: &Name, key: &[Operand], fields: &[Option<u128>]) -> String {
+        let family = self.family();
+        let text = |(operand, field): (&Operand, &Option<u128>)| {
+            field.map_or_else(
+                || operand.text(family),
+                |field| operand.property.words(family).text(field >> operand.shift),
+            )
+        };
+        let values: Vec<String> = key.iter().zip(fields).map(text).collect();
+        let place = if map.as_str().starts_with("__") { "the list".to_owned() } else { format!("@{map}") };
+        format!("{} is not in {place}", values.join(" . "))
+    }
+
+    /// Returns the value of a property after its mask.
+    fn known(&self, operand: Operand, random: RandomNumber, op: CmpOp, wanted: u128) -> Known {
+        match self.property(operand.property, random) {
+            Known::Value(value) => Known::Value((value << operand.shift) & operand.mask),
+            // The first packet of a connection is no fragment, but it may say not to make some of it.
+            Known::Unknown if operand.property == Property::IpFragment && operand.mask & !FRAGMENT == 0 => {
+                Known::Value(0)
+            }
+            // The first packet is the only one, and may not be counted.
+            Known::Unknown
+                if is_packet_count(operand.property) && op.matches(0.cmp(&wanted)) == op.matches(1.cmp(&wanted)) =>
+            {
+                Known::Value(1)
+            }
+            // An address whose type is not known is neither local nor multicast.
+            Known::Unknown
+                if matches!(operand.property, Property::Field(Field::FibSaddrType | Field::FibDaddrType))
+                    && matches!(op, CmpOp::Eq | CmpOp::Neq)
+                    && [LOCAL, MULTICAST].contains(&wanted) =>
+            {
+                Known::Value(UNSPECIFIED)
+            }
+            other => other,
+        }
+    }
+
+    fn property(&self, property: Property, random: RandomNumber) -> Known {
+        let is_foreign = matches!(self.original.origin, Origin::Interface(_));
+        Known::Value(match property {
+            Property::Field(Field::CtStatus) => self.status().into(),
+            Property::Field(field) => match self.value(field, random) {
+                Ok(value) => value.number(),
+                Err(_) => return Known::Unknown,
+            },
+            Property::CtMark => self.connection_mark.into(),
+            // That of the first packet: SYN alone.
+            Property::TcpFlags => TCP_SYN,
+            // The first packet is from the client, and has the default zone unless it is untracked.
+            Property::CtDirection | Property::CtZone => 0,
+            Property::CtProtocol => self.protocol().number().into(),
+            Property::CtFamily => match self.family() {
+                IpFamily::V4 => 2,
+                IpFamily::V6 => 10,
+            },
+            Property::CtEnd { reply, end } => {
+                let (source, destination) = match reply {
+                    false => (self.original.source, self.original.destination),
+                    true => (self.destination, self.source),
+                };
+                match end {
+                    End::Saddr => Value::Address(source.ip()).number(),
+                    End::Daddr => Value::Address(destination.ip()).number(),
+                    End::Sport => source.port().into(),
+                    End::Dport => destination.port().into(),
+                }
+            }
+            // A new connection that no helper of another one expects.
+            Property::CtHelper => return Known::Absent,
+            Property::PacketType => match self.address_type(self.destination.ip()) {
+                Some(AddressKind::Broadcast) if is_foreign => PACKET_BROADCAST,
+                Some(AddressKind::Multicast) if is_foreign => PACKET_MULTICAST,
+                _ => 0,
+            },
+            Property::Interface { output: false } => name(self.in_interface.as_deref()),
+            Property::Interface { output: true } => name(self.out_interface.as_deref()),
+            Property::Fib { source, mark, iif, result } => return self.fib(source, mark, iif, result),
+            Property::Sender(_) if is_foreign => return Known::Absent,
+            Property::IpVersion => match self.family() {
+                IpFamily::V4 => 4,
+                IpFamily::V6 => 6,
+            },
+            Property::IpHeaderLength => 5,
+            Property::Number { first, .. } => random.unwrap_or(first).into(),
+            Property::Sender(_) | Property::IpFragment | Property::Named(_) | Property::Payload { .. } => {
+                return Known::Unknown;
+            }
+        })
+    }
+
+    /// Looks up a route as the expression `fib` does.
+    fn fib(&self, source: bool, mark: bool, iif: bool, result: FibResult) -> Known {
+        let address = if source { self.source.ip() } else { self.destination.ip() };
+        let input = self.in_interface.as_deref();
+        if result == FibResult::Type {
+            return match self.address_type(address) {
+                // Only of the input interface, whose addresses are not all known.
+                Some(AddressKind::Local | AddressKind::Broadcast) if iif => Known::Unknown,
+                Some(kind) => Known::Value(kind_number(kind).into()),
+                None => Known::Unknown,
+            };
+        }
+        let output = if input == Some("lo") {
+            input.map(Into::into)
+        } else {
+            let mark = if mark { self.mark } else { 0 };
+            let packet = RoutedPacket { destination: address, source: None, input: None, mark, transport: None };
+            match self.host.decide(&packet) {
+                RouteDecision::Unicast { interface, .. } => Some(interface),
+                RouteDecision::Unknown(_) => return Known::Unknown,
+                _ => None,
+            }
+        };
+        let output = output.filter(|output| !iif || input == Some(&**output));
+        Known::Value(match result {
+            FibResult::Existence => output.is_some().into(),
+            _ => name(output.as_deref()),
+        })
+    }
+
+    fn mismatch_reason(&self, operand: Operand, actual: u128) -> String {
+        let family = self.family();
+        match operand.property {
+            Property::TcpFlags => "the first packet of a connection has the flag syn alone".to_owned(),
+            Property::CtDirection => "the packet is from the client".to_owned(),
+            Property::Fib { result: FibResult::Existence, .. } if actual == 0 => "there is no such route".to_owned(),
+            Property::Fib { result: FibResult::Existence, .. } => "there is such a route".to_owned(),
+            property => {
+                let words = property.words(family);
+                let actual = match words {
+                    Words::Text if actual == 0 => "none".to_owned(),
+                    words => words.text(actual),
+                };
+                format!("{} is {actual}", operand.text(family))
+            }
+        }
+    }
+
+    fn absence(&self, property: Property) -> String {
+        format!("the packet has no {}", property.text(self.family()))
+    }
+
+    /// Matches the packet against a module of `iptables`: `-m NAME OPTIONS`. `None` if the text is that of a target.
+    pub(super) fn matches_module(&self, text: &str) -> Option<ExtensionResult> {
+        let rule = Rule::parse(self.family(), text);
+        match rule.target {
+            Some(_) => None,
+            None => Some(rule.matches.first().map_or(ExtensionResult::Match, |module| self.matches_extension(module))),
+        }
+    }
+
+    /// Returns the target that `-j NAME OPTIONS` is.
+    pub(super) fn target_of(&self, text: &str) -> Option<Target> {
+        Rule::parse(self.family(), text).target
+    }
+}
+
+/// Returns the data of possible elements without repetitions, each with its text; `None` if there are too many.
+pub(super) fn distinct_data<'t>(elements: &[&'t Element]) -> Option<Vec<(&'t Element, String)>> {
+    let mut distinct: Vec<(&Element, String)> = Vec::new();
+    for element in elements {
+        if distinct.iter().all(|(other, _)| other.data != element.data) {
+            let text = match &element.data {
+                Some(Data::Values(values)) => values.iter().map(ToString::to_string).collect::<Vec<_>>().join(" . "),
+                Some(Data::Verdict(verdict)) => verdict.to_string(),
+                None => String::new(),
+            };
+            distinct.push((element, text));
+        }
+    }
+    (distinct.len() <= MAX_CHOICES).then_some(distinct)
+}
+
+/// Returns the random number in a construct.
+pub(super) fn number_of(foreign: &Foreign) -> Option<Property> {
+    let operand = match foreign {
+        Foreign::Compare { operand, .. } | Foreign::Range { operand, .. } => Some(operand),
+        other => other.key()?.iter().find(|operand| operand.number_range().is_some()),
+    };
+    operand.map(|operand| operand.property).filter(|property| Operand::from(*property).number_range().is_some())
+}
+
+/// Reports whether a property is the number of packets of a connection.
+fn is_packet_count(property: Property) -> bool {
+    matches!(property, Property::Named(named) if ["ct packets", "ct original packets"].contains(&named.text))
+}
+
+/// Reports whether a number is the same for all packets of a connection.
+pub(super) fn is_fixed(property: Property) -> bool {
+    matches!(property, Property::Number { source: NumberSource::Hash(_) | NumberSource::SymmetricHash, .. })
+}
+
+/// Returns a condition on the result of a lookup as a sentence.
+pub(super) fn choice(key: &[Operand], map: &Name, data: &str, family: IpFamily) -> String {
+    format!("`{} map @{map}` yields {data}", key_text(key, family))
+}
+
+fn contains(value: Value, wanted: u128) -> bool {
+    (value.first().number()..=value.last().number()).contains(&wanted)
+}
+
+fn name(interface: Option<&str>) -> u128 {
+    u128::from_be_bytes(IfName::new(interface.unwrap_or_default()).bytes())
+}
+
+/// Returns the `RTN_*` number.
+pub(super) fn kind_number(kind: AddressKind) -> u32 {
+    match kind {
+        AddressKind::Unicast => 1,
+        AddressKind::Local => 2,
+        AddressKind::Broadcast => 3,
+        AddressKind::Multicast => 5,
+    }
+}
+
+/// How many different results of a lookup are followed.
+const MAX_CHOICES: usize = 8;
+/// The flag for more fragments and the offset.
+const FRAGMENT: u128 = 0x3fff;
+const UNSPECIFIED: u128 = 0;
+const LOCAL: u128 = 2;
+const MULTICAST: u128 = 5;
+/// The TCP flag of a connection's first packet.
+const TCP_SYN: u128 = 0x02;
+/// `PACKET_BROADCAST`.
+const PACKET_BROADCAST: u128 = 1;
+/// `PACKET_MULTICAST`.
+const PACKET_MULTICAST: u128 = 2;
