@@ -225,6 +225,32 @@ impl Desired {
         Ok(Self::from_events(config, resolved, this_host, events, names, about, source))
     }
 
+    /// Returns the state of a node of which nothing is known but its name, and starts logging. Reads nothing of this host.
+    ///
+    /// # Errors
+    /// If the configuration cannot be read.
+    pub(crate) fn without_objects(args: &SettingsArgs, verbosity: Option<u32>) -> anyhow::Result<Self> {
+        let settings = settings::load_or(args, KubeProxyConfiguration::default(), &REGISTRY.names())?;
+        start(&settings, |resolved| {
+            ferroute_logging::start_for_command(verbosity, resolved.logging.format);
+        });
+        let Settings { config, resolved, .. } = settings;
+        let given = |is_given| if is_given { Origin::Given } else { Origin::Assumed };
+        let name = resolved.node_name.clone().unwrap_or_else(|| "node".to_owned());
+        let about = About {
+            proxy: ProxyState::Unrelated,
+            reason: None,
+            node: Fact::new(name.clone(), given(resolved.node_name.is_some())),
+            mode: None,
+            configuration: None,
+            objects: None,
+        };
+        let node = NodeView { name, ..NodeView::default() };
+        let this_host = ThisHost { node, addresses: Vec::new() };
+        let (names, source) = (Names::default(), SourceArgs::default());
+        Ok(Self::from_events(config, resolved, this_host, Vec::new(), names, about, source))
+    }
+
     /// Loads the state of a node of the demo.
     fn load_demo(
         source: &SourceArgs,

@@ -1,26 +1,29 @@
 //! Traces a packet through planned rules or the rules in this machine's kernel.
 //!
 //! ```text
-//!   Desired --> rules (planned, or the kernel's) ----.
+//!   Desired --> rules (planned, the kernel's, or in files)
 //!   Request --> packet and the interface it arrives on --> trace --> text, JSON
 //!   host (from the objects, or this machine) --------'
 //! ```
 //!
 //! Not here: the evaluation of rules (`ferroute-trace`).
 
+mod dump;
 mod node;
 mod outline;
 mod packet;
 mod report;
 mod router;
+mod routes;
 mod rules;
 
-use std::num::NonZeroU16;
+use std::{num::NonZeroU16, path::PathBuf};
 
 use ferroute_config::flags::DesiredArgs;
 use ferroute_core::Protocol;
 
 pub use self::{
+    dump::DumpedRules,
     node::TraceNode,
     outline::write_outline_into,
     packet::{Arrival, resolve},
@@ -49,4 +52,8 @@ pub struct Request {
     pub desired: DesiredArgs,
     /// Whether to use the rules in this machine's kernel.
     pub kernel: bool,
+    /// The files with the rules of another host, if they are traced through.
+    pub rules: Vec<PathBuf>,
+    /// The file with the addresses and routes of that host.
+    pub routes: Option<PathBuf>,
 }

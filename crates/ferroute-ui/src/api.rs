@@ -202,6 +202,8 @@ impl TraceQuery {
             source_port: self.source_port.unwrap_or(SOURCE_PORT),
             desired: DesiredArgs::default(),
             kernel: self.rules == RulesQuery::Kernel,
+            rules: Vec::new(),
+            routes: None,
         })
     }
 }

@@ -6,7 +6,7 @@ use ferroute_core::IpFamily;
 use ferroute_host::Sysctls;
 use ferroute_trace::Host;
 
-use super::{Request, router::KernelRouter};
+use super::{Request, router::KernelRouter, routes};
 use crate::desired::Desired;
 
 /// The node on which a packet is traced.
@@ -17,6 +17,8 @@ pub struct TraceNode {
     pub host: Host,
     /// Whether the node is this machine, and `host` was read from the kernel.
     pub here: bool,
+    /// Whether neither addresses nor routes are known, so that `host` is assumed.
+    pub(super) is_unknown: bool,
     /// Whether the kernel forwards packets of each IP family. A trace assumes that it does.
     forwards: [bool; 2],
 }
@@ -27,12 +29,31 @@ impl TraceNode {
     /// # Errors
     /// If the configuration, the objects or the host cannot be read.
     pub fn load(args: &Request, verbosity: Option<u32>) -> anyhow::Result<Self> {
+        if !args.rules.is_empty() {
+            return Self::of_files(args, verbosity);
+        }
         // The kernel's rules can be traced without Services.
         let desired = match args.kernel {
             true => Desired::load_for_host(&args.desired, verbosity)?,
             false => Desired::load(&args.desired, verbosity)?,
         };
         Self::new(Arc::new(desired), args.kernel)
+    }
+
+    /// Loads the objects, if any are given, and the addresses and routes of the node whose rules are in files.
+    fn of_files(args: &Request, verbosity: Option<u32>) -> anyhow::Result<Self> {
+        let has_objects = !args.desired.source.is_empty();
+        let desired = match has_objects {
+            true => Desired::load(&args.desired, verbosity)?,
+            false => Desired::without_objects(&args.desired.settings, verbosity)?,
+        };
+        let host = match &args.routes {
+            Some(file) => routes::read(file)?,
+            None if has_objects => desired.host.clone(),
+            None => routes::unknown_host(),
+        };
+        let is_unknown = args.routes.is_none() && !has_objects;
+        Ok(Self { desired: Arc::new(desired), host, here: false, is_unknown, forwards: [true; 2] })
     }
 
     /// Reads addresses and routes if the node is this machine, as it always is for the rules in the kernel.
@@ -44,7 +65,7 @@ impl TraceNode {
         let host = if here { from_kernel()? } else { desired.host.clone() };
         let forwards =
             FORWARDING.map(|name| !here || Sysctls::from_kernel().read(name).is_ok_and(|value| value != "0"));
-        Ok(Self { desired, host, here, forwards })
+        Ok(Self { desired, host, here, is_unknown: false, forwards })
     }
 
     /// Returns the sysctl that disables forwarding of packets of a family.

@@ -5,7 +5,7 @@ use std::fmt;
 use ferroute_core::{Escaped, NamespacedName, ServicePortName};
 use ferroute_trace::{Origin, Packet};
 
-use super::{node::TraceNode, packet::Arrival, rules::Rules};
+use super::{RulesSource, node::TraceNode, packet::Arrival, rules::Rules};
 use crate::desired::AddressOwner;
 
 /// Writes the outline, followed by an empty line.
@@ -41,12 +41,20 @@ pub fn write_outline_into(
         }
         (Origin::Interface(interface), _) => write!(out, "\non node {name}, arriving on {}", Escaped(interface))?,
     }
-    match rules.are_in_kernel() {
-        true => writeln!(out, "\nthrough the rules in the kernel")?,
-        false => {
+    match rules.source() {
+        RulesSource::Kernel => writeln!(out, "\nthrough the rules in the kernel")?,
+        RulesSource::Files => writeln!(out, "\nthrough the rules in files")?,
+        RulesSource::Planned => {
             let origin = Escaped(&desired.origin);
             writeln!(out, "\nthrough the rules of {} mode, planned from {origin}", rules.mode())?;
         }
+    }
+    if node.is_unknown {
+        writeln!(
+            out,
+            "note: the addresses and routes of the node are not known, see --routes; the trace assumes the addresses \
+             192.0.2.1 and 2001:db8::1, and all others behind eth0"
+        )?;
     }
     if let Some(remote) = remote_sender(node, packet).map(Escaped) {
         writeln!(

@@ -41,6 +41,8 @@ pub enum RulesSource {
     Planned,
     /// Read from the kernel.
     Kernel,
+    /// Read from files.
+    Files,
 }
 
 /// The service port that owns the frontend of a packet.
@@ -66,7 +68,7 @@ impl Report {
         Self {
             node: desired.node().name.clone(),
             mode: rules.mode().to_owned(),
-            rules: if rules.are_in_kernel() { RulesSource::Kernel } else { RulesSource::Planned },
+            rules: rules.source(),
             packet: packet.clone(),
             frontend: frontend.map(|(name, kind)| TracedFrontend {
                 namespace: name.service.namespace().to_owned(),

@@ -11,7 +11,7 @@ use ferroute_modes::{
 use ferroute_nftables::kernel::Consistency;
 use ferroute_trace::{Host, Packet, Ruleset, Trace};
 
-use super::{Request, TraceNode};
+use super::{DumpedRules, Request, RulesSource, TraceNode};
 
 /// Rules of one IP family.
 pub enum Rules {
@@ -19,15 +19,20 @@ pub enum Rules {
     Planned(ModeName, Box<dyn PlannedRules>),
     /// All rules in the kernel, of every program.
     Kernel(Box<KernelRules>),
+    /// Rules in files, of any host.
+    Files(Box<DumpedRules>),
 }
 
 /// Loads the requested rules.
 ///
 /// # Errors
-/// If the kernel's rules cannot be read.
+/// If the kernel's rules, or those in files, cannot be read.
 pub fn load(request: &Request, node: &TraceNode, family: IpFamily) -> anyhow::Result<Rules> {
     if request.kernel {
         return from_kernel(family);
+    }
+    if !request.rules.is_empty() {
+        return Ok(Rules::Files(Box::new(DumpedRules::read(&request.rules, family)?)));
     }
     let desired = &node.desired;
     let table = desired.table(family);
@@ -69,10 +74,12 @@ impl Rules {
         self.ruleset().summary(host, packet)
     }
 
-    /// Returns the mode of the rules; for those in the kernel, the mode of the proxies with rules, `mixed` or `none`.
+    /// Returns the mode of the rules; for those in the kernel, the mode of the proxies with rules, `mixed` or `none`, and
+    /// for those in files `none`.
     pub fn mode(&self) -> &'static str {
         let rules = match self {
             Self::Planned(mode, _) => return mode.as_str(),
+            Self::Files(_) => return "none",
             Self::Kernel(rules) => rules,
         };
         let mut modes: Vec<ModeName> = REGISTRY.active_proxies(rules).iter().map(|proxy| proxy.mode).collect();
@@ -84,15 +91,20 @@ impl Rules {
         }
     }
 
-    /// Reports whether the rules are in the kernel, not planned.
-    pub fn are_in_kernel(&self) -> bool {
-        matches!(self, Self::Kernel(_))
+    /// Returns where the rules are from.
+    pub fn source(&self) -> RulesSource {
+        match self {
+            Self::Planned(..) => RulesSource::Planned,
+            Self::Kernel(_) => RulesSource::Kernel,
+            Self::Files(_) => RulesSource::Files,
+        }
     }
 
     fn ruleset(&self) -> Ruleset<'_> {
         match self {
             Self::Planned(_, rules) => Ruleset::from_rules(rules.as_ref()),
             Self::Kernel(rules) => Ruleset::from_rules(rules.as_ref()),
+            Self::Files(rules) => Ruleset::from_rules(rules.as_ref()),
         }
     }
 }

@@ -4,6 +4,7 @@ use std::{
     ffi::OsStr,
     io::{IsTerminal, Write},
     num::NonZeroU16,
+    path::PathBuf,
     process::ExitCode,
 };
 
@@ -56,6 +57,18 @@ pub(crate) struct TraceArgs {
     /// programs, and Services provide names only.
     #[arg(long)]
     kernel: bool,
+    /// Trace through the rules in a file, of any host
+    ///
+    /// The file has the output of iptables-save, ip6tables-save, nft list ruleset or ipset save, or of several of them. Repeat
+    /// for more files; - is standard input. Neither root nor a cluster is required. Services provide names only.
+    #[arg(long, value_name = "FILE", conflicts_with = "kernel")]
+    rules: Vec<PathBuf>,
+    /// Addresses and routes of the host of --rules
+    ///
+    /// The file has the output of ip address, ip route and ip -6 route. By default, they follow from the Node in --manifests;
+    /// without one, all addresses are assumed to be behind one interface.
+    #[arg(long, value_name = "FILE", requires = "rules")]
+    routes: Option<PathBuf>,
     /// Print all rules that do not match, and all endpoints
     #[arg(short, long)]
     all: bool,
@@ -122,6 +135,8 @@ impl TraceArgs {
             source_port: self.source_port,
             desired: self.desired.clone(),
             kernel: self.kernel,
+            rules: self.rules.clone(),
+            routes: self.routes.clone(),
         }
     }
 }

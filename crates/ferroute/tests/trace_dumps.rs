@@ -1,0 +1,188 @@
+//! `ferroute trace --rules` on what people post of their nodes: addresses, routes and rules in one file, without root.
+
+#![expect(clippy::unwrap_used, reason = "missing prerequisites fail the test")]
+
+use std::{
+    io::Write,
+    path::{Path, PathBuf},
+    process::{Command, Output, Stdio},
+};
+
+fn dump(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/dumps").join(format!("{name}.txt"))
+}
+
+fn trace(name: &str, arguments: &str) -> Output {
+    let file = dump(name);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ferroute"));
+    command.arg("trace").arg("--rules").arg(&file).arg("--routes").arg(&file);
+    command.args(arguments.split(' ')).output().unwrap()
+}
+
+/// Returns the last lines of all branches, and the assumptions before them.
+fn results(name: &str, arguments: &str) -> Vec<String> {
+    let output = trace(name, arguments);
+    let text = String::from_utf8(output.stdout).unwrap();
+    let is_result =
+        |line: &&str| line.starts_with("=> ") || line.starts_with("assuming: ") || line.starts_with("or assuming");
+    let results: Vec<String> = text.lines().filter(is_result).map(str::to_owned).collect();
+    assert!(!results.is_empty(), "{name} {arguments}: {text}{}", String::from_utf8_lossy(&output.stderr));
+    results
+}
+
+#[test]
+fn packets_end_where_they_do_on_the_node() {
+    for (name, arguments, expected) in [
+        // Calico: a policy admits one pod to the endpoint.
+        (
+            "calico",
+            "--from 10.42.7.4 --to 10.43.0.77:8000",
+            &["=> delivered to 10.42.7.9:9000 through cali7d2, with source 10.42.7.4"][..],
+        ),
+        ("calico", "--from 10.42.9.3 --to 10.43.0.77:8000", &["=> dropped"]),
+        ("calico", "--from 10.42.7.9 --to 10.42.7.4:80", &["=> dropped"]),
+        (
+            "calico",
+            "--from 10.42.7.4 --to 8.8.8.8:443",
+            &["=> not translated, delivered to 8.8.8.8:443 through ens3, with source 172.30.1.11"],
+        ),
+        (
+            "calico",
+            "--from 10.42.7.4 --to 10.42.9.30:443",
+            &["=> not translated, delivered to 10.42.9.30:443 through ens3, with source 10.42.7.4"],
+        ),
+        ("calico", "--from 10.42.7.4 --to 10.42.7.20:443", &["=> dropped"]),
+        // EKS: pods keep their addresses within the VPC.
+        (
+            "eks",
+            "--from 192.168.44.90 --to 10.100.0.10:53 --proto udp",
+            &["=> delivered to 192.168.51.7:53 through eth0, with source 192.168.44.90"],
+        ),
+        (
+            "eks",
+            "--from 192.168.44.90 --to 203.0.113.9:443",
+            &["=> not translated, delivered to 203.0.113.9:443 through eth0, with source 192.168.40.20"],
+        ),
+        // Cilium: only traffic of the cluster is forwarded.
+        (
+            "cilium",
+            "--from 203.0.113.9 --in eth0 --to 10.0.1.7:80",
+            &["=> not translated, delivered to 10.0.1.7:80 through cilium_host, with source 203.0.113.9"],
+        ),
+        ("cilium", "--from 203.0.113.9 --in eth0 --to 10.20.0.9:80", &["=> dropped"]),
+        // k3s: a network policy and a host port.
+        (
+            "k3s",
+            "--from 192.168.50.77 --to 192.168.50.10:443",
+            &["=> delivered to 10.42.0.8:8443 through cni0, with source 192.168.50.77"],
+        ),
+        ("k3s", "--from 192.168.50.66 --to 192.168.50.10:443", &["=> rejected with icmp-port-unreachable"]),
+        ("k3s", "--from 10.42.0.9 --to 10.42.0.8:8443", &["=> rejected with icmp-port-unreachable"]),
+        (
+            "k3s",
+            "--from 10.42.0.9 --to 1.1.1.1:443",
+            &["=> not translated, delivered to 1.1.1.1:443 through eth0, with source 192.168.50.10"],
+        ),
+        // Docker: published ports, isolated networks, the administrator's rule.
+        (
+            "docker",
+            "--from 192.0.2.9 --to 198.51.100.20:8080",
+            &["=> delivered to 172.17.0.2:80 through docker0, with source 192.0.2.9"],
+        ),
+        ("docker", "--from 203.0.113.9 --to 198.51.100.20:8080", &["=> dropped"]),
+        ("docker", "--from 172.18.0.5 --to 172.17.0.2:80", &["=> dropped"]),
+        (
+            "docker",
+            "--from 172.17.0.2 --to 1.1.1.1:443",
+            &["=> not translated, delivered to 1.1.1.1:443 through enp1s0, with source 198.51.100.20"],
+        ),
+        // firewalld rejects what no zone allows.
+        ("firewalld", "--from 203.0.113.9 --to 203.0.113.5:80", &["=> rejected with icmpx admin-prohibited"]),
+        ("firewalld", "--from 198.51.100.7 --to 203.0.113.5:22", &["=> dropped"]),
+        (
+            "firewalld",
+            "--from 198.51.100.201 --to 203.0.113.5:22",
+            &["=> not translated, delivered to 203.0.113.5:22 on this host, with source 198.51.100.201"],
+        ),
+        (
+            "firewalld",
+            "--from 203.0.113.9 --to 203.0.113.5:30080",
+            &[
+                "assuming: `limit rate 10/second burst 5 packets` matches",
+                "=> not translated, delivered to 203.0.113.5:30080 on this host, with source 203.0.113.9",
+                "assuming: not: `limit rate 10/second burst 5 packets` matches",
+                "=> rejected with icmpx admin-prohibited",
+            ],
+        ),
+        (
+            "firewalld",
+            "--from 10.244.3.7 --to 8.8.8.8:53",
+            &["=> not translated, delivered to 8.8.8.8:53 through eth0, with source 10.244.3.7"],
+        ),
+        ("firewalld", "--from 203.0.113.9 --to 10.244.3.7:80", &["=> rejected with icmpx admin-prohibited"]),
+        // Istio: connections of the application go to the proxy of the pod.
+        (
+            "istio",
+            "--from 10.244.9.9 --to 10.244.2.6:8080",
+            &["=> delivered to 10.244.2.6:15006 on this host, with source 10.244.9.9"],
+        ),
+        (
+            "istio",
+            "--from 10.244.9.9 --to 10.244.2.6:15020",
+            &["=> not translated, delivered to 10.244.2.6:15020 on this host, with source 10.244.9.9"],
+        ),
+        // libvirt: guests reach others, who do not reach them.
+        (
+            "libvirt",
+            "--from 192.168.122.50 --to 1.1.1.1:443",
+            &["=> not translated, delivered to 1.1.1.1:443 through eno1, with source 192.168.1.30"],
+        ),
+        ("libvirt", "--from 192.168.1.40 --to 192.168.122.50:22", &["=> rejected with icmp port-unreachable"]),
+    ] {
+        let results = results(name, arguments);
+        let results: Vec<&str> = results.iter().map(String::as_str).collect();
+        assert_eq!(results, expected, "{name} {arguments}");
+    }
+}
+
+#[test]
+fn owner_of_local_packets_is_assumed_both_ways() {
+    let results = results("istio", "--local --from 10.244.2.6 --to 10.96.0.10:80");
+    let ends: Vec<&String> = results.iter().filter(|line| line.starts_with("=> ")).collect();
+    assert!(ends.iter().any(|end| end.contains("delivered to 127.0.0.1:15001 on this host")), "{results:?}");
+    assert!(
+        ends.iter().any(|end| end.contains("not translated, delivered to 10.96.0.10:80 through eth0")),
+        "{results:?}"
+    );
+    assert!(results.iter().any(|line| line.contains("--uid-owner 1337")), "{results:?}");
+}
+
+#[test]
+fn rules_are_read_from_standard_input_and_assumptions_are_noted() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ferroute"));
+    command.args(["trace", "--rules", "-", "--from", "fd00::5", "--to", "[fd00::9]:80"]);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let rules = "*filter\n-A FORWARD -d fd00::9/128 -p tcp -m tcp --dport 80 -j DROP\nCOMMIT\n";
+    child.stdin.take().unwrap().write_all(rules.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(
+        text.contains("=> dropped") && text.contains("note: the addresses and routes of the node are not known"),
+        "{text}"
+    );
+}
+
+#[test]
+fn files_without_rules_are_errors() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "hello\n").unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_ferroute"))
+        .args(["trace", "--from", "10.0.0.1", "--to", "10.0.0.2:80", "--rules"])
+        .arg(file.path())
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(error.contains("neither output of iptables-save, of nft list ruleset nor of ipset save"), "{error}");
+}
