@@ -2,12 +2,14 @@
 """Records what kube-proxy makes of every field of its configuration with every value of a list: record.py KUBE_PROXY > recorded.tsv
 
     record.py KUBE_PROXY forms.json > forms.tsv    # whole configurations and command lines, as distributions have them
+    record.py KUBE_PROXY flags > flags.tsv         # every flag with every value of a list: the fields that it changes, or `error`
 
 Each line is a field, what `--write-config-to` wrote for it in JSON, and a list of the values that lead to this. Instead of what was
 written, `=` is the value itself, and `error` says that kube-proxy rejects the configuration. The test `acceptance` of ferroute-config
 compares Ferroute with it. Fields that matter in one mode are recorded once more in that mode, as `MODE/FIELD`."""
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -39,6 +41,13 @@ MAPS = [{"AllAlpha": True}, {"AllBeta": False}, {"NoSuchGate": False}, {"NoSuchG
         {"TopologyAwareHints": True}, {"LoggingBetaOptions": False}, {"x": "y"}, [{"filePattern": "a", "verbosity": 1}],
         [{"filePattern": "", "verbosity": 1}], [{"filePattern": "a", "verbosity": -1}], [{"filePattern": "a=", "verbosity": 1}]]
 VALUES = COMMON + STRINGS + LISTS + MAPS
+
+# Flags that do something else than to set a field.
+ACTIONS = {"help", "version", "cleanup", "init-only", "config", "write-config-to"}
+FLAG_VALUES = ["", "x", "0", "1", "-1", "014", "32", "1001", "65536", "4294967296", "1.5", "true", "false", "T", "yes", "1s", "-1s", "1m30s",
+               "0.5s", "1d", "0.0.0.0", "127.0.0.1", "127.0.0.1:1", "[::]:1", "::", "10.0.0.0/8", "10.0.0.1/8", "10.0.0.0/8,fd00::/8",
+               "10.0.0.0/8,11.0.0.0/8", "iptables", "IPTables", "nftables", "ClusterCIDR", "NodeCIDR", "NodeCIDR ", "AllBeta=false,X=true",
+               "X=", "rr", "primary", "json", "4Ki", "a=1,b=2", "1.36"]
 
 
 def flatten(value, path=""):
@@ -98,8 +107,38 @@ def record_forms(program, path):
         print(name, json.dumps(written, sort_keys=True), sep="\t")
 
 
+def changes(before, after, path=""):
+    """Returns the fields that differ, by their paths."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        keys = sorted({*before, *after})
+        parts = [changes(before.get(key), after.get(key), f"{path}.{key}" if path else key) for key in keys]
+        return {name: value for part in parts for name, value in part.items()}
+    return {} if before == after else {path: after}
+
+
+def record_flags(program):
+    text = subprocess.run([program, "--help"], capture_output=True, text=True).stdout
+    flags = sorted({*re.findall(r"--([a-z][a-z0-9-]+)", text)} - ACTIONS)
+    defaults = run(program, None)
+
+    def record_flag(argument):
+        written = run(program, None, [argument])
+        return "error" if written is None else json.dumps(changes(defaults, written), sort_keys=True)
+
+    with ThreadPoolExecutor(2) as pool:
+        for flag in flags:
+            arguments = [f"--{flag}", *(f"--{flag}={value}" for value in FLAG_VALUES)]
+            arguments_by_result = {}
+            for argument, result in zip(arguments, pool.map(record_flag, arguments)):
+                arguments_by_result.setdefault(result, []).append(argument)
+            for result, same in arguments_by_result.items():
+                print(result, json.dumps(same), sep="\t", flush=True)
+
+
 def main():
     program = sys.argv[1]
+    if sys.argv[2:] == ["flags"]:
+        return record_flags(program)
     if len(sys.argv) > 2:
         return record_forms(program, sys.argv[2])
     fields = sorted({*flatten(run(program, HEAD)), *MORE_FIELDS})

@@ -3,7 +3,11 @@
 //!
 //! `conformance/configuration/record.py` has made the recordings, and describes their lines.
 
-use std::{collections::BTreeMap, fmt::Write as _};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Write as _,
+    net::IpAddr,
+};
 
 use clap::Parser;
 use ferroute_config::{KubeProxyConfiguration, ModeName, flags::KubeProxy, settings::load_proxy};
@@ -109,6 +113,11 @@ fn written_form(form: &Value) -> anyhow::Result<Value> {
     }
     let given = form["args"].as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned);
     arguments.extend(given);
+    written_for(&arguments)
+}
+
+/// Returns the configuration that is written for a command line.
+fn written_for(arguments: &[String]) -> anyhow::Result<Value> {
     let settings = load_proxy(&KubeProxy::try_parse_from(arguments)?.run, &MODES)?;
     Ok(serde_json::to_value(settings.config.platform_defaulted())?)
 }
@@ -140,4 +149,85 @@ fn configurations_of_distributions_are_read_as_by_kube_proxy() {
         let written = written_form(form).unwrap_or_else(|error| panic!("{name}: {error:#}"));
         assert_eq!(comparable(written), comparable(recorded[name.as_str()].clone()), "{name}");
     }
+}
+
+const RECORDED_FLAGS: &str = include_str!("../../../conformance/configuration/flags.tsv");
+
+/// Collects the fields that differ, by their paths.
+fn changes(path: &str, before: &Value, after: &Value, found: &mut Changes) {
+    match (before, after) {
+        (Value::Object(old), Value::Object(new)) => {
+            for name in old.keys().chain(new.keys()).collect::<BTreeSet<_>>() {
+                let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+                changes(&path, &before[name], &after[name], found);
+            }
+        }
+        _ if before == after => {}
+        _ => {
+            found.insert(path.to_owned(), after.clone());
+        }
+    }
+}
+
+/// The fields that a flag changes.
+type Changes = BTreeMap<String, Value>;
+
+/// Reports whether a difference is intended.
+fn is_intended_for(argument: &str, changed: Option<&Changes>, recorded: Option<&Changes>) -> bool {
+    let (flag, value) = argument.split_once('=').unwrap_or((argument, ""));
+    match (changed, recorded) {
+        // A size without digits is 0 in Go.
+        (None, _) => flag.ends_with("-info-buffer-size") && value == "T",
+        (Some(_), None) => match flag {
+            // kube-proxy adds ports only where it does not write its configuration.
+            "--healthz-bind-address" | "--metrics-bind-address" => value.parse::<IpAddr>().is_ok(),
+            // These have no effect, or the empty value has none.
+            "--log-flush-frequency" | "--log-json-split-stream" | "--log-text-split-stream" => true,
+            "--cluster-cidr" | "--logging-format" => value.is_empty(),
+            // As in later versions.
+            "--show-hidden-metrics-for-version" => value == "1.36",
+            _ => false,
+        },
+        (Some(changed), Some(recorded)) => match flag {
+            // Ferroute puts the name into lower case where it reads it, and an empty address disables the server.
+            "--hostname-override" => lower_case(changed) == lower_case(recorded),
+            "--healthz-bind-address" | "--metrics-bind-address" => value.is_empty(),
+            "--kube-api-qps" => changed.keys().eq(recorded.keys()),
+            _ => effective(changed) == effective(recorded),
+        },
+    }
+}
+
+fn lower_case(changes: &Changes) -> Vec<String> {
+    changes.values().map(|value| value.to_string().trim_matches(['"', ' ']).to_lowercase()).collect()
+}
+
+/// Leaves out empty lists, what kube-proxy does not write for other modes, and periods, whose defaults differ.
+fn effective(changes: &Changes) -> Vec<(&String, &Value)> {
+    let is_effective = |(name, value): &(&String, &Value)| {
+        **value != json!([]) && !name.ends_with("yncPeriod") && *name != "nftables.masqueradeAll"
+    };
+    changes.iter().filter(is_effective).collect()
+}
+
+#[test]
+fn flags_change_the_fields_that_they_change_in_kube_proxy() {
+    let defaults = written_for(&["kube-proxy".to_owned()]).expect("the defaults");
+    let mut differences = String::new();
+    for line in RECORDED_FLAGS.lines() {
+        let (result, arguments) = line.split_once('\t').expect("two columns");
+        let recorded: Option<Changes> = (result != "error").then(|| serde_json::from_str(result).expect("JSON"));
+        for argument in serde_json::from_str::<Vec<String>>(arguments).expect("a list in JSON") {
+            let changed = written_for(&["kube-proxy".to_owned(), argument.clone()]).ok().map(|written| {
+                let mut found = Changes::new();
+                changes("", &defaults, &written, &mut found);
+                found
+            });
+            if changed != recorded && !is_intended_for(&argument, changed.as_ref(), recorded.as_ref()) {
+                writeln!(differences, "{argument}: {changed:?} (want {recorded:?})")
+                    .expect("strings accept everything");
+            }
+        }
+    }
+    assert!(differences.is_empty(), "\n{differences}");
 }

@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::{
     raw::FlagValues,
-    values::{Gates, Switch, VModule, VersionRequest, without_empty},
+    values::{Gates, Switch, VModule, VersionRequest, integer, without_empty},
 };
 use crate::{FlushFrequency, GoDuration, KubeProxyConfiguration, LoggingConfiguration, Quantity, append_port};
 
@@ -41,7 +41,7 @@ pub struct GeneralFlags {
     #[arg(long, value_name = "GATES")]
     feature_gates: Vec<Gates>,
     /// oom_score_adj of the process, from -1000 (never killed) to 1000
-    #[arg(long, value_name = "SCORE", default_value = "-999")]
+    #[arg(long, value_name = "SCORE", default_value = "-999", value_parser = integer)]
     pub oom_score_adj: i32,
     /// Ignored; accepted for compatibility with kube-proxy
     #[arg(long, value_name = "DURATION", default_value = "15m0s")]
@@ -70,7 +70,7 @@ pub struct ClientFlags {
     #[arg(long, value_name = "NUMBER", default_value = "5")]
     pub kube_api_qps: f32,
     /// Maximum burst of requests to the API server above that rate
-    #[arg(long, value_name = "NUMBER", default_value = "10")]
+    #[arg(long, value_name = "NUMBER", default_value = "10", value_parser = integer)]
     pub kube_api_burst: i32,
 }
 
@@ -148,7 +148,7 @@ pub struct TrafficFlags {
 #[command(next_help_heading = "iptables mode")]
 pub struct IptablesFlags {
     /// Bit of the fwmark of packets to masquerade, 0 to 31; also for ipvs
-    #[arg(long, value_name = "BIT", default_value = "14")]
+    #[arg(long, value_name = "BIT", default_value = "14", value_parser = integer)]
     iptables_masquerade_bit: i32,
     /// Accept node port traffic to localhost (IPv4)
     #[arg(long, default_value = "true")]
@@ -196,12 +196,12 @@ pub struct IpvsFlags {
 #[command(next_help_heading = "Connection tracking")]
 pub struct ConntrackFlags {
     /// Maximum conntrack entries per CPU core; 0 keeps the kernel's limit
-    #[arg(long, value_name = "NUMBER", default_value = "32768")]
+    #[arg(long, value_name = "NUMBER", default_value = "32768", value_parser = integer)]
     conntrack_max_per_core: i32,
     /// Minimum size of the conntrack table, regardless of the CPU cores
     ///
     /// Ignored if --conntrack-max-per-core is 0.
-    #[arg(long, value_name = "NUMBER", default_value = "131072")]
+    #[arg(long, value_name = "NUMBER", default_value = "131072", value_parser = integer)]
     conntrack_min: i32,
     /// Timeout of idle TCP connections; 0 keeps the kernel's
     #[arg(long, value_name = "DURATION", default_value = "24h0m0s")]

@@ -323,7 +323,7 @@ fn parse_errors_name_the_flag() {
     for (argument, faults) in [
         ("--masquerade-all=maybe", ["--masquerade-all", "want true or false"]),
         ("--iptables-sync-period=soon", ["--iptables-sync-period", "invalid duration"]),
-        ("--oom-score-adj=low", ["--oom-score-adj", "invalid digit"]),
+        ("--oom-score-adj=low", ["--oom-score-adj", "not an integer"]),
         ("--feature-gates=A", ["--feature-gates", "want NAME=true"]),
         ("--vmodule=a=b", ["--vmodule", "want PATTERN=LEVEL"]),
         ("--log-text-info-buffer-size=big", ["--log-text-info-buffer-size", "invalid quantity"]),

@@ -41,9 +41,34 @@ pub enum ValueError {
     /// Not an item of `--vmodule`.
     #[error("not a log level for a source file (want PATTERN=LEVEL)")]
     VModule,
+    /// Not an integer.
+    #[error("not an integer of 32 bits")]
+    Integer,
     /// Not a version request.
     #[error("not a form of the version (want true, false or raw)")]
     Version,
+}
+
+/// Parses an integer in the syntax of Go: decimal, or in the base that the prefix says; digits behind a prefix may be grouped by `_`.
+pub(super) fn integer(text: &str) -> Result<i32, ValueError> {
+    let (sign, digits) = match text.strip_prefix('-') {
+        Some(digits) => ("-", digits),
+        None => ("", text.strip_prefix('+').unwrap_or(text)),
+    };
+    let lower = digits.to_ascii_lowercase();
+    let (base, digits) = match lower.as_bytes() {
+        [b'0', b'x', ..] => (16, &lower[2..]),
+        [b'0', b'o', ..] => (8, &lower[2..]),
+        [b'0', b'b', ..] => (2, &lower[2..]),
+        [b'0', _, ..] => (8, &lower[1..]),
+        _ => (10, &*lower),
+    };
+    let digits = if base == 10 { digits.to_owned() } else { digits.replace('_', "") };
+    let is_digit = |digit: char| digit.is_digit(base);
+    if !digits.chars().all(is_digit) {
+        return Err(ValueError::Integer);
+    }
+    i32::from_str_radix(&format!("{sign}{digits}"), base).map_err(|_| ValueError::Integer)
 }
 
 impl FromStr for Switch {
@@ -107,4 +132,31 @@ fn items(text: &str) -> impl Iterator<Item = &str> {
 /// Returns the items of a list without the empty item that results from an empty value.
 pub(super) fn without_empty(items: &[String]) -> Vec<String> {
     items.iter().filter(|item| !item.is_empty()).cloned().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn integers_have_the_bases_of_go() {
+        for (text, value) in [
+            ("14", 14),
+            ("+14", 14),
+            ("-14", -14),
+            ("0", 0),
+            ("014", 12),
+            ("0o14", 12),
+            ("0x1F", 31),
+            ("-0X1f", -31),
+            ("0b101", 5),
+            ("0x1_0", 16),
+            ("-2147483648", i32::MIN),
+        ] {
+            assert_eq!(integer(text), Ok(value), "{text}");
+        }
+        for text in ["", "-", "+", "09", "0x", "1_0", "1.5", "- 1", "--1", "0x-1", "x", "2147483648"] {
+            assert_eq!(integer(text), Err(ValueError::Integer), "{text}");
+        }
+    }
 }
