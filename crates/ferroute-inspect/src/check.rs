@@ -230,7 +230,7 @@ impl Check {
         let object = format!("Service {name}");
         let (ignored, ports, unused) = match &explanation.handling {
             Handling::Served { ignored, ports, unused_slices, .. } => (ignored, ports, unused_slices),
-            Handling::Skipped { reason } => return self.add_for(&object, None, Effect::Skipped, reason),
+            Handling::Skipped { reason, .. } => return self.add_for(&object, None, Effect::Skipped, reason),
             // The source has reported it.
             Handling::Invalid { .. } => return,
         };

@@ -50,6 +50,8 @@ fn two_proxies(nodes: &BTreeSet<&str>) -> Finding {
     }
     Finding {
         check: CHECK.into(),
+        code: "kube-proxy.beside".into(),
+        values: [("nodes".into(), names.clone())].into(),
         severity: Severity::Problem,
         problem: format!("kube-proxy runs beside Ferroute on {names}"),
         effect: "both write rules; in different modes, a packet meets the rules of both".to_owned(),
@@ -61,6 +63,8 @@ fn two_proxies(nodes: &BTreeSet<&str>) -> Finding {
 fn left_behind(namespace: &str) -> Finding {
     Finding {
         check: CHECK.into(),
+        code: "kube-proxy.left".into(),
+        values: [("namespace".into(), namespace.to_owned())].into(),
         severity: Severity::Warning,
         problem: format!("the ConfigMap {namespace}/kube-proxy exists without its DaemonSet"),
         effect: "a kubeadm upgrade may start kube-proxy beside Ferroute".to_owned(),

@@ -45,6 +45,16 @@ impl SkipReason {
         is_headless(&service.spec).then_some(Self::Headless)
     }
 
+    /// Returns the reason as a word, for programs.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::OtherProxy(_) => "otherProxy",
+            Self::HeadlessByLabel => "headlessByLabel",
+            Self::ExternalName => "externalName",
+            Self::Headless => "headless",
+        }
+    }
+
     /// Reports whether the reason is a label. The other fields of the Service are then not validated.
     fn is_label(&self) -> bool {
         matches!(self, Self::OtherProxy(_) | Self::HeadlessByLabel)

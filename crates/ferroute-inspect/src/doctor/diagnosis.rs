@@ -1,4 +1,4 @@
-use std::{borrow::Cow, fmt};
+use std::{borrow::Cow, collections::BTreeMap, fmt};
 
 use ferroute_core::{Escaped, IpFamily};
 use serde::{Deserialize, Serialize};
@@ -23,6 +23,13 @@ pub struct Diagnosis {
 pub struct Finding {
     /// The name of the check.
     pub check: Cow<'static, str>,
+    /// The kind of problem, for programs that have texts of their own: the name of the check, and what tells it from others
+    /// that the check finds: `conntrack-table.full`.
+    #[serde(default)]
+    pub code: Cow<'static, str>,
+    /// The names and numbers in the texts.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub values: BTreeMap<Cow<'static, str>, String>,
     /// The severity.
     pub severity: Severity,
     /// The problem.
@@ -80,8 +87,9 @@ pub fn diagnose(inputs: &Inputs) -> Diagnosis {
             CheckResult::Unknown(reason) => diagnosis.unknown.push(Unknown { check: check.name.into(), reason }),
             CheckResult::Defects(defects) if defects.is_empty() => diagnosis.passed.push(check.name.into()),
             CheckResult::Defects(defects) => diagnosis.findings.extend(defects.into_iter().map(|defect| {
-                let Defect { severity, problem, effect, fix } = defect;
-                Finding { check: check.name.into(), severity, problem, effect, fix }
+                let Defect { severity, kind, values, problem, effect, fix } = defect;
+                let code = kind.map_or(check.name.into(), |kind| format!("{}.{kind}", check.name).into());
+                Finding { check: check.name.into(), code, values, severity, problem, effect, fix }
             })),
         }
     }
@@ -100,7 +108,7 @@ pub fn diagnose(inputs: &Inputs) -> Diagnosis {
 /// Only those of `out`.
 pub fn write_diagnosis_into(out: &mut impl fmt::Write, diagnosis: &Diagnosis) -> fmt::Result {
     let Diagnosis { findings, unknown, passed, access } = diagnosis;
-    for Finding { check, severity, problem, effect, fix } in findings {
+    for Finding { check, severity, problem, effect, fix, code: _, values: _ } in findings {
         let severity = severity.as_str().to_uppercase();
         writeln!(out, "{severity}: {}  [{check}]", Escaped(problem))?;
         writeln!(out, "    effect: {}", Escaped(effect))?;
@@ -121,6 +129,9 @@ pub fn write_diagnosis_into(out: &mut impl fmt::Write, diagnosis: &Diagnosis) ->
 /// A [`Finding`] without the name of its check.
 pub(super) struct Defect {
     severity: Severity,
+    /// What tells it from others that the check finds.
+    kind: Option<&'static str>,
+    values: BTreeMap<Cow<'static, str>, String>,
     problem: String,
     effect: String,
     fix: String,
@@ -133,7 +144,20 @@ impl Defect {
         effect: impl Into<String>,
         fix: impl Into<String>,
     ) -> Self {
-        Self { severity, problem: problem.into(), effect: effect.into(), fix: fix.into() }
+        let (problem, effect, fix) = (problem.into(), effect.into(), fix.into());
+        Self { severity, kind: None, values: BTreeMap::new(), problem, effect, fix }
+    }
+
+    /// Tells this defect from others that the same check finds.
+    pub(super) fn kind(mut self, kind: &'static str) -> Self {
+        self.kind = Some(kind);
+        self
+    }
+
+    /// Adds a name or number in the texts.
+    pub(super) fn with(mut self, name: &'static str, value: impl fmt::Display) -> Self {
+        self.values.insert(name.into(), value.to_string());
+        self
     }
 }
 

@@ -18,7 +18,7 @@ pub(super) fn explanation(service: &api::Service, inputs: &Inputs<'_>) -> Explan
     let node = &inputs.tracker.table(IpFamily::V4).node;
     let handling = match (SkipReason::for_service(service), parse_service(service)) {
         (_, Err(invalid)) => Handling::Invalid { errors: invalid.errors.iter().map(ToString::to_string).collect() },
-        (Some(reason), Ok(_)) => Handling::Skipped { reason: reason.to_string() },
+        (Some(reason), Ok(_)) => Handling::Skipped { reason: reason.to_string(), code: reason.code().into() },
         (None, Ok(view)) => {
             let view = view.map(|mut view| {
                 view.ignore_unsupported(inputs.traits);
@@ -56,7 +56,8 @@ fn served(service: &api::Service, name: &NamespacedName, ignored: Vec<String>, i
 
 fn slice_of_unserved_family(slice: &SliceView) -> UnusedSlice {
     let reason = format!("the Service has no {} cluster IP", slice.family);
-    UnusedSlice { slice: slice.name.to_string(), endpoints: slice.endpoints.len(), reason }
+    let code = "otherFamily".into();
+    UnusedSlice { slice: slice.name.to_string(), endpoints: slice.endpoints.len(), reason, code }
 }
 
 fn policies(
@@ -237,7 +238,8 @@ fn slice_without_port(slice: &SliceView, family: IpFamily, name: &ServicePortNam
     let ports = slice.ports.iter().map(|port| port_text(&port.name, port.protocol)).collect::<Vec<_>>();
     let ports = if ports.is_empty() { "no port numbers".to_owned() } else { ports.join(", ") };
     let reason = format!("it has no port {}, only {ports}", port_text(&name.port, name.protocol));
-    Some(UnusedSlice { slice: slice.name.to_string(), endpoints: slice.endpoints.len(), reason })
+    let code = "otherPorts".into();
+    Some(UnusedSlice { slice: slice.name.to_string(), endpoints: slice.endpoints.len(), reason, code })
 }
 
 fn port_text(name: &str, protocol: Protocol) -> String {

@@ -1,4 +1,7 @@
-use std::net::{IpAddr, SocketAddr};
+use std::{
+    borrow::Cow,
+    net::{IpAddr, SocketAddr},
+};
 
 use ferroute_admin::health::HealthCheck;
 use ferroute_core::{Affinity, Eligibility, FrontendKind, IpFamily, Method, Protocol, Refusal, TrafficPolicy};
@@ -50,6 +53,9 @@ pub enum Handling {
     Skipped {
         /// The reason.
         reason: String,
+        /// The reason as a word: `otherProxy`, `headlessByLabel`, `externalName`, `headless`.
+        #[serde(default)]
+        code: Cow<'static, str>,
     },
     /// It is invalid: the proxy has no rules for it, or keeps those of its last valid version.
     Invalid {
@@ -307,6 +313,9 @@ pub struct UnusedSlice {
     pub endpoints: usize,
     /// The reason.
     pub reason: String,
+    /// The reason as a word: `otherFamily` or `otherPorts`.
+    #[serde(default)]
+    pub code: Cow<'static, str>,
 }
 
 /// The state of a service port in the kernel.

@@ -22,7 +22,7 @@ pub fn write_explanation_into(out: &mut impl fmt::Write, explanation: &Explanati
     }
     out.write_char('\n')?;
     match handling {
-        Handling::Skipped { reason } => writeln!(out, "\nskipped: {}", Escaped(reason)),
+        Handling::Skipped { reason, .. } => writeln!(out, "\nskipped: {}", Escaped(reason)),
         Handling::Invalid { errors } => {
             writeln!(out, "\ninvalid, so the proxy ignores it:")?;
             errors.iter().try_for_each(|error| writeln!(out, "  {}", Escaped(error)))
@@ -186,7 +186,7 @@ fn usages(endpoint: &ExplainedEndpoint) -> Vec<String> {
 }
 
 fn write_unused_slice_into(out: &mut impl fmt::Write, indent: &str, slice: &UnusedSlice) -> fmt::Result {
-    let UnusedSlice { slice, endpoints, reason } = slice;
+    let UnusedSlice { slice, endpoints, reason, code: _ } = slice;
     let text = format!("unused EndpointSlice {slice} ({}): {reason}", plural(*endpoints, "endpoint"));
     writeln!(out, "{indent}{}", Escaped(text))
 }

@@ -114,7 +114,7 @@ fn socket(text: &str) -> SocketAddr {
 
 /// Returns the samples of Services that are not served.
 pub fn not_served() -> [Explanation; 2] {
-    let skipped = Handling::Skipped { reason: "a reason".to_owned() };
+    let skipped = Handling::Skipped { reason: "a reason".to_owned(), code: "headless".into() };
     [skipped, Handling::Invalid { errors: vec!["spec.clusterIP: invalid".to_owned()] }].map(explanation)
 }
 
@@ -130,7 +130,12 @@ fn explanation(handling: Handling) -> Explanation {
 }
 
 fn served() -> Handling {
-    let slice = UnusedSlice { slice: "shop/web-a".to_owned(), endpoints: 1, reason: "a reason".to_owned() };
+    let slice = UnusedSlice {
+        slice: "shop/web-a".to_owned(),
+        endpoints: 1,
+        reason: "a reason".to_owned(),
+        code: "otherPorts".into(),
+    };
     let outcomes = [
         Outcome::Served { policy: TrafficPolicy::Local, endpoints: 1, source: Source::PodOrNode },
         Outcome::Rejected { reason: Reason::NoEndpoints },
@@ -242,6 +247,8 @@ fn comparison() -> Comparison {
 fn diagnosis() -> Diagnosis {
     let finding = doctor::Finding {
         check: "ip-forward".into(),
+        code: "ip-forward".into(),
+        values: [("family".into(), "IPv4".to_owned())].into(),
         severity: Severity::Problem,
         problem: "a problem".to_owned(),
         effect: "an effect".to_owned(),

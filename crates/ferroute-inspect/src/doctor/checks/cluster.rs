@@ -27,7 +27,7 @@ pub(super) fn node_ports(inputs: &Inputs) -> CheckResult {
             .process
             .as_ref()
             .map_or("a process".to_owned(), |process| format!("{} (pid {})", process.name, process.pid));
-        defects.push(Defect::new(
+        let defect = Defect::new(
             Severity::Warning,
             format!(
                 "{owner} listens on {}/{}, the node port of {}",
@@ -35,7 +35,9 @@ pub(super) fn node_ports(inputs: &Inputs) -> CheckResult {
             ),
             "other hosts cannot reach the process on node port addresses; their connections go to the Service",
             "change one of the two ports; processes should not use ports in the API server's --service-node-port-range",
-        ));
+        );
+        let port = format!("{}/{}", node_port.port, node_port.protocol);
+        defects.push(defect.with("owner", owner).with("port", port).with("service", &node_port.service));
     }
     CheckResult::Defects(defects)
 }
@@ -51,17 +53,18 @@ pub(super) fn clock(inputs: &Inputs) -> CheckResult {
         return CheckResult::Defects(Vec::new());
     }
     let severity = if clock.difference < LEEWAY { Severity::Warning } else { Severity::Problem };
-    let rounded = Duration::from_secs(clock.difference.as_secs());
-    CheckResult::Defects(vec![Defect::new(
+    let difference = humantime::format_duration(Duration::from_secs(clock.difference.as_secs()));
+    let defect = Defect::new(
         severity,
         format!(
-            "the API server's clock is {} {} this host's",
-            humantime::format_duration(rounded),
+            "the API server's clock is {difference} {} this host's",
             if clock.ahead { "ahead of" } else { "behind" }
         ),
         "certificates and tokens may appear expired or not yet valid; measured latencies are wrong",
         "synchronize both clocks with a time server (timedatectl status, chronyc tracking)",
-    )])
+    );
+    let kind = if clock.ahead { "ahead" } else { "behind" };
+    CheckResult::Defects(vec![defect.kind(kind).with("difference", difference)])
 }
 
 /// Checks that endpoints accept connections from this host.
@@ -83,18 +86,21 @@ pub(super) fn endpoints(inputs: &Inputs) -> CheckResult {
                 (Severity::Warning, share)
             }
         };
-        let (symptom, fix) = match &first.result {
+        let (kind, symptom, fix) = match &first.result {
             ProbeResult::Connected | ProbeResult::Refused => (
+                "refused",
                 "refuses connections",
                 "compare the Service's targetPort with the port that the container listens on, and add a readiness probe for \
                  this port",
             ),
             ProbeResult::TimedOut => (
+                "silent",
                 "does not respond",
                 "check for a NetworkPolicy or firewall between this node and the pod, and check the network plugin on the \
                  pod's node",
             ),
             ProbeResult::Unreachable(_) => (
+                "unreachable",
                 "is unreachable",
                 "this host has no route to the pod network: check the network plugin on this node (ip route get ADDRESS)",
             ),
@@ -104,12 +110,14 @@ pub(super) fn endpoints(inputs: &Inputs) -> CheckResult {
             _ => String::new(),
         };
         let more = if failed.len() > 1 { format!(" (and {} more)", failed.len() - 1) } else { String::new() };
-        defects.push(Defect::new(
+        let defect = Defect::new(
             severity,
             format!("endpoint {} of {service} {symptom} from this host{cause}{more}", first.endpoint),
             format!("{share} from this host, and probably from its pods"),
             fix,
-        ));
+        );
+        let defect = defect.kind(kind).with("endpoint", first.endpoint).with("service", service);
+        defects.push(defect.with("failed", failed.len()).with("all", probes.len()).with("cause", cause));
     }
     CheckResult::Defects(defects)
 }

@@ -24,6 +24,7 @@ pub(super) fn families(inputs: &Inputs) -> CheckResult {
                     format!("the {family} addresses of Services are unreachable on this host"),
                     format!("boot without ipv6.disable=1, or remove the {family} addresses from the Services"),
                 )
+                .with("family", family)
             })
             .collect(),
     )
@@ -86,6 +87,10 @@ fn mode_support(inputs: &Inputs, fix: &str) -> CheckResult {
             format!("{family} Services do not work in this mode"),
             fix,
         )
+        .with("mode", mode)
+        .with("family", family)
+        .with("reason", reason)
+        .with("fix", fix)
     };
     let served = |family: &FamilyInputs| family.in_kernel && family.has_services != Some(false);
     let families = IpFamily::BOTH.into_iter().map(|family| (family, &inputs.families[family.index()]));

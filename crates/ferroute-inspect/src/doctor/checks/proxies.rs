@@ -22,6 +22,7 @@ pub(super) fn unread(inputs: &Inputs) -> CheckResult {
              iptable_nat iptable_filter iptable_mangle` (ip6table_*), or restart the host; otherwise install the programs of \
              the legacy backend where Ferroute runs",
         )
+        .with("reason", reason)
     };
     // Hosts without the legacy backend need no result.
     if reasons.is_empty() {
@@ -45,13 +46,15 @@ pub(super) fn backends(inputs: &Inputs) -> CheckResult {
         }
         let counts: Vec<String> =
             in_use.iter().map(|backend| format!("{} in {}", backend.rules, backend.backend)).collect();
-        defects.push(Defect::new(
+        let counts = counts.join(", ");
+        let defect = Defect::new(
             Severity::Warning,
-            format!("both iptables backends have {family} rules: {}", counts.join(", ")),
+            format!("both iptables backends have {family} rules: {counts}"),
             "the kernel applies the rules of both, in an order that is hard to predict; one can drop what the other accepts",
             "find the owners of the rules with iptables-legacy-save and iptables-nft-save, and configure all programs on the \
              host for one backend (update-alternatives --config iptables)",
-        ));
+        );
+        defects.push(defect.with("family", family).with("counts", counts));
     }
     CheckResult::Defects(defects)
 }
@@ -65,13 +68,15 @@ pub(super) fn proxies(inputs: &Inputs) -> CheckResult {
     let names: Vec<String> = running.iter().map(|process| format!("{} (pid {})", process.name, process.pid)).collect();
     let mut defects = Vec::new();
     if running.len() > 1 {
-        defects.push(Defect::new(
+        let names = names.join(", ");
+        let defect = Defect::new(
             Severity::Problem,
-            format!("several service proxies are running: {}", names.join(", ")),
+            format!("several service proxies are running: {names}"),
             "in the same network namespace, they restore their own rules whenever another changes them, and connections use \
              the rules of either",
             "stop all but one; in a cluster, delete the DaemonSet of the other, or exclude this node with a node selector",
-        ));
+        );
+        defects.push(defect.kind("running").with("names", names));
     }
     let mut active = Vec::new();
     let mut descriptions = BTreeSet::new();
@@ -84,23 +89,27 @@ pub(super) fn proxies(inputs: &Inputs) -> CheckResult {
             Err(reason) => return CheckResult::Unknown(reason.clone()),
         }
     }
+    let is_active = !active.is_empty();
+    let active = active.join(", ");
     if descriptions.len() > 1 {
-        defects.push(Defect::new(
+        let defect = Defect::new(
             Severity::Warning,
-            format!("the kernel has rules of several service proxies: {}", active.join(", ")),
+            format!("the kernel has rules of several service proxies: {active}"),
             "connections use the rules that come first, so changes may have no effect",
             "restart the proxy, which removes the rules of other proxies when it starts; if they remain, run `ferroute run \
              --cleanup`, which removes the rules of all proxies, and start the proxy again",
-        ));
+        );
+        defects.push(defect.kind("rules").with("active", &active));
     }
-    if !active.is_empty() && running.is_empty() {
-        defects.push(Defect::new(
+    if is_active && running.is_empty() {
+        let defect = Defect::new(
             Severity::Warning,
-            format!("the kernel has rules of a service proxy, but none is running: {}", active.join(", ")),
+            format!("the kernel has rules of a service proxy, but none is running: {active}"),
             "connections still go to the endpoints that existed when the proxy stopped",
             "start the proxy, or remove the rules with `ferroute run --cleanup`; a proxy in another PID namespace is not \
              visible here",
-        ));
+        );
+        defects.push(defect.kind("stopped").with("active", active));
     }
     CheckResult::Defects(defects)
 }

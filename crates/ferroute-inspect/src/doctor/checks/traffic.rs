@@ -16,12 +16,13 @@ pub(super) fn forwarding(inputs: &Inputs) -> CheckResult {
             if !is_used(inputs, family) || inputs.sysctl(name)? != Some("0") {
                 continue;
             }
-            defects.push(Defect::new(
+            let defect = Defect::new(
                 Severity::Problem,
                 format!("{name} is 0"),
                 format!("{family} packets from pods, and from other hosts to node ports, are not forwarded"),
                 format!("run sysctl -w {name}=1, and set it in a file in /etc/sysctl.d to keep it after a reboot"),
-            ));
+            );
+            defects.push(defect.with("name", name).with("family", family));
         }
         Ok(defects)
     };
@@ -42,7 +43,7 @@ pub(super) fn service_routes(inputs: &Inputs) -> CheckResult {
             Err(reason) => return CheckResult::Unknown(reason.clone()),
         };
         let command = if family == IpFamily::V4 { "ip route" } else { "ip -6 route" };
-        defects.push(Defect::new(
+        let defect = Defect::new(
             Severity::Problem,
             format!("the host has no {family} route to cluster IP {address}"),
             "connections of the host itself to Services fail: of the kubelet, of pods in the host's network, and of an API server \
@@ -51,7 +52,8 @@ pub(super) fn service_routes(inputs: &Inputs) -> CheckResult {
                 "add a default route, or a route that covers the Service addresses, through any interface that is up: {command} \
                  add SERVICE-CIDR dev INTERFACE"
             ),
-        ));
+        );
+        defects.push(defect.with("family", family).with("address", address).with("command", command));
     }
     CheckResult::Defects(defects)
 }
@@ -68,7 +70,7 @@ pub(super) fn forward_policy(inputs: &Inputs) -> CheckResult {
             let problem = format!("the policy of the {family} chain FORWARD is DROP ({})", backend.backend);
             if !inputs.accepts_in_firewalls {
                 let program = if family == IpFamily::V4 { "iptables" } else { "ip6tables" };
-                defects.push(Defect::new(
+                let defect = Defect::new(
                     Severity::Warning,
                     problem,
                     format!(
@@ -81,17 +83,20 @@ pub(super) fn forward_policy(inputs: &Inputs) -> CheckResult {
                         "accept the connections that Services translate: {program} -I FORWARD -m conntrack --ctstate DNAT -j \
                          ACCEPT, and make this persistent; or set the policy to ACCEPT"
                     ),
-                ));
+                );
+                let defect = defect.kind("drops").with("family", family).with("backend", &backend.backend);
+                defects.push(defect.with("mode", inputs.mode).with("program", program));
                 continue;
             }
-            defects.push(Defect::new(
+            let defect = Defect::new(
                 Severity::Note,
                 problem,
                 "only packets that a rule accepts are forwarded: the proxy accepts masqueraded packets, other packets of \
                  pods need rules of the network plugin",
                 "if pods cannot reach Services, trace the packet with `ferroute trace --kernel`; Docker sets this policy, \
                  and the network plugin should add rules that accept packets of the pod networks",
-            ));
+            );
+            defects.push(defect.kind("accepted").with("family", family).with("backend", &backend.backend));
         }
     }
     CheckResult::Defects(defects)
@@ -109,14 +114,15 @@ pub(super) fn input_firewall(inputs: &Inputs) -> CheckResult {
             Err(reason) => return CheckResult::Unknown(reason.clone()),
         };
         for backend in backends.iter().filter(|backend| backend.input_drops) {
-            defects.push(Defect::new(
+            let defect = Defect::new(
                 Severity::Warning,
                 format!("the {family} chain INPUT drops what no rule accepts ({})", backend.backend),
                 "in ipvs mode, connections of pods to cluster IPs, and of other hosts to node ports and load balancer IPs, pass \
                  INPUT and are dropped",
                 "run Ferroute, which accepts them in the chain KUBE-IPVS-ACCEPT, and let no rule drop all packets before the jump \
                  to it; kube-proxy requires rules of the administrator",
-            ));
+            );
+            defects.push(defect.with("family", family).with("backend", &backend.backend));
         }
     }
     CheckResult::Defects(defects)
@@ -144,13 +150,14 @@ pub(super) fn reverse_path(inputs: &Inputs) -> CheckResult {
              {}; check the network plugin's documentation for a requirement of strict filtering",
             strict.join(", ")
         );
-        Ok(vec![Defect::new(
+        let defect = Defect::new(
             Severity::Note,
             format!("the reverse path filter is strict on {}", list(&strict)),
             "packets are dropped silently if replies to them would leave through another interface: of node port clients on \
              hosts with several networks, with asymmetric routes, and with some network plugins",
             fix,
-        )])
+        );
+        Ok(vec![defect.with("interfaces", list(&strict)).with("all", strict.join(", "))])
     };
     defects().into()
 }
@@ -170,17 +177,18 @@ pub(super) fn bridges(inputs: &Inputs) -> CheckResult {
             if !is_used(inputs, family) {
                 continue;
             }
-            let (problem, command) = match inputs.sysctl(name)? {
+            let (kind, problem, command) = match inputs.sysctl(name)? {
                 Some("1") => continue,
-                Some(value) => (format!("{name} is {value}"), format!("sysctl -w {name}=1")),
+                Some(value) => ("off", format!("{name} is {value}"), format!("sysctl -w {name}=1")),
                 // The module is the same for both families.
                 None if !defects.is_empty() => continue,
                 None => (
+                    "missing",
                     "the kernel module br_netfilter is not loaded".to_owned(),
                     format!("modprobe br_netfilter && sysctl -w {name}=1"),
                 ),
             };
-            defects.push(Defect::new(
+            let defect = Defect::new(
                 Severity::Warning,
                 format!("{problem}, and pods may be on a bridge ({})", list(bridges)),
                 format!(
@@ -188,7 +196,9 @@ pub(super) fn bridges(inputs: &Inputs) -> CheckResult {
                      connections to a Service hang if its endpoint is on the same node"
                 ),
                 format!("if the network plugin uses a bridge, run {command}, and make this persistent"),
-            ));
+            );
+            let defect = defect.kind(kind).with("family", family).with("command", command);
+            defects.push(defect.with("name", name).with("bridges", list(bridges)));
         }
         Ok(defects)
     };
@@ -199,54 +209,64 @@ pub(super) fn bridges(inputs: &Inputs) -> CheckResult {
 pub(super) fn conntrack(inputs: &Inputs) -> CheckResult {
     let defects = || -> Reading<Vec<Defect>> {
         let Some(table) = *inputs.conntrack.as_ref().map_err(Clone::clone)? else {
-            return Ok(vec![Defect::new(
-                Severity::Note,
-                "connection tracking is not active",
-                "none: the first rule that needs it activates it",
-                "none, unless a proxy is running: then the kernel lacks nf_conntrack",
-            )]);
+            return Ok(vec![
+                Defect::new(
+                    Severity::Note,
+                    "connection tracking is not active",
+                    "none: the first rule that needs it activates it",
+                    "none, unless a proxy is running: then the kernel lacks nf_conntrack",
+                )
+                .kind("inactive"),
+            ]);
         };
         let mut defects = Vec::new();
+        let suggested = table.max.saturating_mul(2);
         let fix = format!(
             "increase conntrack.maxPerCore and conntrack.min in the configuration, or run sysctl -w \
-             net.netfilter.nf_conntrack_max={}; list the connections with conntrack -L",
-            table.max.saturating_mul(2)
+             net.netfilter.nf_conntrack_max={suggested}; list the connections with conntrack -L"
         );
         // Below three quarters, no action is needed.
         if table.max > 0 && table.count * 4 >= table.max * 3 {
             let is_almost_full = table.count * 10 >= table.max * 9;
-            defects.push(Defect::new(
+            let defect = Defect::new(
                 if is_almost_full { Severity::Problem } else { Severity::Warning },
                 format!("the conntrack table has {} of {} entries", table.count, table.max),
                 "when the table is full, all new connections are dropped, not only those to Services",
                 fix.clone(),
-            ));
+            );
+            let defect = defect.kind("full").with("count", table.count).with("max", table.max);
+            defects.push(defect.with("suggested", suggested));
         }
         let ConntrackEvents { dropped, evicted, not_inserted } = table.events;
         if evicted > 0 {
-            defects.push(Defect::new(
+            let defect = Defect::new(
                 Severity::Warning,
                 format!("{evicted} entries were removed since boot because the conntrack table was full"),
                 "connections that were being established, and UDP flows without replies, were delayed or failed",
                 fix.clone(),
-            ));
+            );
+            defects.push(defect.kind("evicted").with("count", evicted).with("suggested", suggested));
         }
         if dropped > 0 {
-            defects.push(Defect::new(
+            let defect = Defect::new(
                 Severity::Warning,
                 format!("connection tracking dropped {dropped} packets since boot, as it does when its table is full"),
                 "these connections were delayed by a second or more, or failed",
                 fix,
-            ));
+            );
+            defects.push(defect.kind("dropped").with("count", dropped).with("suggested", suggested));
         }
         if not_inserted > 0 {
-            defects.push(Defect::new(
+            let defect = Defect::new(
                 Severity::Note,
-                format!("{not_inserted} packets were dropped since boot because of others of the same flow at the same time"),
+                format!(
+                    "{not_inserted} packets were dropped since boot because of others of the same flow at the same time"
+                ),
                 "mostly parallel DNS look-ups of one process, which are then delayed by a few seconds",
                 "run a DNS cache on each node, or set the resolver option single-request-reopen or use-vc in pods; the size of \
                  the conntrack table makes no difference",
-            ));
+            );
+            defects.push(defect.kind("races").with("count", not_inserted));
         }
         Ok(defects)
     };
