@@ -10,9 +10,14 @@ use std::{
 
 use anyhow::{Context, bail, ensure};
 use ferroute_core::Protocol;
+use nix::{
+    sys::signal::{self, Signal},
+    unistd::Pid,
+};
 use serde::Serialize;
 
 use crate::{
+    instance::Instance,
     layout::{NodeId, OUTSIDE},
     net::Namespace,
     plan::{ClusterPlan, Objects, PlannedPod, Workload},
@@ -22,11 +27,11 @@ use crate::{
     tour::measure,
 };
 
-/// A running demo. It is removed when this value is dropped.
+/// A running demo. It is removed when this value is dropped, unless another command started it.
 #[derive(Debug)]
 pub struct Cluster {
-    spec: ClusterSpec,
-    _session: Session,
+    instance: Instance,
+    _session: Option<Session>,
     adjustments: Mutex<Adjustments>,
 }
 
@@ -70,7 +75,13 @@ impl Cluster {
     /// Creates a cluster. Calls `on_step` with a description of each step.
     pub(crate) fn start(spec: ClusterSpec, on_step: impl FnMut(&str)) -> anyhow::Result<Self> {
         let session = Session::start(&spec, on_step)?;
-        Ok(Self { spec, _session: session, adjustments: Mutex::default() })
+        Ok(Self { instance: spec.instance, _session: Some(session), adjustments: Mutex::default() })
+    }
+
+    /// Returns the cluster that another command has started.
+    pub(crate) fn attach(instance: Instance) -> Self {
+        let adjustments = StateDirectory::new(&instance).read_adjustments();
+        Self { instance, _session: None, adjustments: Mutex::new(adjustments) }
     }
 
     /// Returns the directory of the manifests that the proxies read.
@@ -139,7 +150,10 @@ impl Cluster {
     pub fn clients(&self) -> anyhow::Result<Vec<String>> {
         let machines = NodeId::ALL.map(NodeId::name).into_iter().chain([OUTSIDE]).map(str::to_owned);
         let plan = self.plan()?;
-        Ok(plan.pods.iter().filter(|pod| !pod.host_network).map(PlannedPod::short_name).chain(machines).collect())
+        // Pods that only send come first: the path of an endpoint's connection to itself is the most complicated one.
+        let (idle, endpoints): (Vec<_>, Vec<_>) =
+            plan.pods.iter().filter(|pod| !pod.host_network).partition(|pod| plan.is_idle(pod));
+        Ok(idle.into_iter().chain(endpoints).map(PlannedPod::short_name).chain(machines).collect())
     }
 
     /// Makes up to [`MAX_CONNECTIONS`] connections from a machine or pod.
@@ -192,6 +206,23 @@ impl Cluster {
         self.adjust(adjusted)
     }
 
+    /// Kills the process of a pod, which the demo starts again after a while, as a kubelet does.
+    ///
+    /// # Errors
+    /// If there is no such pod, or it does not run.
+    pub fn kill(&self, pod: &str) -> anyhow::Result<()> {
+        let status = self.status()?;
+        let Some(planned) = status.plan.pods.iter().find(|planned| full_name(planned) == pod) else {
+            bail!("no pod {pod}")
+        };
+        match status.pods.get(&planned.short_name()) {
+            Some(ProcessState::Running { pid }) => {
+                Ok(signal::kill(Pid::from_raw(*pid), Signal::SIGKILL).with_context(|| format!("cannot kill {pod}"))?)
+            }
+            _ => bail!("the pod {pod} does not run"),
+        }
+    }
+
     fn adjust(&self, adjusted: Adjustments) -> anyhow::Result<()> {
         self.directory().write_adjustments(&adjusted)?;
         *self.adjustments() = adjusted;
@@ -209,11 +240,11 @@ impl Cluster {
     }
 
     fn directory(&self) -> StateDirectory {
-        StateDirectory::new(&self.spec.instance)
+        StateDirectory::new(&self.instance)
     }
 
     fn machine(&self, name: &str) -> Namespace {
-        Namespace::named(self.spec.instance.namespace(name))
+        Namespace::named(self.instance.namespace(name))
     }
 
     /// No operation under the lock leaves an inconsistent state behind when it panics.

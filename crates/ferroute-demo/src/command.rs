@@ -19,12 +19,12 @@ use crate::{
     cluster::Cluster,
     instance::Instance,
     layout::{LAN, NodeId, OUTSIDE},
-    net::{self, Namespace, check_programs, search_path},
+    net::{self, Namespace, check_programs},
     overview,
     pod::{self, Listen},
     session::Session,
     state::{StateDirectory, Status},
-    supervisor::{self, ClusterSpec, Health},
+    supervisor::{self, ClusterSpec, Health, resolver_configuration},
     tour::{self, TracePath},
 };
 
@@ -108,6 +108,12 @@ enum DemoCommand {
         #[arg(last = true, value_name = "COMMAND")]
         command: Vec<OsString>,
     },
+    /// Show the cluster of `ferroute demo up` in a browser
+    Ui {
+        /// Address and port of the page
+        #[arg(long, value_name = "ADDRESS:PORT", default_value = DEFAULT_LISTEN)]
+        listen: SocketAddr,
+    },
     /// Show pods, addresses, Services and proxies
     Status,
     /// Remove the cluster, or the leftovers of a demo that crashed
@@ -167,6 +173,10 @@ pub fn run(
             up(&ClusterSpec::new(instance, file.as_deref(), mode.checked(modes)?)?)
         }
         Some(DemoCommand::Exec { machine, command }) => exec(&instance, &machine, &command),
+        Some(DemoCommand::Ui { listen }) => {
+            current_status(&instance)?;
+            serve_page(Cluster::attach(instance), listen).map(|()| ExitCode::SUCCESS)
+        }
         Some(DemoCommand::Status) => status(&instance),
         Some(DemoCommand::Down) => down(&instance),
         Some(DemoCommand::Supervisor { file, mode }) => {
@@ -198,11 +208,27 @@ fn exec(instance: &Instance, machine: &str, command: &[OsString]) -> anyhow::Res
         Some((program, arguments)) => (program.clone(), arguments),
         None => (std::env::var_os("SHELL").unwrap_or_else(|| "/bin/sh".into()), &[][..]),
     };
+    let directory = StateDirectory::new(instance);
+    let resolver = resolver(&status, machine);
     let mut command = Command::new(&program);
-    command.args(arguments).env("PATH", search_path());
+    command.args(arguments).env("PATH", directory.search_path());
     // The command replaces this process and keeps its terminal and exit status.
-    let error = namespace.run_as_machine(machine, || command.exec())?;
+    let error = namespace.run_as_machine(machine, || {
+        if let Some(resolver) = resolver {
+            net::use_resolver(directory.root(), &resolver);
+        }
+        command.exec()
+    })?;
     Err(error).with_context(|| format!("cannot run {}", program.display()))
+}
+
+/// Returns the resolver's configuration of a pod or node; `None` for machines outside of the cluster, which do not use its DNS.
+fn resolver(status: &Status, machine: &str) -> Option<String> {
+    if let Some(node) = NodeId::from_name(machine) {
+        return Some(resolver_configuration(node, "default"));
+    }
+    let pod = status.plan.pods.iter().find(|pod| pod.short_name() == machine)?;
+    Some(resolver_configuration(pod.node, &pod.namespace))
 }
 
 fn status(instance: &Instance) -> anyhow::Result<ExitCode> {

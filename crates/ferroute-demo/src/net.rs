@@ -17,7 +17,7 @@ use nix::{
     unistd::Pid,
 };
 
-pub(crate) use namespace::{Namespace, NamespaceError};
+pub(crate) use namespace::{Namespace, NamespaceError, use_resolver};
 pub(crate) use program::{ProgramError, check_programs, search_path};
 use topology::{Step, Sysctl};
 

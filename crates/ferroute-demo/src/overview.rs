@@ -38,8 +38,11 @@ pub(crate) fn hints(plan: &ClusterPlan) -> String {
     let client = plan.pods.last().map_or_else(|| NodeId::Node.name().to_owned(), PlannedPod::short_name);
     let service = plan.services.iter().find_map(|service| {
         let port = service.spec.ports.iter().find(|port| port.protocol.as_deref() != Some("UDP"))?;
-        let ip = service.spec.cluster_ips.first().filter(|ip| *ip != "None")?;
-        let host = if ip.contains(':') { format!("[{ip}]") } else { ip.clone() };
+        service.spec.cluster_ips.first().filter(|ip| *ip != "None")?;
+        let host = match service.metadata.namespace.as_str() {
+            "default" => service.metadata.name.clone(),
+            namespace => format!("{}.{namespace}", service.metadata.name),
+        };
         Some(if port.port == 80 { format!("http://{host}") } else { format!("http://{host}:{}", port.port) })
     });
     let exec = match service {
@@ -47,7 +50,8 @@ pub(crate) fn hints(plan: &ClusterPlan) -> String {
         None => format!("ferroute demo exec {client} -- ip address"),
     };
     let rows = [
-        (exec.as_str(), "in a pod, or on node, node2 or outside"),
+        (exec.as_str(), "in a pod, or on node or node2"),
+        ("ferroute demo ui", "shows the cluster in a browser"),
         ("ferroute demo status", ""),
         ("ferroute demo down", ""),
     ];

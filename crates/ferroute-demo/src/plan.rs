@@ -92,6 +92,11 @@ impl ClusterPlan {
         Ok(Self { ipv6, pods, services, own_slices, own_endpoints })
     }
 
+    /// Reports whether no Service selects a pod of the plan.
+    pub fn is_idle(&self, pod: &PlannedPod) -> bool {
+        !self.services.iter().any(|service| pod.is_selected_by(service))
+    }
+
     /// Returns all EndpointSlices: those of Services with a selector, and the user's own.
     pub fn slices(&self, is_ready: impl Fn(&PlannedPod) -> bool) -> Vec<EndpointSlice> {
         let created =

@@ -3,9 +3,10 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    ffi::OsString,
     fs::{self, File, OpenOptions},
     io::{self, Read, Seek, Write},
-    os::unix::fs::MetadataExt,
+    os::unix::fs::{MetadataExt, symlink},
     path::{Path, PathBuf},
 };
 
@@ -15,6 +16,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use crate::{
     instance::Instance,
     layout::NodeId,
+    net::search_path,
     plan::{ClusterPlan, Objects, Workload},
     process::ProcessId,
 };
@@ -151,6 +153,26 @@ impl StateDirectory {
         File::create(&path).map_err(file_error("create", &path))
     }
 
+    /// Makes this program known as `ferroute` in the search path of the demo's machines.
+    pub(crate) fn link_program(&self, program: &Path) -> Result<(), StateError> {
+        let directory = self.programs();
+        create_directory(&directory)?;
+        let link = directory.join("ferroute");
+        symlink(program, &link).map_err(file_error("create", &link))
+    }
+
+    /// Returns the search path of the demo's machines: that of this process, and the program itself.
+    pub(crate) fn search_path(&self) -> OsString {
+        let mut path = OsString::from(self.programs());
+        path.push(":");
+        path.push(search_path());
+        path
+    }
+
+    fn programs(&self) -> PathBuf {
+        self.root.join("bin")
+    }
+
     /// Creates the subdirectories.
     pub(crate) fn prepare(&self) -> Result<(), StateError> {
         create_directory(&self.manifests())?;
@@ -226,6 +248,11 @@ impl StateDirectory {
 
     pub(crate) fn adjustments_file(&self) -> PathBuf {
         self.root.join("adjustments.json")
+    }
+
+    /// Returns the changes that the page has made; none if it has not made any.
+    pub(crate) fn read_adjustments(&self) -> Adjustments {
+        read_json(&self.adjustments_file()).unwrap_or_default()
     }
 
     pub(crate) fn read_status(&self) -> Result<Status, StateError> {

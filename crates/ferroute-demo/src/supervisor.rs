@@ -9,6 +9,7 @@
 //! is interrupted or killed cleans up after itself.
 
 mod child_process;
+mod dns;
 mod events;
 mod file_watcher;
 mod pods;
@@ -26,6 +27,8 @@ use anyhow::Context;
 use nix::unistd::{dup2_stderr, setsid};
 use serde::{Deserialize, Serialize};
 
+use dns::Dns;
+pub(crate) use dns::resolver_configuration;
 pub(crate) use events::DETACH;
 use events::{Events, Stopped};
 use file_watcher::FileWatcher;
@@ -135,6 +138,8 @@ fn supervise(spec: &ClusterSpec) -> anyhow::Result<()> {
         ignored,
         problem: None,
         published: String::new(),
+        dns: None,
+        program: spec.program.clone(),
     };
     supervisor.create(&mut events)?;
     report(&Report::Ready);
@@ -159,6 +164,9 @@ struct Supervisor<'a> {
     proxies: Proxies<'a>,
     /// The manifests as last written.
     published: String,
+    /// The cluster's DNS, once the machines exist.
+    dns: Option<Dns>,
+    program: PathBuf,
 }
 
 impl Supervisor<'_> {
@@ -166,6 +174,8 @@ impl Supervisor<'_> {
         report(&Report::Step("creating the machines".into()));
         net::add_machines(self.instance, self.plan.ipv6)
             .context("the demo requires CAP_SYS_ADMIN and CAP_NET_ADMIN (for a container, --privileged)")?;
+        self.directory.link_program(&self.program)?;
+        self.dns = Some(Dns::start(self.instance)?);
         events.wait(Duration::ZERO)?;
         report(&Report::Step(format!("starting {} pods", self.plan.pods.len())));
         self.publish()?;
@@ -221,7 +231,11 @@ impl Supervisor<'_> {
     fn publish(&mut self) -> anyhow::Result<()> {
         let not_ready = &self.adjustments.not_ready;
         let is_ready = |pod: &PlannedPod| self.pods.is_ready(pod) && !not_ready.contains(&pod.short_name());
-        let text = to_yaml(&self.plan.objects(is_ready))?;
+        let objects = self.plan.objects(is_ready);
+        if let Some(dns) = &self.dns {
+            dns.update(&objects);
+        }
+        let text = to_yaml(&objects)?;
         if text != self.published {
             self.directory.write(&self.directory.manifests().join("cluster.yaml"), text.as_bytes())?;
             self.published = text;

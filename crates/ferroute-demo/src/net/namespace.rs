@@ -2,7 +2,7 @@ use std::{
     fs::{self, File},
     io,
     os::unix::fs::MetadataExt,
-    path::PathBuf,
+    path::{Path, PathBuf},
     thread,
 };
 
@@ -159,6 +159,21 @@ pub(super) fn make_sysctls_writable() {
     if access("/proc/sys/net/ipv4/ip_forward", AccessFlags::W_OK) == Err(Errno::EROFS) {
         let _ = mount(NONE, "/proc/sys", NONE, MsFlags::MS_REMOUNT | MsFlags::MS_BIND, NONE);
     }
+}
+
+/// Lets this process and its children resolve names as `configuration` says, in place of the host's resolver. Its mounts must be
+/// its own. Keeps files in `directory`. Where that is not possible, names are not resolved.
+pub(crate) fn use_resolver(directory: &Path, configuration: &str) {
+    let cover = |name: &str, content: String, path: &str| {
+        let file = directory.join(name);
+        let _ = fs::write(&file, content).map(|()| mount(Some(&file), path, NONE, MsFlags::MS_BIND, NONE));
+    };
+    // There may be other ways to resolve names, such as systemd-resolved, which belong to the host.
+    let services = fs::read_to_string("/etc/nsswitch.conf").unwrap_or_default();
+    let services: Vec<&str> =
+        services.lines().map(|line| if line.starts_with("hosts:") { "hosts: files dns" } else { line }).collect();
+    cover("nsswitch.conf", services.join("\n") + "\n", "/etc/nsswitch.conf");
+    cover(&format!("resolv-{}.conf", std::process::id()), configuration.to_owned(), "/etc/resolv.conf");
 }
 
 const NONE: Option<&str> = None;

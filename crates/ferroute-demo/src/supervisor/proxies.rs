@@ -14,7 +14,7 @@ use crate::{
     http,
     instance::Instance,
     layout::{NodeId, cluster_networks},
-    net::{Namespace, search_path},
+    net::Namespace,
     state::{ProcessState, StateDirectory},
 };
 
@@ -88,7 +88,7 @@ impl<'a> Proxies<'a> {
         // For `ferroute top` and the page; other modes always count.
         command.args(["--nftables-connection-counters", "1000"]);
         let log = self.directory.open_log(&log_name(node))?;
-        command.env("PATH", search_path()).stdin(Stdio::null());
+        command.env("PATH", self.directory.search_path()).stdin(Stdio::null());
         command.stdout(log.try_clone().context("cannot write the proxy's log")?).stderr(log);
         let namespace = Namespace::named(self.spec.instance.namespace(node.name()));
         let spawned = namespace.run_as_machine(node.name(), || command.spawn())?;

@@ -102,8 +102,7 @@ pub(crate) fn required_connections(pods: usize) -> usize {
 /// Returns the clients: a pod, preferably one that is not an endpoint, the first node, and the external machine.
 fn clients(plan: &ClusterPlan) -> Vec<(Client, Addresses)> {
     let on_node = || plan.pods.iter().filter(|pod| pod.node == NodeId::Node && !pod.host_network);
-    let is_idle = |pod: &&PlannedPod| !plan.services.iter().any(|service| pod.is_selected_by(service));
-    let pod = on_node().find(is_idle).or_else(|| on_node().next());
+    let pod = on_node().find(|pod| plan.is_idle(pod)).or_else(|| on_node().next());
     let pod = pod.map(|pod| (Client::Pod(pod.short_name()), pod.addresses));
     let machines = [(Client::Node, NodeId::Node.addresses(plan.ipv6)), (Client::Outside, outside_addresses(plan.ipv6))];
     pod.into_iter().chain(machines).collect()

@@ -81,6 +81,8 @@ fn request_udp(destination: SocketAddr) -> io::Result<ConnectionInfo> {
 fn describe(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::ConnectionRefused => "refused".into(),
+        io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => "unreachable".into(),
+        io::ErrorKind::ConnectionReset => "reset".into(),
         io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => "no reply".into(),
         _ => error.to_string(),
     }

@@ -54,6 +54,8 @@ pub fn machine_name(text: &str, namespace: Option<&str>) -> String {
 #[derive(Debug, Default)]
 pub struct Names {
     owners: BTreeMap<IpAddr, AddressOwner>,
+    /// Addresses by which others do not know their owner, such as those of a node's bridge.
+    secondary: BTreeSet<IpAddr>,
     /// The nodes of pods, as far as they are known.
     nodes: BTreeMap<IpAddr, Arc<str>>,
 }
@@ -94,12 +96,13 @@ impl Names {
         own.chain(self.nodes.values().map(AsRef::as_ref)).collect()
     }
 
-    /// Returns all owners with their sorted addresses, in the order of their names.
+    /// Returns all owners with their addresses, in the order of their names: an owner's own addresses first, each part sorted.
     pub fn owners(&self) -> BTreeMap<&AddressOwner, Vec<IpAddr>> {
         let mut owners: BTreeMap<&AddressOwner, Vec<IpAddr>> = BTreeMap::new();
         for (address, owner) in &self.owners {
             owners.entry(owner).or_default().push(*address);
         }
+        owners.values_mut().for_each(|addresses| addresses.sort_by_key(|address| self.secondary.contains(address)));
         owners
     }
 
@@ -139,7 +142,9 @@ impl Names {
             self.nodes.extend(pod.addresses.iter().map(|address| (address, pod.node.name().into())));
         }
         for node in NodeId::ALL {
-            let addresses = node.addresses(plan.ipv6).iter().chain(node.bridge_addresses(plan.ipv6).iter());
+            let bridge = node.bridge_addresses(plan.ipv6);
+            self.secondary.extend(bridge.iter());
+            let addresses = node.addresses(plan.ipv6).iter().chain(bridge.iter());
             self.owners.extend(addresses.map(|address| (address, AddressOwner::Node(node.name().to_owned()))));
         }
         self.add_machine(OUTSIDE, outside_addresses(plan.ipv6).iter());
