@@ -19,7 +19,7 @@ RUNNER_VAR := CARGO_TARGET_$(shell echo $(HOST_TRIPLE) | tr a-z- A-Z_)_RUNNER
 AS_ROOT := $(if $(SUDO),env $(RUNNER_VAR)="sudo -E",)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo ui test unit-without-iptables test-crash test-monitoring test-deb test-helm test-ui e2e build debug release reproducible install uninstall deb dist sbom version image unit properties soak fuzz conformance conformance-debug conformance-setup vm vm-ipvs vm-nftables vm-apparmor vm-test vm-bench helm-package fmt lint doc deny crates bench deps deps-demo deps-deb deps-helm deps-iptables deps-test deps-ui deps-vm rust clean
+.PHONY: help demo ui test unit-without-iptables test-crash test-monitoring test-deb test-helm test-ui e2e build debug release reproducible install uninstall deb dist sbom version image unit properties soak fuzz conformance conformance-debug conformance-setup vm vm-ipvs vm-nftables vm-apparmor vm-test vm-bench helm-package fmt lint doc deny crates bench plots docs deps deps-demo deps-deb deps-helm deps-iptables deps-test deps-ui deps-vm rust clean
 
 ## help (at once): list these targets; also what make alone does
 help:
@@ -89,14 +89,18 @@ test-monitoring: deps-test rust
 	}
 
 ## test-ui (2 min): test the page of ferroute ui in Chromium
-# The page of `ferroute ui` in Chromium, with pictures of all views for review. Where Chromium cannot be installed,
-# that is reported, and `make test` repeats it at its end.
+# The page of `ferroute ui` in Chromium, with pictures of all views for review, and with the accessibility checks of axe-core,
+# which is only downloaded for tests. Where either cannot be installed, that is reported, and `make test` repeats it at its end.
+AXE := $(abspath $(TARGET_DIR))/axe
+AXE_CORE := axe-core@4.14.1
 PICTURES := $(abspath $(TARGET_DIR))/ui-screenshots
 test-ui: deps-test rust
 	@mkdir -p $(PICTURES); rm -f $(PICTURES)/not-tested
 	-@$(MAKE) --no-print-directory deps-ui
 	@if command -v chromium >/dev/null && command -v chromedriver >/dev/null; then \
-	    $(AS_ROOT) $(CARGO) test --workspace --test browser -- --ignored; \
+	    skip=; [ -e $(AXE)/package/axe.min.js ] || { skip="--skip axe_"; \
+	        echo "NOT TESTED: accessibility of the page, because axe-core cannot be downloaded (npm)" | tee $(PICTURES)/not-tested; }; \
+	    $(AS_ROOT) $(CARGO) test --workspace --test browser -- --ignored $$skip; \
 	else \
 	    echo "NOT TESTED: the page of ferroute ui, because Chromium cannot be installed" | tee $(PICTURES)/not-tested; \
 	fi
@@ -329,7 +333,7 @@ vm-test: deps-test release
 	if [ -e $(VM_DIR)/not-tested ]; then cat $(VM_DIR)/not-tested; \
 	else run conformance/vm/conformance.sh $(FERROUTE) conformance $(VM_DIR)/cases; fi
 
-## vm-bench (20 min): measure ipvs mode for docs/performance.md
+## vm-bench (20 min): measure ipvs mode for docs/performance-history.md
 vm-bench: deps-vm release
 	@mkdir -p $(VM_DIR); \
 	program=$$($(REPRODUCIBLE) $(CARGO) bench -q -p ferroute-ipvs --bench sync --no-run --message-format json | \
@@ -420,9 +424,29 @@ crates: rust
 	done
 	$(CARGO) package -q --workspace --no-verify --allow-dirty --exclude-lockfile
 
-## bench (15 min + release): measure for docs/performance.md
+## bench (15 min + release): measure for docs/performance.md, and draw the plots
+# Writes the figures as CSV, and the plots from them, to `bench` in the target directory.
+BENCH := $(abspath $(TARGET_DIR))/bench
 bench: deps-test release
-	$(REPRODUCIBLE) $(AS_ROOT) $(CARGO) bench -p ferroute --bench dataplane --bench scale --bench connections --bench packets
+	rm -rf $(BENCH)
+	$(REPRODUCIBLE) BENCH_CSV=$(BENCH) $(AS_ROOT) $(CARGO) bench -p ferroute --bench dataplane --bench scale --bench connections --bench packets
+	$(CARGO) run -q -p ferroute --example plots -- $(BENCH) $(BENCH)
+
+## plots (2 min): draw the plots of docs/performance.md again
+plots: rust
+	$(CARGO) run -q -p ferroute --example plots -- docs/performance docs/images
+
+## docs (5 min): build the documentation as a site with search, for reading offline (mdBook)
+# The site is `book/index.html` in the target directory.
+MDBOOK := mdbook@0.5.4
+BOOK := $(abspath $(TARGET_DIR))/book
+docs: rust
+	@set -e; export PATH="$$PATH:$(TOOLS)/bin"; \
+	command -v mdbook >/dev/null || \
+	    CARGO_PROFILE_DEV_DEBUG=false \
+	    $(CARGO) install -q --locked --debug --no-default-features --features search --root $(TOOLS) \
+	        --target-dir $(TOOLS)/build $(MDBOOK); \
+	docs/book.sh $(BOOK)-source; mdbook build --dest-dir $(BOOK) $(BOOK)-source; echo "open $(BOOK)/index.html"
 
 ## clean (1 s): remove all build results
 clean:
@@ -473,6 +497,8 @@ deps-helm:
 deps-ui: deps-test
 	$(call install,chromium:chromium chromedriver:chromium-driver fc-list:fontconfig)
 	@[ -n "$$(fc-list :lang=zh-cn)" ] || $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -qy fonts-wqy-microhei
+	@mkdir -p $(AXE); cd $(AXE); grep -qsx '$(AXE_CORE)' version || { \
+	    file=$$(npm pack --silent $(AXE_CORE)) && tar -xzf $$file && rm $$file && echo '$(AXE_CORE)' >version; }
 
 deps-vm: deps-test deps-iptables
 	$(call install,qemu-system-x86_64:qemu-system-x86 busybox:busybox-static ipvsadm:ipvsadm)

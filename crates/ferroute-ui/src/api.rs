@@ -25,7 +25,7 @@ use crate::{
     server::App,
     source::Source,
     timeline::Timeline,
-    view::{Counts, Machine},
+    view::{Counts, View},
 };
 
 /// An answer that is not there, as a sentence for people.
@@ -63,6 +63,13 @@ pub(crate) struct JsonText(String);
 impl JsonText {
     pub(crate) fn new(value: &impl Serialize) -> Result<Self, Refusal> {
         serde_json::to_string(value).map(Self).map_err(|error| anyhow::Error::new(error).into())
+    }
+
+    /// Adds a field, whose value is JSON, to an object with at least one field.
+    fn with(mut self, field: &str, json: &str) -> Self {
+        self.0.pop();
+        self.0 += &format!(",\"{field}\":{json}}}");
+        self
     }
 }
 
@@ -119,15 +126,12 @@ struct Overview<'a> {
     demo: Option<DemoStatus>,
     counts: Counts,
     nodes: &'a [String],
-    machines: &'a [Machine],
 }
 
-/// `GET /overview`
-pub(crate) async fn overview(State(app): State<Arc<App>>) -> Result<JsonText, Refusal> {
-    answer(app, |app| {
-        let view = app.view();
+impl<'a> Overview<'a> {
+    fn of(app: &'a App, view: &'a View) -> anyhow::Result<Self> {
         let desired = &view.desired;
-        JsonText::new(&Overview {
+        Ok(Self {
             version: 1,
             program: version::GIT_VERSION,
             revision: view.revision,
@@ -140,15 +144,47 @@ pub(crate) async fn overview(State(app): State<Arc<App>>) -> Result<JsonText, Re
             demo: app.source().demo().map(DemoStatus::of).transpose()?,
             counts: view.counts,
             nodes: &view.nodes,
-            machines: &view.machines,
         })
+    }
+}
+
+/// `GET /overview`
+pub(crate) async fn overview(State(app): State<Arc<App>>) -> Result<JsonText, Refusal> {
+    answer(app, |app| {
+        let view = app.view();
+        Ok(JsonText::new(&Overview::of(app, &view)?)?.with("machines", &view.machines.all()))
     })
     .await
 }
 
 /// `GET /services`
 pub(crate) async fn services(State(app): State<Arc<App>>) -> JsonText {
-    JsonText(app.view().rows.as_ref().to_owned())
+    let view = app.view();
+    JsonText(format!("{{\"revision\":{},\"services\":{}}}", view.revision, view.rows.all()))
+}
+
+/// What a page has already.
+#[derive(Debug, Deserialize)]
+pub(crate) struct ChangesQuery {
+    since: u64,
+}
+
+/// `GET /changes`
+pub(crate) async fn changes(
+    State(app): State<Arc<App>>,
+    Query(query): Query<ChangesQuery>,
+) -> Result<JsonText, Refusal> {
+    answer(app, move |app| {
+        let view = app.view();
+        let known = [&view.rows, &view.machines].iter().all(|list| list.knows(query.since));
+        // A page that is too far behind, or was opened before the server, gets everything.
+        let is_difference = known && query.since <= view.revision;
+        let since = if is_difference { query.since } else { 0 };
+        let text = JsonText::new(&Overview::of(app, &view)?)?;
+        let text = text.with("complete", if is_difference { "false" } else { "true" });
+        Ok(text.with("services", &view.rows.since(since)).with("machines", &view.machines.since(since)))
+    })
+    .await
 }
 
 /// `GET /services/NAMESPACE/NAME`
@@ -261,6 +297,11 @@ fn comparison(app: &App) -> anyhow::Result<Comparison> {
     anyhow::ensure!(app.source().has_kernel(), NO_KERNEL);
     let desired = Arc::clone(&app.view().desired);
     app.source().on_node(|| compare_with_kernel(&desired))?
+}
+
+/// `GET /history`
+pub(crate) async fn history(State(app): State<Arc<App>>) -> Result<JsonText, Refusal> {
+    answer(app, |app| JsonText::new(&*app.history())).await
 }
 
 /// `GET /timeline`

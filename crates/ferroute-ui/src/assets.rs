@@ -1,9 +1,22 @@
 //! The files of the page, embedded in the program.
 
-/// Returns the media type and the content of a file.
-pub(crate) fn find(name: &str) -> Option<(&'static str, &'static [u8])> {
-    let (_, content) = FILES.iter().find(|(file, _)| *file == name)?;
-    Some((media_type(name)?, content))
+use std::borrow::Cow;
+
+/// Returns the media type and the content of a file. Builds for development prefer the file in the source directory, so that who
+/// changes the page need not build the program again.
+pub(crate) fn find(name: &str) -> Option<(&'static str, Cow<'static, [u8]>)> {
+    let (_, embedded) = FILES.iter().find(|(file, _)| *file == name)?;
+    Some((media_type(name)?, current(name).map_or(Cow::Borrowed(*embedded), Cow::Owned)))
+}
+
+#[cfg(debug_assertions)]
+fn current(name: &str) -> Option<Vec<u8>> {
+    std::fs::read(std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("web").join(name)).ok()
+}
+
+#[cfg(not(debug_assertions))]
+fn current(_: &str) -> Option<Vec<u8>> {
+    None
 }
 
 fn media_type(name: &str) -> Option<&'static str> {

@@ -136,6 +136,20 @@ pub(crate) async fn ready(
     act(app, &headers, move |cluster| cluster.set_ready(&body.pod, body.ready).map(|()| Done::new())).await
 }
 
+#[derive(Deserialize)]
+pub(crate) struct Kill {
+    pod: String,
+}
+
+/// `POST /demo/kill`
+pub(crate) async fn kill(
+    State(app): State<Arc<App>>,
+    headers: HeaderMap,
+    Json(body): Json<Kill>,
+) -> Result<JsonText, Refusal> {
+    act(app, &headers, move |cluster| cluster.kill(&body.pod).map(|()| Done::new())).await
+}
+
 /// `POST /demo/break`
 pub(crate) async fn break_rules(State(app): State<Arc<App>>, headers: HeaderMap) -> Result<JsonText, Refusal> {
     act(app, &headers, |cluster| cluster.on_node(NodeId::Node, break_here)?.map(|what| Done::from([("what", what)])))

@@ -15,6 +15,8 @@
 mod api;
 mod assets;
 mod demo;
+mod differences;
+mod history;
 mod security;
 mod server;
 mod source;

@@ -21,9 +21,11 @@ use axum::{
 use futures_util::{Stream, StreamExt, stream};
 use serde_json::json;
 use tokio::sync::{Semaphore, broadcast};
+use tower_http::{CompressionLevel, compression::CompressionLayer};
 
 use crate::{
     api, assets, demo,
+    history::History,
     security::{HEADERS, Token, is_own_host, url},
     source::Source,
     view::View,
@@ -37,6 +39,7 @@ pub(crate) struct App {
     news: broadcast::Sender<News>,
     /// The last news about rates, for pages that are opened now.
     rates: Mutex<Option<News>>,
+    history: Mutex<History>,
     /// The permission for the demo's actions.
     token: Option<Token>,
     /// Limits the questions that are worked on at the same time.
@@ -47,13 +50,14 @@ impl App {
     /// Loads the state of a source. Blocks.
     pub(crate) fn load(source: Source) -> anyhow::Result<Arc<Self>> {
         let token = source.demo().is_some().then(Token::random).transpose().context("cannot create a token")?;
-        let view = View::new(source.load()?, 1);
+        let view = View::new(source.load()?, None);
         let (news, _) = broadcast::channel(MAX_NEWS);
         Ok(Arc::new(Self {
             source,
             view: RwLock::new(Arc::new(view)),
             news,
             rates: Mutex::default(),
+            history: Mutex::default(),
             token,
             work: Semaphore::new(MAX_WORK),
         }))
@@ -77,8 +81,9 @@ impl App {
         let desired = self.source.load()?;
         let old = self.view();
         if !old.is_same(&desired) {
-            let revision = old.revision + 1;
-            *self.view.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(View::new(desired, revision));
+            let view = View::new(desired, Some(&old));
+            let revision = view.revision;
+            *self.view.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(view);
             self.send(News::new("revision", &json!({ "revision": revision })));
         }
         Ok(())
@@ -96,6 +101,11 @@ impl App {
         }
         // There may be no page.
         let _ = self.news.send(news);
+    }
+
+    /// Returns the rates of the last minutes. No operation under the lock can panic.
+    pub(crate) fn history(&self) -> MutexGuard<'_, History> {
+        self.history.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// No operation under the lock can panic.
@@ -128,20 +138,25 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/overview", get(api::overview))
         .route("/services", get(api::services))
         .route("/services/{namespace}/{name}", get(api::service))
+        .route("/changes", get(api::changes))
         .route("/trace", get(api::trace))
         .route("/doctor", get(api::doctor))
         .route("/diff", get(api::diff))
         .route("/timeline", get(api::timeline))
+        .route("/history", get(api::history))
         .route("/events", get(events))
         .route("/demo/connect", post(demo::connect))
         .route("/demo/scale", post(demo::scale))
         .route("/demo/ready", post(demo::ready))
+        .route("/demo/kill", post(demo::kill))
         .route("/demo/break", post(demo::break_rules));
     Router::new()
         .route("/", get(async || asset("index.html")))
         .route("/web/{name}", get(async |Path(name): Path<String>| asset(&name)))
         .nest("/api/v1", api)
         .fallback(async || StatusCode::NOT_FOUND)
+        // Streams of events are left as they are.
+        .layer(CompressionLayer::new().quality(CompressionLevel::Fastest))
         .layer(middleware::from_fn(guard))
         .with_state(app)
 }

@@ -189,7 +189,7 @@ async fn other_host_names_are_refused() {
 #[tokio::test]
 async fn only_a_demo_acts() {
     let page = Page::new(CLUSTER);
-    for action in ["connect", "scale", "ready", "break"] {
+    for action in ["connect", "scale", "ready", "kill", "break"] {
         let body =
             json!({ "from": "a", "to": "10.96.0.80:80", "deployment": "a", "replicas": 1, "pod": "a", "ready": true });
         let request = Request::post(format!("/api/v1/demo/{action}")).header("host", "localhost");
@@ -202,7 +202,7 @@ async fn only_a_demo_acts() {
 async fn page_has_no_dead_links() {
     let page = Page::new(CLUSTER);
     let (_, index) = assets::find("index.html").unwrap();
-    let index = String::from_utf8_lossy(index);
+    let index = String::from_utf8_lossy(&index);
     let links: Vec<&str> = index.split('"').filter(|text| text.starts_with("/web/")).collect();
     assert!(!links.is_empty(), "{index}");
     for link in links {

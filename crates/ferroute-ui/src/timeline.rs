@@ -14,6 +14,8 @@ pub(crate) struct Timeline {
     available: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
+    /// Whether the proxy has applied rules, which it also has before the first recorded change.
+    applied: bool,
     syncs: Vec<Sync>,
 }
 
@@ -89,12 +91,14 @@ impl Timeline {
         let mut owners = BTreeMap::new();
         bundle.base.endpoint_slices.iter().for_each(|slice| remember(&mut owners, slice));
         let syncs = (1..).zip(&bundle.syncs).map(|(number, record)| sync(number, record, &mut owners)).collect();
-        Self { available: true, reason: None, syncs }
+        // They are known from the first sync on.
+        let applied = !bundle.host_addresses.is_empty() || !bundle.syncs.is_empty();
+        Self { available: true, reason: None, applied, syncs }
     }
 
     /// Returns the answer of a source without a recording.
     pub(crate) fn unavailable(reason: String) -> Self {
-        Self { available: false, reason: Some(reason), syncs: Vec::new() }
+        Self { available: false, reason: Some(reason), applied: false, syncs: Vec::new() }
     }
 }
 

@@ -8,12 +8,14 @@ use std::{
 
 use ferroute_api::Service;
 use ferroute_core::{
-    Eligibility, EndpointEligibility, FrontendKind, IpFamily, NamespacedName, Protocol,
+    Eligibility, EndpointEligibility, Frontend, FrontendKind, IpFamily, NamespacedName, Protocol,
     parse::{SkipReason, parse_service},
 };
 use ferroute_demo::layout::OUTSIDE;
 use ferroute_inspect::desired::{AddressOwner, Desired};
 use serde::Serialize;
+
+use crate::differences::VersionedList;
 
 /// A state of the node.
 pub(crate) struct View {
@@ -23,12 +25,12 @@ pub(crate) struct View {
     pub(crate) desired: Arc<Desired>,
     /// The numbers in the head of the page.
     pub(crate) counts: Counts,
-    /// The response to a request for all Services.
-    pub(crate) rows: Arc<str>,
+    /// The rows of all Services, by name.
+    pub(crate) rows: VersionedList,
     /// The nodes that are known, this one first.
     pub(crate) nodes: Vec<String>,
-    /// The machines that can send packets.
-    pub(crate) machines: Vec<Machine>,
+    /// The machines that can send packets, by name.
+    pub(crate) machines: VersionedList,
 }
 
 /// The numbers in the head of the page.
@@ -56,15 +58,10 @@ pub(crate) struct Machine {
     name: String,
     /// `pod`, `node` or `outside`.
     kind: &'static str,
-    /// The node of a pod.
+    /// The node of a pod, or the node itself.
     node: Option<String>,
+    /// Its addresses, the one by which others know it first.
     addresses: Vec<IpAddr>,
-}
-
-#[derive(Serialize)]
-struct Rows<'a> {
-    revision: u64,
-    services: Vec<Row<'a>>,
 }
 
 /// A Service in the table.
@@ -76,9 +73,14 @@ pub(crate) struct Row<'a> {
     state: State,
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    code: Option<&'static str>,
     frontends: Vec<RowFrontend>,
     endpoints: usize,
     used: usize,
+    /// Its frontends that another Service owns.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    conflicts: Vec<RowConflict>,
     ports: BTreeSet<String>,
     /// Names and addresses of endpoints, for the search.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
@@ -102,15 +104,37 @@ struct RowFrontend {
     protocol: Protocol,
 }
 
+/// A frontend that several Services claim.
+#[derive(Debug, PartialEq, Serialize)]
+struct RowConflict {
+    #[serde(flatten)]
+    frontend: RowFrontend,
+    /// The service port that owns it.
+    owner: String,
+}
+
+impl RowFrontend {
+    fn new(kind: FrontendKind, frontend: Frontend) -> Self {
+        let address = frontend.address.map(|address| address.to_string()).unwrap_or_default();
+        Self { kind, address, port: frontend.port, protocol: frontend.protocol }
+    }
+}
+
 impl View {
-    /// Creates the view of a state. Packets from outside of the cluster come from addresses for documentation, unless the
-    /// state has others of that name.
-    pub(crate) fn new(mut desired: Desired, revision: u64) -> Self {
+    /// Creates the view of a state that follows `previous`. Packets from outside of the cluster come from addresses for
+    /// documentation, unless the state has others of that name.
+    pub(crate) fn new(mut desired: Desired, previous: Option<&Self>) -> Self {
         if desired.names.addresses(OUTSIDE).is_empty() {
             desired.names.add_machine(OUTSIDE, EXAMPLE_CLIENTS);
         }
-        let (rows, counts) = rows(&desired, revision);
-        let machines = machines(&desired);
+        let revision = previous.map_or(1, |view| view.revision + 1);
+        let next = |list: fn(&Self) -> &VersionedList, items: Vec<(String, String)>| match previous {
+            Some(view) => list(view).next(revision, items),
+            None => VersionedList::new(revision, items),
+        };
+        let (rows, counts) = rows(&desired);
+        let rows = next(|view| &view.rows, rows);
+        let machines = next(|view| &view.machines, machines(&desired));
         let own = desired.node().name.clone();
         let others = desired.names.nodes().into_iter().filter(|node| *node != own).map(str::to_owned);
         let nodes = [own.clone()].into_iter().chain(others).collect();
@@ -125,7 +149,7 @@ impl View {
     }
 }
 
-fn machines(desired: &Desired) -> Vec<Machine> {
+fn machines(desired: &Desired) -> Vec<(String, String)> {
     let machine = |(owner, addresses): (&AddressOwner, Vec<IpAddr>)| {
         let node = addresses.iter().find_map(|address| desired.names.node(*address));
         let (name, kind) = match owner {
@@ -133,30 +157,42 @@ fn machines(desired: &Desired) -> Vec<Machine> {
             AddressOwner::Node(name) => (name.clone(), "node"),
             AddressOwner::Machine(name) => ((*name).to_owned(), "outside"),
         };
-        Machine { name, kind, node: node.filter(|_| kind == "pod").map(str::to_owned), addresses }
+        let node = match kind {
+            "pod" => node.map(str::to_owned),
+            "node" => Some(name.clone()),
+            _ => None,
+        };
+        let machine = Machine { name, kind, node, addresses };
+        let json = to_json(&machine);
+        (machine.name, json)
     };
     desired.names.owners().into_iter().map(machine).collect()
 }
 
-fn rows(desired: &Desired, revision: u64) -> (Arc<str>, Counts) {
+fn rows(desired: &Desired) -> (Vec<(String, String)>, Counts) {
     let mut counts = Counts::default();
-    let rows: Vec<Row<'_>> =
-        desired.services.iter().map(|(name, service)| row(name, service, desired, &mut counts)).collect();
-    let text = serde_json::to_string(&Rows { revision, services: rows });
-    (text.expect("text and numbers under text keys are always JSON").into(), counts)
+    let services = desired.services.iter();
+    let rows = services.map(|(name, service)| (name.to_string(), to_json(&row(name, service, desired, &mut counts))));
+    (rows.collect(), counts)
+}
+
+fn to_json(value: &impl Serialize) -> String {
+    serde_json::to_string(value).expect("text and numbers under text keys are always JSON")
 }
 
 fn row<'a>(name: &'a str, service: &'a Service, desired: &Desired, counts: &mut Counts) -> Row<'a> {
-    let (state, reason) = state(service);
+    let (state, reason, code) = state(service);
     let key = NamespacedName::from_metadata(&service.metadata);
     let mut row = Row {
         name,
         type_: service.spec.type_.as_deref().filter(|text| !text.is_empty()).unwrap_or("ClusterIP"),
         state,
         reason,
+        code,
         frontends: Vec::new(),
         endpoints: 0,
         used: 0,
+        conflicts: Vec::new(),
         ports: BTreeSet::new(),
         search: BTreeSet::new(),
     };
@@ -166,11 +202,11 @@ fn row<'a>(name: &'a str, service: &'a Service, desired: &Desired, counts: &mut 
             counts.service_ports += 1;
             row.ports.insert(port.to_string());
             let frontends = entry.service.frontends(port.protocol);
-            row.frontends.extend(frontends.map(|(kind, frontend)| RowFrontend {
-                kind,
-                address: frontend.address.map(|address| address.to_string()).unwrap_or_default(),
-                port: frontend.port,
-                protocol: port.protocol,
+            row.frontends.extend(frontends.map(|(kind, frontend)| RowFrontend::new(kind, frontend)));
+            let lost = table.lost.get(port).into_iter().flat_map(|lost| &lost.frontends);
+            row.conflicts.extend(lost.map(|lost| RowConflict {
+                frontend: RowFrontend::new(lost.kind, lost.frontend),
+                owner: lost.owner.name.to_string(),
             }));
             let eligibility = table.eligibility(entry);
             for (i, endpoint) in entry.endpoints.iter().enumerate() {
@@ -194,14 +230,14 @@ fn row<'a>(name: &'a str, service: &'a Service, desired: &Desired, counts: &mut 
     row
 }
 
-fn state(service: &Service) -> (State, Option<String>) {
+fn state(service: &Service) -> (State, Option<String>, Option<&'static str>) {
     match (SkipReason::for_service(service), parse_service(service)) {
         (_, Err(invalid)) => {
             let errors: Vec<String> = invalid.errors.iter().map(ToString::to_string).collect();
-            (State::Invalid, Some(errors.join("; ")))
+            (State::Invalid, Some(errors.join("; ")), None)
         }
-        (Some(reason), Ok(_)) => (State::NotServed, Some(reason.to_string())),
-        (None, Ok(_)) => (State::Served, None),
+        (Some(reason), Ok(_)) => (State::NotServed, Some(reason.to_string()), Some(reason.code())),
+        (None, Ok(_)) => (State::Served, None, None),
     }
 }
 

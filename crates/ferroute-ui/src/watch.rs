@@ -140,8 +140,10 @@ impl Watch {
                 if let Some((before, last)) = self.sample.replace((at, sample)) {
                     let elapsed = at - before;
                     let (_, sample) = self.sample.as_ref().expect("it was set above");
-                    let rates = rates(&last, sample, elapsed).into_iter().filter(|row| row.per_second > 0.0).collect();
+                    let all = rates(&last, sample, elapsed).into_iter();
+                    let rates: Vec<Row> = all.filter(|row| row.per_second > 0.0).collect();
                     let at = rfc3339::format(SystemTime::now(), 3).unwrap_or_default();
+                    app.history().add(at.clone(), &rates);
                     app.send(News::new("rates", &Rates { at, interval: elapsed.as_secs_f64(), rates }));
                 }
             }

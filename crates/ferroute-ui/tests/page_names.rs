@@ -102,7 +102,7 @@ fn findings_are_shown_with_the_fields_of_a_diagnosis() {
     let diagnosis = sample("ferroute doctor");
     let mut known = samples::keys(&diagnosis);
     // The responses that contain the reports and the syncs.
-    known.extend(["available", "reason", "diagnosis", "report", "syncs"]);
+    known.extend(["available", "reason", "diagnosis", "report", "applied", "syncs"]);
     assert_known("changes.js", &destructured(&script("changes.js")), &known);
 }
 

@@ -3,16 +3,19 @@
 import { get } from "./api.js";
 import { diffCard } from "./diff.js";
 import { card, el, icon, notice, replace } from "./dom.js";
+import { localFinding } from "./findings.js";
 import { count } from "./format.js";
 import { t } from "./i18n.js";
 import { on } from "./store.js";
+import { translate } from "./texts.js";
 import { timelineChart, timelineList } from "./timeline.js";
 
 const SEVERITIES = { problem: "cross", warning: "warn", note: "check" };
 
-function finding({ check, severity, problem, effect, fix }) {
+function finding(reported) {
+  const { check, severity, problem, effect, fix } = localFinding(reported);
   return el("li", { class: `finding finding-${severity}` }, el("span", { class: "finding-icon" }, icon(SEVERITIES[severity] ?? "warn")),
-    el("div", {}, el("h4", {}, problem, el("span", { class: `tag tag-${severity}` }, t(`severity.${severity}`))),
+    el("div", {}, el("h3", {}, problem, el("span", { class: `tag tag-${severity}` }, t(`severity.${severity}`))),
       el("p", {}, effect), el("p", { class: "fix" }, el("b", {}, t("doctor.fix")), " ", fix),
       el("small", { class: "mono muted" }, check)));
 }
@@ -21,11 +24,11 @@ function diagnosisNodes({ findings, unknown, passed, access }) {
   return [
     findings.length === 0 && notice("good", icon("check"), t("doctor.nothing")),
     el("ul", { class: "findings" }, findings.map(finding)),
-    unknown.length > 0 && el("div", { class: "unknowns" }, el("h4", {}, t("doctor.unknown")),
-      el("ul", {}, unknown.map(({ check, reason }) => el("li", {}, el("span", { class: "mono" }, check), ` – ${reason}`)))),
+    unknown.length > 0 && el("div", { class: "unknowns" }, el("h3", {}, t("doctor.unknown")),
+      el("ul", {}, unknown.map(({ check, reason }) => el("li", {}, el("span", { class: "mono" }, check), ` – ${translate(reason)}`)))),
     passed.length > 0 && el("details", {}, el("summary", {}, t("doctor.passed", { count: passed.length })),
       el("p", { class: "passed" }, passed.map((check) => el("span", { class: "chip" }, icon("check"), check)))),
-    access.map((line) => el("p", { class: "muted" }, line)),
+    access.map((line) => el("p", { class: "muted" }, translate(line))),
   ];
 }
 
@@ -50,12 +53,12 @@ function slowCard(title, lead, button, fetchNodes, atOnce) {
 
 async function doctorNodes() {
   const { available, reason, diagnosis } = await get("/doctor");
-  return available ? diagnosisNodes(diagnosis) : notice("info", t("unavailable", { reason }));
+  return available ? diagnosisNodes(diagnosis) : notice("info", t("unavailable", { reason: translate(reason) }));
 }
 
 async function diffNodes() {
   const { available, reason, report } = await get("/diff");
-  return available ? diffCard(report) : notice("info", t("unavailable", { reason }));
+  return available ? diffCard(report) : notice("info", t("unavailable", { reason: translate(reason) }));
 }
 
 /** Mounts the view. */
@@ -75,12 +78,12 @@ export function mountChanges(container) {
 
   async function load() {
     try {
-      const { available, reason, syncs } = await get("/timeline");
+      const { available, reason, applied, syncs } = await get("/timeline");
       if (ended) return;
-      if (!available) return replace(box, notice("info", t("unavailable", { reason })));
+      if (!available) return replace(box, notice("info", t("unavailable", { reason: translate(reason) })));
       badge.hidden = false;
       badge.textContent = count(syncs.length);
-      if (syncs.length === 0) return replace(box, notice("info", t("timeline.empty")));
+      if (syncs.length === 0) return replace(box, notice("info", t(applied ? "timeline.empty" : "timeline.waiting")));
       const list = timelineList(syncs);
       replace(box, timelineChart(syncs, list), list);
     } catch (error) {

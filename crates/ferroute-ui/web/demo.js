@@ -2,9 +2,10 @@
 
 import { act, hasToken } from "./api.js";
 import { announce, card, el, icon, notice, prefersStillness, replace, svg } from "./dom.js";
-import { count, socket } from "./format.js";
+import { count, hostOf, socket } from "./format.js";
 import { t } from "./i18n.js";
-import { load, store } from "./store.js";
+import { store, update } from "./store.js";
+import { failureText, mark, streamControl } from "./stream.js";
 
 /** How many dots are animated at most, however many connections there were. */
 const MAX_DOTS = 40;
@@ -55,7 +56,7 @@ function resultText({ results, failed, source }) {
     results.length > 0 && el("p", {}, icon("check"), results.map(({ pod, connections }) =>
       el("span", { class: "chip" }, el("b", {}, pod), ` ${count(connections)}`))),
     results.length > 0 && source?.length > 0 && el("p", { class: "muted" }, t("demo.source", { source: source.join(", ") })),
-    (failed ?? []).map(({ error, connections }) => notice("error", `${count(connections)} × ${error}`)),
+    (failed ?? []).map(({ error, connections }) => notice("error", `${count(connections)} × ${failureText(error)}`)),
   ];
 }
 
@@ -73,9 +74,10 @@ function destinations(port) {
 }
 
 /** Runs an action; its button is disabled meanwhile, and errors are shown. */
-async function perform(button, output, action, body, done) {
+async function perform(button, output, action, body, done, note) {
   button.disabled = true;
   try {
+    if (note) mark(note);
     const answer = await act(action, body);
     await done?.(answer);
   } catch (error) {
@@ -85,9 +87,16 @@ async function perform(button, output, action, body, done) {
   }
 }
 
-function connectForm({ port, graph, output, remembered }) {
+/** The first sender: a pod that is not an endpoint of the Service. To itself, a pod's connection takes the longest way of all. */
+function firstClient(port) {
+  const own = new Set(port.endpoints.map(({ address }) => hostOf(address)));
+  const isEndpoint = (name) => store.overview.machines.find((machine) => machine.name === machineOf(name))?.addresses.some((address) => own.has(address));
+  return store.overview.demo.clients.find((name) => !isEndpoint(name));
+}
+
+function connectForm({ port, service, graph, output, remembered }) {
   const clients = store.overview.demo.clients.map((name) => [name, name]);
-  const [fromField, from] = select(t("demo.from"), clients, remembered.from);
+  const [fromField, from] = select(t("demo.from"), clients, remembered.from ?? firstClient(port));
   // A client that is chosen in the graph is the sender here as well.
   const pick = (name) => {
     const client = store.overview.demo.clients.find((one) => machineOf(one) === name);
@@ -95,26 +104,30 @@ function connectForm({ port, graph, output, remembered }) {
   };
   const [toField, to] = select(t("demo.to"), destinations(port), remembered.to);
   const amount = el("input", { type: "number", min: 1, max: 200, value: remembered.count ?? 20, "aria-label": t("demo.count") });
+  const read = () => ({ from: from.value, to: to.value.split(" ")[1], protocol: port.protocol });
+  const stream = streamControl({ service, read, disabled: !hasToken() });
   const send = el("button", { class: "button primary", type: "submit", disabled: !hasToken() }, icon("bolt"), t("demo.send"));
   const form = el("form", { class: "demo-form", on: { submit: (event) => {
     event.preventDefault();
-    const [frontend, address] = to.value.split(" ");
-    Object.assign(remembered, { from: from.value, to: to.value, count: amount.value });
-    const body = { from: from.value, to: address, protocol: port.protocol, count: Number(amount.value) };
+    const [frontend] = to.value.split(" ");
+    const body = { ...read(), count: Number(amount.value) };
     perform(send, output, "connect", body, (answer) => {
       replace(output, resultText(answer));
       announce(t("demo.announce", { result: answer.results.map(({ pod, connections }) => `${pod} ${connections}`).join(", ") }));
       showResults(graph(), machineOf(from.value), Number(frontend), answer.results);
     });
-  } } }, fromField, toField, el("label", { class: "field narrow" }, el("span", {}, t("demo.count")), amount), send);
-  return { form, pick };
+  } } }, fromField, toField, el("label", { class: "field narrow" }, el("span", {}, t("demo.count")), amount), send, stream.button);
+  // What is chosen stays when the cluster changes.
+  form.addEventListener("change", () => Object.assign(remembered, { from: from.value, to: to.value, count: amount.value }));
+  return { form, pick, stream: stream.output };
 }
 
 function stepper(deployment, output) {
   const button = (change, name, label) => {
     const node = el("button", { class: "icon-button", type: "button", disabled: !hasToken() || deployment.replicas + change < 0,
       "aria-label": `${label} ${deployment.name}`, on: { click: () => perform(node, output, "scale",
-        { deployment: deployment.name, replicas: deployment.replicas + change }, () => load()) } }, name);
+        { deployment: deployment.name, replicas: deployment.replicas + change }, () => update(),
+        t("mark.scale", { name: deployment.name.split("/")[1], count: deployment.replicas + change })) } }, name);
     return node;
   };
   return el("li", {}, el("span", { class: "grow" }, deployment.name),
@@ -124,15 +137,19 @@ function stepper(deployment, output) {
 function readiness(pod, output) {
   const node = el("button", { class: "switch", type: "button", role: "switch", "aria-checked": String(pod.ready),
     "aria-label": t("demo.readyOf", { pod: pod.name }), disabled: !hasToken() || !pod.running,
-    on: { click: () => perform(node, output, "ready", { pod: pod.name, ready: !pod.ready }, () => load()) } });
-  return el("li", {}, el("span", { class: "grow" }, pod.shortName), el("small", { class: "muted" }, t(pod.ready ? "endpoint.ready" : "endpoint.notReady")), node);
+    on: { click: () => perform(node, output, "ready", { pod: pod.name, ready: !pod.ready }, () => update(),
+      t(pod.ready ? "mark.notReady" : "mark.ready", { name: pod.shortName })) } });
+  const kill = el("button", { class: "icon-button", type: "button", disabled: !hasToken() || !pod.running, title: t("demo.kill", { pod: pod.name }),
+    "aria-label": t("demo.kill", { pod: pod.name }), on: { click: () => perform(kill, output, "kill", { pod: pod.name }, () => update(),
+      t("mark.kill", { name: pod.shortName })) } }, icon("cross"));
+  return el("li", {}, el("span", { class: "grow" }, pod.shortName), el("small", { class: "muted" }, t(pod.running ? (pod.ready ? "endpoint.ready" : "endpoint.notReady") : "demo.ended")), node, kill);
 }
 
 function breakButton(output) {
   const node = el("button", { class: "button", type: "button", disabled: !hasToken(), id: "break",
     on: { click: () => perform(node, output, "break", {}, ({ what }) => {
       replace(output, notice("info", what, " ", el("a", { href: "#/changes" }, t("demo.seeRepair"))));
-    }) } }, t("demo.break"));
+    }, t("mark.break")) } }, t("demo.break"));
   return node;
 }
 
@@ -142,14 +159,14 @@ export function demoPanel({ port, service, graph, previous }) {
   const remembered = same ? previous.remembered : {};
   const output = same ? previous.output : el("div", { class: "demo-output", "aria-live": "polite" });
   const { deployments, pods } = store.overview.demo;
-  const { form, pick } = connectForm({ port, graph, output, remembered });
-  const element = card(t("demo.title"), { class: "demo" },
+  const { form, pick, stream } = connectForm({ port, service, graph, output, remembered });
+  const element = card(t("demo.title"), { class: "demo wide" },
     !hasToken() && notice("info", t("demo.noToken")),
-    el("p", { class: "muted" }, t("demo.connectLead")), form, output,
+    el("p", { class: "muted" }, t("demo.connectLead")), form, output, stream,
     el("details", { open: same ? previous.element.querySelector("details").open : false }, el("summary", {}, t("demo.change")),
       el("div", { class: "demo-columns" },
-        el("div", {}, el("h4", {}, t("demo.deployments")), el("ul", { class: "rows" }, deployments.map((one) => stepper(one, output)))),
-        el("div", {}, el("h4", {}, t("demo.pods")), el("ul", { class: "rows" }, pods.map((pod) => readiness(pod, output)))),
-        el("div", {}, el("h4", {}, t("demo.drift")), el("p", { class: "muted" }, t("demo.breakLead")), breakButton(output)))));
+        el("div", {}, el("h3", {}, t("demo.deployments")), el("ul", { class: "rows" }, deployments.map((one) => stepper(one, output)))),
+        el("div", {}, el("h3", {}, t("demo.pods")), el("ul", { class: "rows" }, pods.map((pod) => readiness(pod, output)))),
+        el("div", {}, el("h3", {}, t("demo.drift")), el("p", { class: "muted" }, t("demo.breakLead")), breakButton(output)))));
   return { element, service, remembered, output, pick };
 }

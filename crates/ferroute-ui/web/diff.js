@@ -53,7 +53,7 @@ function clientList(clients) {
 function familyNodes(report) {
   const { family, expected, actual, coverage, findings, stale, structure, undetermined, intended, limitation } = report;
   return el("section", { class: "diff-family" },
-    el("h4", {}, family, " ", el("span", { class: "muted" }, t("diff.between", { expected, actual: actual ?? t("diff.none") }))),
+    el("h3", {}, family, " ", el("span", { class: "muted" }, t("diff.between", { expected, actual: actual ?? t("diff.none") }))),
     el("p", { class: "muted" }, t("diff.coverage", { ports: count(coverage.servicePorts), frontends: count(coverage.frontends), packets: count(coverage.packets) })),
     list(t("diff.findings"), findings.map((finding) => [el("b", {}, finding.servicePort), " ", finding.frontend ? frontendText(finding.frontend) : "", clientList(finding.clients), ": ", mismatch(finding)])),
     list(t("diff.stale"), stale.map(({ frontend, name }) => `${frontendText(frontend)}${name ? ` (${name})` : ""}`)),

@@ -84,7 +84,7 @@ export function prefersStillness() {
 
 /** Returns a box with a title, for the sections of a view. */
 export function card(title, attributes, ...children) {
-  const heading = title && el("h3", { class: "card-title" }, title);
+  const heading = title && el("h2", { class: "card-title" }, title);
   return el("section", { ...attributes, class: `card ${attributes?.class ?? ""}` }, heading, ...children);
 }
 

@@ -2,6 +2,7 @@
 
 import { svg } from "./dom.js";
 import { t } from "./i18n.js";
+import { journeyLines } from "./journey.js";
 import { drawPath } from "./path.js";
 import { owned, sentence, verdictOf } from "./words.js";
 
@@ -28,7 +29,7 @@ function draw({ trace, way, walked }) {
   const height = Number(path.getAttribute("viewBox").split(" ")[3]);
   const { packet } = trace;
   const verdict = verdictOf(trace, way);
-  const lines = listed(trace, walked);
+  const lines = [...journeyLines(trace, way), ...listed(trace, walked)];
   const total = 110 + height + lines.length * LINE + 40;
   const text = (x, y, kind, content) => svg("text", { x, y, class: kind }, content);
   path.setAttribute("x", "0");

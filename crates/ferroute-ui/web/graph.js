@@ -2,7 +2,7 @@
 // read, focused and wrapped like any other text; only the lines between them are SVG, drawn behind.
 
 import { el, icon, replace, svg } from "./dom.js";
-import { percent, rate, socket } from "./format.js";
+import { hostOf, percent, rate, socket } from "./format.js";
 import { t } from "./i18n.js";
 import { sparkline } from "./spark.js";
 import { rateOf, store } from "./store.js";
@@ -12,8 +12,14 @@ const MAX_CLIENTS = 7;
 const MAX_ENDPOINTS = 12;
 const MAX_NODES = 6;
 
-/** Selects clients that differ: pods of this node and of another, nodes, and one outside. */
-function selectClients(machines, node) {
+/** With more endpoints than this, the columns begin at the top: their middle may be below the screen. */
+const TALL = 6;
+
+/** Selects clients that differ: pods of this node and of another, nodes, and one outside. Pods that are no endpoints come first. */
+function selectClients(all, node, endpoints) {
+  const own = new Set(endpoints.map(({ address }) => hostOf(address)));
+  const isEndpoint = ({ addresses }) => addresses.some((address) => own.has(address));
+  const machines = [...all].sort((left, right) => isEndpoint(left) - isEndpoint(right));
   const rank = ({ kind, node: on }) => (kind === "outside" ? 0 : kind === "node" ? (on === node ? 1 : 4) : on === node ? 2 : 3);
   const quota = [1, 1, 3, 2, 1];
   const ranked = machines.map((machine) => [rank(machine), machine]).sort(([left], [right]) => left - right);
@@ -66,10 +72,10 @@ function answerText({ clients, outcome, endpoints, source, policy, reason }) {
     outcome === "served" && el("small", {}, t(`source.sees.${source}`)));
 }
 
-/** Returns where a client has to send a packet to reach a frontend. */
-function target(frontend) {
+/** Returns where a client has to send a packet to reach a frontend: a node port at this node's own address. */
+function target(frontend, family) {
   const here = store.overview.machines.find(({ kind, node }) => kind === "node" && node === store.overview.node);
-  const address = frontend.addresses[0] ?? here?.addresses[0];
+  const address = frontend.addresses[0] ?? here?.addresses.find((one) => one.includes(":") === (family === "IPv6"));
   return address ? socket(address, frontend.port) : null;
 }
 
@@ -101,12 +107,13 @@ export class Graph {
 
   columns() {
     const column = (kind, title, ...nodes) =>
-      el("section", { class: `column column-${kind}`, "aria-label": title }, el("h3", {}, title), ...nodes);
-    this.grid = el("div", { class: "graph" }, this.lines,
+      el("div", { class: `column column-${kind}`, role: "group", "aria-label": title }, el("h2", {}, title), ...nodes);
+    const columns = [
       column("clients", t("graph.clients"), this.clientNodes()),
       column("frontends", t("graph.frontends"), this.frontendNodes()),
       column("service", t("graph.service"), this.serviceNode()),
-      column("endpoints", t("graph.endpoints"), this.endpointNodes()));
+      column("endpoints", t("graph.endpoints"), this.endpointNodes())];
+    this.grid = el("div", { class: `graph ${this.rates.size > TALL ? "graph-tall" : ""}` }, this.lines, columns);
     return this.grid;
   }
 
@@ -116,7 +123,7 @@ export class Graph {
   }
 
   clientNodes() {
-    const machines = selectClients(this.machines, store.overview.node);
+    const machines = selectClients(this.machines, store.overview.node, this.port.endpoints);
     this.clients = machines.map(({ name, kind, addresses, node }) => {
       const button = el("button", {
         class: "gnode client", type: "button", "aria-pressed": String(name === this.client), data: { client: name },
@@ -135,7 +142,7 @@ export class Graph {
       const { kind, addresses, port, answers, owner } = frontend;
       const addressText = addresses.length === 0 ? `${t("frontend.everyNode")}:${port}` : socket(addresses[0], port);
       const button = el("button", { class: "gnode frontend", type: "button", data: { frontend: kind },
-        on: { click: () => this.choose(target(frontend)) } },
+        on: { click: () => this.choose(target(frontend, this.port.family)) } },
         el("span", { class: "gtext" }, el("small", { class: "kind" }, t(`frontend.${kind}`)),
           el("b", { class: "mono" }, addressText, addresses.length > 1 && ` +${addresses.length - 1}`),
           el("ul", { class: "answers" }, answers.map(answerText),
@@ -171,7 +178,7 @@ export class Graph {
     const groups = nodes.slice(0, MAX_NODES).map(([name, endpoints]) => {
       const here = name === node;
       return el("div", { class: "gnode-group", role: "group", "aria-label": name || t("node.unknown") },
-        el("h4", {}, icon("node"), name || t("node.unknown"), here && el("small", {}, t("node.this"), zone && ` · ${zone}`)),
+        el("h3", {}, icon("node"), name || t("node.unknown"), here && el("small", {}, t("node.this"), zone && ` · ${zone}`)),
         endpoints.slice(0, limit).map((endpoint) => this.endpointNode(endpoint)),
         endpoints.length > limit && el("p", { class: "muted more" }, t("graph.moreEndpoints", { count: endpoints.length - limit })));
     });
@@ -206,8 +213,8 @@ export class Graph {
   }
 
   choose(to) {
-    if (!to) return;
-    if (this.client) this.onAsk(this.client, to);
+    if (!to) this.hint.textContent = t("graph.noAddress", { node: store.overview.node });
+    else if (this.client) this.onAsk(this.client, to);
     else {
       this.hint.textContent = t("graph.hintFirst");
       this.clients[0]?.focus();
@@ -242,7 +249,8 @@ export class Graph {
 
   /** Shows the rates of the last sample. */
   showRates() {
-    const service = { ports: this.ports.filter((key) => key === `${this.explanation.service}:${this.port.name}`) };
+    const { service: name } = this.explanation;
+    const service = { ports: this.ports.filter((key) => key === (this.port.name ? `${name}:${this.port.name}` : name)) };
     const whole = rateOf(service);
     const rates = store.rates.get(service.ports[0])?.endpoints ?? [];
     const shares = new Map(rates.map((one) => [one.endpoint, one]));

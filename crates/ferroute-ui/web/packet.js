@@ -5,11 +5,13 @@ import { announce, el, icon, notice, replace, segments } from "./dom.js";
 import { exportPath } from "./export.js";
 import { percent, socket } from "./format.js";
 import { t } from "./i18n.js";
+import { journeyCard } from "./journey.js";
 import { drawPath } from "./path.js";
 import { keepLink, packetLink, serviceLink } from "./route.js";
 import { headerCard, stepList } from "./steps.js";
 import { on, store } from "./store.js";
 import { suggest } from "./suggest.js";
+import { translate } from "./texts.js";
 import { walk } from "./walk.js";
 import { branchTitle, sentence, verdictOf } from "./words.js";
 
@@ -146,7 +148,7 @@ export function mountPacket(container, route) {
         frontend && el("p", { class: "muted" }, t(`verdict.frontend.${frontend.kind}`), " ",
           el("a", { href: serviceLink(`${frontend.namespace}/${frontend.service}`) }, `${frontend.namespace}/${frontend.service}`),
           ` · ${trace.mode} · ${t(`rules.${trace.rules}`)}`),
-        (way().assumptions ?? []).map(({ condition, holds }) => el("p", { class: "muted" }, t(holds ? "verdict.assumptions" : "verdict.assumptionsNot", { condition })))),
+        (way().assumptions ?? []).map(({ condition, holds }) => el("p", { class: "muted" }, t(holds ? "verdict.assuming" : "verdict.assumingNot", { condition: translate(condition) })))),
       el("button", { class: "button", type: "button", id: "export", on: { click: () => exportPath({ trace, way: way(), walked }) } },
         icon("download"), "SVG"));
   }
@@ -157,7 +159,7 @@ export function mountPacket(container, route) {
       el("button", { type: "button", class: "branch", "aria-pressed": String(one === way()), title: branchTitle(trace, one), data: { way: index },
         on: { click: () => { question.way = index; question.step = null; walked = walk(trace, way()); go(null); } } },
         el("b", {}, percent(one.share)), el("span", {}, verdictOf(trace, one).title),
-        (one.assumptions ?? []).map(({ condition, holds }) => el("small", {}, t(holds ? "verdict.assumptions" : "verdict.assumptionsNot", { condition }))))));
+        (one.assumptions ?? []).map(({ condition, holds }) => el("small", {}, t(holds ? "verdict.assuming" : "verdict.assumingNot", { condition: translate(condition) }))))));
   }
 
   function drawAnswer() {
@@ -166,6 +168,7 @@ export function mountPacket(container, route) {
     const header = step ?? { before: walked.steps[0].before, after: walked.steps.at(-1).after };
     replace(body, branches(), banner(),
       drawPath({ trace, way: way(), walked, current: step?.place ?? null, narrow }),
+      journeyCard(trace, way()),
       el("div", { class: "walk" },
         el("aside", { class: "walk-side", "aria-label": t("header.title") }, controls(), headerCard(trace, header, step)),
         stepList({ trace, walked, current: question.step, go })));

@@ -1,13 +1,15 @@
 // One Service: its graph, and below it the details of its explanation.
 
 import { get } from "./api.js";
+import { linearScale, timeChart } from "./chart.js";
 import { demoPanel } from "./demo.js";
-import { card, el, icon, notice, replace, segments } from "./dom.js";
-import { count } from "./format.js";
+import { card, el, icon, notice, replace, segments, svg } from "./dom.js";
+import { count, rate } from "./format.js";
 import { Graph } from "./graph.js";
-import { t, translate } from "./i18n.js";
+import { language, t } from "./i18n.js";
 import { packetLink, servicePath } from "./route.js";
 import { on, store } from "./store.js";
+import { translate } from "./texts.js";
 
 function fact(term, value, note) {
   return el("div", { class: "fact" }, el("dt", {}, term), el("dd", {}, value, note && el("small", {}, note)));
@@ -89,10 +91,35 @@ function kernelCards(port) {
   ];
 }
 
+/** The time that the history shows, in milliseconds. */
+const HISTORY = 5 * 60_000;
+
+/** The new connections of the last minutes, with a line for each port. */
+function historyCard(service) {
+  const box = el("div", {});
+  const draw = () => {
+    const lines = service.ports.filter((port) => store.history.has(port)).map((port) => store.history.get(port));
+    const total = store.times.map((_, index) => lines.reduce((sum, samples) => sum + samples[index], 0));
+    const end = store.times.at(-1) ?? Date.now();
+    const points = store.times.map((time, index) => [time, total[index]]).filter(([time]) => time >= end - HISTORY);
+    replace(box, timeChart({
+      label: t("history.label", { service: service.name }), unit: t("history.unit"), start: end - HISTORY, end, scale: linearScale(Math.max(1, ...total), rate),
+      draw: ({ x, y, bottom }) => {
+        const path = points.map(([time, value]) => `${x(time).toFixed(1)} ${y(value).toFixed(1)}`).join("L");
+        return points.length > 1 && [
+          svg("path", { class: "history-area", d: `M${x(points[0][0])} ${bottom}L${path}L${x(points.at(-1)[0])} ${bottom}Z` }),
+          svg("path", { class: "history-line", d: `M${path}` })];
+      },
+    }));
+  };
+  draw();
+  return { element: card(t("history.title"), { class: "wide", id: "history" }, box), draw };
+}
+
 /** What the slices have but the proxy does not use. */
 function unexpectedSlices(list) {
-  return (list ?? []).map(({ slice, endpoints, reason }) =>
-    notice("warning", icon("warn"), t("unexpectedSlice", { slice, count: endpoints, reason })));
+  return (list ?? []).map(({ slice, endpoints, reason, code }) =>
+    notice("warning", icon("warn"), t("unexpectedSlice", { slice, count: endpoints, reason: language() === "zh" && code ? t(`slice.${code}`) : reason })));
 }
 
 function portTitle(port) {
@@ -108,9 +135,10 @@ export function mountService(container, name) {
   let client = null;
   let graph = null;
   let demo = null;
+  let history = null;
   let ended = false;
   const body = el("div", { class: "service-body" }, notice("loading", t("loading")));
-  const title = el("h2", {}, el("span", { class: "muted" }, `${name.split("/")[0]}/`), name.split("/")[1]);
+  const title = el("h1", { tabindex: "-1" }, el("span", { class: "muted" }, `${name.split("/")[0]}/`), name.split("/")[1]);
   const facts = el("p", { class: "subtitle" });
   const head = el("header", { class: "service-head" },
     el("a", { class: "back", href: "#/services" }, icon("left"), t("back")),
@@ -138,14 +166,15 @@ export function mountService(container, name) {
           (index) => { selectedPort = index; draw(); }),
         graph.element),
       store.overview.demo && (demo = demoPanel({ port, service: name, graph: () => graph, previous: demo })).element,
+      !store.ratesMissing && store.times.length > 0 && (history = historyCard(row() ?? { name, ports: [] })).element,
       card(t("section.policies"), {}, policyFacts(explanation.policies),
-        (explanation.ignored ?? []).map((text) => notice("warning", icon("warn"), text))),
+        (explanation.ignored ?? []).map((text) => notice("warning", icon("warn"), translate(text)))),
       card([t("section.endpoints"), el("span", { class: "badge" }, count(port.endpoints.length))], {},
         port.endpoints.length > 0 ? endpointTable(port) : notice("info", t("endpoints.none")),
         port.excessEndpoints > 0 && notice("warning", icon("warn"), t("endpoints.excess", { count: port.excessEndpoints })),
         unexpectedSlices(port.unexpectedSlices), unexpectedSlices(explanation.unexpectedSlices)),
       kernelCards(port),
-      explanation.kernelError && notice("info", t("kernel.error", { reason: explanation.kernelError })),
+      explanation.kernelError && notice("info", t("kernel.error", { reason: translate(explanation.kernelError) })),
     ];
   }
 
@@ -155,9 +184,9 @@ export function mountService(container, name) {
       el("span", { class: "muted" }, t("service.onNode", { node: explanation.node }),
         explanation.zone && ` · ${explanation.zone}`));
     if (explanation.handling === "notServed") {
-      replace(body, notice("info", t("service.notServed"), " ", translate(explanation.reason)));
+      replace(body, notice("info", t("service.notServed"), " ", explanation.code ? t(`skip.${explanation.code}`) : translate(explanation.reason)));
     } else if (explanation.handling === "invalid") {
-      replace(body, notice("error", t("service.invalid")), el("ul", { class: "problems" }, explanation.problems.map((problem) => el("li", {}, problem))));
+      replace(body, notice("error", t("service.invalid")), el("ul", { class: "problems" }, explanation.problems.map((problem) => el("li", {}, translate(problem)))));
     } else {
       replace(body, explanation.ports.length > 0 ? drawPort() : notice("info", t("service.noPorts")));
       graph?.attach();
@@ -179,6 +208,10 @@ export function mountService(container, name) {
   }
 
   reload();
-  const end = on("rates", () => graph?.showRates());
+  const end = on("rates", () => {
+    graph?.showRates();
+    if (history) history.draw();
+    else if (graph && store.times.length > 0) draw();
+  });
   return { reload, unmount: () => { ended = true; end(); graph?.close(); } };
 }

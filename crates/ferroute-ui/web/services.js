@@ -1,12 +1,15 @@
 // The view "Services": the numbers of the node, the list, and the selected Service beside it.
 
 import { announce, el, icon, notice, replace } from "./dom.js";
+import { filterOf, matcher, withFilter } from "./filter.js";
 import { count, rate, socket } from "./format.js";
-import { t, translate } from "./i18n.js";
+import { t } from "./i18n.js";
+import { problemsSection } from "./problems.js";
 import { serviceLink } from "./route.js";
 import { mountService } from "./service.js";
 import { sparkline } from "./spark.js";
 import { on, rateOf, store } from "./store.js";
+import { translate } from "./texts.js";
 import { VirtualTable } from "./vtable.js";
 
 const ROW_HEIGHT = 56;
@@ -21,26 +24,9 @@ const ORDERS = {
   rate: (left, right) => (rateOf(left)?.now ?? 0) - (rateOf(right)?.now ?? 0),
 };
 
-/** The text in which the search looks: the name, addresses, ports, pods. */
-function searchText(service) {
-  const frontends = service.frontends.map(({ address, port, protocol, kind }) =>
-    `${address ? socket(address, port) : port} ${protocol} ${kind}`);
-  return [service.name, service.type, ...frontends, ...(service.ports ?? []), ...(service.search ?? [])]
-    .join(" ").toLowerCase();
-}
-
-const indexed = new WeakMap();
-
-function matches(service, words) {
-  if (!indexed.has(service)) indexed.set(service, searchText(service));
-  const text = indexed.get(service);
-  return words.every((word) => text.includes(word));
-}
-
 /** Returns the Services that match the query, in the chosen order. */
 function visibleServices() {
-  const words = memory.query.toLowerCase().split(/\s+/).filter(Boolean);
-  const found = words.length ? store.services.filter((service) => matches(service, words)) : [...store.services];
+  const found = store.services.filter(matcher(memory.query));
   const order = ORDERS[memory.sort];
   const sign = memory.descending ? -1 : 1;
   return found.sort((left, right) => sign * order(left, right) || ORDERS.name(left, right));
@@ -59,7 +45,7 @@ function nameCell(service) {
       el("span", { class: "muted" }, `${namespace}/`), name),
     el("span", { class: "second-line" },
       first ? [el("span", { class: "mono" }, frontendText(first)), others.length > 0 && el("span", { class: "more" }, `+${others.length}`)]
-        : translate(service.reason ?? "")),
+        : service.code ? t(`skip.${service.code}`) : translate(service.reason)),
   ];
 }
 
@@ -103,25 +89,68 @@ function figures() {
   ];
 }
 
+/** A choice of one filter's values, which edits the query; null if there is nothing to choose. */
+function filterChoice(name, values, change) {
+  if (values.length < 2) return null;
+  const current = filterOf(memory.query, name);
+  const label = t(`filter.${name}`);
+  const options = [["", label], ...values.map((value) => [value, value])];
+  return el("select", { "aria-label": label, data: { filter: name }, on: { change: (event) => change(withFilter(memory.query, name, event.target.value || null)) } },
+    options.map(([value, text]) => el("option", { value, selected: value === (current ?? "") }, text)));
+}
+
+function filterChoices(change) {
+  const values = (pick) => [...new Set(store.services.map(pick))].sort();
+  return [filterChoice("namespace", values(({ name }) => name.split("/")[0]), change), filterChoice("type", values(({ type }) => type), change)];
+}
+
 /** Mounts the view. */
 export function mountServices(container, route) {
   const input = el("input", {
     type: "search", id: "search", value: memory.query, placeholder: t("search.placeholder"),
     "aria-label": t("search.label"), autocomplete: "off", spellcheck: "false",
-    on: { input: () => { memory.query = input.value; list(); announce(t("search.found", { count: count(table.rows.length) })); } },
+    on: { input: () => search(input.value) },
   });
+  function search(query) {
+    memory.query = query;
+    if (input.value !== query) input.value = query;
+    list();
+    drawFilters();
+    announce(t("search.found", { count: count(table.rows.length) }));
+  }
+  const filters = el("div", { class: "filters" });
+  let filtered = null;
+  function drawFilters() {
+    const choices = filterChoices(search);
+    const next = choices.map((choice) => choice?.outerHTML + choice?.value).join();
+    if (next === filtered) return;
+    filtered = next;
+    const focused = document.activeElement?.dataset.filter;
+    replace(filters, choices);
+    if (focused) filters.querySelector(`[data-filter="${focused}"]`)?.focus();
+  }
   const table = new VirtualTable({
     label: t("view.services"), columns: columns(), key: (service) => service.name,
     link: (service) => serviceLink(service.name), height: ROW_HEIGHT, onSort: sortBy,
   });
+  const problems = problemsSection((query) => { search(query); input.focus(); });
   const numbers = el("dl", { class: "figures" });
   const hint = el("p", { class: "rates-hint muted" });
   const empty = el("div", { class: "empty", hidden: true });
   const pane = el("section", { class: "list-pane", "aria-label": t("view.services") },
-    el("div", { class: "intro" }, el("h1", {}, t("services.title")), el("p", { class: "muted lead" }, t("services.lead"))),
-    numbers,
-    el("div", { class: "search-box" }, icon("search"), input), table.element, empty, hint);
+    el("div", { class: "overview" },
+      el("div", { class: "intro" }, el("h1", {}, t("services.title")), el("p", { class: "muted lead" }, t("services.lead"))),
+      problems.element, numbers),
+    el("div", { class: "list" },
+      el("div", { class: "search-row" }, el("div", { class: "search-box" }, icon("search"), input), filters),
+      table.element, empty, hint));
   const detail = el("section", { class: "detail-pane", "aria-label": t("service.label") });
+  // From the search, the arrow leads into the list.
+  input.addEventListener("keydown", (event) => {
+    if (event.key !== "ArrowDown") return;
+    event.preventDefault();
+    table.focusRow(0);
+  });
   const layout = el("div", { class: "services" }, pane, detail);
   container.append(layout);
 
@@ -142,32 +171,56 @@ export function mountServices(container, route) {
   }
 
   function showRates() {
-    hint.textContent = store.ratesMissing ? t("rates.missing", { reason: store.ratesMissing }) : "";
+    hint.textContent = store.ratesMissing ? t("rates.missing", { reason: translate(store.ratesMissing) }) : "";
     if (memory.sort === "rate") list();
     else table.refresh();
   }
 
+  /** `/` leads to the search, and Escape from a Service back to its row. */
+  function keys(event) {
+    if (event.altKey || event.ctrlKey || event.metaKey) return;
+    const isTyping = event.target.closest("input:not([type=checkbox]), select, textarea");
+    if (event.key === "/" && !isTyping) {
+      event.preventDefault();
+      // On small screens, the list is not beside the Service.
+      if (input.offsetParent === null) location.hash = "#/services";
+      setTimeout(() => { input.focus(); input.select(); });
+    } else if (event.key === "Escape" && shown && !isTyping) {
+      table.focusKey(shown.name);
+    }
+  }
+  document.addEventListener("keydown", keys);
+
   let shown = null;
   function update({ service }) {
+    const isFromList = pane.contains(document.activeElement);
     layout.classList.toggle("with-detail", service !== null);
     if (shown?.name !== service) {
       shown?.unmount();
       detail.replaceChildren();
       shown = service === null ? null : { name: service, ...mountService(detail, service) };
       detail.scrollTop = 0;
+      // Who chose the Service in the list goes on reading here.
+      if (isFromList) detail.querySelector("h1")?.focus({ preventScroll: true });
     }
     table.select(service);
   }
 
   replace(numbers, figures());
   list();
+  drawFilters();
   update(route);
   const ends = [
-    on("services", () => { replace(numbers, figures()); list(); shown?.reload(); }),
+    on("services", (names) => {
+      replace(numbers, figures());
+      list();
+      drawFilters();
+      if (!names || store.overview.demo || names.has(shown?.name)) shown?.reload();
+    }),
     on("rates", showRates),
   ];
   return {
     update,
-    unmount: () => { ends.forEach((end) => end()); table.close(); shown?.unmount(); },
+    unmount: () => { ends.forEach((end) => end()); document.removeEventListener("keydown", keys); table.close(); problems.close(); shown?.unmount(); },
   };
 }

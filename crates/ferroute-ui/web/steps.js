@@ -3,6 +3,7 @@
 import { card, el, icon } from "./dom.js";
 import { mark, percent } from "./format.js";
 import { t } from "./i18n.js";
+import { translate } from "./texts.js";
 import { owned, sentence, verdictOf } from "./words.js";
 import { isEffect } from "./walk.js";
 
@@ -39,7 +40,7 @@ function shareBar(share) {
 
 function ruleItem(trace, item, attributes, open) {
   const missed = item.mismatch !== null;
-  const result = missed ? item.mismatch
+  const result = missed ? translate(item.mismatch)
     : item.chance !== null ? t("rule.chance", { chance: percent(item.chance) }) : t("rule.matches");
   const rule = el("details", { class: "rule", open },
     el("summary", {}, el("span", { class: "rule-mark" }, icon(missed ? "minus" : "check")),

@@ -2,8 +2,11 @@
 
 import { get, subscribe } from "./api.js";
 
-/** The samples of a sparkline: five minutes, at one sample every two seconds. */
-const SAMPLES = 150;
+/** The samples that are kept: five minutes, at the shortest interval of the server. */
+const SAMPLES = 300;
+
+/** The shortest time between two requests for changes, in milliseconds. */
+const PACE = 400;
 
 const state = {
   overview: null,
@@ -15,8 +18,8 @@ const state = {
   rates: new Map(),
   /** The rates of the last minutes by service port, oldest first. */
   history: new Map(),
-  /** The number of samples received. */
-  samples: 0,
+  /** The times of these samples, in milliseconds. */
+  times: [],
 };
 
 const listeners = new Map();
@@ -24,56 +27,99 @@ const listeners = new Map();
 /** The shared state; read only for views. */
 export const store = state;
 
-/** Calls a handler for `services`, `rates`, `timeline` or `live`; returns a function that ends it. */
+/**
+ * Calls a handler for `services`, `rates`, `timeline` or `live`; returns a function that ends it. The handler of `services`
+ * gets the names of those that changed, or null if all may have.
+ */
 export function on(topic, handler) {
   if (!listeners.has(topic)) listeners.set(topic, new Set());
   listeners.get(topic).add(handler);
   return () => listeners.get(topic).delete(handler);
 }
 
-function emit(topic) {
-  for (const handler of [...(listeners.get(topic) ?? [])]) handler();
+function emit(topic, detail) {
+  for (const handler of [...(listeners.get(topic) ?? [])]) handler(detail);
 }
 
 /** Fetches the overview and the Services. */
 export async function load() {
-  const [overview, list] = await Promise.all([get("/overview"), get("/services")]);
-  state.overview = overview;
+  const [overview, list, history] = await Promise.all([get("/overview"), get("/services"), get("/history")]);
+  // The two may be of different revisions; what changed since the older one is fetched next.
+  state.overview = { ...overview, revision: Math.min(overview.revision, list.revision) };
   state.services = list.services;
-  emit("services");
+  state.times = [];
+  state.history = new Map();
+  for (const { at, rates } of history.samples) remember(at, new Map(Object.entries(rates)));
+  emit("services", null);
+}
+
+/** Applies a difference to a list of named items, and returns the list in the order of the names. */
+function applied(list, { changed, removed }) {
+  if (changed.length === 0 && removed.length === 0) return list;
+  const items = new Map(list.map((item) => [item.name, item]));
+  for (const name of removed) items.delete(name);
+  for (const item of changed) items.set(item.name, item);
+  return [...items.values()].sort((left, right) => (left.name < right.name ? -1 : 1));
+}
+
+let updating = Promise.resolve();
+
+/** Fetches what has changed since the last time. Requests follow each other, so that no older answer replaces a newer one. */
+export function update() {
+  updating = updating.catch(() => {}).then(fetchChanges);
+  return updating;
+}
+
+async function fetchChanges() {
+  const { services, machines, complete, ...overview } = await get("/changes", { since: state.overview.revision });
+  state.services = applied(complete ? [] : state.services, services);
+  state.overview = { ...overview, machines: applied(complete ? [] : state.overview.machines, machines) };
+  emit("services", complete ? null : new Set([...services.changed.map(({ name }) => name), ...services.removed]));
 }
 
 /** Adds one sample to the history of every service port, zero for those without connections. */
-function record(rates) {
-  state.rates = new Map(rates.map((rate) => [rate.servicePort, rate]));
-  state.samples += 1;
-  for (const { servicePort } of rates) {
-    if (!state.history.has(servicePort)) state.history.set(servicePort, new Array(SAMPLES).fill(0));
+function remember(at, perSecond) {
+  state.times.push(Date.parse(at));
+  for (const port of perSecond.keys()) {
+    if (!state.history.has(port)) state.history.set(port, new Array(state.times.length - 1).fill(0));
   }
+  for (const [port, samples] of state.history) samples.push(perSecond.get(port) ?? 0);
+  if (state.times.length <= SAMPLES) return;
+  state.times.shift();
   for (const [port, samples] of state.history) {
-    samples.push(state.rates.get(port)?.perSecond ?? 0);
     samples.shift();
     if (samples.every((rate) => rate === 0)) state.history.delete(port);
   }
 }
 
+function record({ at, rates }) {
+  state.rates = new Map(rates.map((rate) => [rate.servicePort, rate]));
+  // The first event after the history is its last sample.
+  if (Date.parse(at) > (state.times.at(-1) ?? 0)) remember(at, new Map(rates.map((rate) => [rate.servicePort, rate.perSecond])));
+}
+
 /** Starts to follow the server. */
 export function follow() {
   let reload = null;
+  let latest = 0;
   let wasInterrupted = false;
+  // One request at a time: what changes meanwhile is in the next.
   const changed = () => {
-    clearTimeout(reload);
-    reload = setTimeout(() => load().catch(() => {}), 150);
+    reload ??= setTimeout(async () => {
+      await (wasInterrupted ? load() : update()).then(() => { wasInterrupted = false; }, () => {});
+      reload = null;
+      if (latest > state.overview.revision && state.live) changed();
+    }, PACE);
   };
   subscribe({
-    revision: ({ revision }) => { if (revision !== state.overview?.revision) changed(); },
-    rates: ({ rates }) => { state.ratesMissing = null; record(rates); emit("rates"); },
+    revision: ({ revision }) => { latest = revision; if (revision !== state.overview.revision) changed(); },
+    rates: (news) => { state.ratesMissing = null; record(news); emit("rates"); },
     "rates-unavailable": ({ reason }) => { state.ratesMissing = reason; emit("rates"); },
     timeline: () => emit("timeline"),
   }, (live) => {
-    // A stream that was interrupted may have missed a revision.
+    // Another server may answer after an interruption, with revisions of its own.
     if (live && wasInterrupted) changed();
-    wasInterrupted = !live;
+    if (!live) wasInterrupted = true;
     state.live = live;
     emit("live");
   });
@@ -81,7 +127,7 @@ export function follow() {
 
 /** Returns the new connections per second of a Service, and their history; null without rates. */
 export function rateOf(service) {
-  if (state.samples === 0) return null;
+  if (state.times.length === 0) return null;
   let now = 0;
   let history = null;
   for (const port of service.ports) {

@@ -1,5 +1,6 @@
 // The syncs of the proxy: a bar for the duration of each, and a list with causes, results, failures and repairs.
 
+import { logScale, timeChart } from "./chart.js";
 import { el, icon, svg } from "./dom.js";
 import { clock, count, dateTime, duration } from "./format.js";
 import { t } from "./i18n.js";
@@ -30,24 +31,28 @@ function kindOf(sync, limit) {
   return sync.pending ? "pending" : "normal";
 }
 
-/** The chart: heights are logarithmic, so that short syncs are still visible beside long ones. */
+/** The least width of the time axis: some syncs within a second are no history yet. */
+const LEAST_SPAN = 60_000;
+
+/** The chart: when each sync was, and how long it took, on a logarithmic axis, so that short ones are visible beside long ones. */
 export function timelineChart(all, list) {
   const syncs = all.slice(-BARS);
   const limit = slowLimit(all);
-  const height = (us) => Math.max(0.06, Math.log10(1 + us / 50) / Math.log10(1 + Math.max(...syncs.map(took), 1000) / 50));
-  const width = 1000 / Math.max(syncs.length, 30);
-  const bars = syncs.map((sync, index) => {
-    const tall = height(took(sync)) * 100;
-    return svg("rect", { class: `bar bar-${kindOf(sync, limit)}`, x: index * width + width * 0.14, y: 104 - tall, width: width * 0.72, height: tall,
-      rx: Math.min(3, width / 4), on: { click: () => show(list, sync.number) } },
-    svg("title", {}, `${clock(sync.at)} · ${duration(took(sync))} · ${causeText(sync)}`));
-  });
-  const legend = ["normal", "slow", "repaired", "failed"].map((kind) =>
+  const times = syncs.map(({ at }) => Date.parse(at));
+  const end = Math.max(...times);
+  const start = Math.min(end - LEAST_SPAN, ...times);
+  const margin = (end - start) * 0.02;
+  const scale = logScale(100, Math.max(...syncs.map(took), 10_000), duration);
+  const draw = ({ x, y, bottom }) => syncs.map((sync, index) => svg("rect", {
+    class: `bar bar-${kindOf(sync, limit)}`, x: x(times[index]) - 2, y: Math.min(bottom - 3, y(took(sync))), width: 4,
+    height: Math.max(3, bottom - y(took(sync))), rx: 1.5, data: { time: times[index] }, on: { click: () => show(list, sync.number) },
+  }, svg("title", {}, `${clock(sync.at)} · ${duration(took(sync))} · ${causeText(sync)}`)));
+  const kinds = new Set(syncs.map((sync) => kindOf(sync, limit)));
+  const legend = ["normal", "slow", "repaired", "failed"].filter((kind) => kinds.has(kind)).map((kind) =>
     el("li", {}, el("span", { class: `key key-${kind}` }), t(`sync.${kind}`)));
   return el("figure", { class: "chart" },
-    svg("svg", { viewBox: "0 0 1000 106", preserveAspectRatio: "none", "aria-hidden": "true" }, bars),
-    el("figcaption", {}, el("span", { class: "muted" }, clock(syncs[0].at)), el("ul", { class: "legend" }, legend),
-      el("span", { class: "muted" }, clock(syncs.at(-1).at))));
+    timeChart({ label: t("chart.syncs", { count: syncs.length }), unit: t("chart.duration"), start: start - margin, end: end + margin, scale, draw }),
+    el("figcaption", {}, el("ul", { class: "legend" }, legend)));
 }
 
 function show(list, number) {

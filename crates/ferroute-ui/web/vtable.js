@@ -6,7 +6,7 @@ import { el, icon, replace } from "./dom.js";
 const MARGIN = 6;
 
 /**
- * A virtual table.
+ * A virtual table. All rows together are one stop of the Tab key; arrow keys move within it.
  *
  * `columns`: id, title, `cell(row)` with the content, and `sortable`. `key(row)` identifies a row, `link(row)` is where
  * it leads, `height` is the height of all rows in pixels.
@@ -16,13 +16,15 @@ export class VirtualTable {
     Object.assign(this, { columns, key, link, height, onSort });
     this.rows = [];
     this.selected = null;
+    /** The row that the Tab key reaches. */
+    this.active = null;
     this.rendered = new Map();
     this.head = el("div", { role: "row", class: "vrow vhead" });
     this.space = el("div", { class: "vspace", role: "rowgroup" });
     this.body = el("div", { class: "vbody", role: "presentation", on: {
-      scroll: () => this.render(), keydown: (event) => this.move(event),
+      scroll: () => this.render(), keydown: (event) => this.move(event), focusin: (event) => this.activate(event),
     } }, this.space);
-    this.element = el("div", { class: "vtable", role: "table", "aria-label": label },
+    this.element = el("div", { class: "vtable", role: "grid", "aria-label": label },
       el("div", { role: "rowgroup" }, this.head), this.body);
     this.observer = new ResizeObserver(() => this.render());
     this.observer.observe(this.body);
@@ -86,6 +88,21 @@ export class VirtualTable {
       node.remove();
       this.rendered.delete(key);
     }
+    this.markStop();
+  }
+
+  /** Makes the active row the stop of the Tab key: otherwise the selected one, or the first that is visible. */
+  markStop() {
+    const visible = Math.ceil(this.body.scrollTop / this.height);
+    const first = this.rows[Math.min(visible, this.rows.length - 1)];
+    const keys = [this.active, this.selected, first && this.key(first)];
+    const stop = keys.find((key) => this.rendered.has(key));
+    for (const [key, node] of this.rendered) node.querySelector("a").tabIndex = key === stop ? 0 : -1;
+  }
+
+  activate(event) {
+    this.active = event.target.closest(".vrow")?.dataset.key ?? this.active;
+    this.markStop();
   }
 
   draw(index, key) {
@@ -94,7 +111,7 @@ export class VirtualTable {
       role: "row", class: "vrow", "aria-rowindex": index + 2, data: { key },
       "aria-selected": key === this.selected ? "true" : null,
       on: { click: (event) => event.target.closest("a") ?? node.querySelector("a").click() },
-    }, this.columns.map(({ id, cell }) => el("div", { role: "cell", class: `vcell col-${id}` }, cell(row))));
+    }, this.columns.map(({ id, cell }) => el("div", { role: "gridcell", class: `vcell col-${id}` }, cell(row))));
     node.style.transform = `translateY(${index * this.height}px)`;
     node.style.height = `${this.height}px`;
     return node;
@@ -110,10 +127,18 @@ export class VirtualTable {
     this.focusRow(from + moves[event.key]);
   }
 
+  /** Moves the focus to a row with this key. Reports whether there is one. */
+  focusKey(key) {
+    const index = this.rows.findIndex((row) => this.key(row) === key);
+    if (index >= 0) this.focusRow(index);
+    return index >= 0;
+  }
+
   /** Moves the focus to a row, or to the nearest that exists. */
   focusRow(index) {
-    const target = Math.max(0, Math.min(this.rows.length - 1, index));
     if (this.rows.length === 0) return;
+    const target = Math.max(0, Math.min(this.rows.length - 1, index));
+    this.active = this.key(this.rows[target]);
     const top = target * this.height;
     const { scrollTop, clientHeight } = this.body;
     if (top < scrollTop) this.body.scrollTop = top;

@@ -3,6 +3,7 @@
 import { hostOf, mark, percent } from "./format.js";
 import { t } from "./i18n.js";
 import { store } from "./store.js";
+import { translate } from "./texts.js";
 
 /** Returns an address with its owner: `10.244.1.5:8080 (pod shop/web-1)`. */
 export function owned(trace, text) {
@@ -46,7 +47,7 @@ export function verdictOf(trace, way) {
     case "noRoute":
       return { kind: "bad", title: t("verdict.noRoute"), note: null };
     default:
-      return { kind: "unknown", title: t("verdict.unknown"), note: way.reason ?? null };
+      return { kind: "unknown", title: t("verdict.unknown"), note: way.reason ? translate(way.reason) : null };
   }
 }
 
@@ -77,7 +78,7 @@ export function sentence(trace, item) {
     case "effect": return effectSentence(trace, item);
     case "policy": return t("step.policy", { chain: item.chain, policy: item.policy });
     case "routed": return item.interface === null ? t("step.routedHere") : t("step.routed", { interface: item.interface });
-    case "discarded": return t("step.discarded", { reason: item.reason });
+    case "discarded": return t("step.discarded", { reason: translate(item.reason) });
     case "end": return verdictOf(trace, item.way).title;
     default: return item.event;
   }

@@ -30,6 +30,8 @@ pub(crate) const ARROW_RIGHT: &str = "\u{e014}";
 pub(crate) const ARROW_LEFT: &str = "\u{e012}";
 pub(crate) const ARROW_DOWN: &str = "\u{e015}";
 pub(crate) const ENTER: &str = "\u{e007}";
+pub(crate) const ESCAPE: &str = "\u{e00c}";
+pub(crate) const TAB: &str = "\u{e004}";
 
 /// A browser with one page. It ends when it is dropped.
 pub(crate) struct Browser<'a> {

@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "helpers panic as tests do")]
 
 mod driver;
+mod faults;
 mod servers;
 
 use std::{fmt::Write, fs};
@@ -84,7 +85,7 @@ fn manifests_answer_the_questions(mode: &str) {
     assert_eq!(browser.count(".graph .endpoint"), 2);
     // The reason is in words, not only in the shape of a line.
     browser.wait_text(".endpoint-partly", "on another node");
-    browser.wait_text(".gnode-group h4", "node-2");
+    browser.wait_text(".gnode-group h3", "node-2");
     follow_packet(&browser, "shop/web:80");
     browser.open(&server.view("#/packet?from=outside&to=10.96.0.82:9200"));
     browser.wait_text(".verdict-bad", "shop/search has no usable endpoint");
@@ -295,7 +296,7 @@ fn names_are_shown_as_text() {
 
     open_service(&browser, &server, "shop/web");
     browser.wait_text(".endpoint", MARKUP);
-    browser.wait_text(".gnode-group h4", MARKUP);
+    browser.wait_text(".gnode-group h3", MARKUP);
     browser.wait_text(".subtitle", MARKUP);
     check();
     browser.open(&server.view("#/packet?from=outside&to=10.96.0.80:80"));

@@ -1,0 +1,65 @@
+//! The rates of the last minutes, for pages that are opened or loaded again. Pure.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use ferroute_inspect::top::Row;
+use serde::Serialize;
+
+/// Samples of rates, oldest first.
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct History {
+    samples: VecDeque<Sample>,
+    /// The number of rates in all samples.
+    #[serde(skip)]
+    size: usize,
+}
+
+#[derive(Debug, Serialize)]
+struct Sample {
+    /// When it was taken, in RFC 3339.
+    at: String,
+    /// New connections per second by service port, without those that have none.
+    rates: BTreeMap<String, f64>,
+}
+
+impl History {
+    /// Adds a sample, and forgets the oldest ones.
+    pub(crate) fn add(&mut self, at: String, rows: &[Row]) {
+        let rates: BTreeMap<String, f64> = rows.iter().map(|row| (row.service_port.clone(), row.per_second)).collect();
+        self.size += rates.len();
+        self.samples.push_back(Sample { at, rates });
+        while self.samples.len() > MAX_SAMPLES || (self.size > MAX_RATES && self.samples.len() > 1) {
+            self.size -= self.samples.pop_front().map_or(0, |sample| sample.rates.len());
+        }
+    }
+}
+
+/// Five minutes of samples, at the shortest interval.
+const MAX_SAMPLES: usize = 300;
+
+/// Limits the memory where thousands of service ports have traffic: some 10 MB.
+const MAX_RATES: usize = 100_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(service_port: &str) -> Row {
+        Row { service_port: service_port.to_owned(), per_second: 2.0, endpoints: Vec::new() }
+    }
+
+    #[test]
+    fn history_is_bounded_by_time_and_size() {
+        let mut history = History::default();
+        for number in 0..=MAX_SAMPLES {
+            history.add(number.to_string(), &[row("a")]);
+        }
+        assert_eq!((history.samples.len(), history.size), (MAX_SAMPLES, MAX_SAMPLES));
+        assert_eq!(history.samples[0].at, "1");
+        let many: Vec<Row> = (0..MAX_RATES).map(|number| row(&number.to_string())).collect();
+        history.add("large".to_owned(), &many);
+        assert_eq!((history.samples.len(), history.size), (1, MAX_RATES));
+        history.add("larger".to_owned(), &[&many[..], &[row("one more")]].concat());
+        assert_eq!((history.samples.len(), history.size), (1, MAX_RATES + 1), "the last sample is kept in any case");
+    }
+}

@@ -1,0 +1,117 @@
+// What is wrong, before everything else: Services without endpoints, invalid and conflicting ones, failed syncs, the findings of
+// `doctor`, rules in the kernel that differ. Says so if nothing is wrong.
+
+import { get } from "./api.js";
+import { el, icon, replace } from "./dom.js";
+import { localFinding } from "./findings.js";
+import { clock, count } from "./format.js";
+import { t } from "./i18n.js";
+import { serviceLink } from "./route.js";
+import { on, store } from "./store.js";
+import { translate } from "./texts.js";
+
+/** How many Services one problem names. */
+const NAMED = 3;
+
+/** The rules are compared at once for up to so many Services; for more, this takes seconds of the node's time. */
+const COMPARED = 500;
+
+/** What was found last, kept while another view is shown. */
+const known = { doctor: null, drift: null, sync: null };
+
+function names(services) {
+  return [services.slice(0, NAMED).map(({ name }, index) => [index > 0 && ", ", el("a", { href: serviceLink(name) }, name)]),
+    services.length > NAMED && ` ${t("cause.more", { count: count(services.length - NAMED) })}`];
+}
+
+/** The problems of Services, from the list. `filter` shows them all. */
+function ofServices() {
+  const { services } = store;
+  const part = (kind, severity, filter, found) =>
+    found.length > 0 && { kind, severity, title: t(`problem.${kind}${found.length === 1 ? "One" : ""}`, { count: count(found.length) }), note: names(found), filter: found.length > 1 && filter };
+  return [
+    part("invalid", "problem", "state:invalid", services.filter(({ state }) => state === "invalid")),
+    part("conflicts", "problem", "conflicts:>0", services.filter(({ conflicts }) => conflicts?.length > 0)),
+    part("noEndpoints", "warning", "endpoints:0", services.filter(({ state, used }) => state === "served" && used === 0)),
+  ].filter(Boolean);
+}
+
+function ofSyncs() {
+  const failed = known.sync?.families.find(({ outcome }) => outcome === "failed");
+  return failed ? [{ kind: "sync", severity: "problem", title: t("problem.sync", { time: clock(known.sync.at) }), note: failed.error, link: "#/changes" }] : [];
+}
+
+function ofDoctor() {
+  const findings = known.doctor?.diagnosis?.findings ?? [];
+  return findings.filter(({ severity }) => severity !== "note").map(localFinding).map(({ code, severity, problem, effect }) =>
+    ({ kind: code, severity, title: problem, note: effect, link: "#/changes" }));
+}
+
+function ofDrift() {
+  const { report } = known.drift ?? {};
+  // Where no proxy has written rules, as beside manifests, there is nothing that could differ.
+  return report?.conclusion === "different" && report.reports.some(({ actual }) => actual)
+    ? [{ kind: "drift", severity: "problem", title: t("diff.conclusion.different"), note: t("problem.drift"), link: "#/changes" }] : [];
+}
+
+/** What could not be checked, and why. */
+function unchecked() {
+  const missing = (name, answer) => answer?.available === false && `${t(`problem.${name}`)}: ${translate(answer.reason)}`;
+  return [missing("doctor", known.doctor), missing("comparison", known.drift)].filter(Boolean);
+}
+
+function problemNode({ kind, severity, title, note, filter, link }, onFilter) {
+  return el("li", { class: `problem problem-${severity}`, data: { problem: kind } },
+    el("span", { class: "finding-icon" }, icon(severity === "problem" ? "cross" : "warn")),
+    el("div", {}, el("b", {}, title), note && el("p", { class: "muted" }, note)),
+    filter && el("button", { class: "button quiet", type: "button", on: { click: () => onFilter(filter) } }, t("problem.show")),
+    link && el("a", { href: link }, t("problem.details")));
+}
+
+/** Returns the section. `onFilter(query)` shows the Services of a problem. `close` ends it. */
+export function problemsSection(onFilter) {
+  const list = el("ul", { class: "problem-list" });
+  const state = el("p", { class: "problem-state", role: "status" });
+  const element = el("section", { class: "wrong", id: "problems", "aria-label": t("problem.title") }, state, list);
+  let pending = 0;
+  let ended = false;
+  let drawn = null;
+
+  function draw() {
+    const all = [...ofServices(), ...ofSyncs(), ...ofDrift(), ...ofDoctor()];
+    all.sort((left, right) => (right.severity === "problem") - (left.severity === "problem"));
+    const missing = unchecked();
+    // Drawing again would take the focus away.
+    const next = JSON.stringify([all.map(({ note, ...rest }) => [rest, String(note)]), missing, pending > 0, store.services.length]);
+    if (next === drawn) return;
+    drawn = next;
+    element.classList.toggle("wrong-none", all.length === 0 && pending === 0);
+    element.classList.toggle("wrong-checking", pending > 0);
+    replace(list, all.map((problem) => problemNode(problem, onFilter)));
+    replace(state, pending > 0 ? t("problem.checking")
+      : all.length > 0 ? t(all.length === 1 ? "problem.countOne" : "problem.count", { count: count(all.length) })
+      : [icon("check"), el("b", {}, t("problem.none")), " ", t(missing.length > 0 ? "problem.noneKnown" : "problem.noneNote")],
+    pending === 0 && missing.length > 0 && el("small", { class: "problem-unchecked" }, missing.map((text) => el("span", {}, text))));
+  }
+
+  async function check(name, path, pick) {
+    pending += 1;
+    try {
+      const answer = await get(path);
+      known[name] = pick ? pick(answer) : answer;
+    } catch (error) {
+      known[name] = { available: false, reason: error.message };
+    }
+    pending -= 1;
+    if (!ended) draw();
+  }
+
+  const lastSync = ({ syncs }) => syncs.findLast(({ families }) => families.length > 0) ?? null;
+  const checkSyncs = () => check("sync", "/timeline", lastSync);
+  checkSyncs();
+  check("doctor", "/doctor");
+  if (store.overview.kernel && store.services.length <= COMPARED) check("drift", "/diff");
+  draw();
+  const ends = [on("services", draw), on("timeline", checkSyncs)];
+  return { element, close: () => { ended = true; ends.forEach((end) => end()); } };
+}

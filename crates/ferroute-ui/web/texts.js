@@ -1,0 +1,94 @@
+// Sentences of the server that stand in the page, in Chinese. Reasons that have codes are in i18n.js; these are sentences with
+// names and numbers in them, which the server writes in English for all its readers.
+
+import { language } from "./i18n.js";
+
+/** English and Chinese. `{name}` stands for any text. More specific sentences come first. */
+export const SENTENCES = [
+  ["the rules in the kernel can only be read by root, on the node itself", "只有节点上的 root 才能读取内核中的规则"],
+  ["the syncs are known for a running proxy, a bundle and the demo; these objects come from elsewhere", "只有运行中的代理、记录文件和演示才有同步记录；这些对象来自其他地方"],
+  ["no rules of a service proxy in this network namespace count connections", "此网络命名空间中没有 Service 代理的规则统计连接"],
+  ["open the URL that `ferroute demo --ui` printed", "请打开 `ferroute demo --ui` 显示的地址"],
+  ["{family} rules of {mode} mode: {access}", "{mode} 模式的 {family} 规则：{access}"],
+  ["the Service has no {family} cluster IP", "该 Service 没有 {family} 集群 IP"],
+  ["{field}: required: only the API server can assign an address", "{field}：必填，只有 API server 可以分配地址"],
+  ["{field}: {value} differs from spec.clusterIP", "{field}：{value} 与 spec.clusterIP 不同"],
+  ["{field}: more than one address of an IP family", "{field}：同一 IP 族有多个地址"],
+  ["{field}: unsupported value {value} (want {wanted})", "{field}：不支持的值 {value}（应为 {wanted}）"],
+  ["{field}: at least one port is required", "{field}：至少需要一个端口"],
+  ["{field}: at least one address is required", "{field}：至少需要一个地址"],
+  ["{field}: may not be used with type ClusterIP", "{field}：不能用于 ClusterIP 类型"],
+  ["{field}: duplicate name {name}", "{field}：名称 {name} 重复"],
+  ["{field}: duplicate port {port}", "{field}：端口 {port} 重复"],
+  ["{field}: duplicate node port {port}", "{field}：节点端口 {port} 重复"],
+  ["{field}: unsupported type {value} (want {wanted})", "{field}：不支持的类型 {value}（应为 {wanted}）"],
+  ["{field}: invalid timeout {value} (want {wanted} seconds)", "{field}：无效的超时 {value}（应为 {wanted} 秒）"],
+  ["{field}: invalid name {value} (want {wanted})", "{field}：无效的名称 {value}（只能包含 a-z、0-9 和 '-'）"],
+  ["{field}: invalid port {value} (want {wanted})", "{field}：无效的端口 {value}（应为 {wanted}）"],
+  ["{field}: invalid network {value} (want {wanted})", "{field}：无效的网段 {value}（应为 {wanted}）"],
+  ["{field}: invalid IP address {value}", "{field}：无效的 IP 地址 {value}"],
+  ["client is not in list {list}", "客户端不在列表 {list} 中"],
+  ["client is in list {list} since {age} s, not at most {limit} s", "客户端在列表 {list} 中已有 {age} 秒，超过 {limit} 秒"],
+  ["the first packet of a connection has the flag syn alone", "连接的第一个数据包只有 syn 标志"],
+  ["the packet has another type", "数据包是其他类型"],
+  ["the packet is from the client", "数据包来自客户端"],
+  ["the connection is in zone 0", "连接在区域 0 中"],
+  ["connection mark is {mark}", "连接标记为 {mark}"],
+  ["original source port is {port}", "原始源端口为 {port}"],
+  ["source {address} is no address of the host", "源地址 {address} 不是主机的地址"],
+  ["destination {address} is no address of the host", "目的地址 {address} 不是主机的地址"],
+  ["connection state is {state}", "连接状态为 {state}"],
+  ["the destination was not translated", "目的地址没有经过转换"],
+  ["this is the connection's first packet, not one after {packets}", "这是连接的第一个数据包，而不是第 {packets} 个之后的数据包"],
+  ["mark is {mark}, without {bits}", "标记为 {mark}，不含 {bits}"],
+  ["it is an {actual} packet, not {family}", "这是 {actual} 数据包，不是 {family}"],
+  ["packet did not arrive through a port of a bridge", "数据包不是经由网桥端口到达的"],
+  ["virtual server is {actual}, not {wanted}", "虚拟服务器为 {actual}，不是 {wanted}"],
+  ["packet {state} in set {set}", "数据包{state}集合 {set} 中"],
+  ["packet is no later fragment", "数据包不是后续分片"],
+  ["by assumption, not {condition}", "假设不成立：{condition}"],
+  ["assuming that not {condition}", "假设不成立：{condition}"],
+  ["effect of {rule}", "{rule} 的作用"],
+  ["end of chain {chain}, which calls itself", "链 {chain} 调用自身，没有终点"],
+  ["there are too many branches to follow all", "分支过多，无法全部跟踪"],
+  ["prohibit route", "prohibit 路由"],
+  ["there is no such route", "没有这样的路由"],
+  ["there is such a route", "有这样的路由"],
+  ["{subject} is {actual}, which is too great", "{subject}为 {actual}，过大"],
+  ["{subject} is {actual}, and {wanted} is excluded", "{subject}为 {actual}，而 {wanted} 被排除"],
+  ["{subject} is {actual}, not {wanted}", "{subject}为 {actual}，不是 {wanted}"],
+  ["{key} is not in @{map}", "{key} 不在 @{map} 中"],
+  ["{key} is in @{map}", "{key} 在 @{map} 中"],
+  ["{subject} {address} is not of type {kind}", "{subject} {address} 不是 {kind} 类型"],
+  ["{subject} {address} is of type {kind}", "{subject} {address} 是 {kind} 类型"],
+  ["{subject} is {actual}, which is too small", "{subject}为 {actual}，过小"],
+];
+
+/** What a rule compares. */
+export const SUBJECTS = {
+  "source": "源地址", "destination": "目的地址", "source port": "源端口", "destination port": "目的端口",
+  "input interface": "入接口", "output interface": "出接口", "protocol": "协议", "mark": "标记", "port": "端口",
+  "connection state": "连接状态", "connection status": "连接状态", "original source": "原始源地址", "original destination": "原始目的地址",
+  "type of the destination": "目的类型", "type of the source": "源类型", "original destination port": "原始目的端口",
+  "is": "在", "is not": "不在", "priority": "优先级", "the random number": "随机数",
+};
+
+function pattern(text) {
+  const parts = text.split(/\{\w+\}/).map((part) => part.replace(/[.*+?^${}()|[\]\\]/g, "\\$&"));
+  return new RegExp(`^${parts.join("(.+?)")}$`, "su");
+}
+
+let compiled = null;
+
+/** Returns a sentence of the server in the language of the page; one that is not known here remains as it is. */
+export function translate(text) {
+  if (!text || language() !== "zh") return text ?? "";
+  compiled ??= SENTENCES.map(([english, chinese]) => [pattern(english), english.match(/\{\w+\}/g) ?? [], chinese]);
+  for (const [expression, names, chinese] of compiled) {
+    const found = expression.exec(text);
+    if (!found) continue;
+    const values = new Map(names.map((name, index) => [name, SUBJECTS[found[index + 1]] ?? found[index + 1]]));
+    return chinese.replace(/\{\w+\}/g, (name) => values.get(name) ?? name);
+  }
+  return text;
+}
