@@ -2,8 +2,14 @@ use std::time::Duration;
 
 /// Formats the median and the 99th percentile.
 pub(crate) fn percentiles(times: &mut [Duration]) -> String {
+    let (median, late) = quantiles(times);
+    format!("{} / {}", time(median), time(late))
+}
+
+/// Returns the median and the 99th percentile.
+pub(crate) fn quantiles(times: &mut [Duration]) -> (Duration, Duration) {
     times.sort_unstable();
-    format!("{} / {}", time(times[times.len() / 2]), time(times[times.len() * 99 / 100]))
+    (times[times.len() / 2], times[times.len() * 99 / 100])
 }
 
 pub(crate) fn median(mut times: Vec<Duration>) -> Duration {

@@ -5,6 +5,7 @@
 
 pub(crate) mod arguments;
 pub(crate) mod cluster;
+pub(crate) mod csv;
 pub(crate) mod figures;
 pub(crate) mod kube_proxy;
 pub(crate) mod manifests;

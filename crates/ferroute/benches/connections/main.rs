@@ -26,6 +26,7 @@ use self::{
     common::{
         arguments::{Case, Invocation, Mode, measure_in_process, parse_arguments},
         cluster::{PORT, Size, TARGET_PORT, cluster_ip, endpoint},
+        csv::Row,
         figures::time,
         kube_proxy, rules,
     },
@@ -78,6 +79,13 @@ fn measure(case: Case) {
         }
     }
     let medians: Vec<Round> = kinds.into_iter().map(|(_, _, rounds)| Round::median(rounds)).collect();
+    for (kind, round) in NAMES.iter().zip(&medians) {
+        Row::new(mode, size)
+            .with("kind", kind)
+            .with("per_second", &round.per_second)
+            .time("connect_s", round.to_connect)
+            .append("connections");
+    }
     let columns = |value: &dyn Fn(&Round) -> String| {
         (0..KINDS).map(|kind| medians.get(kind).map_or_else(String::new, value)).collect::<Vec<_>>().join(" | ")
     };
@@ -89,6 +97,7 @@ fn measure(case: Case) {
 }
 
 /// The kinds of connections, which are columns of the table.
-const KINDS: usize = 5;
+const KINDS: usize = NAMES.len();
+const NAMES: [&str; 5] = ["no proxy", "tracking", "pod", "Service", "kube-proxy's"];
 /// The number of rounds of each kind.
 const ROUNDS: usize = 7;

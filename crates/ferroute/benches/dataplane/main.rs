@@ -18,7 +18,8 @@ use ferroute_testing::{MemoryPeak, NetNs, anonymous_memory};
 use self::common::{
     arguments::{Case, Invocation, Mode, measure_in_process, parse_arguments},
     cluster::{self, Size, service_of_round},
-    figures::{megabytes, percentiles, time},
+    csv::Row,
+    figures::{megabytes, percentiles, quantiles, time},
     pipeline::{Event, Pipeline},
     rules,
 };
@@ -73,6 +74,18 @@ fn measure(case: Case) {
             pipeline.sync((singles..singles + MANY.min(size.services)).map(|round| {
                 Event::Slice(Box::new(cluster::changed_slice(size, service_of_round(size, round), round)))
             }));
+        let (endpoint_p50, endpoint_p99) = quantiles(&mut endpoint);
+        let (service_p50, service_p99) = quantiles(&mut service);
+        Row::new(mode, size)
+            .time("first_s", first)
+            .time("kernel_s", report.kernel_time)
+            .time("endpoint_p50_s", endpoint_p50)
+            .time("endpoint_p99_s", endpoint_p99)
+            .time("service_p50_s", service_p50)
+            .time("service_p99_s", service_p99)
+            .time("many_s", many)
+            .with("memory_bytes", &memory.saturating_sub(before))
+            .append("dataplane");
         format!(
             "| {mode} | {size} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} |",
             time(first),

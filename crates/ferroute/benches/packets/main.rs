@@ -29,6 +29,7 @@ use self::{
     common::{
         arguments::{Case, Invocation, Mode, measure_in_process, parse_arguments},
         cluster::{PORT, Size, TARGET_PORT, cluster_ip, endpoint},
+        csv::Row,
         figures::{median, time},
         kube_proxy, rules,
     },
@@ -86,11 +87,14 @@ fn measure(case: Case) {
         ("no proxy", &without, pod),
         ("tracking", &tracking, pod),
         ("one rule that translates", &one_rule, service),
-        ("pod, with rules", &proxy, pod),
+        ("pod with rules", &proxy, pod),
         ("Service", &proxy, service),
     ];
     if let Some(network) = &kube_proxy {
-        kinds.extend([("pod, kube-proxy's rules", network, pod), ("Service, kube-proxy's rules", network, service)]);
+        kinds.extend([
+            ("pod with kube-proxy's rules", network, pod),
+            ("Service by kube-proxy's rules", network, service),
+        ]);
     }
     let mut kinds: Vec<_> = kinds
         .into_iter()
@@ -111,7 +115,9 @@ fn measure(case: Case) {
         }
     }
     for Kind { name, first, later, .. } in kinds {
-        println!("| {mode} | {size} | {name} | {} | {} |", time(median(first)), time(median(later)));
+        let (first, later) = (median(first), median(later));
+        Row::new(mode, size).with("kind", &name).time("first_s", first).time("later_s", later).append("packets");
+        println!("| {mode} | {size} | {name} | {} | {} |", time(first), time(later));
     }
 }
 

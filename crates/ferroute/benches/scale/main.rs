@@ -23,6 +23,7 @@ use self::{
     common::{
         arguments::{Case, Invocation, Mode, measure_in_process, parse_arguments},
         cluster::{CLUSTER_CIDR, NODE, Size, service_of_round},
+        csv::Row,
         figures::{median, megabytes, time},
         manifests::Format,
         rules,
@@ -78,16 +79,25 @@ fn measure(case: Case) {
         changes.push(proxy.next_sync_after(change));
     }
     rules::check(&namespace, mode, size);
-    let median_of = |figure: fn(&Sync) -> Duration| time(median(changes.iter().map(figure).collect()));
+    let of = |figure: fn(&Sync) -> Duration| median(changes.iter().map(figure).collect());
+    Row::new(mode, size)
+        .with("source", &source.name())
+        .time("read_s", first.waited.saturating_sub(first.took))
+        .time("first_s", first.took)
+        .time("kernel_s", first.kernel)
+        .time("endpoint_p50_s", of(|sync| sync.waited))
+        .with("memory_bytes", &memory)
+        .with("peak_bytes", &peak)
+        .append("scale");
     println!(
         "| {mode} | {size} | {} | {} | {} | {} | {} | {} | {} | {} | {} |",
         time(first.waited.saturating_sub(first.took)),
         time(first.took),
         time(first.kernel),
         time(first.took.saturating_sub(first.kernel)),
-        median_of(|sync| sync.waited),
-        median_of(|sync| sync.took),
-        median_of(|sync| sync.kernel),
+        time(of(|sync| sync.waited)),
+        time(of(|sync| sync.took)),
+        time(of(|sync| sync.kernel)),
         megabytes(memory),
         megabytes(peak),
     );

@@ -45,6 +45,14 @@ impl Source {
         Self::ApiServer { child, input, url: url.trim().to_owned() }
     }
 
+    /// Returns the name of this kind of source.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Manifests { .. } => "manifests",
+            Self::ApiServer { .. } => "api",
+        }
+    }
+
     /// Returns the arguments that select this source.
     pub(crate) fn arguments(&self) -> [String; 2] {
         match self {

@@ -1,0 +1,289 @@
+//! Draws the plots of docs/performance.md from the figures that `make bench` wrote: each as SVG for light and for dark pages.
+//!
+//! ```text
+//! cargo run -p ferroute --example plots -- docs/performance docs/images
+//! ```
+
+#![allow(clippy::print_stdout, reason = "it is an interactive program")]
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, bail, ensure};
+use plotters::{
+    coord::ranged1d::{AsRangedCoord, ValueFormatter},
+    prelude::*,
+};
+
+fn main() -> anyhow::Result<()> {
+    let arguments: Vec<PathBuf> = std::env::args_os().skip(1).map(PathBuf::from).collect();
+    let [figures, images] = arguments.as_slice() else { bail!("arguments: DIRECTORY-WITH-CSV DIRECTORY-FOR-SVG") };
+    fs::create_dir_all(images).with_context(|| format!("cannot create {}", images.display()))?;
+    let dataplane = Table::read(&figures.join("dataplane.csv"))?;
+    let packets = Table::read(&figures.join("packets.csv")).ok();
+    const UPPER: SeriesLabelPosition = SeriesLabelPosition::UpperLeft;
+    const MIDDLE: SeriesLabelPosition = SeriesLabelPosition::MiddleLeft;
+    for theme in [LIGHT, DARK] {
+        let path = |name: &str| images.join(format!("{name}-{}.svg", theme.name));
+        let first = by_mode(&dataplane, &[("first_s", "")])?;
+        draw(&path("first-sync"), theme, "First sync", &first, seconds, UPPER)?;
+        let change = by_mode(&dataplane, &[("endpoint_p50_s", " p50"), ("endpoint_p99_s", " p99")])?;
+        draw(&path("change"), theme, "One endpoint replaced", &change, seconds, MIDDLE)?;
+        let memory = by_mode(&dataplane, &[("memory_bytes", "")])?;
+        draw(&path("memory"), theme, "Memory", &memory, bytes, UPPER)?;
+        if let Some(packets) = &packets {
+            draw_packets(&path("packets"), theme, packets)?;
+        }
+    }
+    println!("wrote plots to {}", images.display());
+    Ok(())
+}
+
+/// The rows of a file, by the names of its columns.
+struct Table(Vec<BTreeMap<String, String>>);
+
+impl Table {
+    fn read(path: &Path) -> anyhow::Result<Self> {
+        let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+        let mut lines = text.lines().filter(|line| !line.starts_with('#'));
+        let names: Vec<&str> = lines.next().context("the file is empty")?.split(',').collect();
+        let row = |line: &str| {
+            let values: Vec<&str> = line.split(',').collect();
+            ensure!(values.len() == names.len(), "{}: {line:?} does not have {} values", path.display(), names.len());
+            Ok(names.iter().zip(values).map(|(name, value)| ((*name).to_owned(), value.to_owned())).collect())
+        };
+        Ok(Self(lines.map(row).collect::<anyhow::Result<_>>()?))
+    }
+}
+
+/// Returns the number in a column; `None` if it was not measured.
+fn number(row: &BTreeMap<String, String>, name: &str) -> anyhow::Result<Option<f64>> {
+    let text = row.get(name).with_context(|| format!("there is no column {name}"))?;
+    Ok(if text.is_empty() { None } else { Some(text.parse().with_context(|| format!("{name}: {text:?}"))?) })
+}
+
+/// A line: its name and its points.
+struct Line {
+    name: String,
+    points: Vec<(f64, f64)>,
+}
+
+/// Returns a line over the number of Services for each mode and each column, with what is added to the mode's name.
+fn by_mode(table: &Table, columns: &[(&str, &str)]) -> anyhow::Result<Vec<Line>> {
+    let mut lines: Vec<Line> = Vec::new();
+    for row in &table.0 {
+        for (column, suffix) in columns {
+            let (Some(services), Some(value)) = (number(row, "services")?, number(row, column)?) else { continue };
+            let name = format!("{}{suffix}", row.get("mode").context("there is no column mode")?);
+            match lines.iter_mut().find(|line| line.name == name) {
+                Some(line) => line.points.push((services, value)),
+                None => lines.push(Line { name, points: vec![(services, value)] }),
+            }
+        }
+    }
+    Ok(lines)
+}
+
+/// The colours of a page.
+#[derive(Clone, Copy)]
+struct Theme {
+    name: &'static str,
+    paper: RGBColor,
+    text: RGBColor,
+    grid: RGBColor,
+    /// Colours that differ for people who see no red or green, too.
+    lines: [RGBColor; 6],
+}
+
+const LIGHT: Theme = Theme {
+    name: "light",
+    paper: RGBColor(255, 255, 255),
+    text: RGBColor(40, 46, 58),
+    grid: RGBColor(224, 227, 233),
+    lines: [
+        RGBColor(61, 79, 209),
+        RGBColor(196, 98, 16),
+        RGBColor(0, 122, 102),
+        RGBColor(160, 60, 140),
+        RGBColor(96, 104, 120),
+        RGBColor(140, 110, 0),
+    ],
+};
+
+const DARK: Theme = Theme {
+    name: "dark",
+    paper: RGBColor(15, 18, 24),
+    text: RGBColor(214, 219, 229),
+    grid: RGBColor(48, 55, 68),
+    lines: [
+        RGBColor(154, 168, 255),
+        RGBColor(255, 170, 92),
+        RGBColor(92, 214, 186),
+        RGBColor(232, 150, 214),
+        RGBColor(160, 170, 188),
+        RGBColor(224, 198, 96),
+    ],
+};
+
+const SIZE: (u32, u32) = (760, 420);
+const FONT: &str = "sans-serif";
+
+/// Draws lines on two logarithmic axes.
+fn draw(
+    path: &Path,
+    theme: Theme,
+    title: &str,
+    lines: &[Line],
+    unit: fn(f64) -> String,
+    legend: SeriesLabelPosition,
+) -> anyhow::Result<()> {
+    let points = || lines.iter().flat_map(|line| &line.points);
+    let range = |values: &dyn Fn(&(f64, f64)) -> f64| {
+        let least = points().map(values).fold(f64::INFINITY, f64::min);
+        let most = points().map(values).fold(0.0, f64::max);
+        (10_f64.powf(least.log10().floor()), 10_f64.powf(most.log10().ceil()))
+    };
+    ensure!(points().next().is_some(), "{title}: there are no figures");
+    let ((left, right), (bottom, top)) = (range(&|point| point.0), range(&|point| point.1));
+    let root = SVGBackend::new(path, SIZE).into_drawing_area();
+    root.fill(&theme.paper)?;
+    let text = |size: u32| (FONT, size).into_font().color(&theme.text);
+    let mut chart = ChartBuilder::on(&root)
+        .margin(16)
+        .margin_right(44)
+        .caption(title, text(20))
+        .x_label_area_size(48)
+        .y_label_area_size(72)
+        .build_cartesian_2d((left..right).log_scale(), (bottom..top).log_scale())?;
+    mesh(&mut chart, theme, unit)?;
+    for (line, colour) in lines.iter().zip(theme.lines.iter().cycle()) {
+        let style = ShapeStyle { color: colour.to_rgba(), filled: true, stroke_width: 3 };
+        chart
+            .draw_series(LineSeries::new(line.points.iter().copied(), style))?
+            .label(line.name.as_str())
+            .legend(move |(x, y)| PathElement::new([(x, y), (x + 24, y)], style));
+        chart.draw_series(line.points.iter().map(|point| Circle::new(*point, 5, style)))?;
+    }
+    chart
+        .configure_series_labels()
+        .position(legend)
+        .background_style(theme.paper.mix(0.9))
+        .border_style(theme.grid)
+        .label_font(text(14))
+        .draw()?;
+    root.present()?;
+    Ok(())
+}
+
+type Area<'a, X, Y> = ChartContext<'a, SVGBackend<'a>, Cartesian2d<X, Y>>;
+
+/// Draws axes, grid and units.
+fn mesh<X, Y>(chart: &mut Area<'_, X, Y>, theme: Theme, unit: fn(f64) -> String) -> anyhow::Result<()>
+where
+    X: Ranged<ValueType = f64> + ValueFormatter<f64> + AsRangedCoord<CoordDescType = X>,
+    Y: Ranged<ValueType = f64> + ValueFormatter<f64> + AsRangedCoord<CoordDescType = Y>,
+{
+    let text = |size: u32| (FONT, size).into_font().color(&theme.text);
+    chart
+        .configure_mesh()
+        .bold_line_style(theme.grid)
+        .light_line_style(TRANSPARENT)
+        .axis_style(theme.grid)
+        .label_style(text(14))
+        .axis_desc_style(text(14))
+        .x_desc("Services with ten endpoints")
+        .x_label_formatter(&|value| count(*value))
+        .y_label_formatter(&|value| unit(*value))
+        .draw()?;
+    Ok(())
+}
+
+/// Draws the cost of a packet as bars: the first of a connection and later ones, by kind.
+fn draw_packets(path: &Path, theme: Theme, table: &Table) -> anyhow::Result<()> {
+    let rows: Vec<_> = table.0.iter().filter(|row| row.get("mode").is_some_and(|mode| mode == "nftables")).collect();
+    let least = rows.iter().filter_map(|row| number(row, "services").ok()?).fold(f64::INFINITY, f64::min);
+    let mut bars = Vec::new();
+    for row in rows {
+        if number(row, "services")? != Some(least) {
+            continue;
+        }
+        let kind = row.get("kind").context("there is no column kind")?.clone();
+        bars.push((kind, number(row, "first_s")?.unwrap_or_default(), number(row, "later_s")?.unwrap_or_default()));
+    }
+    ensure!(!bars.is_empty(), "{}: there are no figures of nftables mode", path.display());
+    let most = bars.iter().map(|(_, first, later)| first.max(*later)).fold(0.0, f64::max) * 1.15;
+    let root = SVGBackend::new(path, SIZE).into_drawing_area();
+    root.fill(&theme.paper)?;
+    let text = |size: u32| (FONT, size).into_font().color(&theme.text);
+    let mut chart = ChartBuilder::on(&root)
+        .margin(16)
+        .caption(format!("A packet through a node, nftables mode, {} Services", count(least)), text(20))
+        .x_label_area_size(48)
+        .y_label_area_size(210)
+        .build_cartesian_2d(0.0..most, 0.0..f64::from(u32::try_from(bars.len())?))?;
+    chart
+        .configure_mesh()
+        .disable_y_mesh()
+        .bold_line_style(theme.grid)
+        .light_line_style(TRANSPARENT)
+        .axis_style(theme.grid)
+        .label_style(text(14))
+        .y_labels(0)
+        .x_label_formatter(&|value| seconds(*value))
+        .draw()?;
+    let height = |index: usize| f64::from(u32::try_from(bars.len() - 1 - index).unwrap_or_default());
+    for (part, name, (low, high)) in [(0, "first packet", (0.52, 0.86)), (1, "later packet", (0.14, 0.48))] {
+        let colour = theme.lines[part];
+        let bar = |(index, (_, first, later)): (usize, &(String, f64, f64))| {
+            let value = if part == 0 { *first } else { *later };
+            Rectangle::new([(0.0, height(index) + low), (value, height(index) + high)], colour.filled())
+        };
+        chart
+            .draw_series(bars.iter().enumerate().map(bar))?
+            .label(name)
+            .legend(move |(x, y)| Rectangle::new([(x, y - 5), (x + 20, y + 5)], colour.filled()));
+    }
+    for (index, (kind, ..)) in bars.iter().enumerate() {
+        let (x, y) = chart.backend_coord(&(0.0, height(index) + 0.6));
+        root.draw(&Text::new(kind.as_str(), (x - 200, y - 6), text(14)))?;
+    }
+    chart
+        .configure_series_labels()
+        .position(SeriesLabelPosition::UpperRight)
+        .background_style(theme.paper.mix(0.9))
+        .border_style(theme.grid)
+        .label_font(text(14))
+        .draw()?;
+    root.present()?;
+    Ok(())
+}
+
+fn seconds(value: f64) -> String {
+    match value {
+        value if value >= 1.0 => format!("{} s", trimmed(value)),
+        value if value >= 1e-3 => format!("{} ms", trimmed(value * 1e3)),
+        value if value > 0.0 => format!("{} µs", trimmed(value * 1e6)),
+        _ => "0".to_owned(),
+    }
+}
+
+fn bytes(value: f64) -> String {
+    format!("{} MB", trimmed(value / 1e6))
+}
+
+fn count(value: f64) -> String {
+    let digits = format!("{value:.0}");
+    let first = digits.len() % 3;
+    let groups = digits.as_bytes()[first..].chunks(3).map(|chunk| String::from_utf8_lossy(chunk).into_owned());
+    let head = (first > 0).then(|| digits[..first].to_owned());
+    head.into_iter().chain(groups).collect::<Vec<_>>().join(",")
+}
+
+/// Formats a number with at most one digit after the point.
+fn trimmed(value: f64) -> String {
+    let text = format!("{value:.1}");
+    text.strip_suffix(".0").map_or_else(|| text.clone(), str::to_owned)
+}
