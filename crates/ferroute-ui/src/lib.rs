@@ -14,6 +14,7 @@
 
 mod api;
 mod assets;
+mod compression;
 mod demo;
 mod differences;
 mod history;

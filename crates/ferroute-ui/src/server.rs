@@ -21,10 +21,11 @@ use axum::{
 use futures_util::{Stream, StreamExt, stream};
 use serde_json::json;
 use tokio::sync::{Semaphore, broadcast};
-use tower_http::{CompressionLevel, compression::CompressionLayer};
 
 use crate::{
-    api, assets, demo,
+    api, assets,
+    compression::compressed,
+    demo,
     history::History,
     security::{HEADERS, Token, is_own_host, url},
     source::Source,
@@ -155,8 +156,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/web/{name}", get(async |Path(name): Path<String>| asset(&name)))
         .nest("/api/v1", api)
         .fallback(async || StatusCode::NOT_FOUND)
-        // Streams of events are left as they are.
-        .layer(CompressionLayer::new().quality(CompressionLevel::Fastest))
+        .layer(middleware::from_fn(compressed))
         .layer(middleware::from_fn(guard))
         .with_state(app)
 }

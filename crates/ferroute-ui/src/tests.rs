@@ -173,6 +173,73 @@ async fn changed_manifests_are_another_revision() {
 }
 
 #[tokio::test]
+async fn pages_get_what_changed_since_their_revision() {
+    let page = Page::new(CLUSTER);
+    let names = |list: &Value| -> Vec<String> {
+        list.as_array().unwrap().iter().map(|one| one["name"].as_str().unwrap_or_default().to_owned()).collect()
+    };
+    let nothing = page.ok("changes?since=1").await;
+    assert_eq!((&nothing["complete"], &nothing["revision"]), (&json!(false), &json!(1)));
+    assert_eq!(nothing["services"], json!({ "changed": [], "removed": [] }));
+    page.rewrite(&CLUSTER.replace("name: headless", "name: renamed"));
+    let changes = page.ok("changes?since=1").await;
+    assert_eq!(names(&changes["services"]["changed"]), ["shop/renamed"]);
+    assert_eq!(changes["services"]["removed"], json!(["shop/headless"]));
+    assert_eq!(changes["machines"], json!({ "changed": [], "removed": [] }));
+    assert_eq!(changes["counts"]["services"], 2);
+    // A page of an earlier server knows a revision that this one does not have yet.
+    for since in [0, 7] {
+        let all = page.ok(&format!("changes?since={since}")).await;
+        assert_eq!((&all["complete"], names(&all["services"]["changed"]).len()), (&json!(true), 2), "{since}");
+        assert!(names(&all["machines"]["changed"]).contains(&"node-1".to_owned()), "{all}");
+    }
+}
+
+#[tokio::test]
+async fn nodes_have_their_name_and_own_address() {
+    let page = Page::new(CLUSTER);
+    let overview = page.ok("overview").await;
+    let node = overview["machines"].as_array().unwrap().iter().find(|machine| machine["kind"] == "node").unwrap();
+    assert_eq!((&node["node"], &node["addresses"]), (&json!("node-1"), &json!(["192.168.0.11"])));
+}
+
+#[tokio::test]
+async fn conflicts_and_reasons_are_in_the_list() {
+    let claim = "---\n{apiVersion: v1, kind: Service, metadata: {name: thief, namespace: shop}, \
+                 spec: {clusterIP: 10.96.0.99, externalIPs: [10.96.0.80], ports: [{port: 80}]}}\n";
+    let page = Page::new(&format!("{CLUSTER}{claim}"));
+    let services = page.ok("services").await;
+    let of =
+        |name: &str| services["services"].as_array().unwrap().iter().find(|one| one["name"] == name).unwrap().clone();
+    assert_eq!(of("shop/headless")["code"], "headless");
+    let conflict = &of("shop/thief")["conflicts"][0];
+    assert_eq!((&conflict["address"], &conflict["owner"]), (&json!("10.96.0.80"), &json!("shop/web")));
+    assert_eq!(of("shop/web").get("conflicts"), None);
+}
+
+#[tokio::test]
+async fn lists_are_compressed_for_those_who_accept_it() {
+    let more =
+        (0..50).map(|number| format!("---\n{}", CLUSTER.lines().nth(4).unwrap().replace("web", &format!("w{number}"))));
+    let spec = " spec: {clusterIP: None, ports: [{port: 80}]}}\n";
+    let page = Page::new(&format!("{CLUSTER}{}", more.map(|head| format!("{head}\n{spec}")).collect::<String>()));
+    let get = async |encoding: &str| {
+        let request = Request::get("/api/v1/services").header("host", "localhost").header("accept-encoding", encoding);
+        let response = send(&page.app, request.body(Body::empty()).unwrap()).await;
+        let kind = response.headers().get("content-encoding").cloned();
+        (kind, response.into_body().collect().await.unwrap().to_bytes())
+    };
+    let (kind, plain) = get("identity").await;
+    assert_eq!(kind, None);
+    let (kind, packed) = get("gzip").await;
+    assert_eq!(kind.unwrap(), "gzip");
+    assert!(packed.len() * 3 < plain.len(), "{} of {}", packed.len(), plain.len());
+    let mut unpacked = Vec::new();
+    std::io::Read::read_to_end(&mut flate2::read::GzDecoder::new(&packed[..]), &mut unpacked).unwrap();
+    assert_eq!(unpacked, plain);
+}
+
+#[tokio::test]
 async fn other_host_names_are_refused() {
     let page = Page::new(CLUSTER);
     for (host, status) in [("localhost", 200), ("127.0.0.1:8249", 200), ("[::1]:8249", 200), ("evil.example", 403)] {
