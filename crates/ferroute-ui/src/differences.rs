@@ -101,7 +101,7 @@ mod tests {
     #[test]
     fn readers_behind_forgotten_removals_get_everything() {
         let many: Vec<_> = (0..MAX_REMOVED).map(|number| (format!("{number:06}"), "0".to_owned())).collect();
-        let first = VersionedList::new(1, many.clone());
+        let first = VersionedList::new(1, many);
         let second = first.next(2, items(&[("a", 1)]));
         let third = second.next(3, []);
         assert!(second.knows(1) && !second.knows(0));
