@@ -91,26 +91,6 @@ fn texts_of_findings_have_values_that_findings_have() {
 }
 
 #[test]
-fn sentences_of_the_server_are_as_the_server_writes_them() {
-    let mut files = Vec::new();
-    for entry in fs::read_dir(crates()).unwrap() {
-        let directory = entry.unwrap().path().join("src");
-        if directory.is_dir() {
-            sources(&directory, &mut files);
-        }
-    }
-    let text = script("texts.js");
-    let sentences = between(&text, "\n  [\"", '"');
-    assert!(sentences.len() > 20);
-    for sentence in sentences {
-        // What stands between two values is in the source as it is here.
-        let fixed = sentence.split('{').map(|part| part.split_once('}').map_or(part, |(_, rest)| rest));
-        let longest = fixed.max_by_key(|part| part.len()).unwrap().trim_start_matches(": ").trim();
-        assert!(files.iter().any(|file| file.contains(longest)), "nothing writes {longest:?}, of {sentence:?}");
-    }
-}
-
-#[test]
 fn every_text_that_a_script_names_exists() {
     let texts = script("i18n.js");
     let keys: BTreeSet<&str> = between(&texts, "\n  \"", '"').into_iter().collect();
