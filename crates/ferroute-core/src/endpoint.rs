@@ -28,6 +28,8 @@ pub struct Endpoint {
     pub terminating: bool,
     /// Runs on this node.
     pub local: bool,
+    /// Its node is unknown, and may be this one.
+    pub node_unknown: bool,
     /// Topology hints, shared between endpoints with the same hints.
     pub hints: Option<Arc<Hints>>,
     /// Its share of the connections, compared with the weights of the others; 0 for no new connections.
@@ -46,6 +48,12 @@ impl Endpoint {
     /// Reports whether the endpoint is ready and may get connections.
     pub fn accepts(&self) -> bool {
         self.ready && self.weight > 0
+    }
+
+    /// Reports whether the endpoint runs on this node or on an unknown one. Rules that are harmless for endpoints of other nodes
+    /// apply to it; traffic policy Local does not use it, because each node would do so.
+    pub fn may_be_local(&self) -> bool {
+        self.local || self.node_unknown
     }
 
     /// Reports whether the endpoint serves while terminating: the fallback if no endpoint is ready.

@@ -109,14 +109,14 @@ impl fmt::Debug for Endpoints {
 impl<A: Copy + Into<IpAddr>> Plain<A> {
     /// Returns `None` for an endpoint with hints or another weight.
     fn new(address: A, endpoint: &Endpoint) -> Option<Self> {
-        let Endpoint { address: _, port, ready, serving, terminating, local, ref hints, weight } = *endpoint;
-        let conditions = Conditions::new([ready, serving, terminating, local]);
+        let Endpoint { address: _, port, ready, serving, terminating, local, node_unknown, ref hints, weight } = *endpoint;
+        let conditions = Conditions::new([ready, serving, terminating, local, node_unknown]);
         let is_plain = hints.is_none() && weight == Endpoint::DEFAULT_WEIGHT;
         is_plain.then_some(Self { address, port, conditions })
     }
 
     fn to_endpoint(self) -> Endpoint {
-        let [ready, serving, terminating, local] = self.conditions.get();
+        let [ready, serving, terminating, local, node_unknown] = self.conditions.get();
         Endpoint {
             address: self.address.into(),
             port: self.port,
@@ -124,6 +124,7 @@ impl<A: Copy + Into<IpAddr>> Plain<A> {
             serving,
             terminating,
             local,
+            node_unknown,
             hints: None,
             weight: Endpoint::DEFAULT_WEIGHT,
         }
@@ -131,14 +132,14 @@ impl<A: Copy + Into<IpAddr>> Plain<A> {
 }
 
 impl Conditions {
-    /// Returns the set of these conditions: ready, serving, terminating, local.
-    pub(crate) fn new(conditions: [bool; 4]) -> Self {
+    /// Returns the set of these conditions: ready, serving, terminating, local, node unknown.
+    pub(crate) fn new(conditions: [bool; 5]) -> Self {
         Self(conditions.iter().rev().fold(0, |bits, is_set| bits << 1 | u8::from(*is_set)))
     }
 
     /// Returns the conditions, as [`Conditions::new`] takes them.
-    pub(crate) fn get(self) -> [bool; 4] {
-        [0, 1, 2, 3].map(|bit| self.0 >> bit & 1 == 1)
+    pub(crate) fn get(self) -> [bool; 5] {
+        [0, 1, 2, 3, 4].map(|bit| self.0 >> bit & 1 == 1)
     }
 }
 
@@ -167,11 +168,11 @@ mod tests {
 
     #[test]
     fn all_conditions_are_kept() {
-        for bits in 0_u8..16 {
-            let conditions = [1, 2, 4, 8].map(|bit| bits & bit != 0);
+        for bits in 0_u8..32 {
+            let conditions = [1, 2, 4, 8, 16].map(|bit| bits & bit != 0);
             assert_eq!(Conditions::new(conditions).get(), conditions);
-            let [ready, serving, terminating, local] = conditions;
-            let expected = Endpoint { ready, serving, terminating, local, ..endpoint("10.244.0.2:80") };
+            let [ready, serving, terminating, local, node_unknown] = conditions;
+            let expected = Endpoint { ready, serving, terminating, local, node_unknown, ..endpoint("10.244.0.2:80") };
             assert_eq!(Endpoints::from([expected.clone()]).get(0), Some(expected));
         }
     }

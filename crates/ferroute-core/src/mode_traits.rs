@@ -68,7 +68,7 @@ pub enum Sources {
 pub enum Hairpin {
     /// All endpoints.
     All,
-    /// Endpoints on this node.
+    /// Endpoints on this node, and those whose node is unknown.
     OnThisNode,
 }
 

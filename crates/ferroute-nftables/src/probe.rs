@@ -149,6 +149,7 @@ fn sample(family: IpFamily) -> ServiceTable {
         serving: true,
         terminating: false,
         local: true,
+        node_unknown: false,
         hints: None,
         weight: Endpoint::DEFAULT_WEIGHT,
     };

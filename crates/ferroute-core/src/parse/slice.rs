@@ -49,12 +49,14 @@ pub fn parse_slice(slice: &api::EndpointSlice, node: &str) -> Result<Option<Slic
             errors.ignore(format!("endpoints[{i}].addresses[0]"), problem);
             continue;
         }
+        let node_name = endpoint.node_name.as_deref().filter(|name| !name.is_empty());
         endpoints.push(EndpointView {
             address,
             ready: endpoint.conditions.ready.unwrap_or(true),
             serving: endpoint.conditions.serving.unwrap_or(true),
             terminating: endpoint.conditions.terminating.unwrap_or(false),
-            local: endpoint.node_name.as_deref().is_some_and(|name| !name.is_empty() && name == node),
+            local: node_name == Some(node),
+            node_unknown: node_name.is_none(),
             hints: endpoint.hints.as_ref().and_then(|given| hints.share(given)),
             weight: weights.of(address),
         });

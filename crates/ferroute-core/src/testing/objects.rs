@@ -19,9 +19,10 @@ pub fn slice(name: &str, service: &str) -> SliceBuilder {
     SliceBuilder(slice)
 }
 
-/// Starts an endpoint of a slice, without conditions, which means ready.
+/// Starts an endpoint of a slice on a node `other`, without conditions, which means ready.
 pub fn pod(address: &str) -> PodBuilder {
-    PodBuilder(SliceEndpoint { addresses: vec![address.to_owned()], ..SliceEndpoint::default() })
+    let node_name = Some("other".to_owned());
+    PodBuilder(SliceEndpoint { addresses: vec![address.to_owned()], node_name, ..SliceEndpoint::default() })
 }
 
 /// A builder of a Service.
@@ -218,6 +219,12 @@ impl From<SliceBuilder> for EndpointSlice {
 pub struct PodBuilder(SliceEndpoint);
 
 impl PodBuilder {
+    /// Removes the node.
+    pub fn without_node(mut self) -> Self {
+        self.0.node_name = None;
+        self
+    }
+
     /// Sets the node.
     pub fn on(mut self, node: &str) -> Self {
         self.0.node_name = Some(node.to_owned());

@@ -15,6 +15,7 @@ pub fn endpoint(socket: &str) -> Endpoint {
         serving: true,
         terminating: false,
         local: false,
+        node_unknown: false,
         hints: None,
         weight: Endpoint::DEFAULT_WEIGHT,
     }

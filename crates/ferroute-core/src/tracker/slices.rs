@@ -156,13 +156,13 @@ impl Addresses {
 }
 
 fn conditions(endpoint: &EndpointView) -> Conditions {
-    let EndpointView { address: _, ready, serving, terminating, local, hints: _, weight: _ } = *endpoint;
-    Conditions::new([ready, serving, terminating, local])
+    let EndpointView { address: _, ready, serving, terminating, local, node_unknown, hints: _, weight: _ } = *endpoint;
+    Conditions::new([ready, serving, terminating, local, node_unknown])
 }
 
 fn view(address: IpAddr, conditions: Conditions, hints: Option<Arc<Hints>>, weight: u16) -> EndpointView {
-    let [ready, serving, terminating, local] = conditions.get();
-    EndpointView { address, ready, serving, terminating, local, hints, weight }
+    let [ready, serving, terminating, local, node_unknown] = conditions.get();
+    EndpointView { address, ready, serving, terminating, local, node_unknown, hints, weight }
 }
 
 /// Removes all but `limit` endpoints, and keeps their order. Those that are ready are preferred.

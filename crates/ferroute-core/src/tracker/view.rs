@@ -80,6 +80,8 @@ pub struct EndpointView {
     pub terminating: bool,
     /// Runs on this node.
     pub local: bool,
+    /// Its node is unknown, and may be this one.
+    pub node_unknown: bool,
     /// Topology hints.
     pub hints: Option<Arc<Hints>>,
     /// Its weight.
@@ -114,7 +116,7 @@ impl SlicePort {
 impl EndpointView {
     /// Returns the endpoint at a port of the slice.
     pub fn at(&self, port: u16) -> Endpoint {
-        let Self { address, ready, serving, terminating, local, ref hints, weight } = *self;
-        Endpoint { address, port, ready, serving, terminating, local, hints: hints.clone(), weight }
+        let Self { address, ready, serving, terminating, local, node_unknown, ref hints, weight } = *self;
+        Endpoint { address, port, ready, serving, terminating, local, node_unknown, hints: hints.clone(), weight }
     }
 }

@@ -13,6 +13,7 @@ use ferroute_demo::{
     layout::{NodeId, OUTSIDE, outside_addresses},
     plan::ClusterPlan,
 };
+use ferroute_proxy::recording::objects::OTHER_NODE;
 use ferroute_source::Event;
 use ferroute_trace::Host;
 
@@ -159,7 +160,7 @@ impl Names {
             Event::SliceApplied(slice) => {
                 for endpoint in &slice.endpoints {
                     let addresses = || endpoint.addresses.iter().filter_map(|text| text.parse().ok());
-                    if let Some(node) = endpoint.node_name.as_deref() {
+                    if let Some(node) = endpoint.node_name.as_deref().filter(|name| *name != OTHER_NODE) {
                         let node: Arc<str> = node.into();
                         self.nodes.extend(addresses().map(|address| (address, Arc::clone(&node))));
                     }

@@ -69,7 +69,7 @@ impl<'a> Topology<'a> {
     /// of source ranges.
     pub(super) fn clients(&self, entry: &ServicePortEntry, ranges: &[IpNet]) -> Vec<Client> {
         let endpoint =
-            |local: bool| entry.endpoints.iter().find(|endpoint| endpoint.local == local && is_used(endpoint));
+            |local: bool| entry.endpoints.iter().find(|endpoint| endpoint.may_be_local() == local && is_used(endpoint));
         let endpoints =
             [true, false].into_iter().filter_map(endpoint).map(|endpoint| Client::Endpoint(endpoint.address));
         let edges: BTreeSet<IpAddr> = ranges.iter().take(MAX_RANGES).flat_map(edges).collect();
@@ -101,7 +101,8 @@ impl<'a> Topology<'a> {
             Client::Source(address) => arriving(*address, &self.outside.1),
             Client::Endpoint(address) if self.host.owns(*address) => return None,
             Client::Endpoint(address) => {
-                let local = entry.endpoints.iter().any(|endpoint| endpoint.address == *address && endpoint.local);
+                let local =
+                    entry.endpoints.iter().any(|endpoint| endpoint.address == *address && endpoint.may_be_local());
                 arriving(*address, if local { &self.pod_interface } else { &self.outside.1 })
             }
             Client::Node => {

@@ -88,7 +88,7 @@ impl<'a> ModeDifferences<'a> {
             endpoints: services
                 .entries
                 .values()
-                .flat_map(|entry| entry.endpoints.iter().map(|endpoint| (endpoint.address, endpoint.local)))
+                .flat_map(|entry| entry.endpoints.iter().map(|endpoint| (endpoint.address, endpoint.may_be_local())))
                 .collect(),
             node_port_numbers: numbers.collect(),
             services,

@@ -33,7 +33,7 @@ impl PortObjects {
         let forwarding = forwarding(table, name, entry, &context.settings, &ModeTraits::IPVS);
         let (service, protocol) = (forwarding.service, forwarding.protocol);
         let mut plan = Self::default();
-        for endpoint in entry.endpoints.iter().filter(|endpoint| endpoint.local) {
+        for endpoint in entry.endpoints.iter().filter(Endpoint::may_be_local) {
             let key = ServerKey { address: endpoint.address, port: endpoint.port, protocol };
             plan.entries.push((SetKind::LoopBack, Entry::ServiceAndAddress(key, endpoint.address)));
         }

@@ -137,8 +137,8 @@ impl PortPlan {
             check_length(positions.len(), Capacity::MAX as usize)?;
             Ok(SocketList::new(family, positions.into_iter()))
         };
-        let on_node =
-            forwarding.endpoints.reachable.iter().filter(|endpoint| endpoint.local).map(|endpoint| endpoint.socket());
+        let reachable = forwarding.endpoints.reachable.iter();
+        let on_node = reachable.filter(|endpoint| endpoint.may_be_local()).map(Endpoint::socket);
         let extra = Extra { local: list(List::Local)?, on_node: SocketList::new(family, on_node), slots: None };
         Ok(Self {
             number,

@@ -271,7 +271,7 @@ impl Port<'_> {
         let with_source = |endpoint: &SocketAddr| {
             // Hairpin: replies must come from the Service's address.
             let is_hairpin = source == endpoint.ip()
-                && (!differences.ignores_hairpin_of_other_nodes || self.is_on_this_node(*endpoint));
+                && (!differences.ignores_hairpin_of_other_nodes || self.may_be_on_this_node(*endpoint));
             let from = match masquerade || is_hairpin || differences.relays {
                 true => self.masqueraded(client, source, endpoint.ip()),
                 false => source,
@@ -427,10 +427,11 @@ impl Port<'_> {
         self.all_endpoints().filter(|(_, endpoint)| is_ready(endpoint) || serves_while_terminating(endpoint)).count()
     }
 
-    fn is_on_this_node(&self, socket: SocketAddr) -> bool {
-        self.all_endpoints().any(|(other, endpoint)| {
-            other == socket && endpoint.node_name.as_deref() == Some(&self.cluster.node.metadata.name)
-        })
+    /// An endpoint without a node name may be on any node.
+    fn may_be_on_this_node(&self, socket: SocketAddr) -> bool {
+        let this = &self.cluster.node.metadata.name;
+        self.all_endpoints()
+            .any(|(other, endpoint)| other == socket && endpoint.node_name.as_ref().is_none_or(|name| name == this))
     }
 
     fn local_endpoints(&self) -> Vec<SocketAddr> {

@@ -46,6 +46,7 @@ fn all_fields_are_parsed() {
         serving: true,
         terminating: false,
         local,
+        node_unknown: false,
         hints: None,
         weight: 1,
     };
@@ -79,7 +80,11 @@ fn missing_conditions_mean_ready_serving_and_not_terminating() {
 fn endpoint_is_local_if_it_has_the_name_of_this_node() {
     assert!(endpoint(pod("10.244.0.2").on("node-1")).local);
     assert!(!endpoint(pod("10.244.0.2").on("node-2")).local);
-    assert!(!endpoint("10.244.0.2").local);
+    for unknown in [pod("10.244.0.2").on(""), pod("10.244.0.2").without_node()] {
+        let unknown = endpoint(unknown);
+        assert!(!unknown.local && unknown.node_unknown);
+    }
+    assert!(!endpoint(pod("10.244.0.2").on("node-2")).node_unknown);
     let nameless = web().pod(pod("10.244.0.2").on(""));
     assert!(!parse_slice(&nameless.build(), "").unwrap().unwrap().endpoints[0].local);
 }
