@@ -21,7 +21,7 @@ pub use address::{check_destination, parse_ip, parse_network};
 pub use metadata::{ObjectVersion, trigger_time, write_time};
 pub use name::{check_dns_label, check_dns_subdomain};
 pub use node::parse_node;
-pub use service::{EXTERNAL_IPS, SkipReason, parse_service};
+pub use service::{EXTERNAL_IPS, SkipReason, parse_service, unrestricted_families};
 pub use slice::parse_slice;
 
 use crate::{NamespacedName, Protocol, UnknownProtocol};

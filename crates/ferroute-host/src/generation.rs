@@ -1,4 +1,4 @@
-use ferroute_netlink::{Error, Message, Protocol, Request, Socket, nfnetlink};
+use ferroute_netlink::{Error, Message, Protocol, Refusal, Request, Socket, nfnetlink};
 
 /// The ruleset's generation could not be read.
 #[derive(Debug, thiserror::Error)]
@@ -35,6 +35,20 @@ impl KernelGeneration {
 impl RuleGeneration for KernelGeneration {
     fn current(&mut self) -> Result<u32, GenerationError> {
         Ok(read_generation(&mut self.socket)?)
+    }
+}
+
+/// Reports whether this process may read and write rules in the calling thread's network namespace: whether it has the capability
+/// `CAP_NET_ADMIN` in the user namespace that owns it.
+///
+/// # Errors
+/// If the kernel fails for another reason.
+pub fn has_net_admin() -> Result<bool, GenerationError> {
+    // The kernel checks the capability before it looks for the subsystem.
+    match KernelGeneration::open() {
+        Ok(_) => Ok(true),
+        Err(GenerationError(error)) if error.refusal().is_some_and(Refusal::is_permission) => Ok(false),
+        Err(error) => Err(error),
     }
 }
 

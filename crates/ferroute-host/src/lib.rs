@@ -43,7 +43,7 @@ pub use counters::{Counter, CounterError, KernelCounters, PacketCounters};
 pub use descriptors::{DescriptorLimitError, raise_descriptor_limit};
 pub use devices::{Device, DeviceError, HostDevices, KernelDevices};
 pub use firewalld::watch_firewalld;
-pub use generation::{GenerationError, KernelGeneration, RuleGeneration, read_generation};
+pub use generation::{GenerationError, KernelGeneration, RuleGeneration, has_net_admin, read_generation};
 pub use held_port::{HeldPort, HoldError};
 pub use listeners::{Listener, ListenerError, listeners, own_sockets};
 pub use local_peer::{

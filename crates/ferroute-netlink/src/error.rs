@@ -139,6 +139,11 @@ impl Refusal {
         self.errno == libc::EBUSY
     }
 
+    /// Reports whether the process lacks a right (`EPERM`).
+    pub fn is_permission(&self) -> bool {
+        self.errno == libc::EPERM
+    }
+
     /// Reports whether other transactions were committed since the generation that the batch requires (`ERESTART`).
     pub fn is_outdated(&self) -> bool {
         self.errno == libc::ERESTART

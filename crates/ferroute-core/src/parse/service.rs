@@ -98,6 +98,11 @@ pub fn parse_service(service: &api::Service) -> Result<Option<ServiceView>, Inva
     let mut common = Common::parse(&mut errors, service, type_);
     let ports = parse_ports(&mut errors, &service.spec.ports, type_);
     common.limit(&mut errors, ports.len());
+    for family in common.unrestricted_families() {
+        let problem =
+            format!("no {family} range, so all {family} clients may use the load balancer's {family} addresses");
+        errors.ignore(SOURCE_RANGES, problem);
+    }
     let ignored = std::mem::take(&mut errors.ignored).into();
     let mut view = ServiceView { name, ports: Default::default(), ignored };
     for family in IpFamily::BOTH {
@@ -159,6 +164,16 @@ impl Type {
     }
 }
 
+/// Returns the IP families whose load balancer addresses are open to all clients although the Service has source ranges: all
+/// of these are of the other family. As in kube-proxy, ranges restrict addresses of their own family only.
+pub fn unrestricted_families(service: &api::Service) -> Vec<IpFamily> {
+    if SkipReason::for_service(service).is_some() || service.spec.load_balancer_source_ranges.is_empty() {
+        return Vec::new();
+    }
+    // The type has no influence on these fields, and errors are those of `parse_service`.
+    Common::parse(&mut Errors::default(), service, Type::LoadBalancer).unrestricted_families()
+}
+
 impl Common {
     fn parse(errors: &mut Errors, service: &api::Service, type_: Type) -> Self {
         let spec = &service.spec;
@@ -174,11 +189,7 @@ impl Common {
             cluster_ips: cluster_ips(errors, spec),
             external_ips,
             load_balancer_vips: load_balancer_vips(errors, &service.status),
-            source_ranges: errors.parse_list(
-                "spec.loadBalancerSourceRanges",
-                &spec.load_balancer_source_ranges,
-                parse_network,
-            ),
+            source_ranges: errors.parse_list(SOURCE_RANGES, &spec.load_balancer_source_ranges, parse_network),
             health_check_node_port: health_check_node_port.filter(|_| has_health_check),
             affinity: affinity(errors, spec),
             internal_policy: errors
@@ -215,8 +226,20 @@ impl Common {
                 "{ignored} of {} ranges have no access: ranges times ports of a Service may be {MAX_SOURCE_RANGES}",
                 self.source_ranges.len() + ignored
             );
-            errors.ignore("spec.loadBalancerSourceRanges", problem);
+            errors.ignore(SOURCE_RANGES, problem);
         }
+    }
+
+    /// Returns the IP families with load balancer addresses and a cluster IP, but without any of the source ranges.
+    fn unrestricted_families(&self) -> Vec<IpFamily> {
+        let has = |addresses: &[IpAddr], family| addresses.iter().any(|address| IpFamily::of(*address) == family);
+        let is_unrestricted = |family: &IpFamily| {
+            !self.source_ranges.is_empty()
+                && has(&self.cluster_ips, *family)
+                && has(&self.load_balancer_vips, *family)
+                && !self.source_ranges.iter().any(|net| IpFamily::of(net.addr()) == *family)
+        };
+        IpFamily::BOTH.into_iter().filter(is_unrestricted).collect()
     }
 
     fn service_port(
@@ -395,6 +418,9 @@ fn optional_port(errors: &mut Errors, field: impl Into<String>, number: Option<i
     let number = number.filter(|number| *number != 0)?;
     errors.keep(field, parse_port(number))
 }
+
+/// The field of source ranges.
+const SOURCE_RANGES: &str = "spec.loadBalancerSourceRanges";
 
 /// The field of external IPs.
 pub const EXTERNAL_IPS: &str = "spec.externalIPs";

@@ -1,12 +1,12 @@
 use ferroute_host::{GenerationError, KernelGeneration, RuleGeneration};
-use ferroute_netlink::{Error, Protocol, Socket};
+use ferroute_netlink::{Error, Protocol, Refusal, Socket};
 
 use super::{Consistency, ErrorKind, Kernel, KernelError, Listing, OnElement};
 use crate::{
     model::{Change, Key, Set, TableId, Transaction},
     wire::{
         self, Listed, elements_request, list_request, parse_chain, parse_elements, parse_flowtable, parse_rule,
-        parse_set, parse_table, table_request,
+        parse_set, parse_table, parse_table_owner, table_request,
     },
 };
 
@@ -52,6 +52,20 @@ pub enum NetlinkError {
         #[source]
         source: Error,
     },
+    /// Another process owns the table, so that only it can change or delete it.
+    #[error(
+        "process with netlink port {owner} owns table {table} (flags owner), so no other can change it; end that process, and delete \
+         the table if it remains"
+    )]
+    Owned {
+        /// The table.
+        table: String,
+        /// The netlink port of the process; usually its process ID.
+        owner: u32,
+        /// The kernel's error.
+        #[source]
+        source: Error,
+    },
     /// An object could not be read.
     #[error("cannot read {object}")]
     Read {
@@ -65,7 +79,11 @@ pub enum NetlinkError {
 
 impl KernelError for NetlinkError {
     fn kind(&self) -> Option<ErrorKind> {
-        let (Self::Refused { source, .. } | Self::Commit { source, .. } | Self::Read { source, .. }) = self else {
+        let (Self::Refused { source, .. }
+        | Self::Commit { source, .. }
+        | Self::Owned { source, .. }
+        | Self::Read { source, .. }) = self
+        else {
             return None;
         };
         let refusal = source.refusal()?;
@@ -96,6 +114,15 @@ impl NetlinkKernel {
         let generation = KernelGeneration::open()?.ok_or(NetlinkError::NotSupported)?;
         Ok(Self { socket: Socket::open(Protocol::Netfilter).map_err(NetlinkError::Open)?, generation })
     }
+
+    /// Returns the netlink port of the process that owns a table; `None` if there is no such table, or it has no owner.
+    pub fn table_owner(&mut self, table: &TableId) -> Result<Option<u32>, NetlinkError> {
+        match self.socket.get(&mut table_request(table), |message| parse_table_owner(&message)) {
+            Ok(owner) => Ok(owner.flatten()),
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(source) => Err(failed_table(table, source)),
+        }
+    }
 }
 
 impl Kernel for NetlinkKernel {
@@ -109,6 +136,11 @@ impl Kernel for NetlinkKernel {
         // One mistake can cause many errors; the first one is closest to it.
         let first = refusals.as_slice().first().cloned();
         refusals.into_result().map_err(|source| {
+            if source.refusal().is_some_and(Refusal::is_permission)
+                && let Ok(Some(owner)) = self.table_owner(&transaction.table)
+            {
+                return NetlinkError::Owned { table: transaction.table.to_string(), owner, source };
+            }
             let change = first.and_then(|refusal| encoded.refused(&refusal, transaction));
             match change {
                 Some(change) => NetlinkError::Refused {

@@ -120,6 +120,18 @@ pub(crate) fn parse_table(message: &Message<'_>) -> Result<Option<(TableFamily, 
     Ok(TableFamily::from_number(family).filter(|_| !is_dormant).map(|family| (family, name, handle)))
 }
 
+/// Parses the netlink port of the process that owns a table; `None` without an owner.
+pub(crate) fn parse_table_owner(message: &Message<'_>) -> Result<Option<u32>, Error> {
+    let (_, attributes) = message.split_header::<{ nfnetlink::HEADER_LENGTH }>()?;
+    for attribute in attributes {
+        let attribute = attribute?;
+        if attribute.kind == NFTA_TABLE_OWNER {
+            return Ok(Some(attribute.u32_be()?));
+        }
+    }
+    Ok(None)
+}
+
 #[derive(Default)]
 struct SetParts {
     name: Option<Name>,

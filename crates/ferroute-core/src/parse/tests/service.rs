@@ -3,7 +3,7 @@ use std::{num::NonZeroU16, sync::Arc};
 use ferroute_api::{Service, labels};
 
 use super::{
-    super::{SkipReason, parse_service},
+    super::{SkipReason, parse_service, unrestricted_families},
     InvalidObject, assert_errors,
 };
 use crate::{
@@ -243,6 +243,27 @@ fn health_check_node_port_applies_only_to_load_balancers_with_policy_local() {
     assert_eq!(health(web().load_balancer("198.51.100.1")), None);
     assert_eq!(health(web().node_port(30080).external_local()), None);
     assert_eq!(health(web().external_ip("203.0.113.1").external_local()), None);
+}
+
+#[test]
+fn load_balancer_addresses_without_a_range_of_their_family_are_reported() {
+    let dual = || web().cluster_ip("fd00:10:96::1").load_balancer("198.51.100.1").load_balancer("2001:db8::1");
+    let reported = |service: ServiceBuilder| {
+        let service = service.build();
+        let ignored = parse_service(&service).unwrap().unwrap().ignored;
+        let fields: Vec<&str> = ignored.iter().map(|error| error.field.as_str()).collect();
+        let families = unrestricted_families(&service);
+        assert_eq!(fields, vec!["spec.loadBalancerSourceRanges"; families.len()], "{ignored:?}");
+        families
+    };
+    assert_eq!(reported(dual()), []);
+    assert_eq!(reported(dual().source_range("192.0.2.0/24")), [IpFamily::V6]);
+    assert_eq!(reported(dual().source_range("2001:db8:1::/48")), [IpFamily::V4]);
+    assert_eq!(reported(dual().source_range("192.0.2.0/24").source_range("2001:db8:1::/48")), []);
+    // It has no IPv6 addresses that could be open.
+    let ipv4 = || web().load_balancer("198.51.100.1");
+    assert_eq!(reported(ipv4().source_range("192.0.2.0/24")), []);
+    assert_eq!(reported(ipv4().source_range("2001:db8:1::/48")), [IpFamily::V4]);
 }
 
 #[test]
