@@ -60,6 +60,8 @@ pub struct Sampled {
     pub progress: Vec<(IpFamily, Progress)>,
     /// Connections of each family, if they are counted.
     pub connections: Vec<Connections>,
+    /// The kinds of problems that the proxy cannot solve, and whether there is one of each.
+    pub problems: Vec<(&'static str, bool)>,
     /// Time since the sync thread last made progress.
     pub sync_silence: Duration,
     /// Number of log messages that were dropped so far.
@@ -151,6 +153,7 @@ impl Metrics {
         sampled.progress.iter().for_each(|(family, progress)| self.ferroute.set_progress(*family, progress));
         self.ferroute.set_connections(&sampled.connections);
         self.ferroute.set_process(sampled.sync_silence, sampled.dropped_log_lines);
+        self.ferroute.set_problems(&sampled.problems);
         self.ferroute.set_draining(&sampled.draining);
         self.mode.set_packets(&sampled.packets);
         self.mode.set_relayed(&sampled.relayed);

@@ -4,7 +4,7 @@
 mod common;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     error::Error,
     net::{SocketAddr, TcpListener},
     sync::Arc,
@@ -38,7 +38,8 @@ impl Bench {
         let checks: BTreeMap<NamespacedName, HealthCheck> = checks
             .iter()
             .map(|(name, address, local_endpoints)| {
-                let check = HealthCheck { port: port(*address), local_endpoints: *local_endpoints };
+                let (port, local_endpoints) = (port(*address), *local_endpoints);
+                let check = HealthCheck { port, local_endpoints, load_balancer_addresses: BTreeSet::new() };
                 (NamespacedName::new("ns1", name), check)
             })
             .collect();

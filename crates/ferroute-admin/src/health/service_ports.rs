@@ -20,13 +20,16 @@ use crate::{
 };
 
 /// Health check of one Service.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HealthCheck {
     /// Health-check node port.
     pub port: NonZeroU16,
     /// Number of the Service's ready endpoints on this node.
     pub local_endpoints: usize,
+    /// Addresses of the load balancer, which some load balancers send health checks to.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub load_balancer_addresses: BTreeSet<IpAddr>,
 }
 
 /// Why a Service's health-check node port is not served.
@@ -102,16 +105,18 @@ impl HealthCheck {
     /// Returns the health checks of all Services in one family's table. An endpoint address counts once, regardless of its
     /// number of ports.
     pub fn from_table(table: &ServiceTable) -> BTreeMap<NamespacedName, Self> {
-        let mut ready: BTreeMap<&NamespacedName, (NonZeroU16, BTreeSet<IpAddr>)> = BTreeMap::new();
+        let mut checks: BTreeMap<&NamespacedName, (Self, BTreeSet<IpAddr>)> = BTreeMap::new();
         for (name, entry) in &table.entries {
             let Some(port) = entry.service.health_check_node_port else { continue };
-            let (_, addresses) = ready.entry(&name.service).or_insert_with(|| (port, BTreeSet::new()));
+            let check = || Self { port, local_endpoints: 0, load_balancer_addresses: BTreeSet::new() };
+            let (check, ready) = checks.entry(&name.service).or_insert_with(|| (check(), BTreeSet::new()));
+            check.load_balancer_addresses.extend(entry.service.load_balancer_vips.iter().copied());
             let endpoints = entry.endpoints.iter().filter(|endpoint| endpoint.local && endpoint.ready);
-            addresses.extend(endpoints.map(|endpoint| endpoint.address));
+            ready.extend(endpoints.map(|endpoint| endpoint.address));
         }
-        ready
+        checks
             .into_iter()
-            .map(|(service, (port, addresses))| (service.clone(), Self { port, local_endpoints: addresses.len() }))
+            .map(|(service, (check, ready))| (service.clone(), Self { local_endpoints: ready.len(), ..check }))
             .collect()
     }
 
@@ -121,10 +126,18 @@ impl HealthCheck {
     ) -> BTreeMap<NamespacedName, Self> {
         let mut merged: BTreeMap<NamespacedName, Self> = BTreeMap::new();
         for (service, check) in families.into_iter().flatten() {
-            let entry = merged.entry(service.clone()).or_insert(*check);
+            let entry = merged.entry(service.clone()).or_insert_with(|| check.clone());
             entry.local_endpoints = entry.local_endpoints.max(check.local_endpoints);
+            entry.load_balancer_addresses.extend(&check.load_balancer_addresses);
         }
         merged
+    }
+
+    /// Returns the addresses to listen on: `scopes`, and those of the load balancer. The latter are addresses of the host
+    /// exactly where its environment makes them so, and only then receive connections.
+    fn scopes<'a>(&'a self, scopes: &'a [ListenScope]) -> impl Iterator<Item = ListenScope> + 'a {
+        let addresses = self.load_balancer_addresses.iter();
+        scopes.iter().copied().chain(addresses.filter_map(|address| ListenScope::for_floating(*address, scopes)))
     }
 }
 
@@ -135,8 +148,8 @@ impl HealthCheckPorts {
         Self { state, open: BTreeMap::new(), http, limits }
     }
 
-    /// Opens and closes ports until each of `checks` is served on each of `scopes`. Ports that stay are not closed in
-    /// between, even if they pass from one Service to another.
+    /// Opens and closes ports until each of `checks` is served on each of `scopes` and on the load balancer's addresses. Ports
+    /// that stay are not closed in between, even if they pass from one Service to another.
     ///
     /// # Errors
     ///
@@ -145,23 +158,35 @@ impl HealthCheckPorts {
     pub fn update(&mut self, scopes: &[ListenScope], checks: &BTreeMap<NamespacedName, HealthCheck>) -> Vec<PortError> {
         let mut errors = Vec::new();
         let owners = assign(&self.state.owners(), checks, &mut errors);
-        self.open.retain(|(port, scope), _| owners.contains_key(port) && scopes.contains(scope));
+        let keys = |(port, owner): (&NonZeroU16, &Owner)| {
+            let (port, check) = (*port, checks.get(&owner.service));
+            check.into_iter().flat_map(|check| check.scopes(scopes)).map(move |scope| (port, scope)).collect::<Vec<_>>()
+        };
+        let wanted: BTreeSet<(NonZeroU16, ListenScope)> = owners.iter().flat_map(keys).collect();
+        self.open.retain(|key, _| wanted.contains(key));
         self.state.set_owners(owners.clone());
-        for (port, owner) in owners {
-            for scope in scopes {
-                let key = (port, *scope);
-                if self.open.contains_key(&key) {
-                    continue;
-                }
-                let service = || owner.service.clone();
-                match self.http.open_port() {
-                    Ok(permit) => match self.start(*scope, port) {
-                        Ok(server) => {
-                            self.open.insert(key, (server, permit));
-                        }
-                        Err(source) => errors.push(PortError::Listen { service: service(), port, source }),
-                    },
-                    Err(source) => errors.push(PortError::TooMany { service: service(), port, source }),
+        // Node addresses come first, in case that not all can be opened.
+        let (floating, fixed): (Vec<_>, Vec<_>) =
+            wanted.into_iter().partition(|(_, scope)| matches!(scope, ListenScope::Floating(_)));
+        for key @ (port, scope) in fixed.into_iter().chain(floating) {
+            if self.open.contains_key(&key) {
+                continue;
+            }
+            let service = || owners[&port].service.clone();
+            match self.http.open_port() {
+                Ok(permit) => match self.start(scope, port) {
+                    Ok(server) => {
+                        self.open.insert(key, (server, permit));
+                    }
+                    Err(source) => errors.push(PortError::Listen { service: service(), port, source }),
+                },
+                // One error is enough for all addresses of a Service.
+                Err(source) => {
+                    let is_reported =
+                        matches!(errors.last(), Some(PortError::TooMany { port: last, .. }) if *last == port);
+                    if !is_reported {
+                        errors.push(PortError::TooMany { service: service(), port, source });
+                    }
                 }
             }
         }

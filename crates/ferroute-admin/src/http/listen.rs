@@ -15,6 +15,8 @@ pub enum ListenScope {
     AnyOf(IpFamily),
     /// One address.
     Address(IpAddr),
+    /// One address that the host need not have: connections arrive once it is an address of the host, or routed to it.
+    Floating(IpAddr),
 }
 
 /// Why a port cannot be opened.
@@ -52,12 +54,18 @@ impl ListenScope {
         scopes
     }
 
+    /// Returns the scope of an address that the host need not have, unless it is among those of `scopes` anyway.
+    pub(crate) fn for_floating(address: IpAddr, scopes: &[Self]) -> Option<Self> {
+        let same = [Self::Any, Self::AnyOf(IpFamily::of(address)), Self::Address(address)];
+        (!scopes.iter().any(|scope| same.contains(scope))).then_some(Self::Floating(address))
+    }
+
     /// Returns the socket address to bind.
     pub fn with_port(self, port: u16) -> SocketAddr {
         let address = match self {
             Self::Any | Self::AnyOf(IpFamily::V6) => Ipv6Addr::UNSPECIFIED.into(),
             Self::AnyOf(IpFamily::V4) => Ipv4Addr::UNSPECIFIED.into(),
-            Self::Address(address) => address,
+            Self::Address(address) | Self::Floating(address) => address,
         };
         SocketAddr::new(address, port)
     }
@@ -84,6 +92,12 @@ fn open(scope: ListenScope, port: u16) -> Result<TcpListener, ListenError> {
         if address.is_ipv6() {
             // The default depends on net.ipv6.bindv6only.
             socket.set_only_v6(scope != ListenScope::Any)?;
+        }
+        if let ListenScope::Floating(address) = scope {
+            match IpFamily::of(address) {
+                IpFamily::V4 => socket.set_freebind_v4(true)?,
+                IpFamily::V6 => socket.set_freebind_v6(true)?,
+            }
         }
         socket.set_nonblocking(true)?;
         socket.bind(&address.into())?;

@@ -51,6 +51,7 @@ pub(super) struct FerrouteMetrics {
     progress: GaugeVec,
     progress_total: GaugeVec,
     has_synced: GaugeVec,
+    problems: GaugeVec,
     sync_silence: GaugeVec,
     dropped_log_lines: IntCounterVec,
     services: IntCounterVec,
@@ -105,6 +106,11 @@ impl FerrouteMetrics {
                 "ferroute_applied",
                 "1 after the first successful sync since the start, else 0.",
                 FAMILY,
+            ),
+            problems: registrar.gauges(
+                "ferroute_problems",
+                "1 for each kind of problem of the node that the proxy cannot solve, such as another service proxy, else 0.",
+                &["kind"],
             ),
             sync_silence: registrar.gauges(
                 "ferroute_sync_heartbeat_age_seconds",
@@ -171,6 +177,12 @@ impl FerrouteMetrics {
         let (done, total) = progress.get();
         self.progress.with_label_values(label).set(number(done));
         self.progress_total.with_label_values(label).set(number(total));
+    }
+
+    pub(super) fn set_problems(&self, problems: &[(&str, bool)]) {
+        for (kind, is_present) in problems {
+            self.problems.with_label_values(&[kind]).set(f64::from(u8::from(*is_present)));
+        }
     }
 
     /// Sets the time since the last progress of the sync thread, and the number of dropped log messages.

@@ -120,6 +120,7 @@ fn sample_text(mode: &[ModeMetric], families: &[IpFamily]) -> String {
         packets: vec![(NfacctCounters::INVALID_DROPPED, 11), (NfacctCounters::LOCALHOST_ACCEPTED, 12)],
         progress: families.iter().map(|family| (*family, progress.clone())).collect(),
         connections: families.iter().map(|family| connections(*family)).collect(),
+        problems: vec![("other_proxy", true), ("contested_rules", false)],
         sync_silence: Duration::from_millis(250),
         dropped_log_lines: 13,
         draining: families.iter().map(|family| draining(*family)).collect(),

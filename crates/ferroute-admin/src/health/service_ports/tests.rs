@@ -8,11 +8,17 @@ fn port(number: u16) -> NonZeroU16 {
 }
 
 fn check(number: u16, local_endpoints: usize) -> HealthCheck {
-    HealthCheck { port: port(number), local_endpoints }
+    HealthCheck { port: port(number), local_endpoints, load_balancer_addresses: BTreeSet::new() }
+}
+
+/// A check that is also served on an address of the load balancer.
+fn check_at(number: u16, local_endpoints: usize, address: &str) -> HealthCheck {
+    let load_balancer_addresses = BTreeSet::from([address.parse().expect("an address")]);
+    HealthCheck { load_balancer_addresses, ..check(number, local_endpoints) }
 }
 
 fn checks(items: &[(&str, HealthCheck)]) -> BTreeMap<NamespacedName, HealthCheck> {
-    items.iter().map(|(name, check)| (namespaced_name(name), *check)).collect()
+    items.iter().map(|(name, check)| (namespaced_name(name), check.clone())).collect()
 }
 
 /// Returns port, Service and number of endpoints for each owner that follows `current`, and the errors.
@@ -61,6 +67,7 @@ fn cluster() -> Cluster {
         .port("http", 80)
         .port("https", 443)
         .load_balancer("198.51.100.1")
+        .load_balancer("2001:db8::1")
         .external_local()
         .health_check_node_port(30500);
     let plain = service("shop/plain").cluster_ip("10.96.0.2").port("http", 80).node_port(30080);
@@ -81,16 +88,17 @@ fn cluster() -> Cluster {
 
 #[test]
 fn ready_local_endpoints_are_counted_by_address() {
-    for family in IpFamily::BOTH {
-        assert_eq!(HealthCheck::from_table(&cluster().table(family)), checks(&[("shop/web", check(30500, 1))]));
+    for (family, address) in [(IpFamily::V4, "198.51.100.1"), (IpFamily::V6, "2001:db8::1")] {
+        let expected = checks(&[("shop/web", check_at(30500, 1, address))]);
+        assert_eq!(HealthCheck::from_table(&cluster().table(family)), expected);
     }
 }
 
 #[test]
-fn dual_stack_pods_are_counted_once() {
-    let ipv4 = checks(&[("ns/a", check(1, 2)), ("ns/b", check(2, 3))]);
+fn dual_stack_pods_are_counted_once_and_addresses_are_joined() {
+    let ipv4 = checks(&[("ns/a", check(1, 2)), ("ns/b", check_at(2, 3, "198.51.100.1"))]);
     let ipv6 = checks(&[("ns/a", check(1, 2)), ("ns/b", check(2, 1)), ("ns/c", check(3, 0))]);
-    let merged = checks(&[("ns/a", check(1, 2)), ("ns/b", check(2, 3)), ("ns/c", check(3, 0))]);
+    let merged = checks(&[("ns/a", check(1, 2)), ("ns/b", check_at(2, 3, "198.51.100.1")), ("ns/c", check(3, 0))]);
     assert_eq!(HealthCheck::merge([&ipv4, &ipv6]), merged);
 }
 
@@ -99,4 +107,21 @@ fn names_are_escaped_in_the_answer() {
     let owner = Owner { service: NamespacedName::new("n\"s\n", "\\"), local_endpoints: 1 };
     let value: serde_json::Value = serde_json::from_str(&body(owner.response(true))).expect("an answer in JSON");
     assert_eq!(value["service"], serde_json::json!({"namespace": "n\"s\n", "name": "\\"}));
+}
+
+#[test]
+fn addresses_of_the_load_balancer_are_added_unless_node_addresses_include_them() {
+    let address = |text: &str| -> IpAddr { text.parse().expect("an address") };
+    let check = HealthCheck {
+        load_balancer_addresses: BTreeSet::from([address("198.51.100.1"), address("2001:db8::1")]),
+        ..check(1, 1)
+    };
+    let scopes = |scopes: &[ListenScope]| check.scopes(scopes).collect::<Vec<_>>();
+    let (v4, v6) = (address("198.51.100.1"), address("2001:db8::1"));
+    let node = ListenScope::Address(address("192.0.2.1"));
+    assert_eq!(scopes(&[node]), [node, ListenScope::Floating(v4), ListenScope::Floating(v6)]);
+    assert_eq!(scopes(&[ListenScope::Any]), [ListenScope::Any]);
+    let any_v4 = ListenScope::AnyOf(IpFamily::V4);
+    assert_eq!(scopes(&[any_v4]), [any_v4, ListenScope::Floating(v6)]);
+    assert_eq!(scopes(&[ListenScope::Address(v4)]), [ListenScope::Address(v4), ListenScope::Floating(v6)]);
 }
