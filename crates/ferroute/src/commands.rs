@@ -8,6 +8,7 @@ mod diff;
 mod doctor;
 mod documents;
 mod explain;
+pub(crate) mod manual;
 mod preflight;
 mod render;
 mod replay;
@@ -104,6 +105,9 @@ pub(crate) enum Command {
     /// Relay connections in userspace mode; started by the proxy
     #[command(hide = true, name = WORKER_COMMAND)]
     UserspaceWorker(userspace_worker::UserspaceWorkerArgs),
+    /// Print the names of all Services, for completion scripts
+    #[command(hide = true, name = documents::COMPLETE_SERVICES)]
+    CompleteServices,
     /// Panic on purpose, to check that crash reports are complete
     #[command(hide = true)]
     Crash(crash::CrashArgs),
@@ -185,7 +189,7 @@ pub(crate) fn run_kube_proxy() -> anyhow::Result<ExitCode> {
 
 /// Executes the command line of `ferroute`.
 pub(crate) fn run() -> anyhow::Result<ExitCode> {
-    let mut cli = self::command();
+    let mut cli = manual::with_examples(self::command(), "");
     let parsed = Cli::from_arg_matches_mut(&mut cli.get_matches_mut());
     let Cli { command, verbosity } = parsed.unwrap_or_else(|error| error.format(&mut cli).exit());
     match &command {
@@ -207,6 +211,7 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
         Command::Completions(args) => to_stdout(|out| documents::completions(args, out)),
         Command::Man(args) => to_stdout(|out| documents::man(args, out)),
         Command::UserspaceWorker(args) => userspace_worker::run(args, verbosity).map(|()| ExitCode::SUCCESS),
+        Command::CompleteServices => to_stdout(|out| documents::complete_services(out)),
         Command::Crash(args) => crash::run(args),
     }
 }

@@ -30,7 +30,7 @@ use ferroute_kubectl::{
 };
 use serde::Serialize;
 
-use crate::commands::{Output, UNCLEAR, parse_interval, to_stdout};
+use crate::commands::{Output, UNCLEAR, manual::with_examples, parse_interval, to_stdout};
 
 /// Inspect the proxies on all nodes of a cluster, with the rights of kubectl exec.
 #[derive(Debug, Parser)]
@@ -241,9 +241,14 @@ struct Target {
     namespace: String,
 }
 
+/// Returns the definition of the plugin's command line.
+pub(crate) fn plugin() -> clap::Command {
+    with_examples(Plugin::command(), "kubectl")
+}
+
 /// Executes the command line of `kubectl ferroute`.
 pub(crate) fn run_plugin() -> anyhow::Result<ExitCode> {
-    let mut command = Plugin::command();
+    let mut command = plugin();
     let parsed = Plugin::from_arg_matches_mut(&mut command.get_matches_mut());
     let Plugin { args } = parsed.unwrap_or_else(|error| error.format(&mut command).exit());
     Ok(run(&args, None))

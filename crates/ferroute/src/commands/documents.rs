@@ -11,7 +11,10 @@ use clap::{Args, Command, CommandFactory};
 use clap_complete::Shell;
 use clap_mangen::Man;
 
-use ferroute_config::flags::KubeProxy;
+use ferroute_config::flags::{DesiredArgs, KubeProxy};
+use ferroute_inspect::desired::Desired;
+
+use super::manual;
 
 /// Arguments of `ferroute completions`.
 #[derive(Args, Debug)]
@@ -38,23 +41,104 @@ pub(crate) fn completions(args: &CompletionsArgs, out: &mut impl Write) -> anyho
     let name = command.get_name().to_owned();
     let mut text = Vec::new();
     clap_complete::generate(args.shell, &mut command, name, &mut text);
-    Ok(out.write_all(&text)?)
+    if args.kube_proxy {
+        return Ok(out.write_all(&text)?);
+    }
+    let text = with_services(args.shell, &String::from_utf8(text)?);
+    Ok(out.write_all(text.as_bytes())?)
 }
+
+/// The hidden command that prints the names of Services.
+pub(crate) const COMPLETE_SERVICES: &str = "complete-services";
+
+/// Prints the names of all Services of the running proxy or the cluster. Without these, there is nothing to complete.
+pub(crate) fn complete_services(out: &mut impl Write) -> anyhow::Result<()> {
+    let Ok(desired) = Desired::load_again(&DesiredArgs::default()) else { return Ok(()) };
+    for service in desired.services.keys() {
+        writeln!(out, "{service}")?;
+    }
+    Ok(())
+}
+
+/// Lets a completion script ask for the names of Services where a command takes one.
+fn with_services(shell: Shell, script: &str) -> String {
+    match shell {
+        Shell::Bash => format!("{script}{BASH}"),
+        Shell::Fish => format!("{script}{FISH}"),
+        Shell::Zsh => {
+            let complete = |line: &str| {
+                let takes_service = ["':service -- ", "'--service=", "'--to="].iter().any(|start| line.contains(start));
+                if takes_service { line.replace(":_default'", ":_ferroute_services'") } else { line.to_owned() }
+            };
+            let lines: Vec<String> = script.lines().map(complete).collect();
+            let (head, rest) = lines.split_first().expect("bug: an empty script");
+            format!("{head}\n{ZSH}{}\n", rest.join("\n"))
+        }
+        _ => script.to_owned(),
+    }
+}
+
+/// Extends the function of the generated script.
+const BASH: &str = r#"
+_ferroute_with_services() {
+    _ferroute "$@"
+    case "${COMP_WORDS[COMP_CWORD-1]}" in
+        service|svc|--service|--to)
+            COMPREPLY+=($(compgen -W "$(ferroute complete-services 2>/dev/null)" -- "${COMP_WORDS[COMP_CWORD]}")) ;;
+    esac
+}
+complete -F _ferroute_with_services -o bashdefault -o default ferroute
+"#;
+
+const FISH: &str = r#"
+complete -c ferroute -n "__fish_seen_subcommand_from service svc" -f -a "(ferroute complete-services 2>/dev/null)"
+complete -c ferroute -n "__fish_seen_subcommand_from status" -l service -x -a "(ferroute complete-services 2>/dev/null)"
+complete -c ferroute -n "__fish_seen_subcommand_from trace" -l to -x -a "(ferroute complete-services 2>/dev/null)"
+"#;
+
+const ZSH: &str = r#"
+_ferroute_services() {
+    local -a names
+    names=(${(f)"$(ferroute complete-services 2>/dev/null)"})
+    compadd -a names
+}
+"#;
 
 /// Prints the main page, or writes the pages of all commands.
 pub(crate) fn man(args: &ManArgs, out: &mut impl Write) -> anyhow::Result<()> {
     let Some(directory) = &args.directory else {
-        return Ok(Man::new(with_hidden_flags(super::command())).render(out)?);
+        return Ok(write_page(with_hidden_flags(super::command()), "", out)?);
     };
     write_pages(directory).with_context(|| format!("cannot write man pages to {}", directory.display()))
 }
 
 fn write_pages(directory: &Path) -> std::io::Result<()> {
     fs::create_dir_all(directory)?;
-    for command in [super::command(), KubeProxy::command()] {
-        clap_mangen::generate_to(with_hidden_flags(command), directory)?;
+    write_pages_of(with_hidden_flags(super::command()), "", directory)?;
+    write_pages_of(with_hidden_flags(KubeProxy::command()), "run", directory)
+}
+
+/// Writes the pages of a program.
+fn write_pages_of(command: Command, path: &str, directory: &Path) -> std::io::Result<()> {
+    let mut command = command.disable_help_subcommand(true);
+    command.build();
+    write_built_pages(&command, path, directory)
+}
+
+fn write_built_pages(command: &Command, path: &str, directory: &Path) -> std::io::Result<()> {
+    for subcommand in command.get_subcommands().filter(|subcommand| !subcommand.is_hide_set()) {
+        write_built_pages(subcommand, &manual::join(path, subcommand.get_name()), directory)?;
     }
-    Ok(())
+    let file = directory.join(Man::new(command.clone()).get_filename());
+    let mut page = Vec::new();
+    write_page(command.clone(), path, &mut page)?;
+    fs::write(file, page)
+}
+
+/// Writes a page with the sections that clap does not know.
+fn write_page(command: Command, path: &str, out: &mut impl Write) -> std::io::Result<()> {
+    Man::new(command).render(out)?;
+    out.write_all(manual::sections(path).as_bytes())
 }
 
 /// Shows the flags that `--help` omits: a manual documents all of them.
@@ -94,6 +178,9 @@ mod tests {
                 assert!(page.contains(&format!("--{flag}")), "--{flag} in the page of {name}");
                 documented += 1;
             }
+            for section in ["EXAMPLES", "\"EXIT STATUS\"", "FILES", "\"SEE ALSO\""] {
+                assert_eq!(page.matches(&format!(".SH {section}\n")).count(), 1, "{section} in the page of {name}");
+            }
         }
         let kube_proxy = page("kube-proxy");
         for flag in flags(&KubeProxy::command()) {
@@ -109,6 +196,28 @@ mod tests {
         man(&ManArgs { directory: None }, &mut text).expect("a page");
         let text = String::from_utf8(text).expect("text");
         assert!(text.contains(".TH ferroute 1") && text.contains(".SH SUBCOMMANDS"), "{text}");
+    }
+
+    #[test]
+    fn bash_completes_names_of_services() {
+        let mut script = Vec::new();
+        completions(&CompletionsArgs { shell: Shell::Bash, kube_proxy: false }, &mut script).expect("completions");
+        let script = String::from_utf8(script).expect("text");
+        let complete = |line: &str| {
+            let count = line.split(' ').count() - 1;
+            let program = format!(
+                "{script}\nferroute() {{ [ \"$*\" = {COMPLETE_SERVICES} ] && printf 'shop/web\\nshop/cart\\n'; }}\nCOMP_WORDS=({line})\n\
+                 [ {count} -lt ${{#COMP_WORDS[@]}} ] || COMP_WORDS+=('')\nCOMP_CWORD={count}\n_ferroute_with_services ferroute \
+                 \"${{COMP_WORDS[COMP_CWORD]}}\" \"${{COMP_WORDS[COMP_CWORD-1]}}\"\nprintf '%s\\n' \"${{COMPREPLY[@]}}\""
+            );
+            let output = std::process::Command::new("bash").args(["-c", &program]).output().expect("bash");
+            let text = String::from_utf8(output.stdout).expect("text");
+            text.lines().filter(|word| word.starts_with("shop/")).map(str::to_owned).collect::<Vec<_>>()
+        };
+        assert_eq!(complete("ferroute explain service "), ["shop/web", "shop/cart"]);
+        assert_eq!(complete("ferroute explain service shop/c"), ["shop/cart"]);
+        assert_eq!(complete("ferroute status --service shop/w"), ["shop/web"]);
+        assert!(complete("ferroute explain ").is_empty());
     }
 
     #[test]

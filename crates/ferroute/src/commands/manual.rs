@@ -1,0 +1,296 @@
+//! Examples, exit statuses and references of the commands, for `--help` and the manual pages.
+
+use std::fmt::Write;
+
+use clap::Command;
+
+/// What the manual says about a command beside its flags.
+struct Entry {
+    /// The words of the command line without the program, such as `explain service`.
+    path: &'static str,
+    /// Command lines, each with its purpose.
+    examples: &'static [(&'static str, &'static str)],
+    /// The exit statuses with their meanings; empty for 0 on success and 1 on errors.
+    exit: &'static [(&'static str, &'static str)],
+    /// Names of related pages.
+    related: &'static [&'static str],
+}
+
+/// Adds examples to the help of a command and its subcommands, which users read in a terminal.
+pub(crate) fn with_examples(command: Command, path: &str) -> Command {
+    let command = match entry(path) {
+        Some(entry) if !command.is_hide_set() => command.after_help(help(entry)),
+        _ => command,
+    };
+    command.mut_subcommands(|subcommand| {
+        let path = join(path, subcommand.get_name());
+        with_examples(subcommand, &path)
+    })
+}
+
+/// Returns the sections of a manual page that clap does not know, in roff.
+pub(crate) fn sections(path: &str) -> String {
+    let mut text = String::new();
+    let entry = entry(path);
+    if let Some(Entry { examples, .. }) = entry {
+        text += ".SH EXAMPLES\n";
+        for (line, purpose) in *examples {
+            write!(text, ".TP\n{}\n.nf\n    {}\n.fi\n", escaped(&sentence(purpose)), escaped(line)).expect(INTO_STRING);
+        }
+    }
+    text += ".SH \"EXIT STATUS\"\n";
+    let exit = entry.map_or(&[][..], |entry| entry.exit);
+    for (status, meaning) in if exit.is_empty() { DEFAULT_EXIT } else { exit } {
+        write!(text, ".TP\n{status}\n{}\n", escaped(&sentence(meaning))).expect(INTO_STRING);
+    }
+    text += ".SH FILES\n";
+    for (file, content) in FILES {
+        write!(text, ".TP\n.I {}\n{}\n", escaped(file), escaped(&sentence(content))).expect(INTO_STRING);
+    }
+    let related = entry.map_or(&[][..], |entry| entry.related);
+    let pages: Vec<String> =
+        related.iter().chain(&["ferroute"]).map(|name| format!("\\fB{}\\fR(1)", escaped(name))).collect();
+    write!(text, ".SH \"SEE ALSO\"\n{}\n", pages.join(", ")).expect(INTO_STRING);
+    text
+}
+
+fn entry(path: &str) -> Option<&'static Entry> {
+    ENTRIES.iter().find(|entry| entry.path == path)
+}
+
+/// Returns the path of a subcommand.
+pub(crate) fn join(path: &str, name: &str) -> String {
+    if path.is_empty() { name.to_owned() } else { format!("{path} {name}") }
+}
+
+fn help(entry: &Entry) -> String {
+    let mut text = String::from("Examples:\n");
+    let width = entry.examples.iter().map(|(line, _)| line.len()).max().unwrap_or_default();
+    for (line, purpose) in entry.examples {
+        writeln!(text, "  {line:width$}  # {purpose}").expect(INTO_STRING);
+    }
+    if !entry.exit.is_empty() {
+        text += "\nExit status:\n";
+        for (status, meaning) in entry.exit {
+            writeln!(text, "  {status}  {meaning}").expect(INTO_STRING);
+        }
+    }
+    text.truncate(text.trim_end().len());
+    text
+}
+
+fn sentence(text: &str) -> String {
+    let mut letters = text.chars();
+    let first: String = letters.next().into_iter().flat_map(char::to_uppercase).collect();
+    format!("{first}{}.", letters.as_str())
+}
+
+/// Escapes what roff interprets.
+fn escaped(text: &str) -> String {
+    let text = text.replace('\\', "\\e").replace('-', "\\-");
+    if text.starts_with(['.', '\'']) { format!("\\&{text}") } else { text }
+}
+
+/// Why the result of writing is not an error.
+const INTO_STRING: &str = "strings accept everything";
+
+const DEFAULT_EXIT: &[(&str, &str)] =
+    &[("0", "success"), ("1", "an error, which is printed"), ("2", "invalid arguments")];
+
+const YES_OR_NO: &[(&str, &str)] = &[
+    ("0", "nothing was found"),
+    ("1", "something was found"),
+    ("2", "the answer is unknown, the arguments are invalid, or an error occurred"),
+];
+
+const FILES: &[(&str, &str)] = &[
+    ("@ferroute", "the socket of the running proxy, in the abstract namespace of this network namespace"),
+    ("/var/run/secrets/kubernetes.io/serviceaccount/token", "the token of a pod, for the API server of its cluster"),
+];
+
+macro_rules! entries {
+    ($($path:literal: [$($line:literal => $purpose:literal),+ $(,)?] $exit:expr, [$($related:literal),*];)+) => {
+        &[$(Entry { path: $path, examples: &[$(($line, $purpose)),+], exit: $exit, related: &[$($related),*] }),+]
+    };
+}
+
+/// All commands that users see.
+const ENTRIES: &[Entry] = entries! {
+    "": [
+        "ferroute run --kubeconfig /etc/kubernetes/proxy.conf" => "run the proxy on this node",
+        "ferroute explain service shop/web" => "how the running proxy handles a Service",
+        "ferroute doctor" => "what is wrong with this host",
+    ] &[], ["ferroute-run", "ferroute-explain", "ferroute-doctor", "kube-proxy"];
+    "run": [
+        "ferroute run --config /var/lib/kube-proxy/config.conf" => "with kube-proxy's configuration file",
+        "ferroute run --manifests services/ --proxy-mode nftables" => "without a cluster",
+        "ferroute run --cleanup" => "remove all rules",
+    ] &[], ["kube-proxy", "ferroute-status"];
+    "render": [
+        "ferroute render --manifests shop.yaml --proxy-mode iptables" => "the rules in the syntax of iptables-restore",
+        "ferroute render" => "those that the running proxy writes",
+    ] &[], ["ferroute-diff", "ferroute-trace"];
+    "check": [
+        "ferroute check shop.yaml" => "before kubectl apply",
+        "ferroute check -o json deploy/" => "all files of a directory, for a program",
+    ] YES_OR_NO, ["ferroute-explain"];
+    "explain": [
+        "ferroute explain service shop/web" => "each frontend and endpoint of a Service",
+    ] &[], ["ferroute-explain-service"];
+    "explain service": [
+        "ferroute explain service web -n shop" => "with the running proxy's objects",
+        "ferroute explain service svc/shop/web --manifests shop.yaml" => "with those of files",
+        "ferroute explain service shop/web -o json" => "for a program",
+    ] &[], ["ferroute-check", "ferroute-trace", "ferroute-diff"];
+    "status": [
+        "ferroute status" => "whether the proxy is ready",
+        "ferroute status --service shop/web" => "the applied versions of a Service",
+    ] &[
+        ("0", "the proxy is ready, or has applied the versions"),
+        ("1", "it is not, or has not"),
+        ("2", "it gives no answer"),
+    ], ["ferroute-doctor"];
+    "doctor": [
+        "ferroute doctor" => "the host, and the Services of the running proxy",
+        "ferroute doctor --no-connect -o json" => "without connections to endpoints, for a program",
+    ] &[
+        ("0", "no problem, or notes only"),
+        ("1", "problems or warnings"),
+        ("2", "no problem was found, but a check was impossible"),
+    ], ["ferroute-explain", "ferroute-diff"];
+    "preflight": [
+        "ferroute preflight --proxy-mode nftables" => "before a switch of the running proxy's mode",
+        "ferroute preflight --from iptables --proxy-mode ipvs --manifests services/" => "for objects in files",
+    ] &[], ["ferroute-doctor"];
+    "diff": [
+        "ferroute diff" => "the kernel's rules and the running proxy's",
+        "ferroute diff --kubeconfig ~/.kube/config --all" => "all differences from the objects of a cluster",
+    ] YES_OR_NO, ["ferroute-render", "ferroute-trace"];
+    "top": [
+        "ferroute top" => "once a second",
+        "ferroute top --once --interval 10s" => "one measurement of ten seconds",
+    ] &[], ["ferroute-explain"];
+    "bundle": [
+        "ferroute bundle night.json" => "save the recent syncs",
+    ] &[], ["ferroute-replay"];
+    "replay": [
+        "ferroute replay night.json" => "repeat the syncs and compare the rules",
+        "ferroute replay night.json --until 3 --rules" => "the rules after the third sync",
+    ] YES_OR_NO, ["ferroute-bundle"];
+    "trace": [
+        "ferroute trace --from pod/shop/client --to svc/shop/web:80" => "by the running proxy's rules",
+        "ferroute trace --kernel --from 10.244.1.7 --to 10.96.0.1:443" => "by all rules in the kernel",
+        "ferroute trace --manifests shop.yaml --from web-1 --to web:80 -n shop" => "without a cluster",
+    ] &[
+        ("0", "an endpoint receives the packet in all cases"),
+        ("1", "the packet is or may be rejected, dropped, unroutable or not addressed to a Service"),
+        ("2", "that is unknown"),
+    ], ["ferroute-explain", "ferroute-diff"];
+    "ui": [
+        "ferroute ui" => "the running proxy in a browser",
+        "ferroute ui --bundle night.json" => "a recording",
+    ] &[], ["ferroute-trace", "ferroute-explain"];
+    "kubectl": [
+        "kubectl ferroute status" => "all nodes",
+        "kubectl ferroute trace pod/client svc/web:80 -n shop" => "from node to node",
+    ] &[], ["ferroute-kubectl-status", "ferroute-kubectl-wait", "ferroute-kubectl-trace"];
+    "kubectl status": [
+        "kubectl ferroute status" => "each node, with the worst finding of doctor",
+        "kubectl ferroute status --node node-1 -o wide" => "one node, with more columns",
+    ] KUBECTL, ["ferroute-status", "ferroute-doctor"];
+    "kubectl wait": [
+        "kubectl ferroute wait svc/shop/web" => "until all nodes have applied this version",
+    ] KUBECTL, ["ferroute-status"];
+    "kubectl trace": [
+        "kubectl ferroute trace pod/client svc/web:80 -n shop" => "a packet of a pod to a Service",
+    ] KUBECTL, ["ferroute-trace"];
+    "kubectl explain": [
+        "kubectl ferroute explain svc/shop/web" => "how the nodes handle a Service",
+    ] KUBECTL, ["ferroute-explain"];
+    "kubectl doctor": [
+        "kubectl ferroute doctor --no-connect" => "all nodes, without connections to endpoints",
+    ] KUBECTL, ["ferroute-doctor"];
+    "kubectl top": [
+        "kubectl ferroute top --interval 10s" => "the busiest Services of all nodes",
+    ] &[], ["ferroute-top"];
+    "kubectl bundle": [
+        "kubectl ferroute bundle cluster.tar" => "the recordings of all nodes",
+    ] KUBECTL, ["ferroute-bundle"];
+    "demo": [
+        "ferroute demo" => "a small cluster on this machine, until Ctrl-C",
+        "ferroute demo --ui" => "the same with a page in the browser",
+    ] &[], ["ferroute-ui"];
+    "completions": [
+        "ferroute completions bash" => "to be sourced, or stored for the shell",
+    ] &[], ["ferroute"];
+    "man": [
+        "ferroute man /usr/local/share/man/man1" => "write all pages",
+    ] &[], ["ferroute"];
+};
+
+/// The exit statuses of the plugin.
+const KUBECTL: &[(&str, &str)] = &[
+    ("0", "all nodes answer, and nothing is wrong"),
+    ("1", "something is wrong on a node, or it does not answer"),
+    ("2", "the arguments are invalid, or the cluster does not answer"),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{commands::command, kubectl::plugin};
+
+    fn visible<'a>(command: &'a Command, path: &str, found: &mut Vec<(String, &'a Command)>) {
+        for subcommand in command.get_subcommands().filter(|subcommand| !subcommand.is_hide_set()) {
+            let path = join(path, subcommand.get_name());
+            visible(subcommand, &path, found);
+            found.push((path, subcommand));
+        }
+    }
+
+    #[test]
+    fn every_command_has_examples() {
+        let command = command();
+        let mut commands = Vec::new();
+        visible(&command, "", &mut commands);
+        for (path, _) in commands.iter().filter(|(path, _)| !path.starts_with("demo ")) {
+            assert!(entry(path).is_some(), "no example of {path}");
+        }
+        for entry in ENTRIES {
+            let exists = entry.path.is_empty() || commands.iter().any(|(path, _)| path == entry.path);
+            assert!(exists, "no command {}", entry.path);
+        }
+    }
+
+    #[test]
+    fn examples_are_valid_command_lines_of_their_commands() {
+        for Entry { path, examples, .. } in ENTRIES {
+            for (line, _) in *examples {
+                let words: Vec<&str> = line.split(' ').collect();
+                let (command, start) = match line.strip_prefix("kubectl ferroute ") {
+                    Some(_) => (plugin(), 1),
+                    None => (command(), 0),
+                };
+                let parsed = command.try_get_matches_from(&words[start..]);
+                parsed.unwrap_or_else(|error| panic!("{line}: {error}"));
+                let of_path = path
+                    .strip_prefix("kubectl")
+                    .map_or(format!("ferroute {path}"), |rest| format!("kubectl ferroute{rest}"));
+                assert!(line.starts_with(of_path.trim()), "{line} is no example of {path}");
+            }
+        }
+    }
+
+    #[test]
+    fn related_pages_exist() {
+        let command = command();
+        let mut commands = Vec::new();
+        visible(&command, "", &mut commands);
+        let mut pages: Vec<String> =
+            commands.iter().map(|(path, _)| format!("ferroute-{}", path.replace(' ', "-"))).collect();
+        pages.extend(["ferroute".to_owned(), "kube-proxy".to_owned()]);
+        for name in ENTRIES.iter().flat_map(|entry| entry.related) {
+            assert!(pages.iter().any(|page| page == name), "{name}");
+        }
+    }
+}
