@@ -109,7 +109,8 @@ impl fmt::Debug for Endpoints {
 impl<A: Copy + Into<IpAddr>> Plain<A> {
     /// Returns `None` for an endpoint with hints or another weight.
     fn new(address: A, endpoint: &Endpoint) -> Option<Self> {
-        let Endpoint { address: _, port, ready, serving, terminating, local, node_unknown, ref hints, weight } = *endpoint;
+        let Endpoint { address: _, port, ready, serving, terminating, local, node_unknown, ref hints, weight } =
+            *endpoint;
         let conditions = Conditions::new([ready, serving, terminating, local, node_unknown]);
         let is_plain = hints.is_none() && weight == Endpoint::DEFAULT_WEIGHT;
         is_plain.then_some(Self { address, port, conditions })

@@ -11,6 +11,7 @@
 //! Not here: watching for changes, rules, the kernel.
 
 mod bundle;
+mod complete;
 mod demo;
 mod list;
 mod names;

@@ -16,6 +16,6 @@ mod inputs;
 pub use diagnosis::{Diagnosis, Finding, Severity, Unknown, diagnose, write_diagnosis_into};
 pub use host::read_inputs;
 pub use inputs::{
-    BackendRules, ClockOffset, ConntrackEvents, ConntrackUsage, EndpointProbe, FamilyInputs, Inputs, Listener,
-    NodePort, ProbeResult, Process, Reading,
+    BackendRules, ClockOffset, ConntrackEvents, ConntrackUsage, EarlierTranslation, EndpointProbe, FamilyInputs,
+    FullAffinityList, Inputs, Listener, NodePort, ProbeResult, Process, Reading,
 };

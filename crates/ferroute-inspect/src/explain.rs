@@ -22,14 +22,14 @@ use ferroute_core::ServiceTable;
 
 pub use explanation::{
     Answer, Clients, ConnectionCount, EndpointState, ExplainedBalancing, ExplainedEndpoint, ExplainedFrontend,
-    ExplainedPort, Explanation, FrontendOwner, Handling, KernelState, Outcome, Policies, Reason, ServiceRule, Source,
-    UnusedSlice, Usage,
+    ExplainedHealthCheck, ExplainedPort, Explanation, FrontendOwner, Handling, KernelState, Outcome, Policies, Reason,
+    ServiceRule, Source, UnusedSlice, Usage,
 };
 pub use host::{explain_object, explain_on_host};
 pub use print::write_explanation_into;
 
 /// The inputs of an explanation.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub struct Inputs<'a> {
     /// All objects, with up-to-date tables of both IP families.
     pub tracker: &'a Tracker,

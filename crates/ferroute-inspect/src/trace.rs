@@ -17,7 +17,7 @@ mod router;
 mod routes;
 mod rules;
 
-use std::{num::NonZeroU16, path::PathBuf};
+use std::{net::IpAddr, num::NonZeroU16, path::PathBuf};
 
 use ferroute_config::flags::DesiredArgs;
 use ferroute_core::Protocol;
@@ -56,4 +56,11 @@ pub struct Request {
     pub rules: Vec<PathBuf>,
     /// The file with the addresses and routes of that host.
     pub routes: Option<PathBuf>,
+}
+
+impl Request {
+    /// Reports whether the source is given by a name, of a pod or node.
+    fn names_source(&self) -> bool {
+        self.from.as_ref().is_some_and(|from| from.parse::<IpAddr>().is_err())
+    }
 }

@@ -6,12 +6,13 @@ use std::{collections::BTreeMap, time::Duration};
 
 use ferroute_config::ModeName;
 use ferroute_core::{
-    Protocol,
+    IpFamily, Protocol,
     testing::{HOSTILE, assert_visible},
 };
 use ferroute_inspect::doctor::{
-    BackendRules, ClockOffset, ConntrackEvents, ConntrackUsage, Diagnosis, EndpointProbe, FamilyInputs, Finding,
-    Inputs, Listener, NodePort, ProbeResult, Process, Severity, diagnose, write_diagnosis_into,
+    BackendRules, ClockOffset, ConntrackEvents, ConntrackUsage, Diagnosis, EarlierTranslation, EndpointProbe,
+    FamilyInputs, Finding, FullAffinityList, Inputs, Listener, NodePort, ProbeResult, Process, Severity, diagnose,
+    write_diagnosis_into,
 };
 use ferroute_nftables::MINIMUM_KERNEL;
 
@@ -20,6 +21,10 @@ fn healthy() -> Inputs {
     let family = FamilyInputs {
         in_kernel: true,
         has_services: Some(true),
+        unserved_node_ports: 0,
+        full_affinity_lists: Ok(Vec::new()),
+        table_is_owned: Ok(false),
+        earlier_translations: Ok(Vec::new()),
         unrouted: Ok(None),
         supported: Ok(None),
         backends: Ok(vec![backend("nf_tables", 40)]),
@@ -37,6 +42,7 @@ fn healthy() -> Inputs {
     ];
     Inputs {
         mode: ModeName::NFTABLES,
+        net_admin: Ok(true),
         accepts_in_firewalls: false,
         families: [family.clone(), family],
         sysctls: Ok(sysctls.map(|(name, value)| (name.to_owned(), value.to_owned())).into()),
@@ -48,8 +54,10 @@ fn healthy() -> Inputs {
             listener("[::ffff:127.0.0.1]:30080", "debugger"),
         ]),
         proxies: Ok(vec![process("ferroute")]),
+        proxy_problems: Some(Vec::new()),
         clock: Some(Ok(ClockOffset { difference: Duration::from_millis(900), ahead: true })),
         node_ports: Some(vec![NodePort { port: 30_080, protocol: Protocol::Tcp, service: "shop/web:http".to_owned() }]),
+        unrestricted: Some(Vec::new()),
         endpoints: Some(vec![probe("10.244.0.2:8080", ProbeResult::Connected)]),
     }
 }
@@ -99,7 +107,7 @@ fn set(inputs: &mut Inputs, name: &str, value: &str) {
 fn healthy_host_has_no_findings() {
     let diagnosis = diagnose(&healthy());
     assert_eq!((diagnosis.findings.as_slice(), diagnosis.unknown.as_slice()), (&[][..], &[][..]));
-    assert_eq!(diagnosis.passed.len(), 13, "all but those for other modes: {:?}", diagnosis.passed);
+    assert_eq!(diagnosis.passed.len(), 18, "all but those for other modes: {:?}", diagnosis.passed);
 }
 
 /// A change, and the check and severity of its finding.
@@ -108,6 +116,32 @@ type Case = (fn(&mut Inputs), &'static str, Severity);
 #[test]
 fn each_problem_is_found_by_one_check() {
     let cases: &[Case] = &[
+        (
+            |inputs| {
+                inputs.accepts_in_firewalls = true;
+                let (rule, service) = ("-t nat -A DOCKER -j DNAT".to_owned(), "shop/web:http".to_owned());
+                inputs.families[0].earlier_translations = Ok(vec![EarlierTranslation { rule, service }]);
+            },
+            "earlier-translation",
+            Severity::Warning,
+        ),
+        (|inputs| inputs.net_admin = Ok(false), "capabilities", Severity::Problem),
+        (|inputs| inputs.families[1].table_is_owned = Ok(true), "table-owner", Severity::Problem),
+        (
+            |inputs| {
+                inputs.mode = ModeName::IPTABLES;
+                let list = FullAffinityList { service: "shop/web:http (KUBE-SEP-A)".to_owned(), clients: 100 };
+                inputs.families[0].full_affinity_lists = Ok(vec![list]);
+            },
+            "affinity-lists",
+            Severity::Warning,
+        ),
+        (|inputs| inputs.families[0].unserved_node_ports = 2, "node-port-addresses", Severity::Problem),
+        (
+            |inputs| inputs.unrestricted = Some(vec![("shop/web".to_owned(), IpFamily::V6)]),
+            "source-ranges",
+            Severity::Note,
+        ),
         (|inputs| inputs.families[1].in_kernel = false, "ip-families", Severity::Problem),
         (|inputs| inputs.families[0].supported = Err("no nf_tables".to_owned()), "kernel-nftables", Severity::Problem),
         (
@@ -124,6 +158,11 @@ fn each_problem_is_found_by_one_check() {
             Severity::Warning,
         ),
         (|inputs| inputs.proxies.as_mut().unwrap().push(process("kube-proxy")), "other-proxies", Severity::Problem),
+        (
+            |inputs| inputs.proxy_problems = Some(vec!["IPv6 is not served".to_owned()]),
+            "running-proxy",
+            Severity::Problem,
+        ),
         (|inputs| inputs.proxies = Ok(Vec::new()), "other-proxies", Severity::Warning),
         (
             |inputs| inputs.families[0].active_proxies.as_mut().unwrap().push("kube-proxy in nftables mode".to_owned()),
@@ -248,6 +287,10 @@ fn unused_features_are_not_problems() {
         inputs.families[1] = FamilyInputs {
             in_kernel: false,
             has_services: Some(false),
+            unserved_node_ports: 0,
+            full_affinity_lists: Ok(Vec::new()),
+            table_is_owned: Ok(false),
+            earlier_translations: Ok(Vec::new()),
             unrouted: Ok(None),
             supported: Err("no such family".to_owned()),
             backends: Ok(Vec::new()),

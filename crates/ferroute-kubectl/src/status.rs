@@ -46,6 +46,8 @@ pub struct StatusFields {
     last_sync: Option<String>,
     pending: usize,
     lag_seconds: f64,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    problems: Vec<String>,
 }
 
 /// The result of `ferroute diff`.
@@ -72,8 +74,8 @@ pub struct Doctor {
 
 impl From<NodeStatus> for StatusFields {
     fn from(status: NodeStatus) -> Self {
-        let NodeStatus { node: _, version, mode, ready, eligible, last_sync, pending, lag_seconds } = status;
-        Self { version, mode, ready, eligible, last_sync, pending, lag_seconds }
+        let NodeStatus { node: _, version, mode, ready, eligible, last_sync, pending, lag_seconds, problems } = status;
+        Self { version, mode, ready, eligible, last_sync, pending, lag_seconds, problems }
     }
 }
 

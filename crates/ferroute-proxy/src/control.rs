@@ -17,7 +17,9 @@ use std::{
 use ferroute_admin::{health::Health, history::History};
 use ferroute_config::FlagSettings;
 use ferroute_core::{NamespacedName, error_chain, rfc3339};
-use ferroute_host::{LocalPeers, is_trusted_user, listen_locally, listen_locally_beside, local_peers, run_blocking};
+use ferroute_host::{
+    LocalPeer, LocalPeers, is_trusted_user, listen_locally, listen_locally_beside, local_peers, run_blocking,
+};
 use serde::{Deserialize, Serialize};
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt},
@@ -25,7 +27,10 @@ use tokio::{
 };
 
 use crate::{
-    observers::applied::{ServiceVersions, VersionRequests},
+    observers::{
+        applied::{ServiceVersions, VersionRequests},
+        problems::Problems,
+    },
     recording::{Bundle, BundleRequests},
 };
 
@@ -43,6 +48,7 @@ pub(crate) struct Control {
     /// The name of the node.
     pub(crate) node: String,
     pub(crate) health: Arc<Health>,
+    pub(crate) problems: Problems,
     pub(crate) history: Arc<History>,
     pub(crate) bundles: BundleRequests,
     pub(crate) versions: VersionRequests,
@@ -58,7 +64,8 @@ pub struct NodeStatus {
     pub version: String,
     /// The active mode.
     pub mode: String,
-    /// Whether rules were applied since the start, and no change has waited for too long, as `/healthz` reports.
+    /// Whether rules were applied since the start, no change has waited for too long, as `/healthz` reports, and all IP families
+    /// of the node are served.
     pub ready: bool,
     /// Whether load balancers may send new connections to the node.
     pub eligible: bool,
@@ -69,6 +76,9 @@ pub struct NodeStatus {
     pub pending: usize,
     /// The seconds for which the oldest of these changes has waited.
     pub lag_seconds: f64,
+    /// Problems of the node that the proxy cannot solve, such as another service proxy, one sentence about each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub problems: Vec<String>,
 }
 
 /// What the running proxy plans its rules from, apart from the objects themselves.
@@ -119,11 +129,12 @@ impl Control {
             node: self.node.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             mode: self.mode.to_owned(),
-            ready: health.healthy && health.last_updated.is_some(),
+            ready: health.healthy && health.last_updated.is_some() && !self.problems.has_fatal(),
             eligible: health.node_eligible,
             last_sync: health.last_updated.and_then(|time| rfc3339::format(time, 0)),
             pending: services + slices,
             lag_seconds: health.waiting.as_secs_f64(),
+            problems: self.problems.texts(),
         }
     }
 }
@@ -170,6 +181,14 @@ pub fn request_status() -> Result<NodeStatus, RequestError> {
     decode(request(STATUS)?)
 }
 
+/// Requests the status of all proxies that run in this network namespace, where there should be one.
+///
+/// # Errors
+/// If no proxy listens, a process of another user does, or a proxy returns an error.
+pub fn request_statuses() -> Result<Vec<NodeStatus>, RequestError> {
+    peers()?.into_iter().map(|peer| decode(request_of(peer, STATUS)?)).collect()
+}
+
 /// Requests what the proxy that runs in this network namespace plans its rules from.
 ///
 /// # Errors
@@ -191,12 +210,22 @@ fn decode<T: serde::de::DeserializeOwned>(response: impl Read) -> Result<T, Requ
 }
 
 fn request(line: &str) -> Result<impl Read + use<>, RequestError> {
+    let mut peers = peers()?;
+    request_of(peers.swap_remove(0), line)
+}
+
+/// Returns the proxies, at least one; that with the usual name of the socket comes first.
+fn peers() -> Result<Vec<LocalPeer>, RequestError> {
     let LocalPeers { trusted, others } = local_peers(NAME, REQUEST_TIMEOUT).map_err(RequestError::Unavailable)?;
-    let mut stream = match (trusted.into_iter().next(), others.first()) {
-        (Some(peer), _) => peer.stream,
-        (None, Some(&(pid, user))) => return Err(RequestError::Untrusted { pid, user }),
-        (None, None) => return Err(RequestError::Unavailable(io::ErrorKind::ConnectionRefused.into())),
-    };
+    match (trusted.is_empty(), others.first()) {
+        (false, _) => Ok(trusted),
+        (true, Some(&(pid, user))) => Err(RequestError::Untrusted { pid, user }),
+        (true, None) => Err(RequestError::Unavailable(io::ErrorKind::ConnectionRefused.into())),
+    }
+}
+
+fn request_of(peer: LocalPeer, line: &str) -> Result<impl Read + use<>, RequestError> {
+    let mut stream = peer.stream;
     writeln!(stream, "{line}").map_err(RequestError::Interrupted)?;
     let mut response = BufReader::new(stream);
     let mut status = String::new();
@@ -233,17 +262,19 @@ pub(crate) async fn serve(control: Control) {
     }
 }
 
-/// Opens the socket, under another name if a process of another user holds the usual one.
+/// Opens the socket, under another name if another process holds the usual one.
 fn listen() -> io::Result<UnixListener> {
     let listener = match listen_locally(NAME) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
             let LocalPeers { trusted, others } = local_peers(NAME, REQUEST_TIMEOUT)?;
-            if !trusted.is_empty() {
-                return Err(io::Error::other("another Ferroute runs in this network namespace"));
-            }
             let (listener, name) = listen_locally_beside(NAME)?;
             let (pid, user) = others.first().copied().unzip();
-            tracing::warn!(pid, user, "a process of another user holds the socket @{NAME}; listening on @{name}");
+            if trusted.is_empty() {
+                tracing::warn!(pid, user, "a process of another user holds the socket @{NAME}; listening on @{name}");
+            } else {
+                // It is reported if it does not end; see `other_proxies`.
+                tracing::info!("another Ferroute holds the socket @{NAME}; listening on @{name}");
+            }
             listener
         }
         result => result?,
@@ -301,7 +332,7 @@ async fn bundle(control: &Control) -> io::Result<Vec<u8>> {
 }
 
 /// The name of the socket, without the zero byte that marks abstract names.
-const NAME: &str = "ferroute";
+pub(crate) const NAME: &str = "ferroute";
 
 const BUNDLE: &str = "bundle";
 const STATUS: &str = "status";

@@ -7,7 +7,7 @@ use std::{fmt, fs, time::Duration};
 
 use ferroute_config::{Conntrack, Resolved};
 use ferroute_core::error_chain;
-use ferroute_host::{Ensured, SysctlError, Sysctls};
+use ferroute_host::{Ensured, SysctlError, Sysctls, has_net_admin};
 use ferroute_modes::{REGISTRY, Sysctl};
 
 /// Name and value of a setting.
@@ -38,6 +38,26 @@ impl fmt::Display for AppliedSetting {
         let Self { name, value, from } = self;
         write!(f, "{name} = {value}")?;
         from.as_ref().map_or(Ok(()), |from| write!(f, " (was {from})"))
+    }
+}
+
+/// Checks that this process may write rules. Without the right, every probe of a mode would fail for this reason, and select another
+/// one.
+///
+/// # Errors
+/// If it lacks the capability.
+pub fn require_net_admin() -> anyhow::Result<()> {
+    match has_net_admin() {
+        Ok(false) => anyhow::bail!(
+            "the capability CAP_NET_ADMIN is missing, which reading and writing rules requires: run as root; in a container, add \
+             NET_ADMIN to securityContext.capabilities.add"
+        ),
+        Ok(true) => Ok(()),
+        // The mode fails with a better error.
+        Err(error) => {
+            tracing::debug!("cannot check capabilities: {}", error_chain(&error));
+            Ok(())
+        }
     }
 }
 

@@ -31,7 +31,10 @@ pub mod sync;
 mod this_host;
 
 pub use self::{
-    observers::applied::ServiceVersions,
+    observers::{
+        applied::ServiceVersions,
+        other_proxies::{ProxyProcess, proxy_processes},
+    },
     process::shutdown::Shutdown,
     run::run,
     this_host::{ThisHost, node_name},

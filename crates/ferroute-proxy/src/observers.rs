@@ -5,6 +5,8 @@ pub(crate) mod drain;
 pub(crate) mod events;
 pub(crate) mod health;
 pub(crate) mod held_node_ports;
+pub(crate) mod other_proxies;
+pub(crate) mod problems;
 pub(crate) mod requests;
 pub(crate) mod startup_taint;
 pub(crate) mod status;
@@ -36,6 +38,8 @@ pub trait Observer: Send {
     fn on_synced(&mut self, _: &FamilySynced<'_>) {}
     /// A sync of an IP family failed: the rules applied before stay active, and its changes stay queued.
     fn on_failure(&mut self, _: IpFamily, _: &DataplaneError) {}
+    /// Another program modified the rules of an IP family, which are about to be repaired.
+    fn on_modified(&mut self, _: IpFamily) {}
     /// Called about once a second, for retries and requests for the desired state.
     fn on_tick(&mut self, _desired: &Tracker) {}
 }

@@ -52,6 +52,7 @@ use crate::{
         events::{EventRecorder, EventsObserver},
         health::HealthObserver,
         held_node_ports::HeldNodePorts,
+        other_proxies::{self, ContestObserver},
         startup_taint::{self, FirstSync},
         status::Status,
         watchdog::Watchdog,
@@ -226,16 +227,23 @@ impl Daemon<'_> {
             source: source_info,
             node: feed.node().name.clone(),
             health: health.clone(),
+            problems: status.problems(),
             history: status.history(),
             bundles: recording.requests(),
             versions: versions.requests(),
         };
         tasks.spawn("task that serves @ferroute", Work::Finite, control::serve(control));
+        let addresses = [resolved.metrics, resolved.healthz].into_iter().flatten().collect();
+        // The rules may have been changed or removed by others.
+        let (recheck, mut rechecks) = mpsc::channel(1);
+        let search = other_proxies::watch(addresses, status.problems(), events.clone(), recheck.clone());
+        tasks.spawn("task that looks for other proxies", Work::Endless, search);
         let mut observers: Vec<Box<dyn Observer>> = vec![
             Box::new(SyncLog),
             Box::new(watchdog.clone()),
             Box::new(HealthObserver::new(http.clone(), health.clone(), resolved.settings.clone(), events.clone())),
-            Box::new(EventsObserver::new(events.clone(), !hold_node_ports)),
+            Box::new(EventsObserver::new(events.clone(), resolved.settings.clone(), !hold_node_ports)),
+            Box::new(ContestObserver::new(status.problems(), events.clone())),
             Box::new(first_sync),
             Box::new(recording),
             Box::new(versions),
@@ -243,7 +251,7 @@ impl Daemon<'_> {
             Box::new(status.drain_observer(&tasks)),
         ];
         if hold_node_ports {
-            observers.push(Box::new(HeldNodePorts::new(resolved.settings.clone(), events, http)));
+            observers.push(Box::new(HeldNodePorts::new(resolved.settings.clone(), events.clone(), http)));
         }
         observers.extend(more_observers);
         let mut state = ObservedTracker::new(Tracker::new(feed.node().clone()), observers);
@@ -260,19 +268,18 @@ impl Daemon<'_> {
                 lost = lost.next() => return Err(lost.into()),
             }
         }
-        let shared = Shared { status: &status, health, watchdog: &watchdog, tasks: &tasks };
+        let shared = Shared { status: &status, health, events: &events, watchdog: &watchdog, tasks: &tasks };
         let mut sync = SyncThread::start(registry, resolved, feed.node(), state, other_changes, shared)?;
         let mut addresses = AddressWatch::open()?;
         let mut addresses_at = None;
-        let (firewall_reloaded, mut firewall_reloads) = mpsc::channel(1);
-        tasks.spawn("task that watches firewalld", Work::Endless, watch_firewalld(firewall_reloaded));
+        tasks.spawn("task that watches firewalld", Work::Endless, watch_firewalld(recheck));
         tasks.spawn("watchdog", Work::Endless, async move { watchdog.watch().await });
         let end = loop {
             tokio::select! {
                 passed = sync.pass(), if sync.has_pending() => passed?,
                 Some(batch) = batches.recv(), if !sync.has_pending() => sync.queue(feed.translate(batch)),
                 end = &mut source => return source_ended(end),
-                Some(()) = firewall_reloads.recv() => sync.queue(vec![Change::Host]),
+                Some(()) = rechecks.recv() => sync.queue(vec![Change::Host]),
                 change = next_change(&mut addresses, addresses_at) => match change {
                     Ok(()) => {
                         addresses_at = None;

@@ -190,6 +190,7 @@ impl SyncLoop {
                 tracing::warn!(family = %family.family(), "rules were modified by another program; repairing them");
                 family.mark_for_resync();
                 modified = true;
+                self.state.notify(|observer| observer.on_modified(family.family()));
             }
         }
         if modified || self.families.iter().any(FamilySync::is_retry_due) {

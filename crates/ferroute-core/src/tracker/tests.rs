@@ -145,7 +145,7 @@ fn slices_are_returned_as_applied() {
         let hints = zoned(if bits.is_multiple_of(3) { &["a"] } else { &[] });
         let (ready, serving, terminating, local) = (has(1), has(2), has(4), has(8));
         let weight = if bits.is_multiple_of(5) { 7 } else { 1 };
-        let node_unknown = has(16);
+        let node_unknown = bits.is_multiple_of(7);
         endpoints.push(EndpointView { address, ready, serving, terminating, local, node_unknown, hints, weight });
     }
     let ports = vec![SlicePort { name: "http".into(), protocol: crate::Protocol::Tcp, port: 8080 }];

@@ -7,7 +7,7 @@ use ferroute_config::{ClientConnectionConfiguration, KubeProxyConfiguration, Res
 use ferroute_kube::ApiServer;
 use ferroute_proxy::node_name;
 use ferroute_source::{Event, Resource};
-use tokio::sync::mpsc;
+use tokio::{sync::mpsc, time::Instant};
 
 /// Reports whether an API server is given or configured, or this is a pod of a cluster.
 pub fn has_api_server(source: &SourceArgs, config: &KubeProxyConfiguration) -> bool {
@@ -16,38 +16,77 @@ pub fn has_api_server(source: &SourceArgs, config: &KubeProxyConfiguration) -> b
     in_arguments || configured || Path::new(SERVICE_ACCOUNT).exists()
 }
 
-/// Lists all objects, without watching for changes.
+/// Lists all objects, without watching for changes. Logs that it waits, if that takes longer than a second.
 pub(super) fn list(
     source: &SourceArgs,
     configured: ClientConnectionConfiguration,
     resolved: &Resolved,
 ) -> anyhow::Result<Vec<Event>> {
+    list_within(source, configured, resolved, Duration::MAX, true)
+}
+
+/// Like [`list`], within this time, and without a word.
+pub(super) fn list_quickly(
+    source: &SourceArgs,
+    configured: ClientConnectionConfiguration,
+    resolved: &Resolved,
+    at_most: Duration,
+) -> anyhow::Result<Vec<Event>> {
+    list_within(source, configured, resolved, at_most, false)
+}
+
+fn list_within(
+    source: &SourceArgs,
+    configured: ClientConnectionConfiguration,
+    resolved: &Resolved,
+    at_most: Duration,
+    reports_waiting: bool,
+) -> anyhow::Result<Vec<Event>> {
     let connection = source.connection(configured);
     let node = node_name(resolved)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async {
+    let list = async {
         let server = ApiServer::new(&connection, source.master.as_deref(), &node).await;
         let server = server.context("cannot connect to the API server")?;
         let (sender, receiver) = mpsc::channel(QUEUE);
         let reflector = tokio::spawn(server.follow(sender));
-        let events = until_synced(receiver).await;
+        let events = until_synced(receiver, reports_waiting).await;
         reflector.abort();
         events
+    };
+    runtime.block_on(async {
+        tokio::time::timeout(at_most, list).await.context("the API server does not respond in time")?
     })
 }
 
 /// Receives events until all kinds of objects are synced. The reflector retries forever; this function does not.
-async fn until_synced(mut receiver: mpsc::Receiver<Vec<Event>>) -> anyhow::Result<Vec<Event>> {
+async fn until_synced(mut receiver: mpsc::Receiver<Vec<Event>>, reports_waiting: bool) -> anyhow::Result<Vec<Event>> {
     let mut events: Vec<Event> = Vec::new();
     let mut missing = Resource::ALL.to_vec();
     let mut last_error = None;
+    let (mut last_event, mut report_at) = (Instant::now(), Instant::now() + FIRST_REPORT);
     while !missing.is_empty() {
-        let Ok(batch) = tokio::time::timeout(TIMEOUT, receiver.recv()).await else {
+        let wake_at = if reports_waiting { report_at.min(last_event + TIMEOUT) } else { last_event + TIMEOUT };
+        let batch = tokio::time::timeout_at(wake_at, receiver.recv()).await;
+        if reports_waiting && Instant::now() >= report_at {
+            let state = match (&last_error, events.len()) {
+                (Some(error), _) => format!("waiting for the API server: {error}"),
+                (None, 0) => "waiting for the API server, which does not respond".to_owned(),
+                (None, count) => format!("reading objects of the API server: {count} so far"),
+            };
+            tracing::warn!("{state}");
+            report_at = Instant::now() + NEXT_REPORT;
+        }
+        let Ok(batch) = batch else {
+            if last_event.elapsed() < TIMEOUT {
+                continue;
+            }
             bail!(
                 "cannot list all objects: {}",
                 last_error.unwrap_or_else(|| "no response from the API server".to_owned())
             );
         };
+        last_event = Instant::now();
         for event in batch.context("the connection to the API server ended")? {
             match &event {
                 Event::Synced(resource) => missing.retain(|kind| kind != resource),
@@ -69,3 +108,7 @@ const QUEUE: usize = 64;
 /// The time to wait for an event. It is longer than the first retry interval, so that one refused connection is not an
 /// error.
 const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The time after which a command that waits for the API server says so, and the interval of further reports.
+const FIRST_REPORT: Duration = Duration::from_secs(1);
+const NEXT_REPORT: Duration = Duration::from_secs(5);

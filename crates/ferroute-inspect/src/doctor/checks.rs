@@ -17,14 +17,17 @@ pub(super) struct Check {
 
 /// All checks, from the general to the particular.
 pub(super) const ALL: &[Check] = &[
+    Check { name: "capabilities", run: kernel::capabilities },
     Check { name: "ip-families", run: kernel::families },
     Check { name: "kernel-nftables", run: kernel::nftables },
     Check { name: "iptables-tools", run: kernel::iptables },
     Check { name: "kernel-ipvs", run: kernel::ipvs },
     Check { name: "mode-support", run: kernel::other_mode },
+    Check { name: "table-owner", run: kernel::table_owner },
     Check { name: "unread-rules", run: proxies::unread },
     Check { name: "iptables-backends", run: proxies::backends },
     Check { name: "other-proxies", run: proxies::proxies },
+    Check { name: "running-proxy", run: proxies::running },
     Check { name: "ip-forward", run: traffic::forwarding },
     Check { name: "service-routes", run: traffic::service_routes },
     Check { name: "forward-policy", run: traffic::forward_policy },
@@ -32,7 +35,11 @@ pub(super) const ALL: &[Check] = &[
     Check { name: "rp-filter", run: traffic::reverse_path },
     Check { name: "bridge-nf-call", run: traffic::bridges },
     Check { name: "conntrack-table", run: traffic::conntrack },
+    Check { name: "earlier-translation", run: traffic::earlier_translations },
+    Check { name: "affinity-lists", run: traffic::affinity_lists },
     Check { name: "node-ports", run: cluster::node_ports },
+    Check { name: "node-port-addresses", run: cluster::node_port_addresses },
+    Check { name: "source-ranges", run: cluster::source_ranges },
     Check { name: "api-server-clock", run: cluster::clock },
     Check { name: "endpoints", run: cluster::endpoints },
 ];

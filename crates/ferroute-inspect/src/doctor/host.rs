@@ -5,11 +5,13 @@ mod endpoints;
 mod routes;
 mod rules;
 mod system;
+mod translations;
 
 use std::{collections::BTreeSet, net::IpAddr};
 
-use ferroute_core::{IpFamily, Protocol};
+use ferroute_core::{IpFamily, NodePortMatch, Protocol, parse::unrestricted_families};
 use ferroute_modes::REGISTRY;
+use ferroute_proxy::control::request_status;
 
 use super::{FamilyInputs, Inputs, NodePort};
 use crate::desired::Desired;
@@ -23,18 +25,22 @@ pub fn read_inputs(desired: &Desired, connect: bool) -> Inputs {
     let mode = REGISTRY.active(resolved.mode);
     Inputs {
         mode: mode.name(),
+        net_admin: ferroute_host::has_net_admin().map_err(|error| error.to_string()),
         accepts_in_firewalls: mode.traits().accepts_in_firewalls,
         families: IpFamily::BOTH.map(|family| FamilyInputs {
             unrouted: routes::unrouted(cluster_ips(desired, family)),
-            ..rules::read(family, resolved, has_services(family))
+            unserved_node_ports: unserved_node_ports(desired, family),
+            ..rules::read(family, desired, has_services(family))
         }),
         sysctls: host.sysctls,
         bridges: host.bridges,
         conntrack: host.conntrack,
         listeners: host.listeners,
         proxies: host.proxies,
+        proxy_problems: request_status().ok().map(|status| status.problems),
         clock: clock::read(&desired.source, &desired.config),
         node_ports: desired.has_objects.then(|| node_ports(desired)),
+        unrestricted: desired.has_objects.then(|| unrestricted(desired)),
         endpoints: (desired.has_objects && connect).then(|| endpoints::probe(desired)),
     }
 }
@@ -42,6 +48,25 @@ pub fn read_inputs(desired: &Desired, connect: bool) -> Inputs {
 /// Returns the cluster IPs of an IP family.
 fn cluster_ips(desired: &Desired, family: IpFamily) -> BTreeSet<IpAddr> {
     desired.table(family).entries.values().filter_map(|entry| entry.service.cluster_ip).collect()
+}
+
+/// Returns the number of node ports that no address of the host serves.
+fn unserved_node_ports(desired: &Desired, family: IpFamily) -> usize {
+    let table = desired.table(family);
+    let settings = &desired.resolved.settings;
+    match settings.node_ports(family, &table.node, &desired.host.addresses) {
+        NodePortMatch::Addresses(addresses) if addresses.is_empty() => {
+            table.entries.values().filter(|entry| entry.service.node_port.is_some()).count()
+        }
+        NodePortMatch::AnyLocal | NodePortMatch::Addresses(_) => 0,
+    }
+}
+
+/// Returns the Services with load balancer addresses that no source range restricts although there are some.
+fn unrestricted(desired: &Desired) -> Vec<(String, IpFamily)> {
+    let of =
+        |(name, service)| unrestricted_families(service).into_iter().map(move |family| (String::clone(name), family));
+    desired.services.iter().flat_map(of).collect()
 }
 
 /// Returns the node ports, those in both IP families once.

@@ -5,7 +5,7 @@ use std::{
 };
 
 use ferroute_config::ModeName;
-use ferroute_core::Protocol;
+use ferroute_core::{IpFamily, Protocol};
 
 /// A value read from the host, or the reason why it could not be read.
 pub type Reading<T> = Result<T, String>;
@@ -15,9 +15,11 @@ pub type Reading<T> = Result<T, String>;
 pub struct Inputs {
     /// The configured mode, or its replacement.
     pub mode: ModeName,
+    /// Whether this process has the capability `CAP_NET_ADMIN`.
+    pub net_admin: Reading<bool>,
     /// Whether the mode's rules accept packets of Services that a firewall would drop.
     pub accepts_in_firewalls: bool,
-    /// The inputs of each IP family, by [`ferroute_core::IpFamily::index`].
+    /// The inputs of each IP family, by [`IpFamily::index`].
     pub families: [FamilyInputs; 2],
     /// Sysctls by their dotted names, without those that the kernel does not have.
     pub sysctls: Reading<BTreeMap<String, String>>,
@@ -29,10 +31,15 @@ pub struct Inputs {
     pub listeners: Reading<Vec<Listener>>,
     /// The running service proxies.
     pub proxies: Reading<Vec<Process>>,
+    /// What the running proxy reports about problems of the node; `None` without one that answers.
+    pub proxy_problems: Option<Vec<String>>,
     /// The offset of the API server's clock; `None` without an API server.
     pub clock: Option<Reading<ClockOffset>>,
     /// The node ports of Services; `None` without a source of Services.
     pub node_ports: Option<Vec<NodePort>>,
+    /// The Services whose load balancer addresses of an IP family are open to all clients, because all their source ranges are
+    /// of the other family; `None` without a source of Services.
+    pub unrestricted: Option<Vec<(String, IpFamily)>>,
     /// The result of a connection attempt to each endpoint; `None` if there were none.
     pub endpoints: Option<Vec<EndpointProbe>>,
 }
@@ -44,6 +51,14 @@ pub struct FamilyInputs {
     pub in_kernel: bool,
     /// Whether there are Services of the family; `None` without a source of Services.
     pub has_services: Option<bool>,
+    /// The number of node ports that no address of the host serves, because none is in `nodePortAddresses`.
+    pub unserved_node_ports: usize,
+    /// The full lists of clients of iptables mode's session affinity.
+    pub full_affinity_lists: Reading<Vec<FullAffinityList>>,
+    /// Whether a process owns Ferroute's table, so that no other can change it.
+    pub table_is_owned: Reading<bool>,
+    /// Rules of other programs that may translate packets to Services before the proxy does.
+    pub earlier_translations: Reading<Vec<EarlierTranslation>>,
     /// A cluster IP to which the kernel has no route; `None` if there is none.
     pub unrouted: Reading<Option<IpAddr>>,
     /// How the mode accesses its rules on this host, and why; `None` if there is only one way. If the host does not support the
@@ -69,6 +84,24 @@ pub struct BackendRules {
     /// Whether `INPUT` drops or rejects packets that no rule accepts, before it reaches a rule that accepts Service traffic of ipvs
     /// mode.
     pub input_drops: bool,
+}
+
+/// A rule of another program that may translate packets to a Service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EarlierTranslation {
+    /// The rule, as arguments of `iptables`.
+    pub rule: String,
+    /// The service port.
+    pub service: String,
+}
+
+/// A list of the kernel module `xt_recent` that has as many clients as the module permits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FullAffinityList {
+    /// The service port and the endpoint, as far as the rule names them.
+    pub service: String,
+    /// The number of clients.
+    pub clients: usize,
 }
 
 /// The use of the conntrack table.

@@ -1,15 +1,18 @@
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use ferroute_admin::{health::HealthCheck, http::ListenScope};
 use ferroute_api as api;
 use ferroute_core::{
     Balancing, Client, Endpoint, EndpointEligibility, FamilySettings, Frontend, FrontendKind, IpFamily, ModeTraits,
     NamespacedName, NodePortMatch, PortForwarding, Protocol, Route, ServicePortEntry, ServicePortName, ServiceTable,
     SourceAddress, forwarding,
-    parse::{SkipReason, parse_service},
+    parse::{SkipReason, parse_service, unrestricted_families},
     tracker::SliceView,
 };
 
 use super::{
-    Answer, Clients, EndpointState, ExplainedBalancing, ExplainedEndpoint, ExplainedFrontend, ExplainedPort,
-    Explanation, FrontendOwner, Handling, Inputs, Outcome, Policies, Source, UnusedSlice, Usage,
+    Answer, Clients, EndpointState, ExplainedBalancing, ExplainedEndpoint, ExplainedFrontend, ExplainedHealthCheck,
+    ExplainedPort, Explanation, FrontendOwner, Handling, Inputs, Outcome, Policies, Source, UnusedSlice, Usage,
 };
 
 pub(super) fn explanation(service: &api::Service, inputs: &Inputs<'_>) -> Explanation {
@@ -77,8 +80,9 @@ fn policies(
         affinity: all().find_map(|port| port.affinity),
         source_ranges,
         balancing: all().next().and_then(|port| balancing(&port.balancing, inputs.traits)),
+        unrestricted_families: unrestricted_families(service),
         traffic_distribution: service.spec.traffic_distribution.clone(),
-        health_check: inputs.health_check,
+        health_check: inputs.health_check.clone().map(|check| health_check(check, inputs)),
     }
 }
 
@@ -86,6 +90,20 @@ fn balancing(requested: &Balancing, traits: &ModeTraits) -> Option<ExplainedBala
     let method = requested.method.filter(|method| traits.methods.contains(method))?;
     let table_size = (method.hashes()).then_some(requested.table_size.get());
     Some(ExplainedBalancing { method, table_size })
+}
+
+/// Adds the node's addresses that serve the check: those of node ports.
+fn health_check(check: HealthCheck, inputs: &Inputs<'_>) -> ExplainedHealthCheck {
+    let matched = IpFamily::BOTH.map(|family| {
+        let node = &inputs.tracker.table(family).node;
+        (family, inputs.settings.node_ports(family, node, inputs.addresses))
+    });
+    let addresses = |scope: ListenScope| match scope {
+        ListenScope::Any => vec![Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()],
+        scope => vec![scope.with_port(0).ip()],
+    };
+    let node_addresses = ListenScope::for_node_ports(&matched).into_iter().flat_map(addresses).collect();
+    ExplainedHealthCheck { check, node_addresses }
 }
 
 fn port(
@@ -125,6 +143,7 @@ fn explained(
         state: state(endpoint),
         local: endpoint.local,
         weight: (endpoint.weight != Endpoint::DEFAULT_WEIGHT).then_some(endpoint.weight),
+        node_unknown: endpoint.node_unknown,
         hinted_zones: hints.map(|hints| names(&hints.zones)).unwrap_or_default(),
         hinted_nodes: hints.map(|hints| names(&hints.nodes)).unwrap_or_default(),
         cluster: usage(&eligibility.cluster),
@@ -158,19 +177,18 @@ fn frontends(
         Some(FrontendOwner { service_port: lost.owner.name.to_string(), kind: lost.owner.kind })
     };
     let claimed = table.claimed(name).unwrap_or(&entry.service);
-    let explained = |(kind, frontend): (FrontendKind, Frontend)| ExplainedFrontend {
-        kind,
-        addresses: match (frontend.address, &settings.node_ports) {
-            (Some(address), _) => vec![address],
-            (None, NodePortMatch::AnyLocal) => Vec::new(),
-            (None, NodePortMatch::Addresses(addresses)) => addresses.clone(),
-        },
-        port: frontend.port,
-        owner: owner(kind, frontend),
-        answers: match owner(kind, frontend) {
-            Some(_) => Vec::new(),
-            None => answers(&forwarding, kind, frontend, settings.local_traffic.is_some()),
-        },
+    let explained = |(kind, frontend): (FrontendKind, Frontend)| {
+        let (addresses, unserved) = match (frontend.address, &settings.node_ports) {
+            (Some(address), _) => (vec![address], false),
+            (None, NodePortMatch::AnyLocal) => (Vec::new(), false),
+            (None, NodePortMatch::Addresses(addresses)) => (addresses.clone(), addresses.is_empty()),
+        };
+        let owner = owner(kind, frontend);
+        let answers = match owner.is_some() || unserved {
+            true => Vec::new(),
+            false => answers(&forwarding, kind, frontend, settings.local_traffic.is_some()),
+        };
+        ExplainedFrontend { kind, addresses, port: frontend.port, answers, unserved, owner }
     };
     claimed.frontends(name.protocol).map(explained).collect()
 }

@@ -83,12 +83,26 @@ pub struct Policies {
     /// How endpoints share connections, if the Service requests it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub balancing: Option<ExplainedBalancing>,
+    /// The IP families whose load balancer addresses are open to all clients, because all source ranges are of the other.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unrestricted_families: Vec<IpFamily>,
     /// The preferred endpoints. The proxy only uses the hints in the slices.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub traffic_distribution: Option<String>,
     /// The health check for load balancers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub health_check: Option<HealthCheck>,
+    pub health_check: Option<ExplainedHealthCheck>,
+}
+
+/// The health check of a Service, and where it is served.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ExplainedHealthCheck {
+    /// The health check.
+    #[serde(flatten)]
+    pub check: HealthCheck,
+    /// The node's addresses that serve it; an unspecified address for all of its IP family.
+    pub node_addresses: Vec<IpAddr>,
 }
 
 /// How the endpoints of a Service share connections.
@@ -137,8 +151,11 @@ pub struct ExplainedFrontend {
     pub addresses: Vec<IpAddr>,
     /// Its port.
     pub port: u16,
-    /// How connections are handled, by client; empty if another service port owns the frontend.
+    /// How connections are handled, by client; empty if another service port owns the frontend, or no address serves it.
     pub answers: Vec<Answer>,
+    /// Whether no address of the node serves the node port: none is in `nodePortAddresses`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unserved: bool,
     /// The service port that owns the frontend, if it is another one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<FrontendOwner>,
@@ -258,6 +275,9 @@ pub struct ExplainedEndpoint {
     /// Its weight, if it is not 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight: Option<u16>,
+    /// Whether its node is unknown, because the slice has no `nodeName`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub node_unknown: bool,
     /// The zones in its hints.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hinted_zones: Vec<String>,

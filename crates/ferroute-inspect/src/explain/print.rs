@@ -1,12 +1,16 @@
 //! Explanations as text.
 
-use std::{fmt, net::SocketAddr};
+use std::{
+    fmt,
+    net::{IpAddr, SocketAddr},
+};
 
-use ferroute_core::{Eligibility, Escaped, FrontendKind};
+use ferroute_admin::health::HealthCheck;
+use ferroute_core::{Eligibility, Escaped, FrontendKind, IpFamily};
 
 use super::{
-    Answer, Clients, ConnectionCount, ExplainedBalancing, ExplainedEndpoint, ExplainedFrontend, ExplainedPort,
-    Explanation, Handling, KernelState, Outcome, Policies, Source, UnusedSlice, Usage,
+    Answer, Clients, ConnectionCount, ExplainedBalancing, ExplainedEndpoint, ExplainedFrontend, ExplainedHealthCheck,
+    ExplainedPort, Explanation, Handling, KernelState, Outcome, Policies, Source, UnusedSlice, Usage,
 };
 use crate::plural;
 
@@ -58,19 +62,53 @@ fn write_policies_into(out: &mut impl fmt::Write, policies: &Policies) -> fmt::R
         let table = table_size.map(|size| format!(", with a table of {size} positions")).unwrap_or_default();
         writeln!(out, "  load balancing        {method}{table}")?;
     }
+    let mut ranges = Vec::new();
     if !policies.source_ranges.is_empty() {
-        let ranges = policies.source_ranges.iter().map(ToString::to_string).collect::<Vec<_>>();
-        writeln!(out, "  source ranges         {} (load balancer IPs only)", ranges.join(", "))?;
+        let networks = policies.source_ranges.iter().map(ToString::to_string).collect::<Vec<_>>();
+        ranges.push(format!("{} (load balancer IPs only)", networks.join(", ")));
+    }
+    let unrestricted = policies.unrestricted_families.iter();
+    ranges.extend(unrestricted.map(|family| format!("{family}: open to all clients, no {family} range")));
+    let mut label = "source ranges";
+    for range in &ranges {
+        writeln!(out, "  {label:<21} {range}")?;
+        label = "";
     }
     if let Some(distribution) = &policies.traffic_distribution {
         writeln!(out, "  traffic distribution  {} (by EndpointSlice hints)", Escaped(distribution))?;
     }
-    if let Some(check) = policies.health_check {
-        let status = if check.local_endpoints > 0 { "200" } else { "503" };
-        let endpoints = plural(check.local_endpoints, "ready endpoint");
-        writeln!(out, "  health check          port {} answers {status}: {endpoints} on this node", check.port)?;
+    policies.health_check.iter().try_for_each(|check| write_health_check_into(out, check))
+}
+
+fn write_health_check_into(out: &mut impl fmt::Write, health_check: &ExplainedHealthCheck) -> fmt::Result {
+    let ExplainedHealthCheck { check, node_addresses } = health_check;
+    let HealthCheck { port, local_endpoints, load_balancer_addresses } = check;
+    let status = if *local_endpoints > 0 { "200" } else { "503" };
+    let endpoints = plural(*local_endpoints, "ready endpoint");
+    writeln!(out, "  health check          port {port} answers {status}: {endpoints} on this node")?;
+    let name = |address: &IpAddr| match address.is_unspecified() {
+        true => format!("all {} addresses of the node", IpFamily::of(*address)),
+        false => address.to_string(),
+    };
+    let node: Vec<String> = node_addresses.iter().map(name).collect();
+    writeln!(out, "                        at {}", node.join(", "))?;
+    // A listener at all addresses includes those of the load balancer.
+    let is_listed = |address: &&IpAddr| {
+        !node_addresses.iter().any(|node| node == *address || (node.is_unspecified() && is_same_family(node, address)))
+    };
+    let others: Vec<String> = load_balancer_addresses.iter().filter(is_listed).map(ToString::to_string).collect();
+    if !others.is_empty() {
+        let others = others.join(", ");
+        writeln!(
+            out,
+            "                        and at {others}, where the load balancer makes it an address of the node"
+        )?;
     }
     Ok(())
+}
+
+fn is_same_family(one: &IpAddr, other: &IpAddr) -> bool {
+    IpFamily::of(*one) == IpFamily::of(*other)
 }
 
 fn write_port_into(out: &mut impl fmt::Write, port: &ExplainedPort) -> fmt::Result {
@@ -112,6 +150,10 @@ fn frontend_rows(frontend: &ExplainedFrontend) -> Vec<Vec<String>> {
         let claim = owner.kind.map_or("endpoint", FrontendKind::as_str);
         return vec![vec![kind, place, format!("not served: it belongs to {} ({claim})", owner.service_port)]];
     }
+    if frontend.unserved {
+        let text = "not served: no address of this node is in nodePortAddresses".to_owned();
+        return vec![vec![kind, frontend.port.to_string(), text]];
+    }
     let row = |answer: &Answer| vec![std::mem::take(&mut kind), std::mem::take(&mut place), answer_text(answer)];
     frontend.answers.iter().map(row).collect()
 }
@@ -144,7 +186,11 @@ fn answer_text(answer: &Answer) -> String {
 
 /// Returns a row, or one for each traffic policy if they differ.
 fn endpoint_rows(endpoint: &ExplainedEndpoint) -> Vec<Vec<String>> {
-    let place = if endpoint.local { "this node" } else { "other node" };
+    let place = match endpoint {
+        ExplainedEndpoint { local: true, .. } => "this node",
+        ExplainedEndpoint { node_unknown: true, .. } => "unknown node",
+        _ => "other node",
+    };
     let mut start = vec![
         endpoint.address.to_string(),
         Escaped(endpoint.pod.as_deref().unwrap_or_default()).to_string(),
@@ -172,6 +218,9 @@ fn weight(endpoint: &ExplainedEndpoint) -> String {
 /// Returns one text if both traffic policies agree or only one applies, otherwise one for each.
 fn usages(endpoint: &ExplainedEndpoint) -> Vec<String> {
     let text = |usage: Usage| match (usage.0, usage.reason()) {
+        (Eligibility::OtherNode, _) if endpoint.node_unknown => {
+            "not used: its node is unknown (no nodeName)".to_owned()
+        }
         (Eligibility::Ready, _) => "used".to_owned(),
         (eligibility, why) if eligibility.is_eligible() => format!("used: {why}"),
         (_, why) => format!("not used: {why}"),

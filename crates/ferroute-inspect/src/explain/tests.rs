@@ -1,7 +1,7 @@
 use std::net::IpAddr;
 
 use ferroute_core::{
-    LocalTrafficDetector, NodePortAddresses, ProxySettings,
+    IpFamily, LocalTrafficDetector, NodePortAddresses, ProxySettings,
     testing::{Cluster, HOSTILE, assert_visible, pod, service, slice},
 };
 use insta::assert_snapshot;
@@ -16,10 +16,8 @@ fn explained_in(traits: &'static ModeTraits, cluster: &Cluster, settings: &Proxy
     let tracker = cluster.tracker();
     let addresses: Vec<IpAddr> = ["127.0.0.1", "192.168.0.1"].map(|ip| ip.parse().unwrap()).into();
     let pod = |address: IpAddr| (address.to_string() == "10.244.0.2").then(|| "web-1".to_owned());
-    let health_check = cluster.services[0]
-        .spec
-        .health_check_node_port
-        .map(|port| HealthCheck { port: u16::try_from(port).unwrap().try_into().unwrap(), local_endpoints: 1 });
+    let checks = IpFamily::BOTH.map(|family| HealthCheck::from_table(&cluster.table(family)));
+    let health_check = HealthCheck::merge(&checks).into_values().next();
     explain(
         &cluster.services[0],
         &Inputs {
@@ -192,7 +190,9 @@ fn all_policies_and_frontends_are_explained() {
       session affinity      by client address, for 600 s
       source ranges         192.0.2.0/24 (load balancer IPs only)
       traffic distribution  PreferSameZone (by EndpointSlice hints)
-      health check          port 32000 answers 200: 1 ready endpoint on this node
+      health check          port 32000 answers 200: 2 ready endpoints on this node
+                            at all IPv6 addresses of the node, 192.168.0.1
+                            and at 198.51.100.1, where the load balancer makes it an address of the node
 
     port http 80/tcp, IPv4
       frontends
@@ -408,4 +408,41 @@ fn owner_of_a_claimed_address_is_named() {
         external IP  10.96.0.10:80  not served: it belongs to kube-system/dns:metrics (cluster IP)
       no endpoints in any EndpointSlice
     ");
+}
+
+#[test]
+fn node_ports_without_address_and_open_families_are_explained() {
+    let cluster = Cluster::new("node-1").service(
+        service("shop/web")
+            .cluster_ip("10.96.0.1")
+            .cluster_ip("fd00:10:96::1")
+            .port("http", 80)
+            .node_port(30080)
+            .load_balancer("198.51.100.1")
+            .load_balancer("2001:db8::1")
+            .source_range("192.0.2.0/24"),
+    );
+    let settings = ProxySettings {
+        node_port_addresses: NodePortAddresses::Within(vec!["172.16.0.0/12".parse().unwrap()]),
+        ..ProxySettings::default()
+    };
+    let explanation = explained(&cluster, &settings);
+    let Handling::Served { policies, ports, ignored, .. } = &explanation.handling else { panic!("{explanation:?}") };
+    assert_eq!(policies.unrestricted_families, [IpFamily::V6]);
+    assert_eq!(ignored.len(), 1, "{ignored:?}");
+    let unserved = |port: &ExplainedPort| port.frontends.iter().map(|frontend| frontend.unserved).collect::<Vec<_>>();
+    // The setting has no IPv6 network, so that it does not restrict IPv6.
+    assert_eq!(ports.iter().map(unserved).collect::<Vec<_>>(), [[false, false, true], [false; 3]]);
+    let text = text(&cluster, &settings);
+    assert!(text.contains("IPv6: open to all clients, no IPv6 range"), "{text}");
+    assert!(text.contains("not served: no address of this node is in nodePortAddresses"), "{text}");
+}
+
+#[test]
+fn endpoint_without_node_name_may_be_on_this_node() {
+    let cluster = Cluster::new("node-1")
+        .service(service("shop/web").cluster_ip("10.96.0.1").port("http", 80).internal_local())
+        .slice(slice("shop/web-a", "web").port("http", 8080).pod(pod("10.244.0.2").without_node()));
+    let text = text(&cluster, &ProxySettings::default());
+    assert!(text.contains("ready, unknown node  not used: its node is unknown (no nodeName)"), "{text}");
 }

@@ -93,7 +93,7 @@ pub enum Kind {
     UnknownAddresses,
     /// Forwarded packets that only the proxy's rules accept.
     ForwardedTraffic,
-    /// Health checks that only the proxy's rules accept.
+    /// Health checks that only the proxy's rules accept, or that other addresses answer.
     HealthChecks,
     /// Rules of other programs that use the proxy's chains.
     ForeignRules,
@@ -131,6 +131,7 @@ pub(super) fn differences(switch: &Switch<'_>) -> Vec<Difference> {
     let mut differences = Vec::new();
     differences.extend(switch.localhost_node_ports());
     differences.extend(switch.node_port_addresses());
+    differences.extend(switch.health_check_addresses());
     differences.extend(switch.affinity());
     differences.extend(switch.load_balancing());
     differences.extend(switch.outcomes());
@@ -213,6 +214,26 @@ impl Switch<'_> {
         };
         let remedy = "set nodePortAddresses, which has the same effect in both modes".to_owned();
         Some(Difference { remedy: Some(remedy), services, ..self.difference(Kind::NodePortAddresses, summary) })
+    }
+
+    /// Returns the Services whose health checks are no longer answered at addresses of the host. Those of their load balancers
+    /// are served in all modes.
+    fn health_check_addresses(&self) -> Option<Difference> {
+        let [before, after] = self.settings().map(|settings| self.addresses(&settings.node_ports));
+        let lost = |entry: &ServicePortEntry| -> BTreeSet<IpAddr> {
+            let of_load_balancer = &entry.service.load_balancer_vips;
+            before.difference(&after).filter(|address| !of_load_balancer.contains(*address)).copied().collect()
+        };
+        let has_check = |entry: &&ServicePortEntry| entry.service.health_check_node_port.is_some();
+        let all_lost: BTreeSet<IpAddr> = self.table.entries.values().filter(has_check).flat_map(lost).collect();
+        if all_lost.is_empty() {
+            return None;
+        }
+        let services = self.services(|entry| has_check(&entry) && !lost(entry).is_empty());
+        let addresses = all_lost.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        let summary = format!("health checks of load balancers are no longer answered on {addresses}");
+        let remedy = "set nodePortAddresses, which has the same effect in both modes".to_owned();
+        Some(Difference { remedy: Some(remedy), services, ..self.difference(Kind::HealthChecks, summary) })
     }
 
     /// Returns the host's addresses, except localhost and IPv6 link-local ones, that serve node ports.

@@ -26,8 +26,8 @@ use crate::{
     doctor::{self, Diagnosis, Severity, Unknown},
     explain::{
         self, Clients, ConnectionCount, EndpointState, ExplainedBalancing, ExplainedEndpoint, ExplainedFrontend,
-        ExplainedPort, Explanation, FrontendOwner, Handling, KernelState, Outcome, Policies, Reason, ServiceRule,
-        Source, UnusedSlice, Usage,
+        ExplainedHealthCheck, ExplainedPort, Explanation, FrontendOwner, Handling, KernelState, Outcome, Policies,
+        Reason, ServiceRule, Source, UnusedSlice, Usage,
     },
     preflight::{self, Difference, Kind},
     top::{EndpointRate, Rates, Row},
@@ -147,6 +147,7 @@ fn served() -> Handling {
         addresses: vec!["198.51.100.1".parse().unwrap()],
         port: 80,
         answers: outcomes.map(|outcome| explain::Answer { clients: Clients::PodsAndNode, outcome }).into(),
+        unserved: true,
         owner: Some(FrontendOwner { service_port: "shop/cart:http".to_owned(), kind: Some(FrontendKind::ExternalIp) }),
     };
     let endpoint = ExplainedEndpoint {
@@ -156,6 +157,7 @@ fn served() -> Handling {
         state: EndpointState::ServingTerminating,
         local: true,
         weight: Some(3),
+        node_unknown: true,
         hinted_zones: vec!["zone-a".to_owned()],
         hinted_nodes: vec!["node-1".to_owned()],
         cluster: Some(Usage(Eligibility::ServingTerminating)),
@@ -190,8 +192,16 @@ fn served() -> Handling {
         affinity: Some(Affinity { timeout_seconds: 600 }),
         balancing: Some(ExplainedBalancing { method: Method::SourceHash, table_size: Some(32_768) }),
         source_ranges: vec!["192.0.2.0/24".parse().unwrap()],
+        unrestricted_families: vec![IpFamily::V6],
         traffic_distribution: Some("PreferClose".to_owned()),
-        health_check: Some(HealthCheck { port: NonZeroU16::MIN, local_endpoints: 1 }),
+        health_check: Some(ExplainedHealthCheck {
+            check: HealthCheck {
+                port: NonZeroU16::MIN,
+                local_endpoints: 1,
+                load_balancer_addresses: ["198.51.100.1".parse().unwrap()].into(),
+            },
+            node_addresses: vec!["192.0.2.1".parse().unwrap()],
+        }),
     };
     let ignored = vec!["spec.externalIPs: ignored".to_owned()];
     Handling::Served { policies, ignored, ports: vec![port], unused_slices: vec![slice] }
@@ -374,5 +384,6 @@ fn status() -> NodeStatus {
         last_sync: Some("2026-01-02T15:00:06Z".to_owned()),
         pending: 1,
         lag_seconds: 0.5,
+        problems: vec!["another service proxy runs on this node".to_owned()],
     }
 }

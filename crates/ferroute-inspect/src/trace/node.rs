@@ -33,10 +33,13 @@ impl TraceNode {
             return Self::of_files(args, verbosity);
         }
         // The kernel's rules can be traced without Services.
-        let desired = match args.kernel {
+        let mut desired = match args.kernel {
             true => Desired::load_for_host(&args.desired, verbosity)?,
             false => Desired::load(&args.desired, verbosity)?,
         };
+        if args.names_source() {
+            desired.complete();
+        }
         Self::new(Arc::new(desired), args.kernel)
     }
 

@@ -33,7 +33,13 @@ pub fn resolve(args: &Request, node: &TraceNode) -> anyhow::Result<(Packet, Arri
             .with_context(|| format!("{from} and {} have no addresses of the same IP family", args.to))?,
         None => {
             let addresses = destinations.iter().find_map(|to| Some((own_source(node, to.ip())?, *to)));
-            addresses.with_context(|| no_route(node, &args.to, "set the source with --from"))?
+            let remedy = match args.from {
+                Some(_) => {
+                    "the kernel looks up a route before rules translate the destination, so add one that covers the Service addresses"
+                }
+                None => "set the source with --from, or add a route that covers the Service addresses",
+            };
+            addresses.with_context(|| no_route(node, &args.to, remedy))?
         }
     };
     let source = SocketAddr::new(from, args.source_port.get());

@@ -188,6 +188,21 @@ impl EventRecorder {
         });
     }
 
+    /// Records that another service proxy seems to run on the node.
+    pub(crate) fn other_proxy(&self, note: String) {
+        self.on_node(EventType::Warning, "OtherProxy", "SyncRules", note);
+    }
+
+    /// Records that an IP family of the node is not served.
+    pub(crate) fn family_disabled(&self, note: String) {
+        self.on_node(EventType::Warning, "IPFamilyDisabled", START, note);
+    }
+
+    /// Records that no address of the node serves node ports of an IP family.
+    pub(crate) fn no_node_port_addresses(&self, note: String) {
+        self.on_node(EventType::Warning, "NoNodePortAddresses", "Listen", note);
+    }
+
     /// Records that node ports cannot be held.
     pub(crate) fn node_ports_not_held(&self, error: &str) {
         self.on_node(EventType::Warning, "FailedToHoldNodePorts", "Listen", error.to_owned());

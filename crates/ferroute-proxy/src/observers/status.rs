@@ -25,6 +25,7 @@ use crate::{
     observers::{
         FamilySynced, Observer,
         drain::{DrainObserver, DrainState},
+        problems::Problems,
         watchdog::Watchdog,
     },
     process::tasks::Tasks,
@@ -36,6 +37,7 @@ pub(crate) struct Status {
     metrics: Arc<Metrics>,
     history: Arc<History>,
     sampler: Arc<Sampler>,
+    problems: Problems,
     handler: Arc<dyn Handler>,
 }
 
@@ -45,7 +47,8 @@ impl Status {
     pub(crate) fn new(mode: &dyn Mode, pages: Pages, main: Handle, watchdog: Watchdog, service_status: bool) -> Self {
         let metrics = Arc::new(Metrics::new(mode.metrics()));
         let history = Arc::new(History::new(SystemTime::now(), service_status));
-        let sampler = Arc::new(Sampler::new(mode.metrics(), main, watchdog));
+        let problems = Problems::default();
+        let sampler = Arc::new(Sampler::new(mode.metrics(), main, watchdog, problems.clone()));
         let handler = Arc::new(AdminHandler {
             metrics: metrics.clone(),
             history: history.clone(),
@@ -56,7 +59,7 @@ impl Status {
                 move || sampler.sample()
             },
         });
-        Self { metrics, history, sampler, handler }
+        Self { metrics, history, sampler, problems, handler }
     }
 
     /// Returns the metrics.
@@ -67,6 +70,11 @@ impl Status {
     /// Returns the history of changes.
     pub(crate) fn history(&self) -> Arc<History> {
         self.history.clone()
+    }
+
+    /// Returns the problems of the node.
+    pub(crate) fn problems(&self) -> Problems {
+        self.problems.clone()
     }
 
     /// Returns a counter of requests to the API server.
@@ -202,6 +210,7 @@ struct Sampler {
     /// The runtime of the source.
     main: Handle,
     watchdog: Watchdog,
+    problems: Problems,
     /// Progress of each family's dataplane, once they are open.
     progress: OnceLock<Vec<(IpFamily, Progress)>>,
     connections: ConnectionSampler,
@@ -211,7 +220,7 @@ struct Sampler {
 
 impl Sampler {
     /// Creates a sampler for a mode with these metrics, in the network namespace of the calling thread.
-    fn new(metrics: &[ModeMetric], main: Handle, watchdog: Watchdog) -> Self {
+    fn new(metrics: &[ModeMetric], main: Handle, watchdog: Watchdog, problems: Problems) -> Self {
         let counter = |metric: &ModeMetric| match metric.value {
             ModeValue::Packets(counter) => Some(counter),
             _ => None,
@@ -226,7 +235,7 @@ impl Sampler {
         let kernel = if counters.is_empty() { None } else { open().map(Mutex::new) };
         let (connections, draining) = (ConnectionSampler::default(), Arc::default());
         let (progress, relayed) = (OnceLock::new(), RelaySampler::default());
-        Self { counters, kernel, main, watchdog, progress, connections, relayed, draining }
+        Self { counters, kernel, main, watchdog, problems, progress, connections, relayed, draining }
     }
 
     fn sample(&self) -> Sampled {
@@ -237,6 +246,7 @@ impl Sampler {
             packets: self.counters.iter().filter_map(packets).collect(),
             progress: self.progress.get().cloned().unwrap_or_default(),
             connections: self.connections.get(),
+            problems: self.problems.kinds(),
             sync_silence: self.watchdog.heartbeat().silence(),
             dropped_log_lines: ferroute_logging::dropped_lines(),
             draining: self.draining.counts(),

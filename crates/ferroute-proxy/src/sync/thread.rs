@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use anyhow::Context;
 use ferroute_admin::health::Health;
 use ferroute_config::Resolved;
-use ferroute_core::{NodeView, error_chain};
+use ferroute_core::{IpFamily, NodeView, error_chain};
 use ferroute_host::{HostAddresses, KernelAddresses};
 use ferroute_modes::{OpenMode, Registry};
 use tokio::{
@@ -14,7 +14,13 @@ use tokio::{
 };
 
 use crate::{
-    observers::{ObservedTracker, status::Status, watchdog::Watchdog},
+    observers::{
+        ObservedTracker,
+        events::EventRecorder,
+        problems::{Problem, disabled_families},
+        status::Status,
+        watchdog::Watchdog,
+    },
     process::tasks::Tasks,
     sync::{Change, FamilySync, KernelConntrack, Limits, SyncLoop},
 };
@@ -33,6 +39,7 @@ pub(crate) struct SyncThread {
 pub(crate) struct Shared<'a> {
     pub(crate) status: &'a Status,
     pub(crate) health: Arc<Health>,
+    pub(crate) events: &'a EventRecorder,
     pub(crate) watchdog: &'a Watchdog,
     pub(crate) tasks: &'a Tasks,
 }
@@ -50,12 +57,24 @@ impl SyncThread {
         first: Vec<Change>,
         shared: Shared<'_>,
     ) -> anyhow::Result<Self> {
-        let Shared { status, health, watchdog, tasks } = shared;
+        let Shared { status, health, events, watchdog, tasks } = shared;
         // Opening can hang as well.
         watchdog.heartbeat().beat();
         health.sent();
         let OpenMode { dataplanes, leftovers, relay_reader } = registry.open(resolved, node)?;
         status.dataplanes_open(registry.active(resolved.mode), &dataplanes, relay_reader, resolved, tasks);
+        let served: Vec<IpFamily> = dataplanes.iter().map(|(family, _)| *family).collect();
+        for family in disabled_families(resolved, node, &served) {
+            let probe = registry.active(resolved.mode).probe(resolved, family);
+            let reason = probe.err().unwrap_or_else(|| format!("the kernel does not support {family}"));
+            let text = format!(
+                "{family} is not served, although the node has it: {reason}; rules of an earlier proxy for {family} may remain, and \
+                 are not updated"
+            );
+            tracing::warn!("{text}");
+            status.problems().set(Problem::DisabledFamily(family), Some(text.clone()));
+            events.family_disabled(text);
+        }
         let mut kernel = KernelAddresses::open()?;
         let mut last = kernel.list()?;
         let host_addresses = move || {

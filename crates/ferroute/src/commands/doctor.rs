@@ -28,7 +28,8 @@ pub(crate) struct DoctorArgs {
 /// Examines the host and prints the findings. The exit status is 1 if there are findings worse than notes, otherwise 2 if
 /// a check was impossible, otherwise 0.
 pub(crate) fn run(args: &DoctorArgs, verbosity: Option<u32>, out: &mut impl Write) -> anyhow::Result<ExitCode> {
-    let desired = Desired::load_for_host(&args.desired, verbosity)?;
+    let mut desired = Desired::load_for_host(&args.desired, verbosity)?;
+    desired.complete();
     let diagnosis = diagnose(&read_inputs(&desired, !args.no_connect));
     args.output.write_about(out, &desired.about, &diagnosis, |text| write_diagnosis_into(text, &diagnosis))?;
     Ok(status(&diagnosis))

@@ -7,10 +7,11 @@ use std::{
 };
 
 use clap::Args;
+use ferroute_core::Escaped;
 use ferroute_inspect::desired::service_name;
 use ferroute_proxy::{
     ServiceVersions,
-    control::{NodeStatus, request_status, request_versions},
+    control::{NodeStatus, request_statuses, request_versions},
 };
 
 use super::Output;
@@ -41,16 +42,27 @@ pub(crate) fn run(args: &StatusArgs, out: &mut impl Write) -> anyhow::Result<Exi
             versions.applied && versions.service.is_some()
         }
         None => {
-            let status = request_status()?;
-            args.output.write(out, &status, |text| write_status_into(text, &status))?;
-            status.ready
+            let statuses = request_statuses()?;
+            // There is one proxy, or the first names the problem.
+            args.output.write(out, &statuses.first(), |text| write_statuses_into(text, &statuses))?;
+            statuses.iter().all(|status| status.ready)
         }
     };
     Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
+fn write_statuses_into(out: &mut String, statuses: &[NodeStatus]) -> fmt::Result {
+    for (number, status) in statuses.iter().enumerate() {
+        if number > 0 {
+            writeln!(out)?;
+        }
+        write_status_into(out, status)?;
+    }
+    Ok(())
+}
+
 fn write_status_into(out: &mut String, status: &NodeStatus) -> fmt::Result {
-    let NodeStatus { node, version, mode, ready, eligible, last_sync, pending, lag_seconds } = status;
+    let NodeStatus { node, version, mode, ready, eligible, last_sync, pending, lag_seconds, problems } = status;
     let yes_or_no = |value: bool| if value { "yes" } else { "no" };
     writeln!(out, "node:       {node}")?;
     writeln!(out, "version:    {version}")?;
@@ -59,7 +71,8 @@ fn write_status_into(out: &mut String, status: &NodeStatus) -> fmt::Result {
     writeln!(out, "eligible:   {}", yes_or_no(*eligible))?;
     writeln!(out, "last sync:  {}", last_sync.as_deref().unwrap_or("never"))?;
     writeln!(out, "pending:    {pending}")?;
-    writeln!(out, "lag:        {lag_seconds:.1}s")
+    writeln!(out, "lag:        {lag_seconds:.1}s")?;
+    problems.iter().try_for_each(|problem| writeln!(out, "problem:    {}", Escaped(problem)))
 }
 
 fn write_versions_into(out: &mut String, versions: &ServiceVersions) -> fmt::Result {

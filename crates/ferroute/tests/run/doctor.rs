@@ -72,3 +72,66 @@ fn unreachable_endpoints_are_reported_with_their_service() {
     let (_, unconnected) = examine(&case, &["--no-connect"]);
     assert_eq!(findings_of(&unconnected, "endpoints"), Vec::<&Value>::new());
 }
+
+#[test]
+fn full_lists_of_session_affinity_are_reported() {
+    let affinity = |yaml: &str| yaml.replace("spec:\n", "spec:\n  sessionAffinity: ClientIP\n");
+    let case = Case::new(Mode::Iptables, &affinity(&web(&[0])));
+    let limit = std::fs::read_to_string("/sys/module/xt_recent/parameters/ip_list_tot").unwrap();
+    let limit: u16 = limit.trim().parse().unwrap();
+    let connect = |client: u16| {
+        let address = format!("fd00:168::1:{client:x}");
+        case.cluster.client.command("ip", &["address", "add", &format!("{address}/64"), "dev", "eth0", "nodad"]);
+        let from = std::net::SocketAddr::new(address.parse().unwrap(), 0);
+        case.cluster.client.run(|| {
+            let socket = socket2::Socket::new(socket2::Domain::IPV6, socket2::Type::STREAM, None)?;
+            socket.bind(&from.into())?;
+            socket.connect(&crate::web_tcp()[1].into())
+        })
+    };
+    (1..limit).for_each(|client| connect(client).unwrap());
+    let (_, examination) = examine(&case, &[]);
+    assert_eq!(findings_of(&examination, "affinity-lists"), Vec::<&Value>::new());
+    connect(limit).unwrap();
+    let (_, examination) = examine(&case, &[]);
+    let findings = findings_of(&examination, "affinity-lists");
+    let [finding] = findings.as_slice() else { panic!("{examination:#}") };
+    assert!(finding["problem"].as_str().unwrap().contains("default/web:tcp"), "{finding:#}");
+}
+
+#[test]
+fn table_that_another_process_owns_is_reported_by_doctor_and_proxy() {
+    let case = Case::new(Mode::Nftables, &web(&[0]));
+    let mut command = std::process::Command::new("nft");
+    command.arg("-i").stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::null());
+    let mut nft = ferroute_testing::Running(case.cluster.node.run(|| command.spawn()).unwrap());
+    let take = b"delete table ip ferroute\nadd table ip ferroute { flags owner; }\n";
+    let mut input = nft.0.stdin.take().unwrap();
+    std::io::Write::write_all(&mut input, take).unwrap();
+    case.proxy.wait_log_line(&["owns table ip ferroute"]);
+    let (status, examination) = examine(&case, &[]);
+    assert_eq!(status, Some(1));
+    let findings = findings_of(&examination, "table-owner");
+    assert_eq!(findings.len(), 1, "{examination:#}");
+    // The kernel deletes the table with its owner, and the proxy creates it again.
+    drop((input, nft));
+    crate::wait("the repair", || (case.connect(crate::web_tcp()[0]).ok()? == 0).then_some(()));
+}
+
+#[test]
+fn source_ranges_of_one_family_and_missing_node_port_addresses_are_reported() {
+    let yaml = web(&[0]).replace(
+        "spec:\n",
+        "status: {loadBalancer: {ingress: [{ip: 198.51.100.1}, {ip: \"2001:db8::1\"}]}}\nspec:\n  type: LoadBalancer\n  \
+         loadBalancerSourceRanges: [192.0.2.0/24]\n",
+    );
+    let yaml = yaml.replace("port: 80}", "port: 80, nodePort: 30080}");
+    let case = Case::with_settings(Mode::Nftables, &yaml, "nodePortAddresses: [198.51.100.0/24]\n");
+    case.proxy.wait_log_line(&["WARN", "loadBalancerSourceRanges", "IPv6"]);
+    case.proxy.wait_log_line(&["WARN", "none of the host's IPv4 addresses is in nodePortAddresses"]);
+    let output = case.cluster.node.try_command(env!("CARGO_BIN_EXE_ferroute"), &["doctor", "-o", "json"]);
+    let examination: Value = serde_json::from_slice(&output.stdout).unwrap();
+    for check in ["source-ranges", "node-port-addresses"] {
+        assert_eq!(findings_of(&examination, check).len(), 1, "{examination:#}");
+    }
+}

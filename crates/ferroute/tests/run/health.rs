@@ -21,6 +21,7 @@ use crate::{
 in_each_mode!(
     healthz_follows_the_node,
     health_check_node_ports_follow_local_endpoints,
+    load_balancer_addresses_answer_health_checks,
     idle_connections_do_not_exhaust_descriptors,
 );
 
@@ -63,6 +64,38 @@ fn health_check_node_ports_follow_local_endpoints(mode: Mode) {
     wait_for(check, 200, 3);
     case.files.apply(&web(&[0]));
     wait("the port to close", || check().is_none().then_some(()));
+}
+
+/// Some load balancers send health checks to their own addresses, which their agents route to the node. Node ports are restricted
+/// to the primary addresses.
+fn load_balancer_addresses_answer_health_checks(mode: Mode) {
+    let (service, slices) = balanced(&[0, 1]).split_once("---").map(|(a, b)| (a.to_owned(), b.to_owned())).unwrap();
+    let service =
+        service.replace("clusterIP: 10.96.0.3", "clusterIP: 10.96.0.3, clusterIPs: [10.96.0.3, \"fd00:96::3\"]");
+    let ingress = "status: {loadBalancer: {ingress: [{ip: 198.51.100.1}, {ip: \"2001:db8::1\"}]}}\n";
+    let case = Case::with_settings(mode, &format!("{service}{ingress}---{slices}"), "nodePortAddresses: [primary]\n");
+    let status = |at: &str| get(&case.cluster.client, at.parse().unwrap(), "/").ok().map(|response| response.status);
+    wait("the node's port", || (status("192.168.0.1:30500")? == 200).then_some(()));
+    for (address, at) in [("198.51.100.1", "198.51.100.1:30500"), ("2001:db8::1", "[2001:db8::1]:30500")] {
+        // The address need not be the host's before; in mode nftables, no other address answers.
+        case.cluster.node.command("ip", &["route", "add", "local", address, "dev", "client"]);
+        wait(at, || (status(at)? == 200).then_some(()));
+    }
+    let explained = explain(&case, "balanced");
+    for address in ["192.168.0.1", "fd00:168::1", "198.51.100.1", "2001:db8::1"] {
+        let health = explained.lines().skip_while(|line| !line.contains("health check")).take(3).collect::<String>();
+        assert!(health.contains(address), "{explained}");
+    }
+    case.files.apply(&web(&[0]));
+    wait("the ports to close", || {
+        let at = ["192.168.0.1:30500", "198.51.100.1:30500", "[2001:db8::1]:30500"];
+        at.iter().all(|at| status(at).is_none()).then_some(())
+    });
+}
+
+fn explain(case: &Case, service: &str) -> String {
+    let output = case.cluster.node.try_command(FERROUTE, &["explain", "service", service]);
+    String::from_utf8(output.stdout).unwrap()
 }
 
 /// A client with several addresses holds more connections to a health-check node port than the proxy has descriptors.

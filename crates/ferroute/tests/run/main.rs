@@ -27,6 +27,7 @@ mod modes;
 mod monitoring;
 mod nftables;
 mod node;
+mod other_proxies;
 mod reload;
 mod repair;
 mod replay;

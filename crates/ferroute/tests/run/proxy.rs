@@ -183,6 +183,11 @@ impl Proxy {
         });
     }
 
+    /// Returns the process ID.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Returns the log.
     pub(crate) fn log(&self) -> String {
         self.log.lock().unwrap().clone()

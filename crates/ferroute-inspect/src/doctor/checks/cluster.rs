@@ -2,9 +2,14 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use crate::doctor::{
-    EndpointProbe, Inputs, ProbeResult, Severity,
-    diagnosis::{CheckResult, Defect},
+use ferroute_core::IpFamily;
+
+use crate::{
+    doctor::{
+        EndpointProbe, Inputs, ProbeResult, Severity,
+        diagnosis::{CheckResult, Defect},
+    },
+    plural,
 };
 
 /// Checks that no local process listens on a node port.
@@ -40,6 +45,42 @@ pub(super) fn node_ports(inputs: &Inputs) -> CheckResult {
         defects.push(defect.with("owner", owner).with("port", port).with("service", &node_port.service));
     }
     CheckResult::Defects(defects)
+}
+
+/// Checks that addresses of the host serve node ports.
+pub(super) fn node_port_addresses(inputs: &Inputs) -> CheckResult {
+    if inputs.node_ports.is_none() {
+        return CheckResult::NotApplicable;
+    }
+    let unserved = IpFamily::BOTH.map(|family| (family, inputs.families[family.index()].unserved_node_ports));
+    let defects = unserved.into_iter().filter(|(_, ports)| *ports > 0).map(|(family, ports)| {
+        Defect::new(
+            Severity::Problem,
+            format!("none of the host's {family} addresses is in nodePortAddresses"),
+            format!("{} of {family} Services, and their health checks, cannot be reached on this node", plural(ports, "node port")),
+            "compare nodePortAddresses (--nodeport-addresses) with the output of `ip address`; with `primary`, which is the default of \
+             nftables mode, the addresses are those of the Node object, which must be addresses of an interface",
+        )
+    });
+    CheckResult::Defects(defects.collect())
+}
+
+/// Checks that source ranges restrict the load balancer addresses of all IP families.
+pub(super) fn source_ranges(inputs: &Inputs) -> CheckResult {
+    let Some(unrestricted) = &inputs.unrestricted else { return CheckResult::NotApplicable };
+    let defects = IpFamily::BOTH.into_iter().filter_map(|family| {
+        let services: Vec<&str> =
+            unrestricted.iter().filter(|(_, open)| *open == family).map(|(service, _)| service.as_str()).collect();
+        let first = services.first()?;
+        let more = if services.len() > 1 { format!(" and {} more", services.len() - 1) } else { String::new() };
+        Some(Defect::new(
+            Severity::Note,
+            format!("loadBalancerSourceRanges of {first}{more} have no {family} range"),
+            format!("all {family} clients may use the load balancer's {family} addresses: a range restricts its own IP family only"),
+            format!("add {family} ranges to spec.loadBalancerSourceRanges, or make the Service single-stack"),
+        ))
+    });
+    CheckResult::Defects(defects.collect())
 }
 
 /// Checks that the clocks of this host and the API server agree.

@@ -9,6 +9,48 @@ use crate::doctor::{
     diagnosis::{CheckResult, Defect},
 };
 
+/// Checks that this process may read and write rules. Without the capability, the other checks of rules fail for this reason.
+pub(super) fn capabilities(inputs: &Inputs) -> CheckResult {
+    match &inputs.net_admin {
+        Err(reason) => CheckResult::Unknown(reason.clone()),
+        Ok(true) => CheckResult::Defects(Vec::new()),
+        Ok(false) => CheckResult::Defects(vec![Defect::new(
+            Severity::Problem,
+            "this process lacks the capability CAP_NET_ADMIN",
+            "rules can be neither read nor written in any mode, so that other results here are incomplete; the proxy does not start \
+             without it",
+            "run as root; in a container, add NET_ADMIN to securityContext.capabilities.add",
+        )]),
+    }
+}
+
+/// Checks that no process owns Ferroute's table.
+pub(super) fn table_owner(inputs: &Inputs) -> CheckResult {
+    let mut defects = Vec::new();
+    for family in IpFamily::BOTH {
+        match &inputs.families[family.index()].table_is_owned {
+            Err(reason) => return CheckResult::Unknown(reason.clone()),
+            Ok(false) => continue,
+            Ok(true) => {}
+        }
+        let ip = if family == IpFamily::V4 { "ip" } else { "ip6" };
+        defects.push(Defect::new(
+            if inputs.mode == ModeName::NFTABLES { Severity::Problem } else { Severity::Warning },
+            format!("another process owns the table {ip} ferroute (flags owner)"),
+            format!("the proxy cannot change the table, so that {family} Services keep the rules that it has"),
+            format!(
+                "`nft list table {ip} ferroute` names the process (progname); end it, which deletes the table unless it has the \
+                 flag persist; then `nft delete table {ip} ferroute`"
+            ),
+        ));
+    }
+    // Elsewhere there is no such table.
+    if defects.is_empty() && inputs.mode != ModeName::NFTABLES {
+        return CheckResult::NotApplicable;
+    }
+    CheckResult::Defects(defects)
+}
+
 /// Checks that the kernel supports the IP families of all Services.
 pub(super) fn families(inputs: &Inputs) -> CheckResult {
     let unsupported = IpFamily::BOTH.into_iter().filter(|family| {
@@ -51,8 +93,9 @@ pub(super) fn iptables(inputs: &Inputs) -> CheckResult {
     }
     mode_support(
         inputs,
-        "install the package iptables, and run as root with CAP_NET_ADMIN; or use --proxy-mode=nftables, which needs no \
-         programs",
+        "run as root with CAP_NET_ADMIN; load the modules nf_tables and nft_compat, by which rules are written without any programs; \
+         or, on a host whose iptables is of the legacy kind or with --iptables-programs, install the iptables programs where Ferroute \
+         runs; or use --proxy-mode=nftables",
     )
 }
 

@@ -59,6 +59,21 @@ pub(super) fn backends(inputs: &Inputs) -> CheckResult {
     CheckResult::Defects(defects)
 }
 
+/// Checks that the running proxy reports no problem of the node, which it may see where this program does not.
+pub(super) fn running(inputs: &Inputs) -> CheckResult {
+    let Some(problems) = &inputs.proxy_problems else { return CheckResult::NotApplicable };
+    let defect = |problem: &String| {
+        Defect::new(
+            Severity::Problem,
+            format!("the running proxy reports: {problem}"),
+            "Services of this node may not work, or work by chance",
+            "remove the cause, which the proxy also reports in its log and as an Event of the Node; `ferroute status` shows when it has \
+             ended",
+        )
+    };
+    CheckResult::Defects(problems.iter().map(defect).collect())
+}
+
 /// Checks that exactly one service proxy runs, and that only its rules are in the kernel.
 pub(super) fn proxies(inputs: &Inputs) -> CheckResult {
     let running = match &inputs.proxies {

@@ -4,7 +4,7 @@ use ferroute_config::ModeName;
 use ferroute_core::IpFamily;
 
 use crate::doctor::{
-    ConntrackEvents, Inputs, Reading, Severity,
+    ConntrackEvents, EarlierTranslation, Inputs, Reading, Severity,
     diagnosis::{CheckResult, Defect},
 };
 
@@ -271,6 +271,61 @@ pub(super) fn conntrack(inputs: &Inputs) -> CheckResult {
         Ok(defects)
     };
     defects().into()
+}
+
+/// Checks that no rule of another program translates packets to Services before the proxy does.
+pub(super) fn earlier_translations(inputs: &Inputs) -> CheckResult {
+    // In nftables mode, the proxy's chains come first.
+    if !inputs.accepts_in_firewalls {
+        return CheckResult::NotApplicable;
+    }
+    let mut defects = Vec::new();
+    for family in IpFamily::BOTH {
+        let earlier = match &inputs.families[family.index()].earlier_translations {
+            Ok(earlier) => earlier,
+            Err(reason) => return CheckResult::Unknown(reason.clone()),
+        };
+        let program = if family == IpFamily::V4 { "iptables" } else { "ip6tables" };
+        defects.extend(earlier.iter().take(MAX_NAMES).map(|EarlierTranslation { rule, service }| {
+            Defect::new(
+                Severity::Warning,
+                format!("a rule of another program translates packets to {service} first: {program} {rule}"),
+                "these packets do not reach the Service, but the destination of the rule: usually of a host port of a container with \
+                 the same number",
+                "use another port for the container or the Service; or, if the program inserts its rules at the start, restart it \
+                 before the proxy; nftables mode comes before such rules",
+            )
+        }));
+    }
+    CheckResult::Defects(defects)
+}
+
+/// Checks that no list of clients with session affinity is full.
+pub(super) fn affinity_lists(inputs: &Inputs) -> CheckResult {
+    if inputs.mode != ModeName::IPTABLES {
+        return CheckResult::NotApplicable;
+    }
+    let mut defects = Vec::new();
+    for family in IpFamily::BOTH {
+        let full = match &inputs.families[family.index()].full_affinity_lists {
+            Ok(full) => full,
+            Err(reason) => return CheckResult::Unknown(reason.clone()),
+        };
+        let Some(first) = full.first() else { continue };
+        let services: Vec<&str> = full.iter().map(|list| list.service.as_str()).collect();
+        defects.push(Defect::new(
+            Severity::Warning,
+            format!(
+                "the kernel module xt_recent keeps {} clients of an endpoint, and as many have one of {}",
+                first.clients,
+                list(&services)
+            ),
+            format!("each further client with session affinity ({family}) takes the place of another, which may get another endpoint"),
+            "raise the limit, for example with `options xt_recent ip_list_tot=10000` in /etc/modprobe.d, which applies when the module \
+             is loaded (after a restart of the host); or use nftables mode, which keeps a thousand times as many",
+        ));
+    }
+    CheckResult::Defects(defects)
 }
 
 /// Reports whether an IP family is used: if the Services are unknown, only IPv4.

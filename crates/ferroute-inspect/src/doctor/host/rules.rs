@@ -1,6 +1,7 @@
 //! The rules in the kernel, and the host's support for the mode.
 
-use ferroute_config::Resolved;
+use std::{fs, io, path::Path};
+
 use ferroute_core::{IpFamily, error_chain};
 use ferroute_iptables::{
     Chain, ChainName, HostExec, Policy, Rule, TableName, Target,
@@ -11,21 +12,79 @@ use ferroute_modes::{
     REGISTRY, kernel_has_ipv6,
     kernel_rules::{self, KernelRules},
 };
+use ferroute_nftables::{
+    TableOwner,
+    kernel::{NetlinkError, NetlinkKernel},
+};
 
-use crate::doctor::{BackendRules, FamilyInputs};
+use super::translations::earlier;
+use crate::{
+    desired::Desired,
+    doctor::{BackendRules, FamilyInputs, FullAffinityList, Reading},
+};
 
 /// Reads the inputs of an IP family.
-pub(super) fn read(family: IpFamily, resolved: &Resolved, has_services: Option<bool>) -> FamilyInputs {
+pub(super) fn read(family: IpFamily, desired: &Desired, has_services: Option<bool>) -> FamilyInputs {
+    let resolved = &desired.resolved;
     let mode = REGISTRY.active(resolved.mode);
     let rules = kernel_rules::read(family, &HostExec, &search_path()).map_err(|error| error_chain(&error));
     FamilyInputs {
         in_kernel: family == IpFamily::V4 || kernel_has_ipv6(),
         has_services,
+        unserved_node_ports: 0,
+        full_affinity_lists: rules.as_ref().map_err(Clone::clone).and_then(full_affinity_lists),
+        table_is_owned: table_is_owned(family),
+        earlier_translations: rules.as_ref().map(|rules| earlier(desired, rules)).map_err(Clone::clone),
         unrouted: Ok(None),
         supported: mode.probe(resolved, family),
         backends: rules.as_ref().map(backends).map_err(Clone::clone),
         unread: rules.as_ref().map_or_else(|_| Vec::new(), |rules| rules.unread.clone()),
         active_proxies: rules.as_ref().map(active_proxies).map_err(Clone::clone),
+    }
+}
+
+/// Returns the lists of clients of endpoints that have reached the limit of the kernel module.
+fn full_affinity_lists(rules: &KernelRules) -> Reading<Vec<FullAffinityList>> {
+    let failed = |error: io::Error| format!("cannot read the lists of xt_recent: {error}");
+    let limit = match fs::read_to_string(RECENT_LIMIT) {
+        Ok(text) => text.trim().parse::<usize>().map_err(|_| format!("invalid value of {RECENT_LIMIT}: {text:?}"))?,
+        // The module is not loaded.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(failed(error)),
+    };
+    let mut full = Vec::new();
+    let tables = rules.iptables.iter().filter_map(|backend| backend.saved.rules.tables.get(&TableName::Nat));
+    for (name, chain) in tables.flat_map(|table| &table.chains) {
+        if !name.as_str().starts_with(ENDPOINT_CHAINS) {
+            continue;
+        }
+        let clients = match fs::read_to_string(Path::new(RECENT_LISTS).join(name.as_str())) {
+            Ok(list) => list.lines().count(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(failed(error)),
+        };
+        if clients >= limit {
+            let comment = chain.rules.iter().find_map(Rule::first_comment);
+            let service = comment.map_or_else(|| name.to_string(), |service| format!("{service} ({name})"));
+            full.push(FullAffinityList { service, clients });
+        }
+    }
+    Ok(full)
+}
+
+/// The chains of endpoints; a list of clients has the name of the chain.
+const ENDPOINT_CHAINS: &str = "KUBE-SEP-";
+/// The lists of the network namespace.
+const RECENT_LISTS: &str = "/proc/thread-self/net/xt_recent";
+/// The maximum number of addresses in a list.
+const RECENT_LIMIT: &str = "/sys/module/xt_recent/parameters/ip_list_tot";
+
+/// Reports whether a process owns Ferroute's table.
+fn table_is_owned(family: IpFamily) -> Reading<bool> {
+    match NetlinkKernel::open().and_then(|mut kernel| kernel.table_owner(&TableOwner::Ferroute.table(family))) {
+        Ok(owner) => Ok(owner.is_some()),
+        Err(NetlinkError::NotSupported) => Ok(false),
+        Err(error) => Err(error_chain(&error)),
     }
 }
 

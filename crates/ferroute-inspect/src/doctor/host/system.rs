@@ -1,17 +1,15 @@
 //! Inputs from `/proc` and `/sys`.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeMap, HashMap},
     fs,
     path::Path,
 };
 
 use ferroute_core::{Protocol, error_chain};
 use ferroute_host::{ListenerError, SysctlError, Sysctls};
-use procfs::{
-    ProcError,
-    process::{FDTarget, all_processes},
-};
+use ferroute_proxy::{ProxyProcess, proxy_processes};
+use procfs::process::{FDTarget, all_processes};
 
 use crate::doctor::{ConntrackEvents, ConntrackUsage, Listener, Process, Reading};
 
@@ -26,7 +24,9 @@ pub(super) struct System {
 
 /// Reads the inputs.
 pub(super) fn read() -> System {
-    let proxies = proxies().map_err(|error| error.to_string());
+    let process = |ProxyProcess { pid, name }| Process { pid, name };
+    let proxies = proxy_processes().map(|found| found.into_iter().map(process).collect::<Vec<_>>());
+    let proxies = proxies.map_err(|error| error.to_string());
     System {
         sysctls: sysctls(),
         bridges: interfaces().map(|all| all.into_iter().filter(|name| is_bridge(name)).collect()),
@@ -141,38 +141,6 @@ fn owners() -> HashMap<u64, Process> {
     owners
 }
 
-/// Returns the service proxies in this network namespace.
-fn proxies() -> Result<Vec<Process>, ProcError> {
-    let own_namespace = fs::read_link("/proc/thread-self/ns/net").ok();
-    let mut proxies = Vec::new();
-    for process in all_processes()?.flatten() {
-        let (Ok(stat), Ok(arguments)) = (process.stat(), process.cmdline()) else { continue };
-        let namespace = fs::read_link(format!("/proc/{}/ns/net", process.pid)).ok();
-        // If the namespace cannot be read, assume that it is the same.
-        let is_elsewhere = namespace.is_some() && namespace != own_namespace;
-        if !is_elsewhere && is_proxy(&arguments) {
-            proxies.push((stat.ppid, Process { pid: process.pid, name: stat.comm }));
-        }
-    }
-    Ok(without_children(proxies))
-}
-
-/// Removes child processes of other proxies: between fork and exec, a child has the arguments of its parent.
-fn without_children(proxies: Vec<(i32, Process)>) -> Vec<Process> {
-    let pids: HashSet<i32> = proxies.iter().map(|(_, process)| process.pid).collect();
-    proxies.into_iter().filter(|(parent, _)| !pids.contains(parent)).map(|(_, process)| process).collect()
-}
-
-fn is_proxy(arguments: &[String]) -> bool {
-    let program = arguments.first().map(|path| path.rsplit('/').next().unwrap_or(path));
-    match program {
-        Some("kube-proxy") => true,
-        Some("ferroute") => arguments.get(1).is_some_and(|command| command == "run"),
-        Some("kube-router") => !arguments.iter().any(|argument| argument == "--run-service-proxy=false"),
-        _ => false,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -186,23 +154,5 @@ mod tests {
         assert_eq!(conntrack_events(text), events);
         assert_eq!(conntrack_events(""), ConntrackEvents::default());
         assert_eq!(conntrack_events("entries\n0000000a\n"), ConntrackEvents::default());
-    }
-
-    #[test]
-    fn only_proxy_commands_are_detected() {
-        let is = |line: &str| is_proxy(&line.split(' ').map(str::to_owned).collect::<Vec<_>>());
-        assert!(is("/usr/local/bin/kube-proxy --config=/var/lib/kube-proxy/config.conf"));
-        assert!(is("ferroute run --manifests services.yaml"));
-        assert!(!is("ferroute doctor"));
-        assert!(!is("vim kube-proxy"));
-        assert!(is("/usr/local/bin/kube-router --run-router=true"));
-        assert!(!is("/usr/local/bin/kube-router --run-service-proxy=false"));
-    }
-
-    #[test]
-    fn child_of_proxy_is_not_another_proxy() {
-        let process = |pid, name: &str| Process { pid, name: name.to_owned() };
-        let processes = vec![(1, process(7, "ferroute")), (7, process(8, "sync")), (2, process(9, "kube-proxy"))];
-        assert_eq!(without_children(processes), [process(7, "ferroute"), process(9, "kube-proxy")]);
     }
 }

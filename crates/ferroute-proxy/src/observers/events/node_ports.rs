@@ -4,10 +4,14 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt, io,
+    net::IpAddr,
     num::NonZeroU16,
 };
 
-use ferroute_core::{DataplaneError, IpFamily, Protocol, ServicePortEntry, ServicePortName, error_chain};
+use ferroute_core::{
+    DataplaneError, IpFamily, NodePortMatch, Protocol, ProxySettings, ServicePortEntry, ServicePortName, ServiceTable,
+    error_chain,
+};
 use ferroute_host::{Listener, ListenerError, listeners, own_sockets};
 use ferroute_kube::EventType;
 
@@ -108,6 +112,9 @@ pub(crate) struct EventsObserver {
     /// `None` if node ports are not checked.
     node_ports: Option<NodePorts>,
     limits: LimitReports,
+    settings: ProxySettings,
+    /// The IP families for which it was reported that no address serves node ports.
+    without_addresses: BTreeSet<IpFamily>,
 }
 
 /// The node ports that changed with a sync.
@@ -162,9 +169,38 @@ impl NodePorts {
 
 impl EventsObserver {
     /// Creates an observer; `check_node_ports` is false if another observer checks them.
-    pub(crate) fn new(events: EventRecorder, check_node_ports: bool) -> Self {
-        Self { events, node_ports: check_node_ports.then(NodePorts::default), limits: LimitReports::default() }
+    pub(crate) fn new(events: EventRecorder, settings: ProxySettings, check_node_ports: bool) -> Self {
+        Self {
+            events,
+            node_ports: check_node_ports.then(NodePorts::default),
+            limits: LimitReports::default(),
+            settings,
+            without_addresses: BTreeSet::new(),
+        }
     }
+
+    /// Reports once that there are node ports, and no address of the host that serves them.
+    fn report_missing_addresses(&mut self, sync: &FamilySynced<'_>) {
+        let FamilySynced { table, host_addresses, .. } = sync;
+        let family = table.family;
+        if !lacks_node_port_addresses(&self.settings, table, host_addresses) {
+            self.without_addresses.remove(&family);
+        } else if self.without_addresses.insert(family) {
+            let note = format!(
+                "none of the host's {family} addresses is in nodePortAddresses: node ports and health checks of {family} Services \
+                 cannot be reached"
+            );
+            tracing::warn!("{note}");
+            self.events.no_node_port_addresses(note);
+        }
+    }
+}
+
+/// Reports whether there are node ports, and no address of the host serves them.
+fn lacks_node_port_addresses(settings: &ProxySettings, table: &ServiceTable, host_addresses: &[IpAddr]) -> bool {
+    let matched = settings.node_ports(table.family, &table.node, host_addresses);
+    matched == NodePortMatch::Addresses(Vec::new())
+        && table.entries.values().any(|entry| entry.service.node_port.is_some())
 }
 
 impl Observer for EventsObserver {
@@ -173,6 +209,7 @@ impl Observer for EventsObserver {
         report_rejected_rules(&self.events, sync);
         report_unsupported_protocols(&self.events, sync);
         self.limits.report(&self.events, sync);
+        self.report_missing_addresses(sync);
         let Some(node_ports) = &mut self.node_ports else { return };
         let ChangedNodePorts { new, .. } = node_ports.update(sync);
         if !new.is_empty() {
@@ -188,7 +225,10 @@ impl Observer for EventsObserver {
 
 #[cfg(test)]
 mod tests {
-    use ferroute_core::testing::{port_name, udp_port_name};
+    use ferroute_core::{
+        NodePortAddresses,
+        testing::{Cluster, port_name, service, udp_port_name},
+    };
 
     use super::*;
 
@@ -212,5 +252,19 @@ mod tests {
             "a process of user 1000 listens at 0.0.0.0:30080, but node port 30080 (tcp) of shop/web:http receives its \
              connections"
         );
+    }
+    #[test]
+    fn missing_addresses_matter_only_with_node_ports() {
+        let host: Vec<IpAddr> = vec!["192.0.2.1".parse().unwrap()];
+        let web = || service("shop/web").cluster_ip("10.96.0.1").port("http", 80);
+        let lacks = |service, network: &str| {
+            let node_port_addresses = NodePortAddresses::Within(vec![network.parse().unwrap()]);
+            let settings = ProxySettings { node_port_addresses, ..ProxySettings::default() };
+            let table = Cluster::new("node-1").service(service).table(IpFamily::V4);
+            lacks_node_port_addresses(&settings, &table, &host)
+        };
+        assert!(lacks(web().node_port(30080), "198.51.100.0/24"));
+        assert!(!lacks(web(), "198.51.100.0/24"));
+        assert!(!lacks(web().node_port(30080), "192.0.2.0/24"));
     }
 }

@@ -1,0 +1,186 @@
+//! Rules of other programs, such as those of host ports, that translate the destination of packets to Services before the proxy.
+//!
+//! Only iptables rules can: in nftables mode, the proxy's chains come before them. Conditions that do not depend on the destination
+//! are taken to be true, because some client satisfies them.
+
+use std::net::IpAddr;
+
+use ferroute_core::{IpFamily, ModeTraits, NodePortMatch, Protocol};
+use ferroute_iptables::{
+    AddressMatch, AddressType, ChainName, Match, ProtocolMatch, Rule, RuleSet, TableName, Target,
+    plan::{chains, is_proxy_chain},
+    text::Line,
+};
+use ferroute_modes::{REGISTRY, kernel_rules::KernelRules};
+
+use crate::{desired::Desired, doctor::EarlierTranslation};
+
+/// A frontend at one address.
+struct Destination {
+    address: IpAddr,
+    /// Whether the kernel takes the address as one of the host's.
+    is_local: bool,
+    port: u16,
+    protocol: Protocol,
+    service: String,
+}
+
+/// Returns the rules of other programs that may translate packets to Services before the proxy does, each with one Service.
+pub(super) fn earlier(desired: &Desired, rules: &KernelRules) -> Vec<EarlierTranslation> {
+    let mode = REGISTRY.active(desired.resolved.mode);
+    if !mode.traits().accepts_in_firewalls {
+        return Vec::new();
+    }
+    let destinations = destinations(desired, rules.family, mode.traits());
+    let mut found: Vec<EarlierTranslation> = Vec::new();
+    for backend in &rules.iptables {
+        for destination in &destinations {
+            for chain in [ChainName::PREROUTING, ChainName::OUTPUT] {
+                let walk =
+                    Walk { rules: &backend.saved.rules, destination, of_ipvs: mode.traits().binds_service_addresses };
+                let Some(rule) = walk.translation(chain, 0) else { continue };
+                if found.iter().all(|other| other.rule != rule) {
+                    found.push(EarlierTranslation { rule, service: destination.service.clone() });
+                }
+            }
+        }
+    }
+    found
+}
+
+/// Returns the first frontends of all service ports.
+fn destinations(desired: &Desired, family: IpFamily, traits: &ModeTraits) -> Vec<Destination> {
+    let table = desired.table(family);
+    let host = &desired.host.addresses;
+    let is_own = |address: &&IpAddr| IpFamily::of(**address) == family && !address.is_loopback();
+    let node_port_address = match desired.resolved.settings.node_ports(family, &table.node, host) {
+        NodePortMatch::AnyLocal => host.iter().find(is_own).copied(),
+        NodePortMatch::Addresses(addresses) => addresses.first().copied(),
+    };
+    let frontends = table.entries.iter().flat_map(|(name, entry)| {
+        let frontends = entry.service.frontends(name.protocol);
+        frontends.map(move |(_, frontend)| (name, frontend))
+    });
+    let destination = |(name, frontend): (&ferroute_core::ServicePortName, ferroute_core::Frontend)| {
+        let address = frontend.address.or(node_port_address)?;
+        let is_local = host.contains(&address) || traits.binds_service_addresses;
+        Some(Destination { address, is_local, port: frontend.port, protocol: name.protocol, service: name.to_string() })
+    };
+    frontends.filter_map(destination).take(MAX_DESTINATIONS).collect()
+}
+
+/// A walk of a packet to one destination through table nat, up to the proxy's rules.
+struct Walk<'a> {
+    rules: &'a RuleSet,
+    destination: &'a Destination,
+    /// ipvs translates packets after all rules of the table.
+    of_ipvs: bool,
+}
+
+impl Walk<'_> {
+    /// Returns the first rule that may translate the destination.
+    fn translation(&self, name: ChainName, depth: usize) -> Option<String> {
+        let chain = self.rules.chain(TableName::Nat, name)?;
+        let ours = if self.of_ipvs { None } else { chain.rules.iter().position(is_entry) };
+        if depth == 0 && ours.is_none() && !self.of_ipvs {
+            return None;
+        }
+        for rule in chain.rules.iter().take(ours.unwrap_or(usize::MAX)).filter(|rule| self.may_match(rule)) {
+            match &rule.target {
+                Some(Target::Dnat { .. }) => return Some(format!("-t nat {}", Line(name, rule))),
+                Some(Target::Other(text)) if is_translation(text) => {
+                    return Some(format!("-t nat {}", Line(name, rule)));
+                }
+                Some(Target::Jump(next) | Target::Goto(next))
+                    if depth < MAX_DEPTH && !is_proxy_chain(TableName::Nat, *next) =>
+                {
+                    if let Some(found) = self.translation(*next, depth + 1) {
+                        return Some(found);
+                    }
+                }
+                _ => {}
+            }
+        }
+        None
+    }
+
+    fn may_match(&self, rule: &Rule) -> bool {
+        let Destination { address, is_local, port, protocol, .. } = self.destination;
+        let is_protocol = |wanted: &ProtocolMatch| *wanted == ProtocolMatch::Transport(*protocol);
+        let is_within = |wanted: &AddressMatch| match wanted {
+            AddressMatch::Net(net) => net.contains(address),
+            AddressMatch::Masked { .. } => true,
+        };
+        rule.protocol.as_ref().is_none_or(|wanted| wanted.allows(is_protocol))
+            && rule.destination.as_ref().is_none_or(|wanted| wanted.allows(is_within))
+            && rule.matches.iter().all(|module| match module {
+                Match::Transport { protocol: wanted, destination, .. } => {
+                    wanted == protocol
+                        && destination.as_ref().is_none_or(|range| range.allows(|range| range.contains(*port)))
+                }
+                Match::AddrType { destination: Some(kind), .. } => {
+                    kind.allows(|kind| (*kind == AddressType::Local) == *is_local)
+                }
+                Match::Multiport { side: ferroute_iptables::PortSide::Destination, ports } => {
+                    ports.allows(|ports| ports.contains(*port))
+                }
+                _ => true,
+            })
+    }
+}
+
+/// Reports whether a rule leads to the proxy's rules for Services.
+fn is_entry(rule: &Rule) -> bool {
+    let entries = [chains::SERVICES, chains::PORTALS_HOST, chains::PORTALS_CONTAINER];
+    rule.next_chain().is_some_and(|chain| entries.contains(&chain))
+}
+
+/// Reports whether an unsupported target translates the destination.
+fn is_translation(target: &str) -> bool {
+    let word = target.split_whitespace().next().unwrap_or_default();
+    ["DNAT", "REDIRECT", "NETMAP"].contains(&word)
+}
+
+/// The maximum number of frontends that are examined.
+const MAX_DESTINATIONS: usize = 5000;
+/// The maximum depth of chains.
+const MAX_DEPTH: usize = 8;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn translation(of_ipvs: bool, port: u16, rules: &str) -> Option<String> {
+        let text =
+            format!("*nat\n:PREROUTING ACCEPT [0:0]\n:KUBE-SERVICES - [0:0]\n:HOSTPORT - [0:0]\n{rules}COMMIT\n");
+        let rules = RuleSet::parse_save(IpFamily::V4, &text).unwrap();
+        let address = "192.0.2.1".parse().unwrap();
+        let service = "shop/web:http".to_owned();
+        let destination = Destination { address, is_local: true, port, protocol: Protocol::Tcp, service };
+        Walk { rules: &rules, destination: &destination, of_ipvs }.translation(ChainName::PREROUTING, 0)
+    }
+
+    const HOST_PORT: &str = "-A PREROUTING -m addrtype --dst-type LOCAL -j HOSTPORT\n";
+    const DNAT: &str = "-A HOSTPORT -p tcp -m tcp --dport 30080 -j DNAT --to-destination 10.88.0.2:80\n";
+    const ENTRY: &str = "-A PREROUTING -m comment --comment \"kubernetes service portals\" -j KUBE-SERVICES\n";
+
+    #[test]
+    fn host_port_before_the_services_translates_the_same_port() {
+        let found = translation(false, 30080, &format!("{HOST_PORT}{ENTRY}{DNAT}")).unwrap();
+        assert!(found.contains("HOSTPORT") && found.contains("--dport 30080"), "{found}");
+        assert_eq!(translation(false, 30081, &format!("{HOST_PORT}{ENTRY}{DNAT}")), None);
+        let other =
+            "-A HOSTPORT -d 198.51.100.1/32 -p tcp -m tcp --dport 30080 -j DNAT --to-destination 10.88.0.2:80\n";
+        assert_eq!(translation(false, 30080, &format!("{HOST_PORT}{ENTRY}{other}")), None);
+        let redirect = "-A HOSTPORT -p tcp -j REDIRECT --to-ports 15001\n";
+        assert!(translation(false, 30080, &format!("{HOST_PORT}{ENTRY}{redirect}")).is_some());
+    }
+
+    #[test]
+    fn rules_after_the_services_matter_in_ipvs_mode_only() {
+        let rules = format!("{ENTRY}{HOST_PORT}{DNAT}");
+        assert_eq!(translation(false, 30080, &rules), None);
+        assert!(translation(true, 30080, &rules).is_some());
+        assert_eq!(translation(false, 30080, &format!("{HOST_PORT}{DNAT}")), None, "no proxy has rules");
+    }
+}

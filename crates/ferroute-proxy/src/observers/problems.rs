@@ -1,0 +1,139 @@
+//! Problems of the node that the proxy cannot solve: `ferroute status`, `ferroute doctor` and a metric show them while they last.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use ferroute_config::Resolved;
+use ferroute_core::{IpFamily, LocalTrafficDetector, NodeView};
+use ipnet::IpNet;
+
+/// The present problems, with a sentence about each. Clones share them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Problems(Arc<Mutex<BTreeMap<Problem, String>>>);
+
+/// A kind of problem.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Problem {
+    /// An IP family that the node has is not served.
+    DisabledFamily(IpFamily),
+    /// Another service proxy runs on the node.
+    OtherProxy,
+    /// Another program changes the rules again and again.
+    ContestedRules,
+}
+
+impl Problem {
+    const ALL: [Self; 4] = [
+        Self::DisabledFamily(IpFamily::V4),
+        Self::DisabledFamily(IpFamily::V6),
+        Self::OtherProxy,
+        Self::ContestedRules,
+    ];
+
+    /// Returns the name in metrics.
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::DisabledFamily(IpFamily::V4) => "ipv4_disabled",
+            Self::DisabledFamily(IpFamily::V6) => "ipv6_disabled",
+            Self::OtherProxy => "other_proxy",
+            Self::ContestedRules => "contested_rules",
+        }
+    }
+
+    /// Reports whether Services do not work as long as the problem lasts.
+    fn is_fatal(self) -> bool {
+        matches!(self, Self::DisabledFamily(_))
+    }
+}
+
+impl Problems {
+    /// Sets or ends a problem. Returns whether that is a change.
+    pub(crate) fn set(&self, problem: Problem, text: Option<String>) -> bool {
+        let mut problems = self.lock();
+        match text {
+            Some(text) => problems.insert(problem, text.clone()) != Some(text),
+            None => problems.remove(&problem).is_some(),
+        }
+    }
+
+    /// Reports whether there is a problem of this kind.
+    pub(crate) fn has(&self, problem: Problem) -> bool {
+        self.lock().contains_key(&problem)
+    }
+
+    /// Reports whether some Services do not work because of a problem.
+    pub(crate) fn has_fatal(&self) -> bool {
+        self.lock().keys().any(|problem| problem.is_fatal())
+    }
+
+    /// Returns the sentences.
+    pub(crate) fn texts(&self) -> Vec<String> {
+        self.lock().values().cloned().collect()
+    }
+
+    /// Returns each kind's name, and whether there is such a problem.
+    pub(crate) fn kinds(&self) -> Vec<(&'static str, bool)> {
+        let problems = self.lock();
+        Problem::ALL.iter().map(|problem| (problem.as_str(), problems.contains_key(problem))).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Problem, String>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Returns the IP families that the node or the configuration has, but that are not among those served.
+pub(crate) fn disabled_families(resolved: &Resolved, node: &NodeView, served: &[IpFamily]) -> Vec<IpFamily> {
+    let configured: &[IpNet] = match &resolved.settings.detector {
+        LocalTrafficDetector::ClusterCidr(networks) => networks,
+        _ => &[],
+    };
+    let networks = configured.iter().chain(&node.pod_cidrs).map(IpNet::addr);
+    let wanted: Vec<IpFamily> = node.addresses.iter().copied().chain(networks).map(IpFamily::of).collect();
+    IpFamily::BOTH.into_iter().filter(|family| wanted.contains(family) && !served.contains(family)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use ferroute_config::KubeProxyConfiguration;
+
+    use super::*;
+
+    #[test]
+    fn only_families_of_the_node_or_the_configuration_can_be_missing() {
+        let resolved = |cidr: &str| {
+            let config = KubeProxyConfiguration { cluster_cidr: cidr.to_owned(), ..KubeProxyConfiguration::default() };
+            config.defaulted().resolve().unwrap()
+        };
+        let node = |addresses: &[&str], networks: &[&str]| NodeView {
+            addresses: addresses.iter().map(|address| address.parse().unwrap()).collect(),
+            pod_cidrs: networks.iter().map(|network| network.parse().unwrap()).collect(),
+            ..NodeView::default()
+        };
+        let ipv4 = node(&["192.0.2.1"], &["10.244.0.0/24"]);
+        assert_eq!(disabled_families(&resolved(""), &ipv4, &[IpFamily::V4]), []);
+        assert_eq!(disabled_families(&resolved("10.244.0.0/16,fd00::/48"), &ipv4, &[IpFamily::V4]), [IpFamily::V6]);
+        let dual = node(&["192.0.2.1", "2001:db8::1"], &[]);
+        assert_eq!(disabled_families(&resolved(""), &dual, &[IpFamily::V4]), [IpFamily::V6]);
+        assert_eq!(disabled_families(&resolved(""), &dual, &[IpFamily::V6]), [IpFamily::V4]);
+        assert_eq!(disabled_families(&resolved(""), &dual, &IpFamily::BOTH), []);
+        let pods = node(&["192.0.2.1"], &["fd00::/64"]);
+        assert_eq!(disabled_families(&resolved(""), &pods, &[IpFamily::V4]), [IpFamily::V6]);
+    }
+
+    #[test]
+    fn problems_last_until_they_are_ended() {
+        let problems = Problems::default();
+        assert!(problems.set(Problem::OtherProxy, Some("another proxy".to_owned())));
+        assert!(!problems.set(Problem::OtherProxy, Some("another proxy".to_owned())));
+        assert!(problems.has(Problem::OtherProxy) && !problems.has_fatal());
+        assert!(problems.set(Problem::DisabledFamily(IpFamily::V6), Some("no IPv6".to_owned())));
+        assert!(problems.has_fatal());
+        assert_eq!(problems.texts(), ["no IPv6", "another proxy"]);
+        let present: Vec<_> = problems.kinds().into_iter().filter(|(_, is_present)| *is_present).collect();
+        assert_eq!(present, [("ipv6_disabled", true), ("other_proxy", true)]);
+        assert!(problems.set(Problem::OtherProxy, None) && !problems.set(Problem::OtherProxy, None));
+    }
+}
