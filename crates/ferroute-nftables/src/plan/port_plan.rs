@@ -6,7 +6,8 @@ use std::{
 
 use arrayvec::ArrayVec;
 use ferroute_core::{
-    Client, FrontendKind, IpFamily, Method, ModeTraits, PortForwarding, Protocol, ServicePort, ServicePortName, limits,
+    Client, Endpoint, FrontendKind, IpFamily, Method, ModeTraits, PortForwarding, Protocol, ServicePort,
+    ServicePortName, limits,
 };
 use ipnet::IpNet;
 
