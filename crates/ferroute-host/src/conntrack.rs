@@ -1,7 +1,8 @@
-//! Lists and deletes entries of the kernel's connection tracking table (conntrack).
+//! Lists, deletes and follows entries of the kernel's connection tracking table (conntrack).
 //!
 //! ```text
 //!   list (one family, one protocol) ──► Entry ──► predicate ──► delete by tuple and id, in batches
+//!   list (one family), events ──► Connection: an entry with its state
 //! ```
 //!
 //! The caller decides which entries are stale. The table is read as a stream, so memory use does not grow with it, and
@@ -9,16 +10,20 @@
 //! filter support ignore the filter and flush the whole table.
 
 mod entry;
+mod events;
 
 use std::net::Ipv4Addr;
 
 use ferroute_core::{IpFamily, Protocol};
 use ferroute_netlink::{self as netlink, Batch, Consistency, Request, Socket, nfnetlink};
 
-pub use self::entry::Entry;
 use self::entry::{
     CTA_IP_V4_SRC, CTA_PROTO_NUM, CTA_TUPLE_IP, CTA_TUPLE_ORIG, CTA_TUPLE_PROTO, CTA_TUPLE_REPLY, ListedEntry,
     address_family,
+};
+pub use self::{
+    entry::{Connection, Entry, TcpState, Traffic},
+    events::{ConnectionEvents, ConnectionReader, EventKind, Received},
 };
 
 /// The result of [`delete_if`].
@@ -45,6 +50,18 @@ pub enum Error {
         family: IpFamily,
         /// The protocol of the entries.
         protocol: Protocol,
+        /// The kernel's error.
+        #[source]
+        source: netlink::Error,
+    },
+    /// The events of connections cannot be received.
+    #[error("cannot receive events of connection tracking")]
+    Events(#[source] netlink::Error),
+    /// The dump of all entries of a family failed.
+    #[error("cannot list {family} conntrack entries")]
+    ListAll {
+        /// The IP family of the entries.
+        family: IpFamily,
         /// The kernel's error.
         #[source]
         source: netlink::Error,
@@ -98,6 +115,23 @@ pub fn list_to(endpoint: Ipv4Addr, protocol: Protocol, mut each: impl FnMut(&Ent
     })
 }
 
+/// Calls `each` with every connection of one family whose protocol Services can have, with its state, in the network namespace
+/// of the calling thread. A connection that is created, deleted or moved during the dump may be listed once, twice or not at
+/// all. Requires `CAP_NET_ADMIN`.
+///
+/// # Errors
+/// The table cannot be read; `each` may have been called for some connections.
+pub fn list_connections(family: IpFamily, mut each: impl FnMut(&Connection)) -> Result<(), Error> {
+    let mut socket = Socket::open(netlink::Protocol::Netfilter).map_err(Error::Open)?;
+    let listed = socket.dump(&mut list_request(family, None), |message| {
+        if let Some(listed) = ListedEntry::parse_any(message)? {
+            each(&listed.connection);
+        }
+        Ok::<(), netlink::Error>(())
+    });
+    listed.map(|_: Consistency| ()).map_err(|source| Error::ListAll { family, source })
+}
+
 fn list_by(
     request: &mut Request,
     family: IpFamily,
@@ -108,7 +142,7 @@ fn list_by(
     let listed = socket.dump(request, |message| {
         // Kernels before 5.8 ignore the filter of the request, so filter again.
         if let Some(listed) = ListedEntry::parse(message, family, protocol)? {
-            each(&listed.entry);
+            each(&listed.connection.entry);
         }
         Ok::<(), netlink::Error>(())
     });
@@ -134,7 +168,7 @@ fn delete_listed(
         // Kernels before 5.8 ignore the filter of the request, so filter again.
         if let Some(listed) = ListedEntry::parse(message, family, protocol).map_err(netlink::Error::from)? {
             seen += 1;
-            if is_stale(&listed.entry) {
+            if is_stale(&listed.connection.entry) {
                 deleter.push(&listed).map_err(Failure::Delete)?;
             }
         }
@@ -183,7 +217,7 @@ fn header(family: IpFamily) -> [u8; nfnetlink::HEADER_LENGTH] {
 #[cfg(feature = "testing")]
 pub(crate) fn check_deletion(message: netlink::Message<'_>, family: IpFamily, protocol: Protocol) {
     let Ok(Some(listed)) = ListedEntry::parse(message, family, protocol) else { return };
-    assert_eq!(listed.entry.protocol, protocol);
+    assert_eq!(listed.connection.entry.protocol, protocol);
     let mut batch = Batch::new();
     listed.write_key(&mut batch.message(0, 0, &header(family)));
     let Ok(bytes) = batch.as_bytes() else { return };

@@ -8,6 +8,7 @@
 //! | [`doctor`] | `ferroute doctor` | What breaks Services on this host? |
 //! | [`preflight`] | `ferroute preflight` | What behaves differently after a switch of modes? |
 //! | [`top`] | `ferroute top` | Which Services receive the most connections? |
+//! | [`flows`] | `ferroute flows` | Who connects to which Service, and how does it end? |
 //! | [`replay`] | `ferroute replay` | Do the recorded syncs of a proxy give the same rules again? |
 //! | [`about`] | (all of them) | Whose state is the answer about? |
 //! | [`check`] | `ferroute check` | What in manifests would be skipped, ignored, limited or rejected? |
@@ -53,6 +54,7 @@ pub mod desired;
 pub mod diff;
 pub mod doctor;
 pub mod explain;
+pub mod flows;
 pub mod preflight;
 pub mod replay;
 pub mod report;

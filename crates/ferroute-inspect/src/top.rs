@@ -7,7 +7,9 @@
 //! ```
 
 mod counters;
+mod flow_counts;
 mod screen;
+mod view;
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -9,11 +9,11 @@
 
 use std::{fmt::Write as _, time::Duration};
 
-use futures_util::StreamExt;
+use futures_util::{Stream, StreamExt};
 use http::{Request, header};
 use serde::Deserialize;
-use tokio::time::timeout;
-use tokio_tungstenite::tungstenite::Message;
+use tokio::{sync::mpsc, time::timeout};
+use tokio_tungstenite::tungstenite::{self, Message};
 
 use crate::{Cluster, ClusterError, api_client::USER_AGENT};
 
@@ -81,12 +81,44 @@ impl Cluster {
         }
     }
 
+    /// Runs a program in a container, without standard input, until it ends or nothing receives `lines` any more, which gets each
+    /// line of its standard output as it arrives. The result has the other output. `limit` is that of the start.
+    ///
+    /// # Errors
+    ///
+    /// The program cannot be started, or its lines or its other output are too long.
+    pub async fn exec_lines(
+        &self,
+        container: &PodContainer,
+        command: &[String],
+        limit: Duration,
+        lines: mpsc::Sender<Vec<u8>>,
+    ) -> Result<ExecOutput, ClusterError> {
+        let pod = format!("{}/{}", container.namespace, container.pod);
+        let messages = match timeout(limit, self.start(container, &pod, command)).await {
+            Ok(messages) => messages?,
+            Err(_) => return Err(ClusterError::Late { pod, waited: limit }),
+        };
+        Self::receive(messages, &pod, Some(lines)).await
+    }
+
     async fn exec_unlimited(
         &self,
         container: &PodContainer,
         pod: &str,
         command: &[String],
     ) -> Result<ExecOutput, ClusterError> {
+        let messages = self.start(container, pod, command).await?;
+        Self::receive(messages, pod, None).await
+    }
+
+    /// Starts a program, and returns the messages of its streams.
+    async fn start(
+        &self,
+        container: &PodContainer,
+        pod: &str,
+        command: &[String],
+    ) -> Result<impl Stream<Item = Result<Message, tungstenite::Error>> + Unpin + use<>, ClusterError> {
         let fail = |cause: String| ClusterError::Exec { pod: pod.to_owned(), cause };
         let connection = self.client.connection().await?.0;
         let mut request = Request::get(path(container, command)).header(header::USER_AGENT, USER_AGENT);
@@ -98,13 +130,30 @@ impl Cluster {
             kube_client::Error::Api(status) => fail(status.message.clone()),
             error => fail(error.to_string()),
         })?;
-        let mut messages = stream.into_stream();
+        Ok(stream.into_stream())
+    }
+
+    /// Receives the streams of a program until it ends. The lines of standard output are sent to `lines` if there is such a channel.
+    async fn receive(
+        mut messages: impl Stream<Item = Result<Message, tungstenite::Error>> + Unpin,
+        pod: &str,
+        lines: Option<mpsc::Sender<Vec<u8>>>,
+    ) -> Result<ExecOutput, ClusterError> {
+        let fail = |cause: String| ClusterError::Exec { pod: pod.to_owned(), cause };
         let mut output = ExecOutput::default();
         while let Some(message) = messages.next().await {
             let Message::Binary(bytes) = message.map_err(|error| fail(error.to_string()))? else { continue };
             let Some((stream, bytes)) = bytes.split_first() else { continue };
             match *stream {
-                STDOUT => output.stdout.extend_from_slice(bytes),
+                STDOUT => {
+                    output.stdout.extend_from_slice(bytes);
+                    let Some(lines) = &lines else { continue };
+                    for line in take_lines(&mut output.stdout) {
+                        if lines.send(line).await.is_err() {
+                            return Ok(output);
+                        }
+                    }
+                }
                 STDERR => output.stderr.extend_from_slice(bytes),
                 // Servers may open a stream by an empty message.
                 STATUS if !bytes.is_empty() => {
@@ -120,6 +169,15 @@ impl Cluster {
         }
         Err(fail("the connection was closed before the program ended".to_owned()))
     }
+}
+
+/// Removes all complete lines from `bytes`, and returns them without their ends.
+fn take_lines(bytes: &mut Vec<u8>) -> Vec<Vec<u8>> {
+    let complete = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
+    let rest = bytes.split_off(complete);
+    let text = std::mem::replace(bytes, rest);
+    let lines = text.split_inclusive(|byte| *byte == b'\n');
+    lines.map(|line| line.strip_suffix(b"\n").unwrap_or(line).to_vec()).collect()
 }
 
 fn path(container: &PodContainer, command: &[String]) -> String {
@@ -168,6 +226,17 @@ mod tests {
             "/api/v1/namespaces/kube-system/pods/ferroute-x/exec?stdout=true&stderr=true&container=ferroute\
              &command=ferroute&command=trace&command=--to%3Da%2Fb%3A80+%26+c"
         );
+    }
+
+    #[test]
+    fn lines_are_complete_whatever_the_messages() {
+        let mut bytes = b"a\nb".to_vec();
+        assert_eq!(take_lines(&mut bytes), [b"a"]);
+        bytes.extend_from_slice(b"c");
+        assert_eq!(take_lines(&mut bytes), [b""; 0]);
+        bytes.extend_from_slice(b"\n\nd\n");
+        assert_eq!(take_lines(&mut bytes), [&b"bc"[..], b"", b"d"]);
+        assert_eq!(bytes, b"");
     }
 
     #[test]

@@ -12,6 +12,7 @@
 
 mod answer;
 mod bundle;
+mod flows;
 mod kube_proxy;
 mod proxies;
 mod same;
@@ -24,6 +25,7 @@ mod wait;
 pub use self::{
     answer::{Fleet, NodeAnswer},
     bundle::write_bundles_into,
+    flows::{flows, pod_labels},
     kube_proxy::{kube_proxy_beside, write_findings_into},
     proxies::{DEFAULT_PODS, NodeProxy, Selection},
     same::{Same, same_everywhere, write_same_into},

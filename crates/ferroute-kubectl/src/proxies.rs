@@ -1,6 +1,9 @@
 //! The pods of the proxies, one on each node, and other objects in the API server.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+};
 
 use anyhow::{Context, bail};
 use ferroute_api::{EndpointSlice, labels};
@@ -103,6 +106,27 @@ pub(crate) async fn slices_of(cluster: &Cluster, service: &NamespacedName) -> an
     Ok(list.items)
 }
 
+/// Returns the names of all pods, `namespace/name`, with their addresses, apart from pods in the host network.
+///
+/// # Errors
+/// If they cannot be listed, for instance because the user may not.
+pub(crate) async fn pod_names(cluster: &Cluster) -> anyhow::Result<Vec<(IpAddr, String)>> {
+    let (mut names, mut next) = (Vec::new(), String::new());
+    loop {
+        let path = format!("/api/v1/pods?limit={PAGE}&continue={}", encode(&next));
+        let list: List<Pod> = cluster.get(&path).await.context("cannot list the pods")?;
+        for pod in list.items.into_iter().filter(|pod| !pod.spec.host_network) {
+            let name = format!("{}/{}", pod.metadata.namespace, pod.metadata.name);
+            let addresses = pod.status.pod_ips.iter().map(|address| &address.ip).chain(&pod.status.pod_ip);
+            names.extend(addresses.filter_map(|text| Some((text.parse().ok()?, name.clone()))));
+        }
+        next = list.metadata.next;
+        if next.is_empty() {
+            return Ok(names);
+        }
+    }
+}
+
 impl NodeProxy {
     /// Returns the proxy of a pod; `None` if the pod is on no node yet.
     pub(crate) fn new(pod: Pod) -> Option<Self> {
@@ -145,6 +169,15 @@ pub(crate) fn encode(text: &str) -> String {
 #[derive(Debug, Deserialize)]
 struct List<T> {
     items: Vec<T>,
+    #[serde(default)]
+    metadata: ListMetadata,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct ListMetadata {
+    #[serde(rename = "continue")]
+    next: String,
 }
 
 #[derive(Debug, Deserialize)]
@@ -193,7 +226,17 @@ pub(crate) struct PodStatus {
     phase: String,
     #[serde(rename = "podIP")]
     pub(crate) pod_ip: Option<String>,
+    #[serde(rename = "podIPs")]
+    pod_ips: Vec<PodAddress>,
 }
+
+#[derive(Debug, Deserialize)]
+struct PodAddress {
+    ip: String,
+}
+
+/// The number of pods that are requested at once.
+const PAGE: usize = 500;
 
 #[cfg(test)]
 mod tests {

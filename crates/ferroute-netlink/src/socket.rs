@@ -241,6 +241,11 @@ fn send(fd: &OwnedFd, buffer_size: &mut usize, bytes: &[u8]) -> Result<(), Error
     sys::send(fd, bytes).map_err(failed)
 }
 
+/// Sets the size of a receive buffer.
+pub(crate) fn set_receive_buffer(fd: &OwnedFd, bytes: usize) -> io::Result<()> {
+    enlarge(fd, RECEIVE_BUFFER, bytes)
+}
+
 /// Sets the size of a buffer. The kernel doubles it to account for its overhead.
 fn enlarge(fd: &OwnedFd, buffer: Buffer, bytes: usize) -> io::Result<()> {
     let bytes = c_int::try_from(bytes).unwrap_or(c_int::MAX);

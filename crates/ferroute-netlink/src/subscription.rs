@@ -2,7 +2,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use crate::{
     Error, Message, Messages, Protocol,
-    socket::{MAX_DATAGRAM, receive},
+    socket::{MAX_DATAGRAM, receive, set_receive_buffer},
     sys,
 };
 
@@ -40,12 +40,23 @@ impl Subscription {
         Ok(Self { fd, buffer: vec![0; MAX_DATAGRAM] })
     }
 
+    /// Sets the size of the receive buffer, beyond which notifications are lost. It is a limit and uses no memory by itself.
+    pub fn set_receive_buffer(&mut self, bytes: usize) -> Result<(), Error> {
+        set_receive_buffer(&self.fd, bytes).map_err(|source| Error::Receive { source })
+    }
+
     /// Calls `on_message` with each notification received so far.
-    pub fn drain(&mut self, mut on_message: impl FnMut(Message<'_>)) -> Result<Drained, Error> {
+    pub fn drain(&mut self, on_message: impl FnMut(Message<'_>)) -> Result<Drained, Error> {
+        self.receive(usize::MAX, on_message)
+    }
+
+    /// Like [`drain`](Self::drain), for at most this many datagrams, so that notifications that never stop cannot occupy the
+    /// caller.
+    pub fn receive(&mut self, limit: usize, mut on_message: impl FnMut(Message<'_>)) -> Result<Drained, Error> {
         let mut drained = Drained::Nothing;
-        loop {
+        for _ in 0..limit {
             match receive(&self.fd, &mut self.buffer) {
-                Ok(None) => return Ok(drained),
+                Ok(None) => break,
                 Ok(Some(datagram)) => {
                     for message in Messages::new(datagram) {
                         on_message(message?);
@@ -58,6 +69,7 @@ impl Subscription {
                 Err(error) => return Err(error),
             }
         }
+        Ok(drained)
     }
 }
 

@@ -1,7 +1,8 @@
 //! Both ends of the socket `@ferroute`, by which commands on this node ask the running proxy.
 //!
-//! The client sends one line: `bundle`, `status`, `proxy`, or `service NAMESPACE/NAME`. The proxy responds with a line that is
-//! `ok` or an error, and after `ok` the bundle, a [`NodeStatus`], a [`ProxyInfo`] or a [`ServiceVersions`] as JSON.
+//! The client sends one line: `bundle`, `status`, `proxy`, `service NAMESPACE/NAME`, or `flows` with a [`FlowRequest`] as JSON. The
+//! proxy responds with a line that is `ok` or an error, and after `ok` the bundle, a [`NodeStatus`], a [`ProxyInfo`], a
+//! [`ServiceVersions`] as JSON, or a [`FlowEvent`](ferroute_flows::FlowEvent) per line until the client closes the connection.
 //!
 //! The socket has a name in the abstract namespace, which the kernel keeps per network namespace, as there is one proxy in
 //! each, and leaves no file behind. If a process of another user holds the name, the proxy uses another one that begins with
@@ -9,6 +10,7 @@
 
 use std::{
     io::{self, BufRead, BufReader, Read, Write},
+    os::unix::net::UnixStream as UnixStreamBlocking,
     path::PathBuf,
     sync::Arc,
     time::{Duration, SystemTime},
@@ -17,18 +19,23 @@ use std::{
 use ferroute_admin::{health::Health, history::History};
 use ferroute_config::FlagSettings;
 use ferroute_core::{NamespacedName, error_chain, rfc3339};
+use ferroute_flows::{FlowReceiver, FlowRequest};
 use ferroute_host::{
     LocalPeer, LocalPeers, is_trusted_user, listen_locally, listen_locally_beside, local_peers, run_blocking,
 };
 use serde::{Deserialize, Serialize};
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt},
-    net::{UnixListener, UnixStream},
+    net::{
+        UnixListener, UnixStream,
+        unix::{OwnedReadHalf, OwnedWriteHalf},
+    },
 };
 
 use crate::{
     observers::{
         applied::{ServiceVersions, VersionRequests},
+        flows::Flows,
         problems::Problems,
     },
     recording::{Bundle, BundleRequests},
@@ -52,6 +59,7 @@ pub(crate) struct Control {
     pub(crate) history: Arc<History>,
     pub(crate) bundles: BundleRequests,
     pub(crate) versions: VersionRequests,
+    pub(crate) flows: Flows,
 }
 
 /// The state of the proxy on one node.
@@ -205,11 +213,24 @@ pub fn request_versions(service: &NamespacedName) -> Result<ServiceVersions, Req
     decode(request(&format!("{SERVICE}{service}"))?)
 }
 
+/// Requests connections through Services from the proxy that runs in this network namespace. Returns a [`FlowEvent`](ferroute_flows::FlowEvent) as JSON per
+/// line, as they occur; reads wait without a limit.
+///
+/// # Errors
+/// If no proxy listens, a process of another user does, or the proxy returns an error.
+pub fn request_flows(request: &FlowRequest) -> Result<BufReader<UnixStreamBlocking>, RequestError> {
+    let json = serde_json::to_string(request).map_err(|error| RequestError::Interrupted(error.into()))?;
+    let response = self::request(&format!("{FLOWS}{json}"))?;
+    // The kernel may have nothing to report for hours.
+    response.get_ref().set_read_timeout(None).map_err(RequestError::Interrupted)?;
+    Ok(response)
+}
+
 fn decode<T: serde::de::DeserializeOwned>(response: impl Read) -> Result<T, RequestError> {
     serde_json::from_reader(response).map_err(|error| RequestError::Interrupted(error.into()))
 }
 
-fn request(line: &str) -> Result<impl Read + use<>, RequestError> {
+fn request(line: &str) -> Result<BufReader<UnixStreamBlocking>, RequestError> {
     let mut peers = peers()?;
     request_of(peers.swap_remove(0), line)
 }
@@ -224,7 +245,7 @@ fn peers() -> Result<Vec<LocalPeer>, RequestError> {
     }
 }
 
-fn request_of(peer: LocalPeer, line: &str) -> Result<impl Read + use<>, RequestError> {
+fn request_of(peer: LocalPeer, line: &str) -> Result<BufReader<UnixStreamBlocking>, RequestError> {
     let mut stream = peer.stream;
     writeln!(stream, "{line}").map_err(RequestError::Interrupted)?;
     let mut response = BufReader::new(stream);
@@ -289,8 +310,11 @@ async fn respond(stream: UnixStream, control: &Control) -> io::Result<()> {
     if !is_trusted {
         return writer.write_all(b"permission denied: only root and the user of the proxy get responses\n").await;
     }
-    let mut line = String::new();
-    tokio::io::BufReader::new(reader.take(MAX_REQUEST)).read_line(&mut line).await?;
+    let (mut line, mut reader) = (String::new(), tokio::io::BufReader::new(reader.take(MAX_REQUEST)));
+    reader.read_line(&mut line).await?;
+    if let Some(request) = line.strip_prefix(FLOWS) {
+        return flows(request, reader.into_inner().into_inner(), writer, control).await;
+    }
     let response = match line.trim_end() {
         BUNDLE => bundle(control).await?,
         STATUS => json(&control.status()),
@@ -304,6 +328,53 @@ async fn respond(stream: UnixStream, control: &Control) -> io::Result<()> {
         },
     };
     writer.write_all(&response).await
+}
+
+/// Responds with flows, on a task of its own.
+async fn flows(request: &str, reader: OwnedReadHalf, mut writer: OwnedWriteHalf, control: &Control) -> io::Result<()> {
+    let Ok(request) = serde_json::from_str(request) else {
+        return writer.write_all(b"invalid request: the versions of the programs may differ\n").await;
+    };
+    let flows = match tokio::time::timeout(LOOP_TIMEOUT, control.flows.subscribe(request)).await {
+        Ok(Ok(flows)) => flows,
+        Ok(Err(error)) => return writer.write_all(format!("{}\n", error_chain(&error)).as_bytes()).await,
+        Err(_) => return writer.write_all(LOOP_BUSY).await,
+    };
+    tokio::spawn(async move {
+        if let Err(error) = stream_flows(flows, reader, writer).await {
+            tracing::debug!("cannot send flows on @ferroute: {}", error_chain(&error));
+        }
+    });
+    Ok(())
+}
+
+/// Sends flows until the client closes the connection.
+async fn stream_flows(
+    mut flows: FlowReceiver,
+    mut reader: OwnedReadHalf,
+    mut writer: OwnedWriteHalf,
+) -> io::Result<()> {
+    let (mut is_first, mut byte) = (true, [0]);
+    loop {
+        let lines = tokio::select! {
+            // The client sends nothing more, so this is the end.
+            _ = reader.read(&mut byte) => return Ok(()),
+            lines = flows.next() => match lines {
+                Some(Ok(lines)) => lines,
+                Some(Err(reason)) if is_first => format!("{}\n", reason.replace('\n', " ")).into_bytes(),
+                // Readers notice the early end.
+                Some(Err(reason)) => return Err(io::Error::other(reason)),
+                None => return Ok(()),
+            },
+        };
+        let start = if is_first && lines.first() == Some(&b'{') { OK } else { b"" };
+        is_first = false;
+        let write = async {
+            writer.write_all(start).await?;
+            writer.write_all(&lines).await
+        };
+        tokio::time::timeout(RESPONSE_TIMEOUT, write).await.map_err(io::Error::from)??;
+    }
 }
 
 fn json(value: &impl Serialize) -> Vec<u8> {
@@ -338,13 +409,14 @@ const BUNDLE: &str = "bundle";
 const STATUS: &str = "status";
 const INFO: &str = "proxy";
 const SERVICE: &str = "service ";
+const FLOWS: &str = "flows ";
 const OK: &[u8] = b"ok\n";
 const LOOP_ENDED: &[u8] = b"the sync loop has ended\n";
 const LOOP_BUSY: &[u8] =
     b"the sync loop does not respond: it waits for its first objects, or for the kernel (see `ferroute status`)\n";
 
-/// The longest names of a namespace and a Service, and more.
-const MAX_REQUEST: u64 = 1024;
+/// More than any request has.
+const MAX_REQUEST: u64 = 16 << 10;
 
 /// Time after which a response is abandoned.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(60);

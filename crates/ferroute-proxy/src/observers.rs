@@ -3,6 +3,7 @@
 pub(crate) mod applied;
 pub(crate) mod drain;
 pub(crate) mod events;
+pub(crate) mod flows;
 pub(crate) mod health;
 pub(crate) mod held_node_ports;
 pub(crate) mod other_proxies;

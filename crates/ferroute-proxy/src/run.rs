@@ -50,6 +50,7 @@ use crate::{
         ObservedTracker, Observer, SyncLog,
         applied::VersionsObserver,
         events::{EventRecorder, EventsObserver},
+        flows::Flows,
         health::HealthObserver,
         held_node_ports::HeldNodePorts,
         other_proxies::{self, ContestObserver},
@@ -220,6 +221,7 @@ impl Daemon<'_> {
 
         let recording = RecordingObserver::new();
         let versions = VersionsObserver::new(status.history());
+        let flows = Flows::new(registry.active(settings.resolved.mode).traits());
         let control = Control {
             mode: registry.active(settings.resolved.mode).name().as_str(),
             configuration: settings.config.to_yaml(),
@@ -231,6 +233,7 @@ impl Daemon<'_> {
             history: status.history(),
             bundles: recording.requests(),
             versions: versions.requests(),
+            flows: flows.clone(),
         };
         tasks.spawn("task that serves @ferroute", Work::Finite, control::serve(control));
         let addresses = [resolved.metrics, resolved.healthz].into_iter().flatten().collect();
@@ -247,6 +250,7 @@ impl Daemon<'_> {
             Box::new(first_sync),
             Box::new(recording),
             Box::new(versions),
+            Box::new(flows.observer()),
             Box::new(status.observer()),
             Box::new(status.drain_observer(&tasks)),
         ];

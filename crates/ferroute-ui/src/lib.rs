@@ -17,6 +17,7 @@ mod assets;
 mod compression;
 mod demo;
 mod differences;
+mod flows;
 mod history;
 mod security;
 mod server;

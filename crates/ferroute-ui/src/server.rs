@@ -26,6 +26,7 @@ use crate::{
     api, assets,
     compression::compressed,
     demo,
+    flows::{self, Flows},
     history::History,
     security::{HEADERS, Token, is_own_host, url},
     source::Source,
@@ -41,6 +42,8 @@ pub(crate) struct App {
     /// The last news about rates, for pages that are opened now.
     rates: Mutex<Option<News>>,
     history: Mutex<History>,
+    /// Connections through Services.
+    flows: Flows,
     /// The permission for the demo's actions.
     token: Option<Token>,
     /// Limits the questions that are worked on at the same time.
@@ -59,6 +62,7 @@ impl App {
             news,
             rates: Mutex::default(),
             history: Mutex::default(),
+            flows: Flows::default(),
             token,
             work: Semaphore::new(MAX_WORK),
         }))
@@ -66,6 +70,10 @@ impl App {
 
     pub(crate) fn source(&self) -> &Source {
         &self.source
+    }
+
+    pub(crate) fn flows(&self) -> &Flows {
+        &self.flows
     }
 
     pub(crate) fn token(&self) -> Option<&Token> {
@@ -124,6 +132,7 @@ pub fn serve(source: Source, listen: SocketAddr, announce: impl FnOnce(&str)) ->
     listener.set_nonblocking(true)?;
     let app = App::load(source)?;
     watch::start(&app);
+    flows::start(&app);
     let url = url(listener.local_addr()?, app.token());
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(WORKERS).enable_all().build()?;
     runtime.block_on(async {
@@ -146,6 +155,8 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/timeline", get(api::timeline))
         .route("/history", get(api::history))
         .route("/events", get(events))
+        .route("/flows", get(flows::flows))
+        .route("/flows/events", get(flows::events))
         .route("/demo/connect", post(demo::connect))
         .route("/demo/scale", post(demo::scale))
         .route("/demo/ready", post(demo::ready))

@@ -60,6 +60,9 @@ fn follow(app: &Weak<App>) {
         if app.has_viewers() {
             state.read_counters(&app);
             state.read_syncs(&app);
+        } else {
+            // They may be a subscription to the kernel's events.
+            (state.counters, state.sample) = (None, None);
         }
         drop(app);
         thread::sleep(INTERVAL);

@@ -8,6 +8,7 @@ mod diff;
 mod doctor;
 mod documents;
 mod explain;
+mod flows;
 pub(crate) mod manual;
 mod preflight;
 mod render;
@@ -36,7 +37,7 @@ use ferroute_inspect::{about::About, report::Versioned};
 use ferroute_modes::{CalledAs, REGISTRY, WORKER_COMMAND};
 use serde::Serialize;
 
-pub(crate) use self::top::parse_interval;
+pub(crate) use self::{flows::SelectArgs, top::parse_interval};
 use crate::kubectl::{self, KubectlArgs};
 
 /// The Kubernetes service proxy: turns a Service's stable address into one of its endpoints.
@@ -82,6 +83,8 @@ pub(crate) enum Command {
     Diff(diff::DiffArgs),
     /// Show the busiest Services and their endpoints
     Top(top::TopArgs),
+    /// Show connections through Services as they happen
+    Flows(Box<flows::FlowsArgs>),
     /// Save the recent syncs of the running proxy to a file
     Bundle(bundle::BundleArgs),
     /// Replay the syncs of a saved bundle on any machine, without root
@@ -203,6 +206,7 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
         Command::Preflight(args) => to_stdout(|out| preflight::run(args, verbosity, out)),
         Command::Diff(args) => Ok(or_unclear(to_stdout(|out| diff::run(args, verbosity, out)))),
         Command::Top(args) => top::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Flows(args) => to_stdout(|out| flows::run(args, verbosity, out)),
         Command::Bundle(args) => bundle::run(args).map(|()| ExitCode::SUCCESS),
         Command::Replay(args) => Ok(or_unclear(to_stdout(|out| replay::run(args, out)))),
         Command::Ui(args) => ui::run(args, verbosity).map(|()| ExitCode::SUCCESS),
@@ -286,7 +290,7 @@ mod tests {
         let parse = |arguments: &[&str], mode| {
             command().try_get_matches_from([&["ferroute"], arguments, &["--proxy-mode", mode]].concat())
         };
-        let commands: [&[&str]; 10] = [
+        let commands: [&[&str]; 11] = [
             &["check", "a.yaml"],
             &["render"],
             &["explain", "service", "shop/web"],
@@ -294,6 +298,7 @@ mod tests {
             &["diff"],
             &["preflight"],
             &["doctor"],
+            &["flows"],
             &["ui"],
             &["demo"],
             &["demo", "up"],

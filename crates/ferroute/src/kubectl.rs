@@ -1,6 +1,7 @@
 //! `kubectl ferroute`: the arguments of the plugin, and their execution.
 
 mod complete;
+mod flows;
 
 use std::{
     collections::BTreeMap,
@@ -130,6 +131,8 @@ enum Subcommands {
     Doctor(DoctorArgs),
     /// Show the busiest Services of all nodes together
     Top(TopArgs),
+    /// Show connections through Services on all nodes as they happen
+    Flows(Box<flows::FlowsArgs>),
     /// Save the recordings of all nodes to one tar archive
     Bundle(BundleArgs),
 }
@@ -271,6 +274,8 @@ fn execute(args: &KubectlArgs) -> anyhow::Result<ExitCode> {
     let (text, is_good) = runtime.block_on(async {
         let target = Target::new(&args.access, &args.nodes).await?;
         match &args.command {
+            // It prints while it runs.
+            Subcommands::Flows(args) => Ok((Vec::new(), flows::run(&target, args).await?)),
             Subcommands::Status(args) => target.status(args).await,
             Subcommands::Wait(args) => target.wait(args).await,
             Subcommands::Trace(args) => target.trace(args).await,

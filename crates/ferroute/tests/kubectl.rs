@@ -47,7 +47,7 @@ struct Rig {
     /// Ends after the server.
     _runtime: tokio::runtime::Runtime,
     hub: NetNs,
-    _nodes: Vec<NetNs>,
+    nodes: Vec<NetNs>,
 }
 
 const NODES: [&str; 3] = ["node-1", "node-2", "node-3"];
@@ -116,7 +116,7 @@ impl Rig {
         let paths: Vec<PathBuf> = nodes.iter().map(NetNs::path).collect();
         let of_exec = Arc::clone(&failures);
         server.set_exec(move |request| respond(request, &paths, &of_exec.lock().unwrap()));
-        let rig = Self { proxies, failures, server, directory, _runtime: runtime, hub, _nodes: nodes.into() };
+        let rig = Self { proxies, failures, server, directory, _runtime: runtime, hub, nodes: nodes.into() };
         rig.publish(&["10.244.2.9"]);
         let mut tries = iter::repeat_with(|| rig.run(&["status", "--quick"])).take(600);
         let is_ready = |output: &Output| {
@@ -233,6 +233,42 @@ fn commands_ask_all_nodes() {
     let directory = rig.directory.path().to_str().unwrap();
     rig.hub.command("tar", &["-xf", archive.to_str().unwrap(), "-C", directory]);
     rig.hub.command(PROGRAM, &["replay", &format!("{directory}/node-2.json")]);
+}
+
+#[test]
+fn flows_of_all_nodes_have_the_names_that_the_user_may_read() {
+    let rig = Rig::start();
+    assert_eq!(rig.text(&["wait", "service/web", "--timeout", "60s"]).0, 0);
+    for (port, node) in (1001..).zip(&rig.nodes) {
+        let entry = format!(
+            "-I -p tcp -s 10.244.1.5 -d 10.96.0.80 --sport {port} --dport 80 --dst-nat 10.244.2.9:8080 --timeout 900 \
+             --state ESTABLISHED -u SEEN_REPLY,ASSURED"
+        );
+        node.command("conntrack", &entry.split(' ').collect::<Vec<_>>());
+    }
+    let last = ["flows", "--last", "9", "--service", "web", "--client", "client"];
+    let (code, text) = rig.text(&last);
+    assert_eq!((code, text.lines().count()), (0, 4), "{text}");
+    for (number, name) in (1..).zip(NODES) {
+        let line = text.lines().find(|line| line.starts_with(name)).unwrap();
+        for part in
+            ["open", &format!("pod shop/client:100{number}"), "shop/web:http", "10.96.0.80:80", "10.244.2.9:8080"]
+        {
+            assert!(line.contains(part), "{part} is missing in {line}");
+        }
+    }
+    let (code, text) = rig.text(&["flows", "--last", "9", "--client", "other"]);
+    assert_eq!((code, text.lines().count()), (0, 1), "{text}");
+    rig.fail(&[("node-2", Failure::Forbidden), ("node-3", Failure::Garbage)]);
+    let (code, text) = rig.text(&[&last[..], &["-o", "json"]].concat());
+    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines.iter().filter(|line| line["node"] == "node-1" && line["flow"].is_object()).count(), 1, "{text}");
+    let failures = lines.last().unwrap()["failures"].as_object().unwrap();
+    assert_eq!(
+        (code, failures.keys().collect::<Vec<_>>()),
+        (1, vec![&"node-2".to_owned(), &"node-3".to_owned()]),
+        "{text}"
+    );
 }
 
 #[test]

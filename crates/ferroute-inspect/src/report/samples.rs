@@ -29,6 +29,7 @@ use crate::{
         ExplainedHealthCheck, ExplainedPort, Explanation, FrontendOwner, Handling, KernelState, Outcome, Policies,
         Reason, ServiceRule, Source, UnusedSlice, Usage,
     },
+    flows::{Counts, Edge, Flow, FlowEvent, FlowStart, FlowState, FlowSummary, Losses, Peer, PeerKind, RecentEnd},
     preflight::{self, Difference, Kind},
     top::{EndpointRate, Rates, Row},
     trace::{self, RulesSource, TracedFrontend},
@@ -65,6 +66,11 @@ pub fn all() -> Vec<Sample> {
         sample("ferroute preflight", differences()),
         sample("ferroute trace", trace()),
         sample("ferroute top --once", rates()),
+        sample("ferroute flows", FlowEvent::Start(FlowStart::default())),
+        sample("ferroute flows", FlowEvent::Flow(Box::new(flow()))),
+        sample("ferroute flows", FlowEvent::Lost(Losses { overruns: 1, untracked: 2, missed: 3 })),
+        sample("ferroute flows", FlowEvent::RecentEnd(RecentEnd { flows: 1 })),
+        sample("ferroute flows", FlowEvent::Summary(flow_summary())),
         sample("ferroute status", status()),
         sample("ferroute status --service", versions()),
     ]
@@ -366,6 +372,40 @@ fn rates() -> Rates {
             per_second: 5.0,
             endpoints: vec![endpoint],
         }],
+    }
+}
+
+fn flow() -> Flow {
+    let peer = |address: &str, name: &str| Peer {
+        kind: Some(PeerKind::Pod),
+        name: Some(name.into()),
+        ..Peer::new(socket(address))
+    };
+    Flow {
+        id: 7,
+        time: ferroute_core::rfc3339::parse("2026-01-02T15:00:06.123456Z"),
+        state: FlowState::Closed,
+        protocol: Protocol::Tcp,
+        client: peer("10.244.0.9:41234", "shop/client"),
+        service_port: Some("shop/web:http".into()),
+        kind: Some(FrontendKind::ClusterIp),
+        destination: socket("10.96.0.1:80"),
+        endpoint: Some(peer("10.244.0.2:8080", "shop/web-1")),
+        reason: Some("noEndpoints".into()),
+        answer_seconds: Some(0.0005),
+        duration_seconds: Some(1.5),
+        packets: Some(12),
+        bytes: Some(1234),
+    }
+}
+
+fn flow_summary() -> FlowSummary {
+    let Flow { client, service_port, protocol, endpoint, .. } = flow();
+    let counts = Counts { connections: 2, refused: 1, answered: 1, answer_seconds: 0.5, ..Counts::default() };
+    FlowSummary {
+        window_seconds: 300.0,
+        edges: vec![Edge { client: client.without_port(), service_port, protocol, endpoint, counts }],
+        omitted: 0,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroUsize;
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use ferroute_config::ModeName;
 use ferroute_core::IpFamily;
 use ferroute_iptables::{
@@ -19,7 +19,7 @@ use ferroute_nftables::{
 };
 use ferroute_userspace::running_workers;
 
-use super::Sample;
+use super::{Sample, flow_counts::FlowCounts};
 use crate::about::About;
 
 /// The sources of counters.
@@ -32,6 +32,8 @@ pub struct Counters {
     ipvs: Vec<IpFamily>,
     /// Whether there are processes of userspace mode, which always count.
     userspace: bool,
+    /// New connections since the start, where rules do not count.
+    flows: Option<FlowCounts>,
 }
 
 impl Counters {
@@ -43,7 +45,8 @@ impl Counters {
     pub fn open(about: &About) -> anyhow::Result<Self> {
         let counts = |mode: ModeName| about.mode.as_ref().is_none_or(|counted| counted.value == mode.as_str());
         let userspace = counts(ModeName::USERSPACE) && !running_workers()?.is_empty();
-        let mut counters = Self { nftables: Vec::new(), iptables: Vec::new(), ipvs: Vec::new(), userspace };
+        let mut counters =
+            Self { nftables: Vec::new(), iptables: Vec::new(), ipvs: Vec::new(), userspace, flows: None };
         let (mut has_uncounted_rules, mut unread) = (false, Vec::new());
         for family in IpFamily::BOTH {
             match if counts(ModeName::NFTABLES) { has_counters(family)? } else { None } {
@@ -63,12 +66,14 @@ impl Counters {
                 counters.ipvs.push(family);
             }
         }
-        let Self { nftables, iptables, ipvs, userspace } = &counters;
+        let Self { nftables, iptables, ipvs, userspace, flows: _ } = &counters;
         if nftables.is_empty() && iptables.is_empty() && ipvs.is_empty() && !userspace {
             if has_uncounted_rules {
-                bail!(
-                    "the nftables rules do not count connections: run the proxy with --nftables-connection-counters COUNT"
-                );
+                let flows = FlowCounts::start().context(
+                    "the nftables rules do not count connections, unless the proxy runs with \
+                     --nftables-connection-counters COUNT, and they cannot be counted here",
+                )?;
+                return Ok(Self { flows: Some(flows), ..counters });
             }
             if !unread.is_empty() {
                 bail!("found no rules of a service proxy that count connections, but: {}", unread.join("; "));
@@ -78,12 +83,20 @@ impl Counters {
         Ok(counters)
     }
 
+    /// Returns what else the user should know about the numbers; empty if there is nothing.
+    pub fn note(&self) -> &'static str {
+        if self.flows.is_some() { ", counted from flows" } else { "" }
+    }
+
     /// Reads all counters.
     ///
     /// # Errors
     /// If the kernel's rules or a worker of userspace mode cannot be read.
     pub fn read(&mut self) -> anyhow::Result<Sample> {
         let mut sample = Sample::default();
+        if let Some(flows) = &self.flows {
+            return flows.read();
+        }
         for reader in &mut self.nftables {
             for (name, endpoint, connections) in reader.read()?.endpoints() {
                 sample.add(name, endpoint, connections);

@@ -8,28 +8,39 @@ use std::{
 
 use crossterm::{
     cursor::{Hide, MoveTo, Show},
-    event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers},
+    event::{self, Event},
     execute, queue,
-    style::Print,
+    style::{Attribute, Color, Print, ResetColor, SetAttribute, SetForegroundColor},
     terminal::{Clear, ClearType, EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode, size},
 };
 
-use super::{About, Row, counters::Counters, rates, write_rows_into};
+use super::{
+    About, Row,
+    counters::Counters,
+    rates,
+    view::{Reaction, Style, View},
+};
 
 /// Shows the table until the user quits.
 pub(super) fn run(about: &About, mut counters: Counters, interval: Duration) -> anyhow::Result<()> {
     let (mut before, mut start) = (counters.read()?, Instant::now());
     let _terminal = Terminal::enter()?;
-    let mut rows = None;
+    let (mut rows, mut view) = (None::<Vec<Row>>, View::default());
+    let title = format!("{about}{}", counters.note());
+    // A convention of many programs, see https://no-color.org.
+    let has_colors = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    let period = humantime::format_duration(interval).to_string();
     loop {
-        draw(about, rows.as_deref(), interval)?;
-        match wait(start + interval)? {
+        draw(&mut view, &title, rows.as_deref(), &period, has_colors)?;
+        match wait(start + interval, &mut view, rows.as_deref().unwrap_or_default())? {
             Wakeup::Timeout => {
                 let (after, now) = (counters.read()?, Instant::now());
-                rows = Some(rates(&before, &after, now - start));
+                if !view.is_paused {
+                    rows = Some(rates(&before, &after, now - start));
+                }
                 (before, start) = (after, now);
             }
-            Wakeup::Resize => {}
+            Wakeup::Draw => {}
             Wakeup::Quit => return Ok(()),
         }
     }
@@ -38,46 +49,54 @@ pub(super) fn run(about: &About, mut counters: Counters, interval: Duration) -> 
 /// The event that ended a wait.
 enum Wakeup {
     Timeout,
-    Resize,
+    Draw,
     Quit,
 }
 
-fn wait(until: Instant) -> io::Result<Wakeup> {
+fn wait(until: Instant, view: &mut View, rows: &[Row]) -> io::Result<Wakeup> {
     loop {
         if !event::poll(until.saturating_duration_since(Instant::now()))? {
             return Ok(Wakeup::Timeout);
         }
         match event::read()? {
-            Event::Resize(..) => return Ok(Wakeup::Resize),
-            Event::Key(key) if is_quit(key) => return Ok(Wakeup::Quit),
+            Event::Resize(..) => return Ok(Wakeup::Draw),
+            Event::Key(key) => match view.on_key(key, rows) {
+                Reaction::Nothing => {}
+                Reaction::Draw => return Ok(Wakeup::Draw),
+                Reaction::Quit => return Ok(Wakeup::Quit),
+            },
             _ => {}
         }
     }
 }
 
-fn is_quit(key: KeyEvent) -> bool {
-    let control_c = key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL);
-    key.kind != KeyEventKind::Release && (control_c || matches!(key.code, KeyCode::Char('q') | KeyCode::Esc))
+fn draw(view: &mut View, title: &str, rows: Option<&[Row]>, interval: &str, has_colors: bool) -> anyhow::Result<()> {
+    let (width, height) = size()?;
+    let lines = view.lines(title, rows, interval, width.into(), height.into());
+    let mut out = stdout().lock();
+    // Lines are cleared one by one, because clearing the whole screen flickers.
+    for (number, line) in (0..height).zip(lines) {
+        queue!(out, MoveTo(0, number))?;
+        for span in line {
+            let (attribute, color) = look(span.style);
+            attribute.map(|attribute| queue!(out, SetAttribute(attribute))).transpose()?;
+            color.filter(|_| has_colors).map(|color| queue!(out, SetForegroundColor(color))).transpose()?;
+            queue!(out, Print(span.text), SetAttribute(Attribute::Reset), ResetColor)?;
+        }
+        queue!(out, Clear(ClearType::UntilNewLine))?;
+    }
+    Ok(out.flush()?)
 }
 
-fn draw(about: &About, rows: Option<&[Row]>, interval: Duration) -> anyhow::Result<()> {
-    let (width, height) = size()?;
-    let mut text =
-        format!("{about}\nnew connections, updated every {} (q: quit)\n", humantime::format_duration(interval));
-    match rows {
-        None => text.push_str("waiting for the first interval\n"),
-        Some(rows) => write_rows_into(&mut text, rows, width.into(), usize::from(height).saturating_sub(2))?,
+fn look(style: Style) -> (Option<Attribute>, Option<Color>) {
+    match style {
+        Style::Plain => (None, None),
+        Style::Title => (Some(Attribute::Reverse), None),
+        Style::Selected => (Some(Attribute::Bold), Some(Color::Cyan)),
+        Style::Bar => (None, Some(Color::Green)),
+        Style::Dim => (Some(Attribute::Dim), None),
+        Style::Notice => (Some(Attribute::Bold), Some(Color::Yellow)),
     }
-    let mut out = stdout().lock();
-    queue!(out, MoveTo(0, 0))?;
-    // In raw mode, a line feed does not return to the first column. Lines are cleared one by one, because clearing the
-    // whole screen flickers.
-    for line in text.lines().take(height.into()) {
-        let line: String = line.chars().take(width.into()).collect();
-        queue!(out, Print(line), Clear(ClearType::UntilNewLine), Print("\r\n"))?;
-    }
-    queue!(out, Clear(ClearType::FromCursorDown))?;
-    Ok(out.flush()?)
 }
 
 /// The terminal in raw mode on the alternate screen. It is restored on drop and on panic.

@@ -59,7 +59,7 @@ impl fmt::Debug for ExecHandler {
     }
 }
 
-/// Responds to a request for the pods of a namespace or one of them, for a Service, for the slices of a Service, or for nodes
+/// Responds to a request for the pods of a namespace or all of them, or for one of them, for a Service, for the slices of a Service, or for nodes
 /// with some labels, or for an object that was set for its path. `None` for any other path.
 pub(super) fn read(shared: &Shared, path: &str, query: &str) -> Option<FakeResponse> {
     if let Some(object) = shared.state().user_objects.get(path) {
@@ -69,6 +69,7 @@ pub(super) fn read(shared: &Shared, path: &str, query: &str) -> Option<FakeRespo
     let (namespace, rest) = match parts.as_slice() {
         ["api", "v1", "namespaces", namespace, rest @ ..] => (*namespace, rest),
         ["apis", "discovery.k8s.io", "v1", "namespaces", namespace, rest @ ..] => (*namespace, rest),
+        ["api", "v1", "pods"] => ("", &["pods"][..]),
         ["api", "v1", "nodes"] if query.contains("labelSelector=") => ("", &["nodes"][..]),
         _ => return None,
     };

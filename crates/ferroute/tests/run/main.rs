@@ -18,6 +18,7 @@ mod doctor;
 mod failures;
 mod families;
 mod firewalld;
+mod flows;
 mod handover;
 mod hangs;
 mod health;

@@ -23,7 +23,6 @@ impl Default for EntryMessage {
 
 impl EntryMessage {
     fn encode(self) -> Batch {
-        const CTA_STATUS: u16 = 3;
         let mut batch = Batch::new();
         let mut message = batch.message(self.kind, 0, &nfnetlink::header(self.family as u8, 0, 0));
         self.put_tuple(&mut message, CTA_TUPLE_ORIG, ["10.1.0.9:4000", "10.96.0.10:53"]);
@@ -56,7 +55,8 @@ impl EntryMessage {
     fn parse(self) -> Result<Option<Entry>, Malformed> {
         let batch = self.encode();
         let message = Messages::new(batch.as_bytes().unwrap()).next().unwrap()?;
-        ListedEntry::parse(message, IpFamily::V4, Protocol::Udp).map(|listed| listed.map(|listed| listed.entry))
+        ListedEntry::parse(message, IpFamily::V4, Protocol::Udp)
+            .map(|listed| listed.map(|listed| listed.connection.entry))
     }
 }
 

@@ -1,0 +1,178 @@
+use std::{
+    fmt,
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::SystemTime,
+};
+
+use ferroute_core::{FrontendKind, Protocol};
+use serde::{Deserialize, Serialize};
+
+/// A connection through a Service, or a packet for one that was refused.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Flow {
+    /// Identifies the flow among all of one source; later ones have higher numbers.
+    pub id: u64,
+    /// The time of the first packet; `None` if the connection is older than the first reader and the kernel does not record it.
+    #[serde(with = "crate::event::optional_time", default, skip_serializing_if = "Option::is_none")]
+    pub time: Option<SystemTime>,
+    /// What has become of it so far.
+    pub state: FlowState,
+    /// The protocol.
+    pub protocol: Protocol,
+    /// Who opened it.
+    pub client: Peer,
+    /// The service port; `None` if the reader knows no Services.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub service_port: Option<Arc<str>>,
+    /// The kind of the frontend.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kind: Option<FrontendKind>,
+    /// The address and port that the client used.
+    pub destination: SocketAddr,
+    /// The selected endpoint; `None` if there is none, or if a process relays the connection (userspace mode).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub endpoint: Option<Peer>,
+    /// Why it was rejected or dropped.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<Arc<str>>,
+    /// The seconds from the first packet to the first answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub answer_seconds: Option<f64>,
+    /// The seconds from the first packet to the last change of the state.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub duration_seconds: Option<f64>,
+    /// The packets of both directions, if the kernel counts them, once the connection has ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub packets: Option<u64>,
+    /// The bytes in these packets.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<u64>,
+}
+
+/// What has become of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum FlowState {
+    /// The client's first packet was sent to an endpoint a moment ago.
+    Opening,
+    /// The endpoint has answered.
+    Open,
+    /// The endpoint has not answered for three seconds, or until the kernel gave up.
+    Unanswered,
+    /// The endpoint has reset the connection instead of accepting it.
+    Refused,
+    /// One side has reset the accepted connection.
+    Reset,
+    /// Both sides have closed it, or it has expired.
+    Closed,
+    /// A rule has rejected it.
+    Rejected,
+    /// A rule has dropped it.
+    Dropped,
+}
+
+/// One end of a connection.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Peer {
+    /// The address.
+    pub address: IpAddr,
+    /// The port; `None` for all of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub port: Option<u16>,
+    /// What has the address; `None` if that was not determined.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kind: Option<PeerKind>,
+    /// Its name, `namespace/name` of a pod, if it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<Arc<str>>,
+}
+
+/// What has an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum PeerKind {
+    /// A pod.
+    Pod,
+    /// A node of the cluster.
+    Node,
+    /// Anything else.
+    Outside,
+}
+
+impl FlowState {
+    /// All states.
+    pub const ALL: [Self; 8] = [
+        Self::Opening,
+        Self::Open,
+        Self::Unanswered,
+        Self::Refused,
+        Self::Reset,
+        Self::Closed,
+        Self::Rejected,
+        Self::Dropped,
+    ];
+
+    /// Returns the name, as in JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Opening => "opening",
+            Self::Open => "open",
+            Self::Unanswered => "unanswered",
+            Self::Refused => "refused",
+            Self::Reset => "reset",
+            Self::Closed => "closed",
+            Self::Rejected => "rejected",
+            Self::Dropped => "dropped",
+        }
+    }
+
+    /// Reports whether the client did not get what it wanted.
+    pub fn is_failure(self) -> bool {
+        matches!(self, Self::Unanswered | Self::Refused | Self::Reset | Self::Rejected | Self::Dropped)
+    }
+}
+
+impl fmt::Display for FlowState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+impl Peer {
+    /// Creates a peer that is not known any better.
+    pub fn new(address: SocketAddr) -> Self {
+        Self { address: address.ip(), port: Some(address.port()), kind: None, name: None }
+    }
+
+    /// Returns the peer without its port.
+    #[must_use]
+    pub fn without_port(&self) -> Self {
+        Self { port: None, ..self.clone() }
+    }
+}
+
+impl fmt::Display for Peer {
+    /// Writes the name if there is one, otherwise the address; and the port.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.name, self.port) {
+            (Some(name), Some(port)) => write!(f, "{}:{port}", ferroute_core::Escaped(name)),
+            (Some(name), None) => write!(f, "{}", ferroute_core::Escaped(name)),
+            (None, Some(port)) => write!(f, "{}", SocketAddr::new(self.address, port)),
+            (None, None) => write!(f, "{}", self.address),
+        }
+    }
+}
+
+impl PeerKind {
+    /// Returns the name, as in JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Pod => "pod",
+            Self::Node => "node",
+            Self::Outside => "outside",
+        }
+    }
+}

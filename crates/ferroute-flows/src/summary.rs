@@ -1,0 +1,335 @@
+use std::{
+    collections::{HashMap, VecDeque},
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use ferroute_core::Protocol;
+use serde::{Deserialize, Serialize};
+
+use crate::{Change, FlowState, Peer};
+
+/// The flows of the last five minutes, by client, service port and endpoint.
+///
+/// Pure, and bounded: flows between further peers are only counted.
+#[derive(Debug)]
+pub struct Summary {
+    edges: HashMap<Key, VecDeque<(u64, Counts)>>,
+    omitted: VecDeque<(u64, Counts)>,
+    /// The time for which flows were received, in seconds.
+    watched: VecDeque<(u64, f64)>,
+    last_tick: Option<SystemTime>,
+    limit: usize,
+}
+
+/// The flows of the last minutes.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FlowSummary {
+    /// The seconds of the last five minutes for which flows were received.
+    pub window_seconds: f64,
+    /// The flows, by descending number of connections.
+    pub edges: Vec<Edge>,
+    /// The number of connections that are in none of them, because there are too many clients.
+    pub omitted: u64,
+}
+
+/// The flows between a client and an endpoint through a service port.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Edge {
+    /// The client, without its port.
+    pub client: Peer,
+    /// The service port; `None` if no Services are known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub service_port: Option<Arc<str>>,
+    /// The protocol.
+    pub protocol: Protocol,
+    /// The endpoint; `None` if there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub endpoint: Option<Peer>,
+    /// The numbers.
+    #[serde(flatten)]
+    pub counts: Counts,
+}
+
+/// Numbers of connections.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Counts {
+    /// New connections, whatever became of them.
+    pub connections: u64,
+    /// Those that were unanswered for three seconds.
+    pub unanswered: u64,
+    /// Those that were refused.
+    pub refused: u64,
+    /// Those that were reset later.
+    pub reset: u64,
+    /// Those that a rule has rejected.
+    pub rejected: u64,
+    /// Those that a rule has dropped.
+    pub dropped: u64,
+    /// The number of connections with a known time to the first answer.
+    pub answered: u64,
+    /// The sum of these times in seconds.
+    pub answer_seconds: f64,
+    /// The longest of these times in seconds.
+    pub longest_answer_seconds: f64,
+    /// The packets of connections that have ended, if the kernel counts them.
+    pub packets: u64,
+    /// The bytes in these packets.
+    pub bytes: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Key {
+    client: IpAddr,
+    service_port: Option<Arc<str>>,
+    protocol: Protocol,
+    endpoint: Option<SocketAddr>,
+}
+
+impl Summary {
+    /// Creates a summary with this many combinations of client, service port and endpoint at most.
+    pub fn new(limit: usize) -> Self {
+        Self { edges: HashMap::new(), omitted: VecDeque::new(), watched: VecDeque::new(), last_tick: None, limit }
+    }
+
+    /// Counts a change of a flow.
+    pub fn add(&mut self, change: Change<'_>, now: SystemTime) {
+        let Change { flow, is_new, has_ended } = change;
+        let socket = |peer: &Peer| Some(SocketAddr::new(peer.address, peer.port?));
+        let key = Key {
+            client: flow.client.address,
+            service_port: flow.service_port.clone(),
+            protocol: flow.protocol,
+            endpoint: flow.endpoint.as_ref().and_then(socket),
+        };
+        let has_place = self.edges.contains_key(&key) || self.edges.len() < self.limit;
+        let buckets = if has_place { self.edges.entry(key).or_default() } else { &mut self.omitted };
+        let counts = bucket(buckets, now);
+        counts.connections += u64::from(is_new);
+        match flow.state {
+            FlowState::Unanswered => counts.unanswered += u64::from(!has_ended || is_new),
+            FlowState::Refused => counts.refused += 1,
+            FlowState::Reset => counts.reset += 1,
+            FlowState::Rejected => counts.rejected += 1,
+            FlowState::Dropped => counts.dropped += 1,
+            FlowState::Opening | FlowState::Open | FlowState::Closed => {}
+        }
+        if let (FlowState::Open, Some(seconds)) = (flow.state, flow.answer_seconds) {
+            counts.answered += 1;
+            counts.answer_seconds += seconds;
+            counts.longest_answer_seconds = counts.longest_answer_seconds.max(seconds);
+        }
+        if has_ended {
+            counts.packets += flow.packets.unwrap_or_default();
+            counts.bytes += flow.bytes.unwrap_or_default();
+        }
+    }
+
+    /// Notes that flows were received until now, and forgets what is too old.
+    pub fn tick(&mut self, now: SystemTime) {
+        let elapsed = self.last_tick.replace(now).and_then(|last| now.duration_since(last).ok()).unwrap_or_default();
+        *bucket(&mut self.watched, now) += elapsed.as_secs_f64();
+        let oldest = number(now).saturating_sub(BUCKETS - 1);
+        self.watched.retain(|(number, _)| *number >= oldest);
+        self.omitted.retain(|(number, _)| *number >= oldest);
+        self.edges.retain(|_, buckets| {
+            buckets.retain(|(number, _)| *number >= oldest);
+            !buckets.is_empty()
+        });
+    }
+
+    /// Notes that no flows are received from now on.
+    pub fn pause(&mut self) {
+        self.last_tick = None;
+    }
+
+    /// Returns the flows of the last minutes.
+    pub fn report(&self) -> FlowSummary {
+        let mut edges: Vec<Edge> = self
+            .edges
+            .iter()
+            .map(|(key, buckets)| Edge {
+                client: Peer { address: key.client, port: None, kind: None, name: None },
+                service_port: key.service_port.clone(),
+                protocol: key.protocol,
+                endpoint: key.endpoint.map(Peer::new),
+                counts: sum(buckets),
+            })
+            .collect();
+        sort(&mut edges);
+        let window_seconds = self.watched.iter().map(|(_, seconds)| seconds).sum();
+        FlowSummary { window_seconds, edges, omitted: sum(&self.omitted).connections }
+    }
+}
+
+impl FlowSummary {
+    /// Returns the flows of several nodes. Edges with the same ends become one.
+    pub fn merged(summaries: impl IntoIterator<Item = Self>) -> Self {
+        let (mut merged, mut edges) = (Self::default(), HashMap::new());
+        for summary in summaries {
+            merged.window_seconds = summary.window_seconds.max(merged.window_seconds);
+            merged.omitted += summary.omitted;
+            for Edge { client, service_port, protocol, endpoint, counts } in summary.edges {
+                edges.entry((client, service_port, protocol, endpoint)).or_insert_with(Counts::default).merge(&counts);
+            }
+        }
+        let edges = edges.into_iter().map(|((client, service_port, protocol, endpoint), counts)| Edge {
+            client,
+            service_port,
+            protocol,
+            endpoint,
+            counts,
+        });
+        merged.edges.extend(edges);
+        sort(&mut merged.edges);
+        merged
+    }
+
+    /// Returns new connections per second.
+    pub fn per_second(&self, counts: &Counts) -> f64 {
+        if self.window_seconds > 0.0 { counts.connections as f64 / self.window_seconds } else { 0.0 }
+    }
+}
+
+impl Counts {
+    /// Adds other numbers.
+    pub fn merge(&mut self, other: &Self) {
+        self.connections += other.connections;
+        self.unanswered += other.unanswered;
+        self.refused += other.refused;
+        self.reset += other.reset;
+        self.rejected += other.rejected;
+        self.dropped += other.dropped;
+        self.answered += other.answered;
+        self.answer_seconds += other.answer_seconds;
+        self.longest_answer_seconds = self.longest_answer_seconds.max(other.longest_answer_seconds);
+        self.packets += other.packets;
+        self.bytes += other.bytes;
+    }
+
+    /// Returns the number of connections that failed.
+    pub fn failures(&self) -> u64 {
+        self.unanswered + self.refused + self.reset + self.rejected + self.dropped
+    }
+
+    /// Returns the average time to the first answer in seconds.
+    pub fn average_answer_seconds(&self) -> Option<f64> {
+        (self.answered > 0).then(|| self.answer_seconds / self.answered as f64)
+    }
+}
+
+/// Sorts edges by descending number of connections, and then by name, so that the order is stable.
+fn sort(edges: &mut [Edge]) {
+    let name = |edge: &Edge| {
+        (edge.service_port.clone(), edge.client.address, edge.endpoint.as_ref().map(|peer| (peer.address, peer.port)))
+    };
+    edges.sort_by(|one, other| {
+        other.counts.connections.cmp(&one.counts.connections).then_with(|| name(one).cmp(&name(other)))
+    });
+}
+
+fn sum(buckets: &VecDeque<(u64, Counts)>) -> Counts {
+    let mut sum = Counts::default();
+    buckets.iter().for_each(|(_, counts)| sum.merge(counts));
+    sum
+}
+
+/// Returns the bucket of a time. Times are never much earlier than the last one.
+fn bucket<T: Default>(buckets: &mut VecDeque<(u64, T)>, now: SystemTime) -> &mut T {
+    let number = number(now);
+    if buckets.back().is_none_or(|(last, _)| *last < number) {
+        buckets.push_back((number, T::default()));
+    }
+    let last = buckets.len() - 1;
+    &mut buckets[last].1
+}
+
+fn number(time: SystemTime) -> u64 {
+    let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    since.as_secs() / BUCKET.as_secs()
+}
+
+/// The time that is forgotten at once.
+const BUCKET: Duration = Duration::from_secs(10);
+/// Five minutes.
+const BUCKETS: u64 = 30;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Flow;
+
+    fn flow(client: &str, state: FlowState) -> Flow {
+        Flow {
+            id: 1,
+            time: None,
+            state,
+            protocol: Protocol::Tcp,
+            client: Peer::new(client.parse().unwrap()),
+            service_port: Some("shop/web:http".into()),
+            kind: None,
+            destination: "10.96.0.1:80".parse().unwrap(),
+            endpoint: Some(Peer::new("10.244.0.2:8080".parse().unwrap())),
+            reason: None,
+            answer_seconds: Some(0.25),
+            duration_seconds: None,
+            packets: Some(3),
+            bytes: Some(120),
+        }
+    }
+
+    fn at(seconds: u64) -> SystemTime {
+        SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000 + seconds)
+    }
+
+    #[test]
+    fn connections_are_counted_once_and_forgotten_after_five_minutes() {
+        let mut summary = Summary::new(10);
+        let open = flow("10.244.0.9:1000", FlowState::Open);
+        summary.add(Change { flow: &open, is_new: true, has_ended: false }, at(0));
+        let reset = Flow { state: FlowState::Reset, ..open };
+        summary.add(Change { flow: &reset, is_new: false, has_ended: true }, at(1));
+        for second in 0..300 {
+            summary.tick(at(second));
+        }
+        let report = summary.report();
+        assert!((report.window_seconds - 299.0).abs() < 0.1, "{report:?}");
+        let counts = report.edges[0].counts;
+        assert_eq!((counts.connections, counts.reset, counts.answered, counts.packets), (1, 1, 1, 3));
+        assert_eq!(counts.average_answer_seconds(), Some(0.25));
+        summary.tick(at(330));
+        assert_eq!(summary.report().edges, []);
+    }
+
+    #[test]
+    fn further_clients_are_only_counted() {
+        let mut summary = Summary::new(2);
+        for client in 1..=5 {
+            let flow = flow(&format!("10.244.0.{client}:1000"), FlowState::Closed);
+            summary.add(Change { flow: &flow, is_new: true, has_ended: true }, at(0));
+        }
+        let report = summary.report();
+        assert_eq!((report.edges.len(), report.omitted), (2, 3));
+    }
+
+    #[test]
+    fn nodes_are_merged_by_the_ends_of_their_edges() {
+        let report = |clients: &[&str]| {
+            let mut summary = Summary::new(10);
+            for client in clients {
+                let flow = flow(client, FlowState::Refused);
+                summary.add(Change { flow: &flow, is_new: true, has_ended: true }, at(0));
+            }
+            summary.report()
+        };
+        let nodes: [&[&str]; 2] = [&["10.244.0.1:1", "10.244.0.2:1"], &["10.244.0.2:2", "10.244.0.3:1"]];
+        let all = FlowSummary::merged(nodes.map(report));
+        let clients: Vec<(String, u64)> =
+            all.edges.iter().map(|edge| (edge.client.to_string(), edge.counts.refused)).collect();
+        assert_eq!(clients, [("10.244.0.2".into(), 2), ("10.244.0.1".into(), 1), ("10.244.0.3".into(), 1)]);
+    }
+}

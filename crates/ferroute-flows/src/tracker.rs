@@ -1,0 +1,347 @@
+use std::{
+    collections::{HashMap, VecDeque},
+    net::SocketAddr,
+    time::{Duration, SystemTime},
+};
+
+use ferroute_core::Protocol;
+use ferroute_host::conntrack::{Connection, EventKind, TcpState};
+
+use crate::{Flow, FlowState, Frontends, Peer, frontends::FrontendOwner};
+
+/// Follows connections from their first packet to their end.
+///
+/// Pure: events, lists of connections and the time are its input, changes of flows its output. Only connections that are not over
+/// are kept, and no more than a limit.
+#[derive(Debug)]
+pub struct FlowTracker {
+    tracked: HashMap<Key, Tracked>,
+    /// Connections without an answer, by the time at which they count as unanswered.
+    deadlines: VecDeque<(SystemTime, Key)>,
+    next_id: u64,
+    limit: usize,
+    untracked: u64,
+    /// The number of the last list.
+    list: u32,
+    services: Services,
+}
+
+/// Which connections are flows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Services {
+    /// Those to a frontend of a Service.
+    Known,
+    /// All whose destination is translated, because no Services are known.
+    Unknown,
+}
+
+/// A change of a flow.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Change<'a> {
+    /// The flow after the change.
+    pub flow: &'a Flow,
+    /// The flow is a new one.
+    pub is_new: bool,
+    /// The connection is over.
+    pub has_ended: bool,
+}
+
+/// What is known about the connections that a list has and the tracker has not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Listing {
+    /// The first list: they are older than the subscription, and no news.
+    Initial,
+    /// The first list of another subscription: they are no news either, and the end of some may have been reported before.
+    Resumed,
+    /// A list after lost events: they are new.
+    AfterLoss,
+}
+
+/// A connection that is not over.
+#[derive(Clone, Debug)]
+struct Tracked {
+    flow: Flow,
+    /// Whether it belongs to a Service. Rules become active a moment before their frontends are known here.
+    is_matched: bool,
+    /// Whether the connection is over. It is kept only until it is matched.
+    has_ended: bool,
+    /// Whether readers know it.
+    is_reported: bool,
+    /// Whether its state is news.
+    is_changed: bool,
+    /// The last list that had it.
+    list: u32,
+}
+
+/// Identifies a connection among those that exist at the same time, and among all with high probability.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Key {
+    id: u32,
+    client: SocketAddr,
+    protocol: Protocol,
+}
+
+impl FlowTracker {
+    /// Creates a tracker that follows this many connections at most.
+    pub fn new(limit: usize, services: Services) -> Self {
+        Self { tracked: HashMap::new(), deadlines: VecDeque::new(), next_id: 1, limit, untracked: 0, list: 0, services }
+    }
+
+    /// Returns the number of new connections that were not followed because of the limit.
+    pub fn untracked(&self) -> u64 {
+        self.untracked
+    }
+
+    /// Returns the flows that are not over.
+    pub fn flows(&self) -> impl Iterator<Item = &Flow> {
+        self.tracked.values().filter(|tracked| tracked.is_matched && !tracked.has_ended).map(|tracked| &tracked.flow)
+    }
+
+    /// Reports whether a connection is followed.
+    pub fn is_tracked(&self, connection: &Connection) -> bool {
+        self.tracked.contains_key(&Key::of(connection))
+    }
+
+    /// Returns the number of the next flow, for one that is no connection.
+    pub fn next_id(&mut self) -> u64 {
+        let id = self.next_id;
+        self.next_id += 1;
+        id
+    }
+
+    /// Handles an event of the kernel.
+    pub fn on_event(
+        &mut self,
+        kind: EventKind,
+        connection: &Connection,
+        now: SystemTime,
+        frontends: &Frontends,
+        report: &mut dyn FnMut(Change<'_>),
+    ) {
+        let key = Key::of(connection);
+        let now = connection.reported.unwrap_or(now);
+        if !self.tracked.contains_key(&key) {
+            // The last events of a connection whose end was reported are no news.
+            let may_begin = match (kind, connection.tcp) {
+                (EventKind::New, _) => true,
+                (EventKind::Update, Some(state)) => matches!(state, TcpState::SynSent | TcpState::Open),
+                (EventKind::Update, None) => connection.entry.protocol != Protocol::Tcp && !connection.is_answered,
+                (EventKind::Destroy, _) => false,
+            };
+            let began = connection.started.unwrap_or(now);
+            if !may_begin || !self.begin(key, connection, Some(began), now, frontends, kind == EventKind::New) {
+                return;
+            }
+        }
+        let Some(tracked) = self.tracked.get_mut(&key) else { return };
+        tracked.match_with(frontends);
+        tracked.advance(kind, connection, now);
+        if tracked.report(report) {
+            self.tracked.remove(&key);
+        }
+    }
+
+    /// Starts a list of all connections, after which those that it does not have are over.
+    pub fn begin_list(&mut self) {
+        self.list = self.list.wrapping_add(1);
+    }
+
+    /// Handles a connection of a list.
+    pub fn on_listed(
+        &mut self,
+        connection: &Connection,
+        listing: Listing,
+        now: SystemTime,
+        frontends: &Frontends,
+        report: &mut dyn FnMut(Change<'_>),
+    ) {
+        let key = Key::of(connection);
+        if !self.tracked.contains_key(&key) {
+            // Whether the end of a connection was reported is not known after a loss.
+            let is_over = !connection.entry.is_open;
+            if is_over && listing != Listing::Initial {
+                return;
+            }
+            let began = connection.started.or((listing == Listing::AfterLoss).then_some(now));
+            if !self.begin(key, connection, began, now, frontends, listing == Listing::AfterLoss) {
+                return;
+            }
+        }
+        let list = self.list;
+        let Some(tracked) = self.tracked.get_mut(&key) else { return };
+        tracked.list = list;
+        tracked.match_with(frontends);
+        // Flows that a reader may want, but not as news.
+        tracked.is_reported |= listing != Listing::AfterLoss;
+        tracked.advance(EventKind::Update, connection, now);
+        tracked.is_changed &= tracked.has_ended || listing == Listing::AfterLoss;
+        if tracked.report(report) {
+            self.tracked.remove(&key);
+        }
+    }
+
+    /// Ends the connections that the list has not.
+    pub fn end_list(&mut self, now: SystemTime, report: &mut dyn FnMut(Change<'_>)) {
+        let list = self.list;
+        self.tracked.retain(|_, tracked| {
+            if tracked.list == list {
+                return true;
+            }
+            let state = match tracked.flow.state {
+                FlowState::Opening => FlowState::Unanswered,
+                FlowState::Open => FlowState::Closed,
+                state => state,
+            };
+            tracked.set(state, now);
+            (tracked.has_ended, tracked.is_changed) = (true, true);
+            tracked.report(report);
+            false
+        });
+    }
+
+    /// Reports the connections that have had no answer for a while.
+    pub fn on_tick(&mut self, now: SystemTime, frontends: &Frontends, report: &mut dyn FnMut(Change<'_>)) {
+        while self.deadlines.front().is_some_and(|(deadline, _)| *deadline <= now) {
+            let Some((_, key)) = self.deadlines.pop_front() else { return };
+            let Some(tracked) = self.tracked.get_mut(&key) else { continue };
+            tracked.match_with(frontends);
+            if tracked.flow.state == FlowState::Opening {
+                tracked.set(FlowState::Unanswered, now);
+            }
+            if !tracked.is_matched || tracked.report(report) {
+                self.tracked.remove(&key);
+            }
+        }
+    }
+
+    /// Follows a connection if it may be a flow. Reports whether it does.
+    fn begin(
+        &mut self,
+        key: Key,
+        connection: &Connection,
+        began: Option<SystemTime>,
+        now: SystemTime,
+        frontends: &Frontends,
+        counts: bool,
+    ) -> bool {
+        let entry = &connection.entry;
+        // Rules of Services translate the destination; connections to endpoints, and through nodes without rules, are others.
+        if entry.original_destination == entry.reply_source {
+            return false;
+        }
+        if self.tracked.len() >= self.limit {
+            let is_flow = || self.services == Services::Unknown || owner(connection, frontends).is_some();
+            self.untracked += u64::from(counts && is_flow());
+            return false;
+        }
+        let endpoint = (!frontends.is_relayed()).then(|| Peer::new(entry.reply_source));
+        let flow = Flow {
+            id: self.next_id(),
+            time: began,
+            state: FlowState::Opening,
+            protocol: entry.protocol,
+            client: Peer::new(entry.original_source),
+            service_port: None,
+            kind: None,
+            destination: entry.original_destination,
+            endpoint,
+            reason: None,
+            answer_seconds: None,
+            duration_seconds: None,
+            packets: None,
+            bytes: None,
+        };
+        let is_matched = self.services == Services::Unknown;
+        let (has_ended, is_reported, is_changed) = (false, false, false);
+        let tracked = Tracked { flow, is_matched, has_ended, is_reported, is_changed, list: self.list };
+        self.tracked.insert(key, tracked);
+        self.deadlines.push_back((now + ANSWER_TIME, key));
+        true
+    }
+}
+
+impl Tracked {
+    /// Looks for the Service unless it is known.
+    fn match_with(&mut self, frontends: &Frontends) {
+        if !self.is_matched
+            && let Some(FrontendOwner { service_port, kind }) =
+                frontends.find(self.flow.destination, self.flow.protocol)
+        {
+            (self.flow.service_port, self.flow.kind) = (Some(service_port.clone()), Some(*kind));
+            self.is_matched = true;
+        }
+    }
+
+    /// Changes the state by what the kernel reports.
+    fn advance(&mut self, kind: EventKind, connection: &Connection, now: SystemTime) {
+        if let Some(traffic) = connection.traffic {
+            (self.flow.packets, self.flow.bytes) = (Some(traffic.packets), Some(traffic.bytes));
+        }
+        let (state, has_ended) = next_state(self.flow.state, kind, connection);
+        self.set(state, now);
+        self.is_changed |= has_ended;
+        self.has_ended |= has_ended;
+    }
+
+    fn set(&mut self, state: FlowState, now: SystemTime) {
+        if self.flow.state == state {
+            return;
+        }
+        let elapsed =
+            self.flow.time.and_then(|time| now.duration_since(time).ok()).map(|elapsed| elapsed.as_secs_f64());
+        // The first answer of an older connection was earlier.
+        if state == FlowState::Open && !self.is_reported || self.flow.state == FlowState::Unanswered {
+            self.flow.answer_seconds = elapsed.filter(|_| state == FlowState::Open);
+        }
+        self.flow.duration_seconds = elapsed;
+        self.flow.state = state;
+        self.is_changed = true;
+    }
+
+    /// Reports a change. Returns whether the flow can be forgotten.
+    fn report(&mut self, report: &mut dyn FnMut(Change<'_>)) -> bool {
+        if self.is_matched && self.is_changed && self.flow.state != FlowState::Opening {
+            let is_new = !std::mem::replace(&mut self.is_reported, true);
+            self.is_changed = false;
+            report(Change { flow: &self.flow, is_new, has_ended: self.has_ended });
+        }
+        self.is_matched && self.has_ended
+    }
+}
+
+/// Returns the state of a flow after an event, and whether the connection is over.
+fn next_state(state: FlowState, kind: EventKind, connection: &Connection) -> (FlowState, bool) {
+    let is_waiting = matches!(state, FlowState::Opening | FlowState::Unanswered);
+    match (kind, connection.tcp) {
+        (_, Some(TcpState::Reset)) if is_waiting && !connection.is_answered => (FlowState::Refused, true),
+        (_, Some(TcpState::Reset)) => (FlowState::Reset, true),
+        (EventKind::Destroy, _) if is_waiting && connection.is_answered => (FlowState::Closed, true),
+        // Kernels before 5.13 do not report the state of an entry that they delete. They delete one without an answer this early
+        // only when the connection is refused.
+        (EventKind::Destroy, None) if state == FlowState::Opening && connection.entry.protocol == Protocol::Tcp => {
+            (FlowState::Refused, true)
+        }
+        (EventKind::Destroy, _) if is_waiting => (FlowState::Unanswered, true),
+        (EventKind::Destroy, _) | (_, Some(TcpState::Closed)) => (FlowState::Closed, true),
+        (_, Some(TcpState::Open)) => (FlowState::Open, false),
+        (_, None) if is_waiting && connection.is_answered => (FlowState::Open, false),
+        (_, Some(TcpState::SynSent) | None) => (state, false),
+    }
+}
+
+impl Key {
+    fn of(connection: &Connection) -> Self {
+        let entry = &connection.entry;
+        Self { id: connection.id, client: entry.original_source, protocol: entry.protocol }
+    }
+}
+
+fn owner<'a>(connection: &Connection, frontends: &'a Frontends) -> Option<&'a FrontendOwner> {
+    frontends.find(connection.entry.original_destination, connection.entry.protocol)
+}
+
+/// The time without an answer after which a connection counts as unanswered: a client has repeated its first TCP segment twice.
+const ANSWER_TIME: Duration = Duration::from_secs(3);
+
+#[cfg(test)]
+mod tests;

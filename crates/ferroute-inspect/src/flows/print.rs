@@ -1,0 +1,116 @@
+use std::{collections::BTreeMap, fmt, sync::Arc};
+
+use ferroute_core::{Escaped, rfc3339};
+use ferroute_flows::{Counts, Edge, Flow, FlowStart, FlowSummary, Losses, Peer};
+
+/// The titles of the columns of [`write_flow_into`].
+pub const HEADER: &str = "TIME (UTC)    STATE       CLIENT                           SERVICE                   FRONTEND                        ENDPOINT                    ANSWER  DURATION  PACKETS     BYTES";
+
+/// Writes a flow as one line.
+pub fn write_flow_into(out: &mut impl fmt::Write, flow: &Flow) -> fmt::Result {
+    let time = flow.time.and_then(|time| rfc3339::format(time, 3));
+    let time = time.as_deref().and_then(|text| text.get(11..23)).unwrap_or("-");
+    let service = flow.service_port.as_deref().unwrap_or("-");
+    let frontend = match flow.kind {
+        Some(kind) => format!("{kind} {}/{}", flow.destination, flow.protocol),
+        None => format!("{}/{}", flow.destination, flow.protocol),
+    };
+    let endpoint = match (&flow.endpoint, &flow.reason) {
+        (Some(endpoint), _) => endpoint.to_string(),
+        (None, Some(reason)) => format!("({})", Escaped(reason)),
+        (None, None) => "-".to_owned(),
+    };
+    let [answer, duration] =
+        [flow.answer_seconds, flow.duration_seconds].map(|seconds| seconds.map_or("-".to_owned(), duration));
+    let [packets, bytes] =
+        [flow.packets, flow.bytes].map(|count| count.map_or("-".to_owned(), |count| count.to_string()));
+    let line = format!(
+        "{time:<12}  {:<10}  {:<31}  {:<24}  {frontend:<30}  {endpoint:<24}  {answer:>8}  {duration:>8}  {packets:>7}  {bytes:>8}",
+        flow.state,
+        client(&flow.client),
+        Escaped(service).to_string(),
+    );
+    writeln!(out, "{}", line.trim_end())
+}
+
+/// Writes what the kernel does not provide.
+pub fn write_start_into(out: &mut impl fmt::Write, start: &FlowStart) -> fmt::Result {
+    if !start.counts {
+        writeln!(out, "packets and bytes are unknown: net.netfilter.nf_conntrack_acct is 0")?;
+    }
+    if !start.timestamps {
+        writeln!(out, "times are those of receiving the events: net.netfilter.nf_conntrack_timestamp is 0")?;
+    }
+    Ok(())
+}
+
+/// Writes what is missing so far.
+pub fn write_losses_into(out: &mut impl fmt::Write, losses: &Losses) -> fmt::Result {
+    let Losses { overruns, untracked, missed } = losses;
+    writeln!(
+        out,
+        "missing so far: {missed} lines (this reader is too slow), {untracked} connections (too many are open), and what the kernel \
+         discarded {overruns} times (events were read too slowly)"
+    )
+}
+
+/// Writes a summary: each service port, and under it its clients and endpoints.
+pub fn write_summary_into(out: &mut impl fmt::Write, summary: &FlowSummary) -> fmt::Result {
+    writeln!(out, "{:.0} s of the last five minutes", summary.window_seconds)?;
+    let mut services: BTreeMap<Option<&Arc<str>>, (Counts, Vec<&Edge>)> = BTreeMap::new();
+    for edge in &summary.edges {
+        let (counts, edges) = services.entry(edge.service_port.as_ref()).or_default();
+        counts.merge(&edge.counts);
+        edges.push(edge);
+    }
+    let mut services: Vec<_> = services.into_iter().collect();
+    // The sort is stable, so that equal ones stay in the order of their names.
+    services.sort_by_key(|(_, (counts, _))| std::cmp::Reverse(counts.connections));
+    writeln!(out, "{:<60} {COLUMNS}", "SERVICE, CLIENT -> ENDPOINT")?;
+    for (service, (counts, edges)) in services {
+        write_row(out, &Escaped(service.map_or("(no known Service)", AsRef::as_ref)).to_string(), summary, &counts)?;
+        for edge in edges {
+            let endpoint = edge.endpoint.as_ref().map_or("(none)".to_owned(), Peer::to_string);
+            write_row(out, &format!("  {} -> {endpoint}", client(&edge.client)), summary, &edge.counts)?;
+        }
+    }
+    match summary.omitted {
+        0 => Ok(()),
+        omitted => writeln!(out, "not listed, because there are too many clients: {omitted} connections"),
+    }
+}
+
+fn write_row(out: &mut impl fmt::Write, name: &str, summary: &FlowSummary, counts: &Counts) -> fmt::Result {
+    let average = counts.average_answer_seconds().map_or("-".to_owned(), duration);
+    let longest = if counts.answered > 0 { duration(counts.longest_answer_seconds) } else { "-".to_owned() };
+    let Counts { connections, unanswered, refused, reset, rejected, dropped, .. } = counts;
+    writeln!(
+        out,
+        "{name:<60} {connections:>8} {:>8.1} {unanswered:>10} {refused:>7} {reset:>6} {rejected:>8} {dropped:>7} {average:>8} \
+         {longest:>8}",
+        summary.per_second(counts)
+    )
+}
+
+fn client(peer: &Peer) -> String {
+    match peer.kind {
+        Some(kind) => format!("{} {peer}", kind.as_str()),
+        None => peer.to_string(),
+    }
+}
+
+/// Returns a time with three digits at most.
+fn duration(seconds: f64) -> String {
+    match seconds {
+        seconds if seconds < 0.001 => format!("{:.0}us", seconds * 1e6),
+        seconds if seconds < 0.1 => format!("{:.1}ms", seconds * 1e3),
+        seconds if seconds < 1.0 => format!("{:.0}ms", seconds * 1e3),
+        seconds if seconds < 100.0 => format!("{seconds:.1}s"),
+        seconds => format!("{:.0}m", seconds / 60.0),
+    }
+}
+
+const COLUMNS: &str = "    CONN       /S UNANSWERED REFUSED  RESET REJECTED DROPPED   ANSWER  LONGEST";
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,86 @@
+use std::time::{Duration, SystemTime};
+
+use ferroute_core::{
+    FrontendKind, Protocol,
+    testing::{HOSTILE, assert_visible},
+};
+use ferroute_flows::{FlowState, PeerKind};
+use insta::assert_snapshot;
+
+use super::*;
+
+fn flow() -> Flow {
+    Flow {
+        id: 1,
+        time: Some(SystemTime::UNIX_EPOCH + Duration::from_millis(1_767_366_245_123)),
+        state: FlowState::Closed,
+        protocol: Protocol::Tcp,
+        client: Peer {
+            kind: Some(PeerKind::Pod),
+            name: Some("shop/client".into()),
+            ..Peer::new("10.244.0.9:41234".parse().unwrap())
+        },
+        service_port: Some("shop/web:http".into()),
+        kind: Some(FrontendKind::ClusterIp),
+        destination: "10.96.0.1:80".parse().unwrap(),
+        endpoint: Some(Peer::new("10.244.0.2:8080".parse().unwrap())),
+        reason: None,
+        answer_seconds: Some(0.000_42),
+        duration_seconds: Some(1.25),
+        packets: Some(12),
+        bytes: Some(1234),
+    }
+}
+
+#[test]
+fn flow_is_one_line_under_the_titles() {
+    let mut text = format!("{HEADER}\n");
+    write_flow_into(&mut text, &flow()).unwrap();
+    let unknown = Flow { time: None, endpoint: None, answer_seconds: None, packets: None, bytes: None, ..flow() };
+    write_flow_into(&mut text, &Flow { state: FlowState::Rejected, reason: Some("noEndpoints".into()), ..unknown })
+        .unwrap();
+    assert_snapshot!(text, @r"
+    TIME (UTC)    STATE       CLIENT                           SERVICE                   FRONTEND                        ENDPOINT                    ANSWER  DURATION  PACKETS     BYTES
+    15:04:05.123  closed      pod shop/client:41234            shop/web:http             cluster IP 10.96.0.1:80/tcp     10.244.0.2:8080              420us      1.2s       12      1234
+    -             rejected    pod shop/client:41234            shop/web:http             cluster IP 10.96.0.1:80/tcp     (noEndpoints)                    -      1.2s        -         -
+    ");
+}
+
+#[test]
+fn names_of_other_programs_control_no_terminal() {
+    let mut text = String::new();
+    let client = Peer { name: Some(HOSTILE.into()), ..flow().client };
+    write_flow_into(&mut text, &Flow { service_port: Some(HOSTILE.into()), client, ..flow() }).unwrap();
+    assert_visible(&text);
+}
+
+#[test]
+fn summary_has_services_with_their_clients_and_endpoints() {
+    let edge = |client: &str, counts| Edge {
+        client: Peer { port: None, ..Peer::new(client.parse().unwrap()) },
+        service_port: Some("shop/web:http".into()),
+        protocol: Protocol::Tcp,
+        endpoint: flow().endpoint,
+        counts,
+    };
+    let counts = Counts {
+        connections: 20,
+        refused: 2,
+        answered: 18,
+        answer_seconds: 0.018,
+        longest_answer_seconds: 0.01,
+        ..Counts::default()
+    };
+    let edges =
+        vec![edge("10.244.0.9:0", counts), edge("10.244.0.8:0", Counts { connections: 10, ..Counts::default() })];
+    let mut text = String::new();
+    write_summary_into(&mut text, &FlowSummary { window_seconds: 10.0, edges, omitted: 3 }).unwrap();
+    assert_snapshot!(text, @r"
+    10 s of the last five minutes
+    SERVICE, CLIENT -> ENDPOINT                                      CONN       /S UNANSWERED REFUSED  RESET REJECTED DROPPED   ANSWER  LONGEST
+    shop/web:http                                                      30      3.0          0       2      0        0       0    1.0ms   10.0ms
+      10.244.0.9 -> 10.244.0.2:8080                                    20      2.0          0       2      0        0       0    1.0ms   10.0ms
+      10.244.0.8 -> 10.244.0.2:8080                                    10      1.0          0       0      0        0       0        -        -
+    not listed, because there are too many clients: 3 connections
+    ");
+}

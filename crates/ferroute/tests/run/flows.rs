@@ -1,0 +1,285 @@
+//! `ferroute flows`: what it reports equals what clients counted.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::{BufRead, BufReader, Read, Write},
+    net::{SocketAddr, TcpStream},
+    process::{Child, Command, Stdio},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use ferroute_testing::NetNs;
+use serde_json::Value;
+
+use crate::{
+    Case, Mode, WEB,
+    cluster::{PORT, pod_addresses},
+    http::get,
+    in_each_mode, in_every_mode,
+    proxy::FERROUTE,
+    slices,
+    traffic::Flow,
+    wait, web, web_tcp, web_udp,
+};
+
+in_every_mode!(flows_equal_what_clients_counted, events_are_subscribed_only_while_flows_are_read);
+in_each_mode!(failures_have_their_states, flows_need_no_proxy);
+
+/// `ferroute flows -o json`, which is killed on drop.
+struct Reader {
+    child: Child,
+    lines: Arc<Mutex<Vec<Value>>>,
+}
+
+impl Reader {
+    /// Starts the command, and waits until it receives flows.
+    fn start(node: &NetNs, arguments: &[&str]) -> Self {
+        let mut command = Command::new(FERROUTE);
+        command.args(["flows", "-o", "json"]).args(arguments).stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut child = node.run(|| command.spawn()).unwrap();
+        let (lines, stdout) = (Arc::<Mutex<Vec<Value>>>::default(), BufReader::new(child.stdout.take().unwrap()));
+        let copy = lines.clone();
+        std::thread::spawn(move || {
+            for line in stdout.lines().map_while(Result::ok) {
+                copy.lock().unwrap().push(serde_json::from_str(&line).unwrap());
+            }
+        });
+        let reader = Self { child, lines };
+        wait("the first line", || {
+            reader.lines.lock().unwrap().iter().any(|line| line["start"].is_object()).then_some(())
+        });
+        reader
+    }
+
+    /// Returns the last state of each flow, by its number.
+    fn flows(&self) -> BTreeMap<u64, Value> {
+        let lines = self.lines.lock().unwrap();
+        assert!(lines.iter().all(|line| line["lost"].is_null()), "{lines:?}");
+        let flows = lines.iter().map(|line| &line["flow"]).filter(|flow| flow.is_object());
+        flows.map(|flow| (flow["id"].as_u64().unwrap(), flow.clone())).collect()
+    }
+
+    /// Waits for this many flows with a protocol in a state, and returns them. There must not be more with this protocol.
+    #[track_caller]
+    fn wait(&self, count: usize, protocol: &str, state: &str) -> Vec<Value> {
+        wait(&format!("{count} {protocol} flows that are {state}"), || {
+            let flows: Vec<Value> = self.flows().into_values().filter(|flow| flow["protocol"] == protocol).collect();
+            assert!(flows.len() <= count, "{} of {count}: {flows:?}", flows.len());
+            (flows.len() == count && flows.iter().all(|flow| flow["state"] == state)).then_some(flows)
+        })
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        // It may have exited already.
+        _ = self.child.kill();
+        _ = self.child.wait();
+    }
+}
+
+/// Counts flows by the address that the client used and the endpoint.
+fn count(flows: &[Value]) -> BTreeMap<(SocketAddr, Option<SocketAddr>), usize> {
+    let mut counts = BTreeMap::new();
+    for flow in flows {
+        let endpoint = flow["endpoint"].as_object().map(|endpoint| {
+            let port = u16::try_from(endpoint["port"].as_u64().unwrap()).unwrap();
+            SocketAddr::new(endpoint["address"].as_str().unwrap().parse().unwrap(), port)
+        });
+        *counts.entry((flow["destination"].as_str().unwrap().parse().unwrap(), endpoint)).or_default() += 1;
+    }
+    counts
+}
+
+/// Returns where the connections of a client that reached a pod are counted.
+fn expected(mode: Mode, to: SocketAddr, pod: u8) -> (SocketAddr, Option<SocketAddr>) {
+    let address = pod_addresses(pod)[usize::from(to.is_ipv6())];
+    // The kernel does not know what a process does with a connection.
+    (to, (mode != Mode::Userspace).then(|| SocketAddr::new(address, PORT)))
+}
+
+fn flows_equal_what_clients_counted(mode: Mode) {
+    let case = Case::new(mode, &web(&[0, 1, 2]));
+    let node = &case.cluster.node;
+    let reader = Reader::start(node, &[]);
+    let mut counted = [BTreeMap::new(), BTreeMap::new()];
+    for _ in 0..30 {
+        for to in web_tcp() {
+            *counted[0].entry(expected(mode, to, case.connect(to).unwrap())).or_default() += 1;
+        }
+    }
+    let flows: Vec<(SocketAddr, Flow)> =
+        [web_udp(); 5].concat().into_iter().map(|to| (to, Flow::open(&case.cluster.client, to))).collect();
+    for (to, flow) in &flows {
+        // Further requests belong to the same flow.
+        let [pod, again] = [flow.pod(), flow.pod()];
+        assert_eq!(pod, again);
+        *counted[1].entry(expected(mode, *to, pod)).or_default() += 1;
+    }
+    let tcp = reader.wait(60, "tcp", "closed");
+    assert_eq!(count(&tcp), counted[0]);
+    assert_eq!(count(&reader.wait(flows.len(), "udp", "open")), counted[1]);
+    for flow in &tcp {
+        assert_eq!((&flow["servicePort"], &flow["kind"]), (&"default/web:tcp".into(), &"clusterIp".into()), "{flow}");
+        let is_v6 = flow["destination"].as_str().unwrap().starts_with('[');
+        assert_eq!(flow["client"]["address"], if is_v6 { "fd00:168::9" } else { "192.168.0.9" }, "{flow}");
+        assert_eq!(flow["client"]["kind"], "outside", "{flow}");
+        assert!(flow["time"].is_string() && flow["durationSeconds"].is_number(), "{flow}");
+        assert!(flow["packets"].is_null(), "the kernel does not count by default: {flow}");
+    }
+    drop(reader);
+    // What the proxy remembers of the reader's time.
+    let run = |arguments: &[&str]| node.command(FERROUTE, &[&["flows", "-o", "json"], arguments].concat());
+    let lines = |text: &str| text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()).collect::<Vec<_>>();
+    let last = lines(&run(&["--last", "7", "--service", "web:tcp"]));
+    assert_eq!(last.iter().filter(|line| line["flow"]["state"] == "closed").count(), 7, "{last:?}");
+    let text = run(&["--summary", "--for", "1s"]);
+    let summary = lines(&text).into_iter().find(|line| line["summary"].is_object()).unwrap();
+    let edges = summary["summary"]["edges"].as_array().unwrap();
+    let of_tcp = edges.iter().filter(|edge| edge["servicePort"] == "default/web:tcp");
+    assert_eq!(of_tcp.map(|edge| edge["connections"].as_u64().unwrap()).sum::<u64>(), 60, "{text}");
+    assert!(edges.iter().all(|edge| edge["refused"] == 0 && edge["unanswered"] == 0), "{text}");
+}
+
+/// Reports whether a socket of this namespace is subscribed to events of connections.
+fn is_subscribed(namespace: &NetNs) -> bool {
+    let sockets = namespace.run(|| fs::read_to_string("/proc/thread-self/net/netlink")).unwrap();
+    sockets.lines().skip(1).any(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        fields[1] == "12" && u32::from_str_radix(fields[3], 16).unwrap() & 0b111 != 0
+    })
+}
+
+fn events_are_subscribed_only_while_flows_are_read(mode: Mode) {
+    let case = Case::new(mode, &web(&[0]));
+    let node = &case.cluster.node;
+    assert!(!is_subscribed(node));
+    let readers = [Reader::start(node, &[]), Reader::start(node, &["--summary", "--for", "100s"])];
+    assert!(is_subscribed(node));
+    drop(readers);
+    wait("the end of the subscription", || (!is_subscribed(node)).then_some(()));
+}
+
+/// Returns a Service with this name and cluster IP, and an endpoint.
+fn other(name: &str, address: &str, endpoint: &str, port: u16) -> String {
+    let service = WEB
+        .replace("name: web}", &format!("name: {name}}}"))
+        .replace("10.96.0.1", address)
+        .replace(", \"fd00:96::1\"", "")
+        .replace(", IPv6", "");
+    let slice = slices(name, &[0]).replace("10.244.0.2", endpoint).replace("port: 8080", &format!("port: {port}"));
+    format!("---\n{service}{}", slice.split("---\n").take(2).collect::<Vec<_>>().join("---\n"))
+}
+
+fn failures_have_their_states(mode: Mode) {
+    let shut = other("shut", "10.96.0.2", "10.244.0.2", 9);
+    let gone = other("gone", "10.96.0.3", "10.244.0.77", 8080);
+    let case = Case::new(mode, &format!("{}{shut}{gone}", web(&[0])));
+    let reader = Reader::start(&case.cluster.node, &["--failed"]);
+    case.connect(web_tcp()[0]).unwrap();
+    let connect = |to: &str| {
+        let to = to.parse().unwrap();
+        case.cluster.client.run(|| TcpStream::connect_timeout(&to, Duration::from_millis(200)).unwrap_err())
+    };
+    for _ in 0..4 {
+        assert_eq!(connect("10.96.0.2:80").kind(), std::io::ErrorKind::ConnectionRefused);
+    }
+    for _ in 0..2 {
+        connect("10.96.0.3:80");
+    }
+    let flows = wait("all failures", || Some(reader.flows()).filter(|flows| flows.len() == 6));
+    let states = |service: &str| -> Vec<String> {
+        let of_service = flows.values().filter(|flow| flow["servicePort"] == format!("default/{service}:tcp"));
+        of_service.map(|flow| flow["state"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(states("shut"), ["refused"; 4]);
+    assert_eq!(states("gone"), ["unanswered"; 2]);
+}
+
+fn flows_need_no_proxy(mode: Mode) {
+    let mut case = Case::new(mode, &web(&[0]));
+    assert!(case.proxy.stop("TERM").success());
+    let manifests = case.files.manifests();
+    let node = &case.cluster.node;
+    let of_services =
+        Reader::start(node, &["--manifests", manifests.to_str().unwrap(), "--hostname-override", "node-1"]);
+    let of_all = Reader::start(node, &["--hostname-override", "node-1"]);
+    for to in web_tcp() {
+        case.connect(to).unwrap();
+    }
+    for (reader, service) in [(of_services, Value::from("default/web:tcp")), (of_all, Value::Null)] {
+        let flows = reader.wait(2, "tcp", "closed");
+        let expected = web_tcp().map(|to| (expected(mode, to, 0), 1)).into_iter().collect();
+        assert_eq!(count(&flows), expected);
+        assert!(flows.iter().all(|flow| flow["servicePort"] == service), "{flows:?}");
+    }
+}
+
+#[test]
+fn top_counts_flows_where_rules_do_not_count() {
+    let case = Case::new(Mode::Nftables, &web(&[0]));
+    let done = AtomicBool::new(false);
+    let text = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                case.connect(web_tcp()[0]).unwrap();
+            }
+        });
+        let text = case.cluster.node.command(FERROUTE, &["top", "--once", "--interval", "1s"]);
+        done.store(true, Ordering::Relaxed);
+        text
+    });
+    let columns: Vec<&str> = text.lines().nth(2).unwrap_or_default().split_whitespace().collect();
+    assert_eq!(columns.get(1..).unwrap_or_default(), ["default/web:tcp", "10.244.0.2:8080", "100", "%"], "{text}");
+    assert!(columns[0].parse::<f64>().unwrap() > 0.0, "{text}");
+    wait("the end of the subscription", || (!is_subscribed(&case.cluster.node)).then_some(()));
+}
+
+#[test]
+fn page_gets_flows_only_while_it_reads_them() {
+    let case = Case::new(Mode::Nftables, &web(&[0]));
+    let node = &case.cluster.node;
+    let listen = "127.0.0.1:8249";
+    let mut command = Command::new(FERROUTE);
+    command.args(["ui", "--listen", listen]).stdin(Stdio::null()).stdout(Stdio::null());
+    let ui = Reader { child: node.run(|| command.spawn()).unwrap(), lines: Arc::default() };
+    let at: SocketAddr = listen.parse().unwrap();
+    let flows = || serde_json::from_str::<Value>(&get(node, at, "/api/v1/flows").ok()?.body).ok();
+    let before = wait("the page", flows);
+    assert_eq!((&before["available"], &before["flows"]), (&false.into(), &Value::Array(Vec::new())));
+    assert!(!is_subscribed(node));
+    let mut events = node.run(|| TcpStream::connect(at)).unwrap();
+    events.write_all(format!("GET /api/v1/flows/events HTTP/1.1\r\nHost: {at}\r\n\r\n").as_bytes()).unwrap();
+    wait("the subscription", || is_subscribed(node).then_some(()));
+    wait("flows", || flows().filter(|flows| flows["available"] == true));
+    for to in web_tcp() {
+        case.connect(to).unwrap();
+    }
+    let after = wait("two closed flows and a summary", || {
+        flows().filter(|flows| {
+            let states: Vec<&Value> = flows["flows"].as_array().unwrap().iter().map(|flow| &flow["state"]).collect();
+            states == ["closed", "closed"] && flows["summary"]["edges"].as_array().is_some_and(|edges| edges.len() == 2)
+        })
+    });
+    assert_eq!(after["flows"][0]["servicePort"], "default/web:tcp");
+    // The events had the same.
+    events.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+    let mut received = Vec::new();
+    wait("the events", || {
+        // A timeout is no end.
+        _ = events.read_to_end(&mut received);
+        let text = String::from_utf8_lossy(&received);
+        ["flows-start", "flows", "flows-summary"]
+            .iter()
+            .all(|event| text.contains(&format!("event: {event}\n")))
+            .then_some(())
+    });
+    drop(events);
+    wait("the end of the subscription", || (!is_subscribed(node)).then_some(()));
+    drop(ui);
+}
