@@ -166,10 +166,16 @@ const ENTRIES: &[Entry] = entries! {
         "ferroute diff" => "the kernel's rules and the running proxy's",
         "ferroute diff --kubeconfig ~/.kube/config --all" => "all differences from the objects of a cluster",
     ] YES_OR_NO, ["ferroute-render", "ferroute-trace"];
+    "flows": [
+        "ferroute flows" => "connections as they happen, until Ctrl-C",
+        "ferroute flows --service shop/web --failed" => "those of a Service that fail",
+        "ferroute flows --last 20 --client pod/shop/client" => "the last ones of a pod",
+        "ferroute flows --summary --for 30s" => "who connects to what, and failures, after half a minute",
+    ] &[], ["ferroute-top", "ferroute-explain"];
     "top": [
         "ferroute top" => "once a second",
         "ferroute top --once --interval 10s" => "one measurement of ten seconds",
-    ] &[], ["ferroute-explain"];
+    ] &[], ["ferroute-explain", "ferroute-flows"];
     "bundle": [
         "ferroute bundle night.json" => "save the recent syncs",
     ] &[], ["ferroute-replay"];
@@ -213,6 +219,10 @@ const ENTRIES: &[Entry] = entries! {
     "kubectl top": [
         "kubectl ferroute top --interval 10s" => "the busiest Services of all nodes",
     ] &[], ["ferroute-top"];
+    "kubectl flows": [
+        "kubectl ferroute flows --service svc/web -n shop" => "connections to a Service on all nodes, until Ctrl-C",
+        "kubectl ferroute flows --summary" => "who connects to what in the cluster, and failures",
+    ] KUBECTL, ["ferroute-flows"];
     "kubectl bundle": [
         "kubectl ferroute bundle cluster.tar" => "the recordings of all nodes",
     ] KUBECTL, ["ferroute-bundle"];
