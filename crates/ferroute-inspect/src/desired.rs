@@ -26,7 +26,7 @@ use std::{
 
 use anyhow::{Context, bail};
 use ferroute_api::{
-    Object, Service,
+    EndpointSlice, Object, Service,
     manifest::{Cause, DocumentError},
 };
 use ferroute_config::{
@@ -93,11 +93,22 @@ pub struct Desired {
 
 /// What the state is needed for, which decides what happens if there is no source of objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Need {
+enum Need<'a> {
     /// The absence of objects is an error.
     Objects,
+    /// The same, but only the endpoints of this Service are needed.
+    Endpoints(&'a NamespacedName),
     /// Without objects, the host alone is examined.
     Host,
+}
+
+impl Need<'_> {
+    /// Reports whether the state includes the endpoints of a slice.
+    fn includes(self, slice: &EndpointSlice) -> bool {
+        let Self::Endpoints(service) = self else { return true };
+        let namespace = NamespacedName::from_metadata(&slice.metadata);
+        slice.service_name() == Some(service.name()) && namespace.namespace() == service.namespace()
+    }
 }
 
 impl Desired {
@@ -114,6 +125,21 @@ impl Desired {
     /// If the configuration or the objects cannot be read.
     pub fn load(args: &DesiredArgs, verbosity: Option<u32>) -> anyhow::Result<Self> {
         Self::load_with(args, &mut Proxy::request, Need::Objects, |resolved| {
+            ferroute_logging::start_for_command(verbosity, resolved.logging.format);
+        })
+    }
+
+    /// Like [`load`](Self::load), with the endpoints of one Service only. All Services compete for addresses, but most of a
+    /// cluster's objects are endpoints.
+    ///
+    /// # Errors
+    /// See [`load`](Self::load).
+    pub fn load_for_service(
+        args: &DesiredArgs,
+        verbosity: Option<u32>,
+        service: &NamespacedName,
+    ) -> anyhow::Result<Self> {
+        Self::load_with(args, &mut Proxy::request, Need::Endpoints(service), |resolved| {
             ferroute_logging::start_for_command(verbosity, resolved.logging.format);
         })
     }
@@ -142,7 +168,7 @@ impl Desired {
     fn load_with(
         args: &DesiredArgs,
         request: &mut dyn FnMut() -> Proxy,
-        need: Need,
+        need: Need<'_>,
         start_logging: impl FnOnce(&Resolved),
     ) -> anyhow::Result<Self> {
         let DesiredArgs { source, settings: args } = args;
@@ -168,7 +194,8 @@ impl Desired {
             };
             let bundle = request_bundle().map_err(anyhow::Error::from);
             let bundle = bundle.and_then(|bundle| Ok(Bundle::read(BufReader::new(bundle))?));
-            let bundle = bundle.context("cannot read the objects of the running proxy")?;
+            let mut bundle = bundle.context("cannot read the objects of the running proxy")?;
+            bundle.base.endpoint_slices.retain(|slice| need.includes(slice));
             let node = &bundle.base.node.metadata.name;
             if about.node.value != *node {
                 bail!(
@@ -182,7 +209,7 @@ impl Desired {
             return Ok(Self { running_mode, ..desired });
         }
         let has_api_server = has_api_server(source, &config);
-        let (events, objects) = match &source.manifests {
+        let (mut events, objects) = match &source.manifests {
             Some(path) => {
                 let events = read_once(path).with_context(|| format!("cannot read manifests at {}", path.display()))?;
                 let has_services = events.iter().any(|event| matches!(event, Event::ServiceApplied(_)));
@@ -203,6 +230,7 @@ impl Desired {
                 Err(error) => return Err(error),
             },
         };
+        events.retain(|event| !matches!(event, Event::SliceApplied(slice) if !need.includes(slice)));
         about.objects = objects;
         let this_host = ThisHost::read(&resolved)?;
         let mut desired = Self::from_events(config, resolved, this_host, events, names, about, source.clone());

@@ -133,12 +133,29 @@ pub enum ReadError {
 /// If the kernel returns an error. Neither unsupported rules nor a kernel without nf_tables are an error, nor are rules of
 /// the legacy backend that cannot be read: see [`KernelRules::unread`].
 pub fn read(family: IpFamily, exec: &dyn Exec, path: &[PathBuf]) -> Result<KernelRules, ReadError> {
-    let failed = |source| ReadError::Nftables { family, source };
-    let mut kernel = match NetlinkKernel::open() {
+    let kernel = match NetlinkKernel::open() {
         Ok(kernel) => Some(kernel),
         Err(NetlinkError::NotSupported) => None,
-        Err(source) => return Err(failed(source)),
+        Err(source) => return Err(ReadError::Nftables { family, source }),
     };
+    read_with(kernel, family, exec, path)
+}
+
+/// Like [`read`], without [`KernelRules::nftables`], which can have a million elements.
+///
+/// # Errors
+/// See [`read`].
+pub fn read_without_nftables(family: IpFamily, exec: &dyn Exec, path: &[PathBuf]) -> Result<KernelRules, ReadError> {
+    read_with(None, family, exec, path)
+}
+
+fn read_with(
+    mut kernel: Option<NetlinkKernel>,
+    family: IpFamily,
+    exec: &dyn Exec,
+    path: &[PathBuf],
+) -> Result<KernelRules, ReadError> {
+    let failed = |source| ReadError::Nftables { family, source };
     let mut attempts = 0;
     loop {
         attempts += 1;

@@ -199,6 +199,7 @@ pub mod plan;
 mod probe;
 mod remove;
 pub mod script;
+mod service_elements;
 #[cfg(feature = "testing")]
 pub mod testing;
 mod wire;
@@ -208,3 +209,4 @@ pub use dataplane::{NftablesDataplane, OpenError};
 pub use model::{ClassId, DataType, Value};
 pub use probe::{MINIMUM_KERNEL, ProbeError, probe};
 pub use remove::{TableOwner, delete_table, udp_frontends};
+pub use service_elements::{CountedElement, service_port_elements};

@@ -14,10 +14,11 @@ use ferroute_iptables::{
 };
 use ferroute_modes::kernel_rules::{self, KernelRules};
 use ferroute_nftables::{
-    ClassId, Value,
-    kernel::Counter,
-    model::{Comment, Element, Key, Name},
+    ClassId, CountedElement, TableOwner, Value,
+    kernel::{NetlinkError, NetlinkKernel},
+    model::{Comment, Key},
     plan::{ListNumber, SetId, frontend_key},
+    service_port_elements,
 };
 
 use super::{ConnectionCount, ExplainedPort, Explanation, Handling, KernelState, ServiceRule};
@@ -32,7 +33,7 @@ pub(super) fn add_state(explanation: &mut Explanation, desired: &Desired, name: 
         if entries.is_empty() {
             continue;
         }
-        let rules = or_error(FamilyRules::read(family), &mut errors);
+        let mut rules = or_error(FamilyRules::read(family), &mut errors);
         errors.extend(rules.iter().flat_map(|rules| rules.kernel.unread.iter().cloned()));
         let mut tracked: BTreeMap<Protocol, Option<Vec<conntrack::Entry>>> = BTreeMap::new();
         for (name, entry) in entries {
@@ -43,7 +44,7 @@ pub(super) fn add_state(explanation: &mut Explanation, desired: &Desired, name: 
                 port.family == family && port.protocol == name.protocol && *port.name == *name.port
             };
             let Some(port) = ports.iter_mut().find(is_same) else { continue };
-            let rules = rules.as_ref().map(|rules| rules.service_port(name, entry));
+            let rules = rules.as_mut().and_then(|rules| or_error(rules.service_port(name, entry), &mut errors));
             let connections = tracked.as_ref().map(|tracked| count(tracked, port, entry, addresses));
             if rules.is_some() || connections.is_some() {
                 port.kernel = Some(KernelState { rules, connections });
@@ -54,32 +55,33 @@ pub(super) fn add_state(explanation: &mut Explanation, desired: &Desired, name: 
     explanation.kernel_error = (!errors.is_empty()).then(|| errors.join("; "));
 }
 
-/// The rules of an IP family, and the elements of Ferroute's nftables table with their counters.
+/// The rules of an IP family, and access to the elements of Ferroute's nftables table if there are nf_tables.
 struct FamilyRules {
     kernel: KernelRules,
-    elements: Vec<(Name, Element, Option<Counter>)>,
+    nf_tables: Option<NetlinkKernel>,
 }
 
 impl FamilyRules {
     fn read(family: IpFamily) -> anyhow::Result<Self> {
-        let kernel = kernel_rules::read(family, &HostExec, &search_path())?;
-        let elements = kernel.ferroute_table().into_iter().flat_map(|snapshot| {
-            snapshot.table.sets().flat_map(|set| {
-                let counters = snapshot.counters.get(&set.name);
-                let counter = move |element: &Element| counters?.get(&element.key).copied();
-                let all = snapshot.table.elements(&set.name);
-                all.map(move |element| (set.name.clone(), element.clone(), counter(element)))
-            })
-        });
-        Ok(Self { elements: elements.collect(), kernel })
+        let nf_tables = match NetlinkKernel::open() {
+            Ok(kernel) => Some(kernel),
+            Err(NetlinkError::NotSupported) => None,
+            Err(error) => return Err(error.into()),
+        };
+        Ok(Self { kernel: kernel_rules::read_without_nftables(family, &HostExec, &search_path())?, nf_tables })
     }
 
-    fn service_port(&self, name: &ServicePortName, entry: &ServicePortEntry) -> Vec<ServiceRule> {
+    fn service_port(&mut self, name: &ServicePortName, entry: &ServicePortEntry) -> anyhow::Result<Vec<ServiceRule>> {
+        let table = TableOwner::Ferroute.table(self.kernel.family);
+        let elements = match &mut self.nf_tables {
+            Some(kernel) => service_port_elements(kernel, &table, name, entry)?,
+            None => Vec::new(),
+        };
         let iptables = self.kernel.iptables.iter().flat_map(|snapshot| iptables_rules(&snapshot.saved, name));
         let frontends: Vec<Frontend> = entry.service.frontends(name.protocol).map(|(_, frontend)| frontend).collect();
         let ipvs = self.kernel.ipvs.iter().flat_map(|objects| objects.objects_of(&frontends));
         let ipvs = ipvs.map(|(location, text)| ServiceRule { location, text, packets: None, bytes: None });
-        iptables.chain(nftables_elements(&self.elements, name, entry)).chain(ipvs).collect()
+        Ok(iptables.chain(nftables_elements(&elements, name, entry)).chain(ipvs).collect())
     }
 }
 
@@ -190,7 +192,7 @@ fn service_rule(saved: &SavedRules, table: TableName, chain: ChainName, position
 /// Returns those of the elements of Ferroute's nftables table that belong to a service port. `elements` have the names of
 /// their sets.
 fn nftables_elements(
-    elements: &[(Name, Element, Option<Counter>)],
+    elements: &[CountedElement],
     port: &ServicePortName,
     entry: &ServicePortEntry,
 ) -> Vec<ServiceRule> {

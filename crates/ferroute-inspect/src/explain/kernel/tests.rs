@@ -1,14 +1,15 @@
 use ferroute_core::{
     HostState, IpFamily, ProxySettings,
-    testing::{Cluster, pod, port_name, service, slice, udp_port_name},
+    testing::{Cluster, arbitrary, pod, port_name, service, slice, udp_port_name},
 };
 use ferroute_iptables::{PlanContext, SavedRulesReader};
 use ferroute_nftables::{
-    kernel::{Kernel, MemoryKernel},
+    kernel::{Counter, Kernel, MemoryKernel},
     model::TableId,
     plan::{NftablesSettings, TABLE},
 };
 use insta::assert_snapshot;
+use proptest::prelude::*;
 
 use super::*;
 
@@ -83,4 +84,32 @@ fn elements_of_service_port_are_those_of_its_frontends_and_endpoints() {
     7 @node-ports udp . 30080 comment "shop/web:http2" : 21:5
     7 @services 10.96.0.1 . udp . 80 comment "shop/web:http2" : 11:5
     "#);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+
+    #[test]
+    fn elements_that_are_read_by_key_are_all_of_the_service_port(cluster in arbitrary::cluster()) {
+        for family in IpFamily::BOTH {
+            let table = cluster.table(family);
+            let id = TableId { family, name: TABLE };
+            let mut kernel = MemoryKernel::new();
+            kernel.commit(&ferroute_nftables::plan::render(&table, &NftablesSettings::default(), &[])).unwrap();
+            let in_kernel = kernel.table(&id).unwrap();
+            let all: Vec<CountedElement> = in_kernel
+                .sets()
+                .flat_map(|set| in_kernel.elements(&set.name).map(|element| (set.name.clone(), element.clone(), None)))
+                .collect();
+            for (name, entry) in &table.entries {
+                let read = service_port_elements(&mut kernel.clone(), &id, name, entry).unwrap();
+                let sorted = |elements: &[CountedElement]| {
+                    let mut rules = nftables_elements(elements, name, entry);
+                    rules.sort_by_key(|rule| (rule.location.clone(), rule.text.clone()));
+                    rules
+                };
+                prop_assert_eq!(sorted(&read), sorted(&all));
+            }
+        }
+    }
 }
