@@ -10,6 +10,7 @@
 //! small entry per Service and a few dozen slow changes.
 
 mod changes;
+mod delays;
 mod ledger;
 mod query;
 mod services;
@@ -22,11 +23,12 @@ use std::{
 
 use ferroute_core::{IpFamily, NamespacedName, SyncReport, Tracker, parse::ObjectVersion, tracker::TrackerEvent};
 
-pub use self::ledger::Applied;
 use self::{
     changes::{ChangesPage, SlowChanges},
+    delays::Delays,
     ledger::{Kind, Ledger, ServicesPart},
 };
+pub use self::{delays::ChangeDelays, ledger::Applied};
 pub(crate) use self::{
     query::{QueryError, ServiceQuery},
     services::ServicesBody,
@@ -174,6 +176,7 @@ struct State {
     /// Indexed by [`IpFamily::index`].
     pending: [Pending; 2],
     ledger: Ledger,
+    delays: Delays,
     /// `None` if the pages of changes are not served.
     slow: Option<SlowChanges>,
 }
@@ -199,6 +202,7 @@ impl History {
             families: IpFamily::BOTH.to_vec(),
             pending: Default::default(),
             ledger: Ledger::new(with_pages),
+            delays: Delays::default(),
             slow: with_pages.then(SlowChanges::default),
         }))
     }
@@ -253,6 +257,7 @@ impl History {
         for change in done.changes {
             let has_effect = sync.full || sync.changed.contains(&change.name);
             let applied = AppliedChange { change, family, started, ended: sync.ended, kernel, has_effect };
+            state.delays.insert(applied.queue(), applied.sync());
             each(&applied);
             if let Some(slow) = &mut state.slow
                 && has_effect
@@ -281,6 +286,11 @@ impl History {
     /// Returns the last received `resourceVersion` of an existing EndpointSlice.
     pub fn slice_version(&self, name: &NamespacedName) -> Option<u64> {
         self.lock().ledger.version(Kind::Slice, name)
+    }
+
+    /// Returns how long the last changes waited, and how long their syncs took; `None` if there were none since the first sync.
+    pub fn delays(&self) -> Option<ChangeDelays> {
+        self.lock().delays.summary()
     }
 
     /// Reports whether `/services` and `/changes` are kept.

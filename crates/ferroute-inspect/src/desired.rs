@@ -311,23 +311,10 @@ impl Desired {
             node: Fact::new(node.name(), given(resolved.node_name.is_some())),
             mode: Some(Fact::new(REGISTRY.active(resolved.mode).name().as_str(), given(!config.mode.is_empty()))),
             configuration: Some(configuration(args).unwrap_or(Fact::new("the demo's configuration", Origin::Assumed))),
-            objects: Some(Fact::new(origin.clone(), Origin::Given)),
+            objects: Some(Fact::new(origin, Origin::Given)),
         };
-        Ok(Self {
-            config,
-            resolved,
-            tracker,
-            services,
-            names,
-            host,
-            about,
-            running_mode: None,
-            origin,
-            source: source.clone(),
-            has_objects: true,
-            missing_node: None,
-            is_this_host: false,
-        })
+        let desired = Self::new(config, resolved, tracker, services, names, host, about);
+        Ok(Self { source: source.clone(), ..desired })
     }
 
     /// Returns the state that a proxy had applied, or was about to apply, when its bundle was created.
@@ -389,8 +376,20 @@ impl Desired {
             host.addresses = this_host.addresses;
         }
         set_host(&mut tracker, &resolved, &host);
-        let has_objects = about.objects.is_some();
-        let origin = about.objects.as_ref().map_or("no objects", |fact| &fact.value).to_owned();
+        let desired = Self::new(config, resolved, tracker, services, names, host, about);
+        Self { source, missing_node, is_this_host, ..desired }
+    }
+
+    /// Returns the state of a node that is not known to be this host, without a source for more requests.
+    fn new(
+        config: KubeProxyConfiguration,
+        resolved: Resolved,
+        tracker: Tracker,
+        services: BTreeMap<String, Service>,
+        names: Names,
+        host: Host,
+        about: About,
+    ) -> Self {
         Self {
             config,
             resolved,
@@ -398,13 +397,13 @@ impl Desired {
             services,
             names,
             host,
-            about,
             running_mode: None,
-            origin,
-            source,
-            has_objects,
-            missing_node,
-            is_this_host,
+            origin: about.objects.as_ref().map_or("no objects", |fact| &fact.value).to_owned(),
+            has_objects: about.objects.is_some(),
+            about,
+            source: SourceArgs::default(),
+            missing_node: None,
+            is_this_host: false,
         }
     }
 

@@ -74,7 +74,7 @@ pub struct Doctor {
 
 impl From<NodeStatus> for StatusFields {
     fn from(status: NodeStatus) -> Self {
-        let NodeStatus { node: _, version, mode, ready, eligible, last_sync, pending, lag_seconds, problems } = status;
+        let NodeStatus { version, mode, ready, eligible, last_sync, pending, lag_seconds, problems, .. } = status;
         Self { version, mode, ready, eligible, last_sync, pending, lag_seconds, problems }
     }
 }

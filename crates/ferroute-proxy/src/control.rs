@@ -16,8 +16,11 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use ferroute_admin::{health::Health, history::History};
-use ferroute_config::FlagSettings;
+use ferroute_admin::{
+    health::Health,
+    history::{ChangeDelays, History},
+};
+use ferroute_config::{FlagSettings, SyncPeriods};
 use ferroute_core::{NamespacedName, error_chain, rfc3339};
 use ferroute_flows::{FlowReceiver, FlowRequest};
 use ferroute_host::{
@@ -50,6 +53,8 @@ pub(crate) struct Control {
     pub(crate) configuration: String,
     /// The settings of flags that are no fields of the configuration.
     pub(crate) flags: FlagSettings,
+    /// The periods of syncs.
+    pub(crate) sync: SyncPeriods,
     /// Where the objects come from.
     pub(crate) source: SourceInfo,
     /// The name of the node.
@@ -84,9 +89,24 @@ pub struct NodeStatus {
     pub pending: usize,
     /// The seconds for which the oldest of these changes has waited.
     pub lag_seconds: f64,
+    /// When the next sync may start after another.
+    pub pacing: Pacing,
+    /// How long the last changes waited; `None` if there were none since the first sync.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub delays: Option<ChangeDelays>,
     /// Problems of the node that the proxy cannot solve, such as another service proxy, one sentence about each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub problems: Vec<String>,
+}
+
+/// When the next sync may start after another.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Pacing {
+    /// The seconds between two syncs.
+    pub min_sync_period_seconds: f64,
+    /// The configuration has no `minSyncPeriod`: syncs are only that far apart while they take much of the time.
+    pub by_cost: bool,
 }
 
 /// What the running proxy plans its rules from, apart from the objects themselves.
@@ -142,6 +162,8 @@ impl Control {
             last_sync: health.last_updated.and_then(|time| rfc3339::format(time, 0)),
             pending: services + slices,
             lag_seconds: health.waiting.as_secs_f64(),
+            pacing: Pacing { min_sync_period_seconds: self.sync.min_period.as_secs_f64(), by_cost: self.sync.by_cost },
+            delays: self.history.delays(),
             problems: self.problems.texts(),
         }
     }

@@ -226,6 +226,7 @@ impl Daemon<'_> {
             mode: registry.active(settings.resolved.mode).name().as_str(),
             configuration: settings.config.to_yaml(),
             flags: resolved.flags.clone(),
+            sync: resolved.sync,
             source: source_info,
             node: feed.node().name.clone(),
             health: health.clone(),

@@ -210,6 +210,21 @@ fn deleted_service_disappears_after_sync_of_both_families() {
 }
 
 #[test]
+fn delays_are_those_of_the_last_changes() {
+    let mut rig = Rig::synced();
+    // The initial list does not count.
+    assert_eq!(rig.history.delays(), None);
+    for waited in (0..300).chain([5_000]) {
+        rig.change(ChangeKind::SliceApplied(IpFamily::V4), "shop/web", 8, None);
+        rig.pass(waited);
+        rig.sync(&[IpFamily::V4], &["shop/web"]);
+    }
+    let delays = rig.history.delays().unwrap();
+    assert_eq!((delays.changes, delays.longest_wait_seconds), (128, 5.0));
+    assert!((0.23..0.24).contains(&delays.waited_seconds), "{delays:?}");
+}
+
+#[test]
 fn services_are_filtered_by_namespace_and_name() {
     let rig = Rig::new(&[IpFamily::V4]);
     for name in ["shop/web", "shop/db", "blog/web"] {

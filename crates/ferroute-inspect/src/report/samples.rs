@@ -8,10 +8,13 @@ use std::{
     num::NonZeroU16,
 };
 
-use ferroute_admin::health::HealthCheck;
+use ferroute_admin::{health::HealthCheck, history::ChangeDelays};
 use ferroute_config::ModeName;
 use ferroute_core::{Affinity, Eligibility, Frontend, FrontendKind, IpFamily, Method, Protocol, TrafficPolicy};
-use ferroute_proxy::{ServiceVersions, control::NodeStatus};
+use ferroute_proxy::{
+    ServiceVersions,
+    control::{NodeStatus, Pacing},
+};
 use ferroute_trace::{Assumption, Branch, Choice, Effect, Event, Hook, Packet, Step, Verdict};
 use serde_json::Value;
 
@@ -424,6 +427,13 @@ fn status() -> NodeStatus {
         last_sync: Some("2026-01-02T15:00:06Z".to_owned()),
         pending: 1,
         lag_seconds: 0.5,
+        pacing: Pacing { min_sync_period_seconds: 1.0, by_cost: true },
+        delays: Some(ChangeDelays {
+            changes: 128,
+            waited_seconds: 0.0003,
+            longest_wait_seconds: 0.02,
+            sync_seconds: 0.0006,
+        }),
         problems: vec!["another service proxy runs on this node".to_owned()],
     }
 }

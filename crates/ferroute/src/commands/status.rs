@@ -7,11 +7,12 @@ use std::{
 };
 
 use clap::Args;
+use ferroute_admin::history::ChangeDelays;
 use ferroute_core::Escaped;
 use ferroute_inspect::desired::service_name;
 use ferroute_proxy::{
     ServiceVersions,
-    control::{NodeStatus, request_statuses, request_versions},
+    control::{NodeStatus, Pacing, request_statuses, request_versions},
 };
 
 use super::Output;
@@ -62,7 +63,7 @@ fn write_statuses_into(out: &mut String, statuses: &[NodeStatus]) -> fmt::Result
 }
 
 fn write_status_into(out: &mut String, status: &NodeStatus) -> fmt::Result {
-    let NodeStatus { node, version, mode, ready, eligible, last_sync, pending, lag_seconds, problems } = status;
+    let NodeStatus { node, version, mode, ready, eligible, last_sync, pending, lag_seconds, .. } = status;
     let yes_or_no = |value: bool| if value { "yes" } else { "no" };
     writeln!(out, "node:       {node}")?;
     writeln!(out, "version:    {version}")?;
@@ -72,7 +73,30 @@ fn write_status_into(out: &mut String, status: &NodeStatus) -> fmt::Result {
     writeln!(out, "last sync:  {}", last_sync.as_deref().unwrap_or("never"))?;
     writeln!(out, "pending:    {pending}")?;
     writeln!(out, "lag:        {lag_seconds:.1}s")?;
-    problems.iter().try_for_each(|problem| writeln!(out, "problem:    {}", Escaped(problem)))
+    writeln!(out, "pacing:     {}", pacing_text(status.pacing))?;
+    if let Some(ChangeDelays { changes, waited_seconds, longest_wait_seconds, sync_seconds }) = status.delays {
+        let time = |seconds: f64| format!("{:.1}ms", seconds * 1000.0);
+        writeln!(
+            out,
+            "changes:    waited {} (at most {}) for syncs of {}: the last {changes}",
+            time(waited_seconds),
+            time(longest_wait_seconds),
+            time(sync_seconds)
+        )?;
+    }
+    status.problems.iter().try_for_each(|problem| writeln!(out, "problem:    {}", Escaped(problem)))
+}
+
+/// Describes when a sync may follow another, and why.
+fn pacing_text(Pacing { min_sync_period_seconds: period, by_cost }: Pacing) -> String {
+    if by_cost {
+        format!(
+            "syncs start at once while they take less than a tenth of the time, or else every {period}s (no minSyncPeriod is \
+             configured)"
+        )
+    } else {
+        format!("one sync every {period}s (minSyncPeriod of the configuration)")
+    }
 }
 
 fn write_versions_into(out: &mut String, versions: &ServiceVersions) -> fmt::Result {
