@@ -71,7 +71,7 @@ export const SUBJECTS = {
   "source": "源地址", "destination": "目的地址", "source port": "源端口", "destination port": "目的端口",
   "input interface": "入接口", "output interface": "出接口", "protocol": "协议", "mark": "标记", "port": "端口",
   "connection state": "连接状态", "connection status": "连接状态", "original source": "原始源地址", "original destination": "原始目的地址",
-  "type of the destination": "目的类型", "type of the source": "源类型", "original destination port": "原始目的端口",
+  "type of the destination": "目的类型", "type of the source": "源类型", "original destination port": "原始目的端口", "original source port": "原始源端口", "connection mark": "连接标记",
   "is": "在", "is not": "不在", "priority": "优先级", "the random number": "随机数",
 };
 
@@ -88,7 +88,8 @@ export function translate(text) {
   compiled ??= SENTENCES.map(([english, chinese]) => [pattern(english), english.match(/\{\w+\}/g) ?? [], chinese]);
   for (const [expression, names, chinese] of compiled) {
     const found = expression.exec(text);
-    if (!found) continue;
+    // A sentence about something else may have the same form.
+    if (!found || (names[0] === "{subject}" && !(found[1].split(" & ")[0] in SUBJECTS))) continue;
     const values = new Map(names.map((name, index) => [name, SUBJECTS[found[index + 1]] ?? found[index + 1]]));
     return chinese.replace(/\{\w+\}/g, (name) => values.get(name) ?? name);
   }
