@@ -61,6 +61,8 @@ pub(super) fn node_port_addresses(inputs: &Inputs) -> CheckResult {
             "compare nodePortAddresses (--nodeport-addresses) with the output of `ip address`; with `primary`, which is the default of \
              nftables mode, the addresses are those of the Node object, which must be addresses of an interface",
         )
+        .with("family", family)
+        .with("ports", ports)
     });
     CheckResult::Defects(defects.collect())
 }
@@ -73,12 +75,13 @@ pub(super) fn source_ranges(inputs: &Inputs) -> CheckResult {
             unrestricted.iter().filter(|(_, open)| *open == family).map(|(service, _)| service.as_str()).collect();
         let first = services.first()?;
         let more = if services.len() > 1 { format!(" and {} more", services.len() - 1) } else { String::new() };
-        Some(Defect::new(
+        let defect = Defect::new(
             Severity::Note,
             format!("loadBalancerSourceRanges of {first}{more} have no {family} range"),
             format!("all {family} clients may use the load balancer's {family} addresses: a range restricts its own IP family only"),
             format!("add {family} ranges to spec.loadBalancerSourceRanges, or make the Service single-stack"),
-        ))
+        );
+        Some(defect.with("family", family).with("service", first).with("count", services.len()))
     });
     CheckResult::Defects(defects.collect())
 }

@@ -34,7 +34,7 @@ pub(super) fn table_owner(inputs: &Inputs) -> CheckResult {
             Ok(true) => {}
         }
         let ip = if family == IpFamily::V4 { "ip" } else { "ip6" };
-        defects.push(Defect::new(
+        let defect = Defect::new(
             if inputs.mode == ModeName::NFTABLES { Severity::Problem } else { Severity::Warning },
             format!("another process owns the table {ip} ferroute (flags owner)"),
             format!("the proxy cannot change the table, so that {family} Services keep the rules that it has"),
@@ -42,7 +42,8 @@ pub(super) fn table_owner(inputs: &Inputs) -> CheckResult {
                 "`nft list table {ip} ferroute` names the process (progname); end it, which deletes the table unless it has the \
                  flag persist; then `nft delete table {ip} ferroute`"
             ),
-        ));
+        );
+        defects.push(defect.with("table", ip).with("family", family));
     }
     // Elsewhere there is no such table.
     if defects.is_empty() && inputs.mode != ModeName::NFTABLES {

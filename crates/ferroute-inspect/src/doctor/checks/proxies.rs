@@ -70,6 +70,7 @@ pub(super) fn running(inputs: &Inputs) -> CheckResult {
             "remove the cause, which the proxy also reports in its log and as an Event of the Node; `ferroute status` shows when it has \
              ended",
         )
+        .with("reason", problem)
     };
     CheckResult::Defects(problems.iter().map(defect).collect())
 }

@@ -295,6 +295,8 @@ pub(super) fn earlier_translations(inputs: &Inputs) -> CheckResult {
                 "use another port for the container or the Service; or, if the program inserts its rules at the start, restart it \
                  before the proxy; nftables mode comes before such rules",
             )
+            .with("service", service)
+            .with("rule", format!("{program} {rule}"))
         }));
     }
     CheckResult::Defects(defects)
@@ -313,17 +315,20 @@ pub(super) fn affinity_lists(inputs: &Inputs) -> CheckResult {
         };
         let Some(first) = full.first() else { continue };
         let services: Vec<&str> = full.iter().map(|list| list.service.as_str()).collect();
-        defects.push(Defect::new(
+        let defect = Defect::new(
             Severity::Warning,
             format!(
                 "the kernel module xt_recent keeps {} clients of an endpoint, and as many have one of {}",
                 first.clients,
                 list(&services)
             ),
-            format!("each further client with session affinity ({family}) takes the place of another, which may get another endpoint"),
+            format!(
+                "each further client with session affinity ({family}) takes the place of another, which may get another endpoint"
+            ),
             "raise the limit, for example with `options xt_recent ip_list_tot=10000` in /etc/modprobe.d, which applies when the module \
              is loaded (after a restart of the host); or use nftables mode, which keeps a thousand times as many",
-        ));
+        );
+        defects.push(defect.with("family", family).with("count", first.clients).with("service", list(&services)));
     }
     CheckResult::Defects(defects)
 }
