@@ -109,7 +109,7 @@ export class Graph {
     const column = (kind, title, ...nodes) =>
       el("div", { class: `column column-${kind}`, role: "group", "aria-label": title }, el("h2", {}, title), ...nodes);
     const columns = [
-      column("clients", t("graph.clients"), this.clientNodes()),
+      column("clients", t(this.real.length > 0 ? "graph.clients" : "graph.suggested"), this.clientNodes()),
       column("frontends", t("graph.frontends"), this.frontendNodes()),
       column("service", t("graph.service"), this.serviceNode()),
       column("endpoints", t("graph.endpoints"), this.endpointNodes())];
@@ -123,7 +123,7 @@ export class Graph {
   }
 
   clientNodes() {
-    const machines = selectClients(this.machines, store.overview.node, this.port.endpoints);
+    const machines = this.real.length > 0 ? this.real.slice(0, MAX_CLIENTS) : selectClients(this.machines, store.overview.node, this.port.endpoints);
     this.clients = machines.map(({ name, kind, addresses, node }) => {
       const button = el("button", {
         class: "gnode client", type: "button", "aria-pressed": String(name === this.client), data: { client: name },

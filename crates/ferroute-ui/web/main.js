@@ -4,12 +4,13 @@ import { takeToken } from "./api.js";
 import { mountChanges } from "./changes.js";
 import { announce, el, icon, notice, replace } from "./dom.js";
 import { chooseLanguage, language, t } from "./i18n.js";
+import { mountMap } from "./map.js";
 import { mountPacket } from "./packet.js";
 import { keepLink, parseRoute, serviceLink } from "./route.js";
 import { mountServices } from "./services.js";
 import { follow, load, on, store } from "./store.js";
 
-const VIEWS = { services: mountServices, packet: mountPacket, changes: mountChanges };
+const VIEWS = { services: mountServices, map: mountMap, packet: mountPacket, changes: mountChanges };
 const THEMES = ["auto", "light", "dark"];
 const THEME_ICONS = { auto: "auto", light: "sun", dark: "moon" };
 

@@ -1,6 +1,6 @@
 // The question that the page answers is in the fragment of its address, so that it can be shared and bookmarked.
 
-const VIEWS = ["services", "packet", "changes"];
+const VIEWS = ["services", "map", "packet", "changes"];
 
 function decode(text) {
   try {

@@ -4,6 +4,7 @@ import { get } from "./api.js";
 import { linearScale, timeChart } from "./chart.js";
 import { demoPanel } from "./demo.js";
 import { card, el, icon, notice, replace, segments, svg } from "./dom.js";
+import { answerTime, edgesOf, failures, failureWords, flowsMissing, flowWindow, onFlows, outcome, peerName, total } from "./flows.js";
 import { count, rate } from "./format.js";
 import { Graph } from "./graph.js";
 import { language, t } from "./i18n.js";
@@ -116,6 +117,42 @@ function historyCard(service) {
   return { element: card(t("history.title"), { class: "wide", id: "history" }, box), draw };
 }
 
+/** How many clients and endpoints the flows show. */
+const FLOWS = 20;
+
+/** Who connected in the last minutes, to which endpoint, and what failed. */
+function flowsCard(name) {
+  const box = el("div", {});
+  const draw = () => {
+    const edges = edgesOf(name);
+    const missing = flowsMissing();
+    if (edges.length === 0) return replace(box, el("p", { class: "muted" }, missing ? t("unavailable", { reason: missing }) : t("flow.none")));
+    return replace(box, el("p", { class: "flow-outcome" }, outcome(total(edges)), " ", el("span", { class: "muted" }, t("map.window", { seconds: Math.round(flowWindow()) }))),
+      table(t("flow.title"), [
+        [t("flow.client"), ({ client }) => peerName({ ...client, port: null })],
+        [t("column.endpoint"), ({ endpoint }) => (endpoint ? peerName(endpoint) : "–")],
+        [t("column.connections"), (edge) => count(edge.connections), "number"],
+        [t("flow.failed"), (edge) => (failures(edge) > 0 ? el("span", { class: "bad" }, failureWords(edge)) : "–")],
+        [t("flow.answer"), (edge) => answerTime(edge) ?? "–", "number"],
+      ], edges.slice(0, FLOWS)));
+  };
+  draw();
+  return { element: card(t("flow.title"), { class: "wide", id: "flows" }, box), draw };
+}
+
+/** The machines that have connected to a Service, those with most connections first. */
+function realClients(name) {
+  const clients = new Map();
+  for (const { client, connections } of edgesOf(name)) {
+    const machine = store.overview.machines.find(({ addresses }) => addresses.includes(client.address));
+    const key = machine?.name ?? client.address;
+    const known = clients.get(key) ?? { connections: 0, machine: machine ?? { name: client.address, kind: client.kind ?? "outside", node: null, addresses: [client.address] } };
+    known.connections += connections;
+    clients.set(key, known);
+  }
+  return [...clients.values()].sort((left, right) => right.connections - left.connections).map(({ machine }) => machine);
+}
+
 /** What the slices have but the proxy does not use. */
 function unexpectedSlices(list) {
   return (list ?? []).map(({ slice, endpoints, reason, code }) =>
@@ -136,6 +173,8 @@ export function mountService(container, name) {
   let graph = null;
   let demo = null;
   let history = null;
+  let flows = null;
+  let talking = "";
   let ended = false;
   const body = el("div", { class: "service-body" }, notice("loading", t("loading")));
   const title = el("h1", { tabindex: "-1" }, el("span", { class: "muted" }, `${name.split("/")[0]}/`), name.split("/")[1]);
@@ -155,7 +194,7 @@ export function mountService(container, name) {
     const port = explanation.ports[selectedPort] ?? explanation.ports[0];
     graph?.close();
     graph = new Graph({
-      port, explanation, ports: row()?.ports ?? [], machines: store.overview.machines, client,
+      port, explanation, ports: row()?.ports ?? [], machines: store.overview.machines, real: realClients(name), client,
       onClient: (chosen) => { client = chosen; demo?.pick(chosen); },
       onAsk: (from, to) => ask(from, to, port.protocol),
     });
@@ -166,6 +205,7 @@ export function mountService(container, name) {
           (index) => { selectedPort = index; draw(); }),
         graph.element),
       store.overview.demo && (demo = demoPanel({ port, service: name, graph: () => graph, previous: demo })).element,
+      (flows = flowsCard(name)).element,
       !store.ratesMissing && store.times.length > 0 && (history = historyCard(row() ?? { name, ports: [] })).element,
       card(t("section.policies"), {}, policyFacts(explanation.policies),
         (explanation.ignored ?? []).map((text) => notice("warning", icon("warn"), translate(text)))),
@@ -213,5 +253,13 @@ export function mountService(container, name) {
     if (history) history.draw();
     else if (graph && store.times.length > 0) draw();
   });
-  return { reload, unmount: () => { ended = true; end(); graph?.close(); } };
+  const endFlows = onFlows(() => {
+    flows?.draw();
+    // Real clients take the place of suggested ones once they are known, unless somebody is about to ask.
+    const now = realClients(name).map((machine) => machine.name).sort().join();
+    if (now === talking) return;
+    talking = now;
+    if (graph && !client && !store.overview.demo) draw();
+  });
+  return { reload, unmount: () => { ended = true; end(); endFlows(); graph?.close(); } };
 }

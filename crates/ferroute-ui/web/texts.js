@@ -6,6 +6,7 @@ import { language } from "./i18n.js";
 /** English and Chinese. `{name}` stands for any text. More specific sentences come first. */
 export const SENTENCES = [
   ["the rules in the kernel can only be read by root, on the node itself", "只有节点上的 root 才能读取内核中的规则"],
+  ["flows can only be read by root, on the node itself", "只有节点上的 root 才能读取连接"],
   ["the syncs are known for a running proxy, a bundle and the demo; these objects come from elsewhere", "只有运行中的代理、记录文件和演示才有同步记录；这些对象来自其他地方"],
   ["no rules of a service proxy in this network namespace count connections", "此网络命名空间中没有 Service 代理的规则统计连接"],
   ["open the URL that `ferroute demo --ui` printed", "请打开 `ferroute demo --ui` 显示的地址"],
