@@ -95,7 +95,9 @@ const RESET: Option<TcpState> = Some(TcpState::Reset);
 #[test]
 fn each_end_of_a_connection_is_reported_once() {
     use EventKind::{Destroy, New, Update};
-    let cases: [(&str, &[(EventKind, Option<TcpState>, bool)], &[&str]); 7] = [
+    /// An event, with the state of TCP and whether the connection was answered.
+    type Step = (EventKind, Option<TcpState>, bool);
+    let cases: [(&str, &[Step], &[&str]); 7] = [
         (
             "closed",
             &[
