@@ -210,7 +210,10 @@ mod tests {
                  [ {count} -lt ${{#COMP_WORDS[@]}} ] || COMP_WORDS+=('')\nCOMP_CWORD={count}\n_ferroute_with_services ferroute \
                  \"${{COMP_WORDS[COMP_CWORD]}}\" \"${{COMP_WORDS[COMP_CWORD-1]}}\"\nprintf '%s\\n' \"${{COMPREPLY[@]}}\""
             );
-            let output = std::process::Command::new("bash").args(["-c", &program]).output().expect("bash");
+            // The script is longer than an argument may be.
+            let file = tempfile::NamedTempFile::new().expect("a file");
+            std::fs::write(file.path(), program).expect("a file");
+            let output = std::process::Command::new("bash").arg(file.path()).output().expect("bash");
             let text = String::from_utf8(output.stdout).expect("text");
             text.lines().filter(|word| word.starts_with("shop/")).map(str::to_owned).collect::<Vec<_>>()
         };
