@@ -104,7 +104,9 @@ impl ObjectChange {
                 let (service, families) = deleted.unwrap_or_else(|| (name.clone(), [false; 2]));
                 (ChangeKind::SliceDeleted, service, families, Some(name.clone()))
             }
-            TrackerEvent::NodeApplied(_) | TrackerEvent::ServiceCidrsApplied(_) => return None,
+            TrackerEvent::NodeApplied(_) | TrackerEvent::ServiceCidrsApplied(_) | TrackerEvent::EndpointsEjected(_) => {
+                return None;
+            }
         };
         Some(Self { kind, name, families, slice, origin })
     }

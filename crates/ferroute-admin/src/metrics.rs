@@ -27,7 +27,7 @@ use prometheus::{IntCounterVec, Registry, TextEncoder};
 
 pub use self::{
     component::ApiRequest,
-    ferroute::{Connections, Draining},
+    ferroute::{Connections, Draining, Ejected},
     mode::{IPTABLES_METRICS, IPVS_METRICS, ModeMetric, ModeValue, NFTABLES_METRICS, RelayedPort, USERSPACE_METRICS},
 };
 use self::{
@@ -68,6 +68,8 @@ pub struct Sampled {
     pub dropped_log_lines: u64,
     /// Open connections to terminating endpoints of each family that has some.
     pub draining: Vec<Draining>,
+    /// Ejected endpoints of each family with Services that ask for ejection.
+    pub ejected: Vec<(IpFamily, Ejected)>,
     /// Connections that a process relays, in modes with such a process.
     pub relayed: Vec<RelayedPort>,
 }
@@ -155,6 +157,7 @@ impl Metrics {
         self.ferroute.set_process(sampled.sync_silence, sampled.dropped_log_lines);
         self.ferroute.set_problems(&sampled.problems);
         self.ferroute.set_draining(&sampled.draining);
+        self.ferroute.set_ejected(&sampled.ejected);
         self.mode.set_packets(&sampled.packets);
         self.mode.set_relayed(&sampled.relayed);
         let families = self.registry.gather();

@@ -30,6 +30,9 @@ pub const CILIUM_ALGORITHM: &str = "service.cilium.io/lb-algorithm";
 /// kube-router's annotation for [`LOAD_BALANCING`]: a scheduler of the kernel's ipvs.
 pub const KUBE_ROUTER_SCHEDULER: &str = "kube-router.io/service.scheduler";
 
+/// Annotation of a Service, with the value `true` or `false`: endpoints that do not answer get no connections for a while.
+pub const PASSIVE_EJECTION: &str = "ferroute.io/passive-ejection";
+
 /// Annotation of an EndpointSlice: the weight of all its endpoints, or of single ones, `1 10.0.0.1=7 10.0.0.2=0`.
 pub const WEIGHT: &str = "ferroute.io/weight";
 
@@ -37,12 +40,13 @@ pub const WEIGHT: &str = "ferroute.io/weight";
 pub const CILIUM_WEIGHT: &str = "service.cilium.io/weight";
 
 /// The annotations of Services and EndpointSlices that are read. Others are dropped when an object is received.
-pub const ANNOTATIONS: [&str; 7] = [
+pub const ANNOTATIONS: [&str; 8] = [
     LAST_CHANGE_TRIGGER_TIME,
     LOAD_BALANCING,
     HASH_TABLE_SIZE,
     CILIUM_ALGORITHM,
     KUBE_ROUTER_SCHEDULER,
+    PASSIVE_EJECTION,
     WEIGHT,
     CILIUM_WEIGHT,
 ];

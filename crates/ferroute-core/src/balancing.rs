@@ -11,6 +11,8 @@ pub struct Balancing {
     pub method: Option<Method>,
     /// The size of the table of the methods that hash.
     pub table_size: TableSize,
+    /// Endpoints that do not answer get no connections for a while. Only over TCP.
+    pub passive_ejection: bool,
 }
 
 /// A method that chooses the endpoint of a new connection.

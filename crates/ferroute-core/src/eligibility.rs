@@ -24,6 +24,8 @@ pub enum Eligibility {
     HintedOtherZone,
     /// Not eligible: its weight is 0.
     Drained,
+    /// Not eligible: it did not answer.
+    Ejected,
 }
 
 impl Eligibility {
@@ -51,20 +53,26 @@ pub(crate) enum Scope<'a> {
 pub(crate) struct Selection<'a> {
     scope: Scope<'a>,
     any_ready: bool,
+    /// Ejected endpoints are not used: at least half of the others remain.
+    ejects: bool,
 }
 
 impl<'a> Selection<'a> {
     /// Returns the selection of ready endpoints within the scope or, if there are none, of those that are serving while
     /// terminating.
     pub(crate) fn new(endpoints: &[Endpoint], scope: Scope<'a>) -> Self {
-        Self {
-            scope,
-            any_ready: endpoints.iter().any(|endpoint| endpoint.accepts() && scope.excludes(endpoint).is_none()),
-        }
+        let within = || endpoints.iter().filter(|endpoint| endpoint.accepts() && scope.excludes(endpoint).is_none());
+        // Nearly all service ports have none.
+        let has_ejected = endpoints.iter().any(|endpoint| endpoint.ejected);
+        let ejects = has_ejected && {
+            let (all, ejected) = (within().count(), within().filter(|endpoint| endpoint.ejected).count());
+            ejected < all && ejected * 2 <= all
+        };
+        Self { scope, any_ready: within().next().is_some(), ejects }
     }
 
-    /// Returns the eligibility of an endpoint. If several reasons exclude it, its weight comes first, then conditions, then the node, then
-    /// hints, because hints apply to ready endpoints only.
+    /// Returns the eligibility of an endpoint. If several reasons exclude it, its weight comes first, then conditions, then the
+    /// node, then hints, because hints apply to ready endpoints only.
     pub(crate) fn eligibility(&self, endpoint: &Endpoint) -> Eligibility {
         if endpoint.weight == 0 {
             return Eligibility::Drained;
@@ -79,6 +87,7 @@ impl<'a> Selection<'a> {
             Some(Eligibility::OtherNode) => Eligibility::OtherNode,
             _ if eligible == Eligibility::ServingTerminating && self.any_ready => Eligibility::Terminating,
             Some(reason) => reason,
+            None if self.ejects && endpoint.ejected => Eligibility::Ejected,
             None => eligible,
         }
     }

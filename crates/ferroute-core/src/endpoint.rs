@@ -34,6 +34,8 @@ pub struct Endpoint {
     pub hints: Option<Arc<Hints>>,
     /// Its share of the connections, compared with the weights of the others; 0 for no new connections.
     pub weight: u16,
+    /// It did not answer, and gets no connections for a while if there are enough others.
+    pub ejected: bool,
 }
 
 impl Endpoint {

@@ -109,15 +109,15 @@ impl fmt::Debug for Endpoints {
 impl<A: Copy + Into<IpAddr>> Plain<A> {
     /// Returns `None` for an endpoint with hints or another weight.
     fn new(address: A, endpoint: &Endpoint) -> Option<Self> {
-        let Endpoint { address: _, port, ready, serving, terminating, local, node_unknown, ref hints, weight } =
+        let Endpoint { address: _, port, ready, serving, terminating, local, node_unknown, ref hints, weight, ejected } =
             *endpoint;
-        let conditions = Conditions::new([ready, serving, terminating, local, node_unknown]);
+        let conditions = Conditions::new([ready, serving, terminating, local, node_unknown, ejected]);
         let is_plain = hints.is_none() && weight == Endpoint::DEFAULT_WEIGHT;
         is_plain.then_some(Self { address, port, conditions })
     }
 
     fn to_endpoint(self) -> Endpoint {
-        let [ready, serving, terminating, local, node_unknown] = self.conditions.get();
+        let [ready, serving, terminating, local, node_unknown, ejected] = self.conditions.get();
         Endpoint {
             address: self.address.into(),
             port: self.port,
@@ -128,19 +128,20 @@ impl<A: Copy + Into<IpAddr>> Plain<A> {
             node_unknown,
             hints: None,
             weight: Endpoint::DEFAULT_WEIGHT,
+            ejected,
         }
     }
 }
 
 impl Conditions {
-    /// Returns the set of these conditions: ready, serving, terminating, local, node unknown.
-    pub(crate) fn new(conditions: [bool; 5]) -> Self {
+    /// Returns the set of these conditions: ready, serving, terminating, local, node unknown, ejected.
+    pub(crate) fn new(conditions: [bool; 6]) -> Self {
         Self(conditions.iter().rev().fold(0, |bits, is_set| bits << 1 | u8::from(*is_set)))
     }
 
     /// Returns the conditions, as [`Conditions::new`] takes them.
-    pub(crate) fn get(self) -> [bool; 5] {
-        [0, 1, 2, 3, 4].map(|bit| self.0 >> bit & 1 == 1)
+    pub(crate) fn get(self) -> [bool; 6] {
+        [0, 1, 2, 3, 4, 5].map(|bit| self.0 >> bit & 1 == 1)
     }
 }
 
@@ -169,11 +170,12 @@ mod tests {
 
     #[test]
     fn all_conditions_are_kept() {
-        for bits in 0_u8..32 {
-            let conditions = [1, 2, 4, 8, 16].map(|bit| bits & bit != 0);
+        for bits in 0_u8..64 {
+            let conditions = [1, 2, 4, 8, 16, 32].map(|bit| bits & bit != 0);
             assert_eq!(Conditions::new(conditions).get(), conditions);
-            let [ready, serving, terminating, local, node_unknown] = conditions;
-            let expected = Endpoint { ready, serving, terminating, local, node_unknown, ..endpoint("10.244.0.2:80") };
+            let [ready, serving, terminating, local, node_unknown, ejected] = conditions;
+            let expected =
+                Endpoint { ready, serving, terminating, local, node_unknown, ejected, ..endpoint("10.244.0.2:80") };
             assert_eq!(Endpoints::from([expected.clone()]).get(0), Some(expected));
         }
     }

@@ -13,7 +13,7 @@ mod view;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, hash_map},
-    net::IpAddr,
+    net::{IpAddr, SocketAddr},
     sync::Arc,
 };
 
@@ -48,7 +48,11 @@ pub struct Tracker {
     service_cidrs: [Vec<IpNet>; 2],
     /// The claims on frontends by the tables' service ports, by family.
     claims: [Claims; 2],
+    ejections: Ejections,
 }
+
+/// The endpoints that did not answer, by service port, of both IP families.
+pub type Ejections = BTreeMap<ServicePortName, BTreeSet<SocketAddr>>;
 
 /// The desired state under the name of a Service.
 #[derive(Debug, Default)]
@@ -74,6 +78,7 @@ impl Tracker {
             node,
             service_cidrs: Default::default(),
             claims: Default::default(),
+            ejections: Ejections::new(),
         }
     }
 
@@ -86,6 +91,7 @@ impl Tracker {
             TrackerEvent::SliceDeleted(name) => self.delete_slice(&name),
             TrackerEvent::NodeApplied(node) => self.apply_node(node),
             TrackerEvent::ServiceCidrsApplied(cidrs) => self.apply_service_cidrs(cidrs),
+            TrackerEvent::EndpointsEjected(ejections) => self.apply_ejections(ejections),
         }
     }
 
@@ -144,6 +150,24 @@ impl Tracker {
         for cidr in sorted {
             self.service_cidrs[IpFamily::of(cidr.addr()).index()].push(cidr);
         }
+    }
+
+    fn apply_ejections(&mut self, ejections: Ejections) {
+        let old = std::mem::replace(&mut self.ejections, ejections);
+        let changed = |(name, endpoints): (&ServicePortName, &BTreeSet<SocketAddr>), others: &Ejections| {
+            (others.get(name) != Some(endpoints)).then(|| name.service.clone())
+        };
+        let services: BTreeSet<NamespacedName> = old
+            .iter()
+            .filter_map(|ejected| changed(ejected, &self.ejections))
+            .chain(self.ejections.iter().filter_map(|ejected| changed(ejected, &old)))
+            .collect();
+        services.iter().for_each(|service| self.mark_pending(service, IpFamily::BOTH));
+    }
+
+    /// Returns the endpoints that did not answer.
+    pub fn ejections(&self) -> &Ejections {
+        &self.ejections
     }
 
     /// Sets the addresses of the host's interfaces. On those that accept connections to node ports, node ports come before
@@ -344,7 +368,8 @@ impl Tracker {
         for port in ports {
             let name = ServicePortName { service: service.clone(), port: port.name.clone(), protocol: port.protocol };
             let limit = limits::max_endpoints(&port.port, ports.len());
-            let (endpoints, excess) = state.slices.endpoints(family, &name, limit);
+            let ejected = self.ejections.get(&name).filter(|_| port.port.balancing.passive_ejection);
+            let (endpoints, excess) = state.slices.endpoints(family, &name, ejected, limit);
             if excess > 0 {
                 all_excess.insert(name.clone(), excess);
             }
@@ -384,7 +409,7 @@ fn api_server(services: &HashMap<NamespacedName, Service>, family: IpFamily) -> 
     let ports = state.ports.as_ref().map_or(&[][..], |ports| &ports[family.index()]);
     let of_port = |port: &NamedPort| {
         let name = ServicePortName { service: service.clone(), port: port.name.clone(), protocol: port.protocol };
-        let (endpoints, _) = state.slices.endpoints(family, &name, usize::MAX);
+        let (endpoints, _) = state.slices.endpoints(family, &name, None, usize::MAX);
         let sockets: Vec<_> = endpoints.iter().map(|endpoint| endpoint.socket()).collect();
         sockets.into_iter().map(move |socket| {
             (Frontend { address: Some(socket.ip()), protocol: name.protocol, port: socket.port() }, name.clone())

@@ -143,6 +143,7 @@ proptest! {
                             is_fallback(&endpoint) && entry.endpoints.iter().any(|e| e.ready && (e.local || !local))
                         }
                         Eligibility::Drained => endpoint.weight == 0,
+                        Eligibility::Ejected => endpoint.ejected,
                         Eligibility::OtherNode => local && !endpoint.local,
                         Eligibility::HintedOtherNode => {
                             !local && endpoint.ready && !endpoint.is_hinted_for_node(&node.name)

@@ -36,6 +36,7 @@ use ferroute_config::{
 };
 use ferroute_core::{
     FrontendKind, IpFamily, NamespacedName, NodeView, Protocol, ServicePortName, ServiceTable, Tracker,
+    tracker::TrackerEvent,
 };
 use ferroute_modes::REGISTRY;
 use ferroute_proxy::{
@@ -349,10 +350,11 @@ impl Desired {
         let events = bundle::events(bundle)?;
         let mut desired = Self::from_events(config, resolved, this_host, events, Names::default(), about, source);
         desired.is_this_host |= is_this_host;
+        desired.tracker.apply(TrackerEvent::EndpointsEjected(bundle::last_ejections(bundle)));
         if !bundle.host_addresses.is_empty() {
             desired.host.addresses.clone_from(&bundle.host_addresses);
-            set_host(&mut desired.tracker, &desired.resolved, &desired.host);
         }
+        set_host(&mut desired.tracker, &desired.resolved, &desired.host);
         Ok(desired)
     }
 

@@ -1,7 +1,9 @@
 //! Replays the bundle of a flight recorder: repeats the recorded syncs without a kernel, and compares the outcomes.
 
 use std::{
+    collections::BTreeSet,
     io::{self, Write},
+    net::SocketAddr,
     time::Duration,
 };
 
@@ -15,7 +17,7 @@ use ferroute_core::{
     tracker::TrackerEvent,
 };
 use ferroute_modes::{Registry, SimulatedSync, Simulation};
-use ferroute_proxy::recording::{Bundle, Outcome, RecordedChange, SyncRecord, objects};
+use ferroute_proxy::recording::{Bundle, Outcome, RecordedChange, SyncRecord, ejections, objects};
 use ipnet::IpNet;
 
 /// The options of a replay.
@@ -150,6 +152,7 @@ impl Replay {
             tracker.apply(TrackerEvent::from_slice(slice, &node.name)?);
         }
         tracker.apply(TrackerEvent::ServiceCidrsApplied(parse_networks(&bundle.base.service_cidrs)?));
+        tracker.apply(TrackerEvent::EndpointsEjected(ejections(&bundle.base.ejected)));
         Ok(Self { tracker })
     }
 
@@ -166,6 +169,7 @@ impl Replay {
                 RecordedChange::EndpointSliceDeleted(name) => TrackerEvent::SliceDeleted(parse_name(name)?),
                 RecordedChange::Node(node) => TrackerEvent::NodeApplied(parse_node(node)?),
                 RecordedChange::ServiceCidrs(cidrs) => TrackerEvent::ServiceCidrsApplied(parse_networks(cidrs)?),
+                RecordedChange::Ejected(ejected) => TrackerEvent::EndpointsEjected(ejections(ejected)),
             };
             self.tracker.apply(event);
         }
@@ -257,6 +261,14 @@ fn write_changes(number: usize, sync: &SyncRecord, out: &mut impl Write) -> io::
             RecordedChange::ServiceCidrs(cidrs) => {
                 let networks: Vec<&str> = cidrs.iter().flat_map(|cidr| &cidr.spec.cidrs).map(String::as_str).collect();
                 writeln!(out, "   ServiceCIDRs {}", Escaped(networks.join(" ")))?;
+            }
+            RecordedChange::Ejected(ejected) => {
+                let of_port = |(name, endpoints): (&String, &BTreeSet<SocketAddr>)| {
+                    format!("{name} {}", endpoints.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "))
+                };
+                let ejected: Vec<String> = ejected.iter().map(of_port).collect();
+                let text = if ejected.is_empty() { "none".to_owned() } else { ejected.join(", ") };
+                writeln!(out, "   ejected endpoints: {}", Escaped(text))?;
             }
         }
     }

@@ -152,6 +152,7 @@ fn sample(family: IpFamily) -> ServiceTable {
         node_unknown: false,
         hints: None,
         weight: Endpoint::DEFAULT_WEIGHT,
+        ejected: false,
     };
     let name = ServicePortName {
         service: NamespacedName::new("probe", "probe"),

@@ -2,6 +2,7 @@
 
 pub(crate) mod applied;
 pub(crate) mod drain;
+pub(crate) mod ejection;
 pub(crate) mod events;
 pub(crate) mod flows;
 pub(crate) mod health;

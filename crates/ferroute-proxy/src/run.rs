@@ -242,6 +242,7 @@ impl Daemon<'_> {
         let (recheck, mut rechecks) = mpsc::channel(1);
         let search = other_proxies::watch(addresses, status.problems(), events.clone(), recheck.clone());
         tasks.spawn("task that looks for other proxies", Work::Endless, search);
+        let (eject, mut ejections) = mpsc::unbounded_channel();
         let mut observers: Vec<Box<dyn Observer>> = vec![
             Box::new(SyncLog),
             Box::new(watchdog.clone()),
@@ -254,6 +255,7 @@ impl Daemon<'_> {
             Box::new(flows.observer()),
             Box::new(status.observer()),
             Box::new(status.drain_observer(&tasks)),
+            Box::new(status.ejection_observer(&tasks, events.clone(), eject)),
         ];
         if hold_node_ports {
             observers.push(Box::new(HeldNodePorts::new(resolved.settings.clone(), events.clone(), http)));
@@ -285,6 +287,7 @@ impl Daemon<'_> {
                 Some(batch) = batches.recv(), if !sync.has_pending() => sync.queue(feed.translate(batch)),
                 end = &mut source => return source_ended(end),
                 Some(()) = rechecks.recv() => sync.queue(vec![Change::Host]),
+                Some(ejected) = ejections.recv() => sync.queue(vec![Change::ejected(ejected)]),
                 change = next_change(&mut addresses, addresses_at) => match change {
                     Ok(()) => {
                         addresses_at = None;

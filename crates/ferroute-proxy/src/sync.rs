@@ -24,7 +24,11 @@ use std::{
 };
 
 use ferroute_admin::history::ChangeOrigin;
-use ferroute_core::{IpFamily, error_chain, tracker::TrackerEvent};
+use ferroute_core::{
+    IpFamily, error_chain,
+    parse::ObjectVersion,
+    tracker::{Ejections, TrackerEvent},
+};
 use ferroute_modes::cleanup::{Leftovers, Report};
 use tokio::{sync::mpsc, time::Instant};
 
@@ -45,6 +49,15 @@ pub enum Change {
     Synced,
     /// The host's addresses changed, or a firewall started, which may have removed rules.
     Host,
+}
+
+impl Change {
+    /// Returns the change for endpoints that do not answer: all of them.
+    pub(crate) fn ejected(ejections: Ejections) -> Self {
+        let received = std::time::Instant::now();
+        let origin = ChangeOrigin { received, version: ObjectVersion::default(), trigger: None, written: None };
+        Self::Desired(TrackerEvent::EndpointsEjected(ejections), origin)
+    }
 }
 
 /// The sync loop; see the [module documentation](self).

@@ -156,6 +156,10 @@ fn change(recorded: &RecordedChange, owners: &mut BTreeMap<String, String>) -> C
             let networks: Vec<&str> = cidrs.iter().flat_map(|cidr| &cidr.spec.cidrs).map(String::as_str).collect();
             simple("ServiceCIDR", networks.join(" "), false)
         }
+        RecordedChange::Ejected(ejected) => {
+            let names: Vec<&str> = ejected.keys().map(String::as_str).collect();
+            simple("Ejected endpoints", names.join(" "), ejected.is_empty())
+        }
     }
 }
 

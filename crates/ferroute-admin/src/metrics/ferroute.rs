@@ -40,6 +40,15 @@ pub struct Draining {
     pub other_services: u64,
 }
 
+/// Endpoints of one family that did not answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ejected {
+    /// Those that get no connections now.
+    pub endpoints: u64,
+    /// How often endpoints were ejected since the start.
+    pub total: u64,
+}
+
 pub(super) struct FerrouteMetrics {
     rules: GaugeVec,
     written: IntCounterVec,
@@ -58,6 +67,8 @@ pub(super) struct FerrouteMetrics {
     endpoints: IntCounterVec,
     terminating: GaugeVec,
     draining: GaugeVec,
+    ejected: GaugeVec,
+    ejections: IntCounterVec,
 }
 
 impl FerrouteMetrics {
@@ -138,6 +149,16 @@ impl FerrouteMetrics {
                 "Open connections to terminating endpoints by service port; the name is empty for those beyond the first 100.",
                 &["service_port", "ip_family"],
             ),
+            ejected: registrar.gauges(
+                "ferroute_ejected_endpoints",
+                "Endpoints that get no connections because they did not answer.",
+                FAMILY,
+            ),
+            ejections: registrar.counters(
+                "ferroute_endpoint_ejections_total",
+                "Endpoints that did not answer, each time that one was ejected.",
+                FAMILY,
+            ),
         }
     }
 
@@ -206,6 +227,16 @@ impl FerrouteMetrics {
                 self.endpoints.with_label_values(&[name, &*endpoint.to_string(), family]).inc_by(*count);
             }
             self.endpoints.with_label_values(&["", "", family]).inc_by(connections.other_endpoints);
+        }
+    }
+
+    /// Replaces all counts, so that families without Services that ask for ejection disappear.
+    pub(super) fn set_ejected(&self, ejected: &[(IpFamily, Ejected)]) {
+        self.ejected.reset();
+        self.ejections.reset();
+        for (family, Ejected { endpoints, total }) in ejected {
+            self.ejected.with_label_values(&[family.as_str()]).set(*endpoints as f64);
+            self.ejections.with_label_values(&[family.as_str()]).inc_by(*total);
         }
     }
 

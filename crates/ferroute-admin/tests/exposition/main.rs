@@ -16,8 +16,8 @@ use ferroute_admin::{
     history::{ChangeKind, ChangeOrigin, History, ObjectChange, ServicePortCounts, Synced},
     http::Handler,
     metrics::{
-        ApiRequest, Connections, Draining, IPTABLES_METRICS, IPVS_METRICS, Metrics, ModeMetric, NFTABLES_METRICS,
-        RelayedPort, Sampled, USERSPACE_METRICS,
+        ApiRequest, Connections, Draining, Ejected, IPTABLES_METRICS, IPVS_METRICS, Metrics, ModeMetric,
+        NFTABLES_METRICS, RelayedPort, Sampled, USERSPACE_METRICS,
     },
     version,
 };
@@ -124,6 +124,7 @@ fn sample_text(mode: &[ModeMetric], families: &[IpFamily]) -> String {
         sync_silence: Duration::from_millis(250),
         dropped_log_lines: 13,
         draining: families.iter().map(|family| draining(*family)).collect(),
+        ejected: families.iter().map(|family| (*family, Ejected { endpoints: 1, total: 3 })).collect(),
         relayed: families.iter().map(|family| relayed(*family)).collect(),
     })
 }

@@ -24,7 +24,11 @@ pub(super) fn parse_balancing(errors: &mut Errors, annotations: &BTreeMap<String
     let size = annotations.get(labels::HASH_TABLE_SIZE);
     let table_size =
         size.and_then(|text| errors.keep_or_ignore(annotation(labels::HASH_TABLE_SIZE), table_size(text.trim())));
-    Balancing { method, table_size: table_size.unwrap_or_default() }
+    let ejection = annotations.get(labels::PASSIVE_EJECTION);
+    let passive_ejection = ejection
+        .and_then(|text| errors.keep_or_ignore(annotation(labels::PASSIVE_EJECTION), yes_or_no(text.trim())))
+        .unwrap_or_default();
+    Balancing { method, table_size: table_size.unwrap_or_default(), passive_ejection }
 }
 
 /// The weights of the endpoints of a slice.
@@ -107,6 +111,10 @@ fn cilium_method(text: &str) -> Result<Method, String> {
 
 fn scheduler(text: &str) -> Result<Method, String> {
     Method::from_scheduler(text).ok_or_else(|| format!("unsupported value {text:?} (want rr, wrr, lc, wlc, sh or mh)"))
+}
+
+fn yes_or_no(text: &str) -> Result<bool, String> {
+    text.parse().map_err(|_| format!("unsupported value {text:?} (want true or false)"))
 }
 
 fn table_size(text: &str) -> Result<TableSize, String> {

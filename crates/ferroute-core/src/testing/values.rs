@@ -18,6 +18,7 @@ pub fn endpoint(socket: &str) -> Endpoint {
         node_unknown: false,
         hints: None,
         weight: Endpoint::DEFAULT_WEIGHT,
+        ejected: false,
     }
 }
 

@@ -1,7 +1,7 @@
 use ferroute_api as api;
 use ipnet::IpNet;
 
-use super::{ServiceView, SliceView};
+use super::{Ejections, ServiceView, SliceView};
 use crate::{
     NamespacedName, NodeView,
     parse::{InvalidObject, parse_service, parse_slice},
@@ -24,6 +24,8 @@ pub enum TrackerEvent {
     NodeApplied(NodeView),
     /// The networks that cluster IPs are allocated from changed. Holds all of them, of both families, in any order.
     ServiceCidrsApplied(Vec<IpNet>),
+    /// The endpoints that do not answer changed. Holds all of them. Those of Services without passive ejection are ignored.
+    EndpointsEjected(Ejections),
 }
 
 impl TrackerEvent {

@@ -1,7 +1,8 @@
 //! Compact storage of a Service's endpoint slices: large clusters have a million endpoints.
 
 use std::{
-    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    collections::BTreeSet,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     sync::Arc,
 };
 
@@ -58,10 +59,16 @@ impl Slices {
     }
 
     /// Returns the endpoints of a service port, in the order and without duplicates, as [`ServicePortEntry::endpoints`]
-    /// documents, and the number of those beyond `limit`, which are left out.
+    /// documents, and the number of those beyond `limit`, which are left out. Those in `ejected` are marked.
     ///
     /// [`ServicePortEntry::endpoints`]: crate::ServicePortEntry::endpoints
-    pub(super) fn endpoints(&self, family: IpFamily, name: &ServicePortName, limit: usize) -> (Endpoints, usize) {
+    pub(super) fn endpoints(
+        &self,
+        family: IpFamily,
+        name: &ServicePortName,
+        ejected: Option<&BTreeSet<SocketAddr>>,
+        limit: usize,
+    ) -> (Endpoints, usize) {
         let mut endpoints = Vec::new();
         for slice in self.0.iter().filter(|slice| slice.family() == family) {
             for port in slice.ports.iter().filter(|port| port.matches(name)) {
@@ -73,6 +80,9 @@ impl Slices {
         let excess = endpoints.len().saturating_sub(limit);
         if excess > 0 {
             keep_preferred(&mut endpoints, limit);
+        }
+        if let Some(ejected) = ejected {
+            endpoints.iter_mut().for_each(|endpoint| endpoint.ejected = ejected.contains(&endpoint.socket()));
         }
         (endpoints.into(), excess)
     }
@@ -157,11 +167,11 @@ impl Addresses {
 
 fn conditions(endpoint: &EndpointView) -> Conditions {
     let EndpointView { address: _, ready, serving, terminating, local, node_unknown, hints: _, weight: _ } = *endpoint;
-    Conditions::new([ready, serving, terminating, local, node_unknown])
+    Conditions::new([ready, serving, terminating, local, node_unknown, false])
 }
 
 fn view(address: IpAddr, conditions: Conditions, hints: Option<Arc<Hints>>, weight: u16) -> EndpointView {
-    let [ready, serving, terminating, local, node_unknown] = conditions.get();
+    let [ready, serving, terminating, local, node_unknown, _] = conditions.get();
     EndpointView { address, ready, serving, terminating, local, node_unknown, hints, weight }
 }
 

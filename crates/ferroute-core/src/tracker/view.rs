@@ -117,6 +117,17 @@ impl EndpointView {
     /// Returns the endpoint at a port of the slice.
     pub fn at(&self, port: u16) -> Endpoint {
         let Self { address, ready, serving, terminating, local, node_unknown, ref hints, weight } = *self;
-        Endpoint { address, port, ready, serving, terminating, local, node_unknown, hints: hints.clone(), weight }
+        Endpoint {
+            address,
+            port,
+            ready,
+            serving,
+            terminating,
+            local,
+            node_unknown,
+            hints: hints.clone(),
+            weight,
+            ejected: false,
+        }
     }
 }

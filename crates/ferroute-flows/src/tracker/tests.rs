@@ -30,6 +30,7 @@ fn connection(port: u16, tcp: Option<TcpState>, is_answered: bool) -> Connection
             reply_source: socket("10.244.0.2:8080"),
             reply_destination: SocketAddr::new("10.244.0.9".parse().unwrap(), port),
             is_open: !matches!(tcp, Some(TcpState::Closed | TcpState::Reset)),
+            is_answered,
         },
         id: port.into(),
         is_answered,

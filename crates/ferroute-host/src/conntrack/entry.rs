@@ -25,6 +25,8 @@ pub struct Entry {
     /// Whether packets may still be exchanged: false for a TCP connection that both sides have closed, or one has reset,
     /// whose entry expires later. Entries of other protocols are open until they expire.
     pub is_open: bool,
+    /// Whether there has been a reply.
+    pub is_answered: bool,
 }
 
 /// An entry with its state, as listed or as part of an event.
@@ -129,8 +131,9 @@ impl<'a> ListedEntry<'a> {
             reply_source: reply.source,
             reply_destination: reply.destination,
             is_open: !matches!(tcp, Some(TcpState::Closed | TcpState::Reset)),
+            is_answered: status & IPS_SEEN_REPLY != 0,
         };
-        let is_answered = status & IPS_SEEN_REPLY != 0;
+        let is_answered = entry.is_answered;
         let connection = Connection { entry, id: id.u32_be()?, is_answered, tcp, traffic, started, reported };
         Ok(Some(Self { connection, tuple: original_attribute.payload, id: id.payload, zone }))
     }
@@ -243,7 +246,7 @@ pub(super) fn address_family(family: IpFamily) -> u8 {
 pub(super) const IPCTNL_MSG_CT_NEW: u8 = 0;
 pub(super) const CTA_TUPLE_ORIG: u16 = 1;
 pub(super) const CTA_TUPLE_REPLY: u16 = 2;
-const CTA_STATUS: u16 = 3;
+pub(super) const CTA_STATUS: u16 = 3;
 const CTA_PROTOINFO: u16 = 4;
 const CTA_COUNTERS_ORIG: u16 = 9;
 const CTA_COUNTERS_REPLY: u16 = 10;
@@ -267,7 +270,7 @@ const CTA_PROTOINFO_TCP: u16 = 1;
 const CTA_PROTOINFO_TCP_STATE: u16 = 1;
 
 // include/uapi/linux/netfilter/nf_conntrack_common.h
-const IPS_SEEN_REPLY: u32 = 1 << 1;
+pub(super) const IPS_SEEN_REPLY: u32 = 1 << 1;
 
 // include/uapi/linux/netfilter/nf_conntrack_tcp.h
 const TCP_CONNTRACK_SYN_SENT: u8 = 1;

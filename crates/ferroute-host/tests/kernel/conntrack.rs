@@ -154,9 +154,31 @@ fn entry_has_the_tuples_of_both_directions() {
         reply_source: address("10.0.0.1:5300"),
         reply_destination: address("10.1.0.1:61000"),
         is_open: true,
+        is_answered: false,
     };
     assert_eq!((deleted.unwrap(), listed), (Deleted { seen: 1, deleted: 1 }, vec![expected]));
     assert_eq!(namespace.command("conntrack", &["-L"]), "");
+}
+
+#[test]
+fn entries_without_a_reply_are_selected() {
+    let namespace = NetNs::new();
+    for (port, status) in [(1, ""), (2, " --status SEEN_REPLY"), (3, "")] {
+        let entry = format!(
+            "-I --timeout 900 --proto tcp --state SYN_SENT --src 10.1.0.9 --dst 10.96.0.10 --sport {port} --dport 80{status}"
+        );
+        namespace.command("conntrack", &entry.split(' ').collect::<Vec<_>>());
+    }
+    let unanswered = || {
+        let mut ports = BTreeSet::new();
+        let each = |entry: &Entry| _ = ports.insert(entry.original_source.port());
+        namespace.run(|| conntrack::list_unanswered(IpFamily::V4, Protocol::Tcp, each).unwrap());
+        ports
+    };
+    assert_eq!(unanswered(), [1, 3].into());
+    let is_stale = |entry: &Entry| entry.original_source.port() <= 2;
+    let deleted = namespace.run(|| conntrack::delete_unanswered_if(IpFamily::V4, Protocol::Tcp, is_stale));
+    assert_eq!((deleted.unwrap().deleted, unanswered()), (1, [3].into()));
 }
 
 #[test]

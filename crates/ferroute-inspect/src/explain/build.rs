@@ -87,9 +87,10 @@ fn policies(
 }
 
 fn balancing(requested: &Balancing, traits: &ModeTraits) -> Option<ExplainedBalancing> {
-    let method = requested.method.filter(|method| traits.methods.contains(method))?;
-    let table_size = (method.hashes()).then_some(requested.table_size.get());
-    Some(ExplainedBalancing { method, table_size })
+    let method = requested.method.filter(|method| traits.methods.contains(method));
+    let table_size = method.filter(|method| method.hashes()).map(|_| requested.table_size.get());
+    let balancing = ExplainedBalancing { method, passive_ejection: requested.passive_ejection, table_size };
+    (method.is_some() || requested.passive_ejection).then_some(balancing)
 }
 
 /// Adds the node's addresses that serve the check: those of node ports.

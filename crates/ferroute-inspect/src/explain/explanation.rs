@@ -109,8 +109,11 @@ pub struct ExplainedHealthCheck {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ExplainedBalancing {
-    /// The method.
-    pub method: Method,
+    /// The method; `None` for the mode's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub method: Option<Method>,
+    /// Endpoints that do not answer get no connections for a while.
+    pub passive_ejection: bool,
     /// The number of positions of the hash table; `None` for methods that do not hash.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub table_size: Option<usize>,
@@ -420,6 +423,7 @@ impl Usage {
             Eligibility::HintedOtherNode => "hints name other nodes",
             Eligibility::HintedOtherZone => "hints name other zones",
             Eligibility::Drained => "weight 0",
+            Eligibility::Ejected => "it did not answer",
         }
     }
 

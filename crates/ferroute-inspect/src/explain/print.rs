@@ -58,9 +58,14 @@ fn write_policies_into(out: &mut impl fmt::Write, policies: &Policies) -> fmt::R
     if let Some(affinity) = policies.affinity {
         writeln!(out, "  session affinity      by client address, for {} s", affinity.timeout_seconds)?;
     }
-    if let Some(ExplainedBalancing { method, table_size }) = policies.balancing {
-        let table = table_size.map(|size| format!(", with a table of {size} positions")).unwrap_or_default();
-        writeln!(out, "  load balancing        {method}{table}")?;
+    if let Some(ExplainedBalancing { method, passive_ejection, table_size }) = policies.balancing {
+        if let Some(method) = method {
+            let table = table_size.map(|size| format!(", with a table of {size} positions")).unwrap_or_default();
+            writeln!(out, "  load balancing        {method}{table}")?;
+        }
+        if passive_ejection {
+            writeln!(out, "  passive ejection      endpoints that do not answer get no connections for a while")?;
+        }
     }
     let mut ranges = Vec::new();
     if !policies.source_ranges.is_empty() {

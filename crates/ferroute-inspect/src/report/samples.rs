@@ -199,7 +199,11 @@ fn served() -> Handling {
         internal_traffic: TrafficPolicy::Cluster,
         external_traffic: Some(TrafficPolicy::Local),
         affinity: Some(Affinity { timeout_seconds: 600 }),
-        balancing: Some(ExplainedBalancing { method: Method::SourceHash, table_size: Some(32_768) }),
+        balancing: Some(ExplainedBalancing {
+            method: Some(Method::SourceHash),
+            passive_ejection: true,
+            table_size: Some(32_768),
+        }),
         source_ranges: vec!["192.0.2.0/24".parse().unwrap()],
         unrestricted_families: vec![IpFamily::V6],
         traffic_distribution: Some("PreferClose".to_owned()),

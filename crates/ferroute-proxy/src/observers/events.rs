@@ -15,6 +15,7 @@ mod rejected_rules;
 mod unsupported;
 
 use std::{
+    net::SocketAddr,
     sync::Arc,
     time::{Duration, SystemTime},
 };
@@ -130,6 +131,31 @@ impl EventRecorder {
             action: "AssignAddress",
             note,
         });
+    }
+
+    /// Records that an endpoint of a Service gets no connections for a while, or some again.
+    pub(crate) fn endpoint_ejected(
+        &self,
+        service: &NamespacedName,
+        endpoint: SocketAddr,
+        ejected_for: Option<Duration>,
+    ) {
+        let (event_type, reason, note) = match ejected_for {
+            Some(pause) => {
+                let seconds = pause.as_secs();
+                let note = format!(
+                    "node {} sends endpoint {endpoint} no connections for {seconds} s: it did not answer",
+                    self.node
+                );
+                (EventType::Warning, "EndpointEjected", note)
+            }
+            None => {
+                let note = format!("node {} sends endpoint {endpoint} connections again", self.node);
+                (EventType::Normal, "EndpointReadmitted", note)
+            }
+        };
+        let regarding = ObjectReference::service(service.namespace(), service.name());
+        self.write(KubeEvent { regarding, event_type, reason, action: "Eject", note });
     }
 
     /// Records that the kernel refused the rules of a Service.

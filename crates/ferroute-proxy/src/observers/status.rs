@@ -14,17 +14,19 @@ use ferroute_admin::{
     metrics::{ApiRequest, Connections, Metrics, ModeMetric, ModeValue, RelayedPort, Sampled},
 };
 use ferroute_config::Resolved;
-use ferroute_core::{Dataplane, DataplaneError, IpFamily, Progress, Tracker, error_chain};
+use ferroute_core::{Dataplane, DataplaneError, IpFamily, Progress, Tracker, error_chain, tracker::Ejections};
 use ferroute_host::{KernelCounters, PacketCounters, ProcessUsage};
 use ferroute_kube::{RequestCounter, RequestResult};
 use ferroute_modes::{Mode, RelayReader};
 use ferroute_nftables::{ConnectionReader, ConnectionTotals};
-use tokio::runtime::Handle;
+use tokio::{runtime::Handle, sync::mpsc::UnboundedSender};
 
 use crate::{
     observers::{
         FamilySynced, Observer,
         drain::{DrainObserver, DrainState},
+        ejection::{EjectionObserver, EjectionState},
+        events::EventRecorder,
         problems::Problems,
         watchdog::Watchdog,
     },
@@ -115,6 +117,16 @@ impl Status {
     /// Returns an observer that counts open connections to terminating endpoints.
     pub(crate) fn drain_observer(&self, tasks: &Tasks) -> DrainObserver {
         DrainObserver::new(Arc::clone(&self.sampler.draining), tasks.clone())
+    }
+
+    /// Returns an observer that ejects endpoints which do not answer. It sends all ejections when they change.
+    pub(crate) fn ejection_observer(
+        &self,
+        tasks: &Tasks,
+        events: EventRecorder,
+        ejections: UnboundedSender<Ejections>,
+    ) -> EjectionObserver {
+        EjectionObserver::new(Arc::clone(&self.sampler.ejections), tasks.clone(), events, ejections)
     }
 
     /// Returns the handler of the metrics address.
@@ -216,6 +228,7 @@ struct Sampler {
     connections: ConnectionSampler,
     relayed: RelaySampler,
     draining: Arc<DrainState>,
+    ejections: Arc<EjectionState>,
 }
 
 impl Sampler {
@@ -235,7 +248,18 @@ impl Sampler {
         let kernel = if counters.is_empty() { None } else { open().map(Mutex::new) };
         let (connections, draining) = (ConnectionSampler::default(), Arc::default());
         let (progress, relayed) = (OnceLock::new(), RelaySampler::default());
-        Self { counters, kernel, main, watchdog, problems, progress, connections, relayed, draining }
+        Self {
+            counters,
+            kernel,
+            main,
+            watchdog,
+            problems,
+            progress,
+            connections,
+            relayed,
+            draining,
+            ejections: Arc::default(),
+        }
     }
 
     fn sample(&self) -> Sampled {
@@ -250,6 +274,7 @@ impl Sampler {
             sync_silence: self.watchdog.heartbeat().silence(),
             dropped_log_lines: ferroute_logging::dropped_lines(),
             draining: self.draining.counts(),
+            ejected: self.ejections.counts(),
             relayed: self.relayed.get(),
         }
     }

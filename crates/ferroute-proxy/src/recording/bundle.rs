@@ -1,15 +1,18 @@
 //! The bundle file: one JSON object, in which Services, endpoint slices and the Node are Kubernetes objects.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     io::{Read, Write},
-    net::IpAddr,
+    net::{IpAddr, SocketAddr},
     time::{Duration, SystemTime},
 };
 
 use ferroute_api::{EndpointSlice, Node, Service, ServiceCidr};
 use ferroute_config::FlagSettings;
-use ferroute_core::{Changes, IpFamily, NamespacedName, NodeView, RulesDigest, SyncReport, tracker::SliceView};
+use ferroute_core::{
+    Changes, IpFamily, NamespacedName, NodeView, Protocol, RulesDigest, ServicePortName, SyncReport,
+    tracker::{Ejections, SliceView},
+};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
@@ -60,6 +63,9 @@ pub struct State {
     /// The networks of cluster IPs, if the cluster has ServiceCIDRs.
     #[serde(default, rename = "serviceCIDRs", skip_serializing_if = "Vec::is_empty")]
     pub service_cidrs: Vec<ServiceCidr>,
+    /// The endpoints that did not answer, by service port, `namespace/name:port`. All are over TCP.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub ejected: BTreeMap<String, BTreeSet<SocketAddr>>,
 }
 
 /// A sync, or the changes for the next one.
@@ -93,6 +99,8 @@ pub enum RecordedChange {
     /// The networks of cluster IPs changed to these.
     #[serde(rename = "serviceCIDRs")]
     ServiceCidrs(Vec<ServiceCidr>),
+    /// The endpoints that do not answer changed to these; see [`State::ejected`].
+    Ejected(BTreeMap<String, BTreeSet<SocketAddr>>),
 }
 
 /// A sync of one IP family.
@@ -206,12 +214,13 @@ impl Bundle {
         configuration: String,
         host_addresses: Vec<IpAddr>,
     ) -> Self {
-        let Snapshot { node, services, slices, service_cidrs, syncs, pending } = snapshot;
+        let Snapshot { node, services, slices, service_cidrs, ejections, syncs, pending } = snapshot;
         let mut state = Rewind {
             node,
             services: services.into_iter().collect(),
             slices: slices.into_iter().map(|slice| (slice.name.clone(), slice)).collect(),
             service_cidrs,
+            ejections,
         };
         let waiting =
             (!pending.is_empty()).then_some(RecordedSync { at: made, replaced: pending, families: Vec::new() });
@@ -265,6 +274,7 @@ struct Rewind {
     services: BTreeMap<NamespacedName, Ports>,
     slices: BTreeMap<NamespacedName, SliceView>,
     service_cidrs: Vec<IpNet>,
+    ejections: Ejections,
 }
 
 impl Rewind {
@@ -293,6 +303,9 @@ impl Rewind {
             Replaced::ServiceCidrs(networks) => RecordedChange::ServiceCidrs(objects::service_cidrs(
                 std::mem::replace(&mut self.service_cidrs, networks),
             )),
+            Replaced::Ejections(ejections) => {
+                RecordedChange::Ejected(by_text(std::mem::replace(&mut self.ejections, ejections)))
+            }
         }
     }
 
@@ -305,8 +318,24 @@ impl Rewind {
                 .collect(),
             endpoint_slices: self.slices.values().map(|slice| objects::slice(slice, &self.node.name)).collect(),
             service_cidrs: objects::service_cidrs(self.service_cidrs.iter().copied()),
+            ejected: by_text(self.ejections.clone()),
         }
     }
+}
+
+fn by_text(ejections: Ejections) -> BTreeMap<String, BTreeSet<SocketAddr>> {
+    ejections.into_iter().map(|(name, endpoints)| (name.to_string(), endpoints)).collect()
+}
+
+/// Returns the endpoints that do not answer, as they are recorded; without invalid names.
+pub fn ejections(recorded: &BTreeMap<String, BTreeSet<SocketAddr>>) -> Ejections {
+    let parse = |(name, endpoints): (&String, &BTreeSet<SocketAddr>)| {
+        let (namespace, name) = name.split_once('/')?;
+        let (name, port) = name.split_once(':').unwrap_or((name, ""));
+        let service = NamespacedName::new(namespace, name);
+        Some((ServicePortName { service, port: port.into(), protocol: Protocol::Tcp }, endpoints.clone()))
+    };
+    recorded.iter().filter_map(parse).collect()
 }
 
 /// Sets or removes a value. Returns the previous one.

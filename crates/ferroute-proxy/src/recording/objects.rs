@@ -57,11 +57,12 @@ pub fn service(name: &NamespacedName, ports: [&[NamedPort]; 2]) -> Service {
 
 /// Returns the annotations that request this way to share connections.
 fn annotations(balancing: &Balancing) -> BTreeMap<String, String> {
-    let Balancing { method, table_size } = *balancing;
+    let Balancing { method, table_size, passive_ejection } = *balancing;
     let method = method.map(|method| (labels::LOAD_BALANCING.to_owned(), method.to_string()));
     let table_size =
         (table_size != TableSize::default()).then(|| (labels::HASH_TABLE_SIZE.to_owned(), table_size.to_string()));
-    method.into_iter().chain(table_size).collect()
+    let ejection = passive_ejection.then(|| (labels::PASSIVE_EJECTION.to_owned(), "true".to_owned()));
+    method.into_iter().chain(table_size).chain(ejection).collect()
 }
 
 /// Returns the simplest type that permits all properties of the Service.

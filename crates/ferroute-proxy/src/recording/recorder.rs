@@ -4,7 +4,7 @@ use std::{collections::VecDeque, time::SystemTime};
 
 use ferroute_core::{
     IpFamily, NamespacedName, NodeView, Tracker,
-    tracker::{NamedPort, SliceView, TrackerEvent},
+    tracker::{Ejections, NamedPort, SliceView, TrackerEvent},
 };
 use ipnet::IpNet;
 
@@ -58,6 +58,7 @@ pub(super) enum Replaced {
     Slice(NamespacedName, Option<SliceView>),
     Node(NodeView),
     ServiceCidrs(Vec<IpNet>),
+    Ejections(Ejections),
 }
 
 /// A Service's ports by [`IpFamily::index`].
@@ -71,6 +72,7 @@ pub struct Snapshot {
     pub(super) services: Vec<(NamespacedName, Ports)>,
     pub(super) slices: Vec<SliceView>,
     pub(super) service_cidrs: Vec<IpNet>,
+    pub(super) ejections: Ejections,
     pub(super) syncs: Vec<RecordedSync>,
     pub(super) pending: Vec<Replaced>,
 }
@@ -96,6 +98,7 @@ impl Recorder {
             TrackerEvent::SliceDeleted(name) => slice(name),
             TrackerEvent::NodeApplied(_) => Replaced::Node(tracker.node().clone()),
             TrackerEvent::ServiceCidrsApplied(_) => Replaced::ServiceCidrs(tracker.service_cidrs().collect()),
+            TrackerEvent::EndpointsEjected(_) => Replaced::Ejections(tracker.ejections().clone()),
         });
     }
 
@@ -139,6 +142,7 @@ impl Recorder {
             services: services.collect(),
             slices: tracker.slices().filter_map(|name| tracker.slice(name)).collect(),
             service_cidrs: tracker.service_cidrs().collect(),
+            ejections: tracker.ejections().clone(),
             syncs: self.syncs.iter().cloned().collect(),
             pending: self.pending.clone(),
         }
@@ -168,6 +172,12 @@ impl Replaced {
                 }
                 Self::Node(node) => node.name.len() + size_of_val(node.addresses.as_slice()),
                 Self::ServiceCidrs(networks) => size_of_val(networks.as_slice()),
+                Self::Ejections(ejections) => {
+                    let sizes = ejections.iter().map(|(name, endpoints)| {
+                        name.service.as_str().len() + endpoints.len() * size_of::<std::net::SocketAddr>()
+                    });
+                    sizes.sum()
+                }
             }
     }
 }

@@ -476,7 +476,9 @@ fn invalid_annotations_are_ignored_and_reported() {
         ]
     );
     let service = web().annotation(labels::HASH_TABLE_SIZE, "65536");
-    assert_eq!(port(service).balancing, Balancing { method: None, table_size: TableSize::MAX });
+    assert_eq!(port(service).balancing, Balancing { table_size: TableSize::MAX, ..Balancing::default() });
+    let ejecting = |value| port(web().annotation(labels::PASSIVE_EJECTION, value)).balancing.passive_ejection;
+    assert_eq!(["true", "false", "yes"].map(ejecting), [true, false, false]);
 }
 
 #[test]

@@ -35,6 +35,7 @@ fn connection(to: &str, endpoint: &str, is_open: bool) -> Entry {
         reply_source: endpoint.parse().unwrap(),
         reply_destination: client,
         is_open,
+        is_answered: true,
     }
 }
 

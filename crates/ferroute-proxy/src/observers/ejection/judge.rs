@@ -1,0 +1,206 @@
+//! Which endpoints are ejected, from the connections that they did not answer. Pure: time and connections are given.
+//!
+//! ```text
+//!   used ──► several connections without a reply for PATIENCE, and none answered since ──► ejected
+//!    ▲                                                                                      │ after a time that doubles
+//!    └── a connection is answered ◄── on trial: one connection without a reply ejects it again ◄──┘
+//! ```
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use ferroute_core::{ServicePort, ServicePortName, tracker::Ejections};
+
+/// A service port whose endpoints may be ejected, in one IP family.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct WatchedPort {
+    pub(super) name: ServicePortName,
+    pub(super) service: Arc<ServicePort>,
+    /// The endpoints that accept connections, ejected or not.
+    pub(super) endpoints: BTreeSet<SocketAddr>,
+    /// Those that get no connections in the applied rules because they are ejected.
+    pub(super) unused: BTreeSet<SocketAddr>,
+}
+
+/// A connection to a frontend, by the client and by what it was translated to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Connection {
+    pub(super) client: SocketAddr,
+    pub(super) frontend: SocketAddr,
+    pub(super) endpoint: SocketAddr,
+}
+
+/// A change of an endpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Verdict {
+    pub(super) name: ServicePortName,
+    pub(super) endpoint: SocketAddr,
+    /// For how long the endpoint gets no connections; `None` if it gets some again.
+    pub(super) ejected_for: Option<Duration>,
+}
+
+/// The state of one IP family.
+#[derive(Debug, Default)]
+pub(super) struct Judge {
+    /// When connections without a reply were first seen.
+    unanswered: HashMap<Connection, Instant>,
+    /// Connections without a reply that were seen first until then do not count, because the endpoint has answered others.
+    excused: HashMap<SocketAddr, Instant>,
+    /// The answered connections of suspects when they became suspects.
+    answered: HashMap<SocketAddr, HashSet<Connection>>,
+    records: BTreeMap<(ServicePortName, SocketAddr), Record>,
+}
+
+/// An endpoint that was ejected.
+#[derive(Clone, Copy, Debug)]
+struct Record {
+    /// How often in a row.
+    times: u32,
+    state: State,
+    since: Instant,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Ejected,
+    OnTrial,
+}
+
+impl WatchedPort {
+    fn has_frontend(&self, socket: SocketAddr) -> bool {
+        self.service.frontends(self.name.protocol).any(|(_, frontend)| {
+            frontend.port == socket.port() && frontend.address.is_none_or(|address: IpAddr| address == socket.ip())
+        })
+    }
+
+    /// Reports whether a connection to one of its endpoints came through one of its frontends.
+    pub(super) fn has(&self, connection: &Connection) -> bool {
+        self.endpoints.contains(&connection.endpoint) && self.has_frontend(connection.frontend)
+    }
+}
+
+impl Judge {
+    /// Updates the connections without a reply. Returns the endpoints of which [`Judge::judge`] needs those with one.
+    pub(super) fn suspects(&mut self, now: Instant, unanswered: HashSet<Connection>) -> HashSet<SocketAddr> {
+        self.unanswered.retain(|connection, _| unanswered.contains(connection));
+        for connection in unanswered {
+            self.unanswered.entry(connection).or_insert(now);
+        }
+        let on_trial = self.records.iter().filter(|(_, record)| record.state == State::OnTrial);
+        let suspects: HashSet<SocketAddr> = self
+            .unanswered
+            .iter()
+            .filter(|(connection, first_seen)| self.counts(connection, **first_seen))
+            .map(|(connection, _)| connection.endpoint)
+            .chain(on_trial.map(|((_, endpoint), _)| *endpoint))
+            .collect();
+        let unanswered = &self.unanswered;
+        self.excused.retain(|endpoint, _| unanswered.keys().any(|connection| connection.endpoint == *endpoint));
+        self.answered.retain(|endpoint, _| suspects.contains(endpoint));
+        suspects
+    }
+
+    fn counts(&self, connection: &Connection, first_seen: Instant) -> bool {
+        self.excused.get(&connection.endpoint).is_none_or(|excused| first_seen > *excused)
+    }
+
+    /// Decides which endpoints are ejected. `answered` are the connections with a reply of the suspects.
+    pub(super) fn judge(
+        &mut self,
+        now: Instant,
+        ports: &[WatchedPort],
+        answered: HashMap<SocketAddr, HashSet<Connection>>,
+    ) -> Vec<Verdict> {
+        let mut verdicts = Vec::new();
+        for (endpoint, connections) in answered {
+            let before = self.answered.entry(endpoint).or_insert_with(|| connections.clone());
+            if connections.is_subset(before) {
+                continue;
+            }
+            *before = connections;
+            self.excused.insert(endpoint, now);
+            self.records.retain(|(_, other), record| *other != endpoint || record.state == State::Ejected);
+        }
+        self.records.retain(|(name, endpoint), record| {
+            let is_forgotten = record.state == State::OnTrial && now - record.since > FORGIVEN_AFTER;
+            !is_forgotten && ports.iter().any(|port| port.name == *name && port.endpoints.contains(endpoint))
+        });
+        for ((name, endpoint), record) in &mut self.records {
+            if record.state == State::Ejected && now - record.since >= pause(record.times) {
+                (record.state, record.since) = (State::OnTrial, now);
+                verdicts.push(Verdict { name: name.clone(), endpoint: *endpoint, ejected_for: None });
+            }
+        }
+        for port in ports {
+            self.eject(now, port, &mut verdicts);
+        }
+        verdicts
+    }
+
+    fn eject(&mut self, now: Instant, port: &WatchedPort, verdicts: &mut Vec<Verdict>) {
+        let mut failed: BTreeMap<SocketAddr, (usize, Duration)> = BTreeMap::new();
+        for (connection, first_seen) in self.unanswered.iter().filter(|(connection, _)| port.has(connection)) {
+            let record = self.records.get(&(port.name.clone(), connection.endpoint));
+            // Connections from before it was ejected do not count again.
+            let is_new = record.is_none_or(|record| record.state == State::OnTrial && *first_seen > record.since);
+            let age = now - *first_seen;
+            if is_new && age >= PATIENCE && self.counts(connection, *first_seen) {
+                let (count, oldest) = failed.entry(connection.endpoint).or_default();
+                (*count, *oldest) = (*count + 1, age.max(*oldest));
+            }
+        }
+        let ejected = port.endpoints.iter().filter(|endpoint| self.is_ejected(&port.name, **endpoint)).count();
+        // Never more than half, so never the last one either.
+        let mut room = (port.endpoints.len() / 2).saturating_sub(ejected);
+        let mut failed: Vec<_> = failed.into_iter().collect();
+        failed.sort_by_key(|(_, (count, _))| std::cmp::Reverse(*count));
+        for (endpoint, (count, oldest)) in failed {
+            let key = (port.name.clone(), endpoint);
+            let times = self.records.get(&key).map_or(0, |record| record.times);
+            let is_enough = count >= FAILURES || times > 0 || oldest >= PATIENCE_WITH_ONE;
+            if room == 0 || !is_enough {
+                continue;
+            }
+            room -= 1;
+            let times = times.saturating_add(1);
+            self.records.insert(key, Record { times, state: State::Ejected, since: now });
+            verdicts.push(Verdict { name: port.name.clone(), endpoint, ejected_for: Some(pause(times)) });
+        }
+    }
+
+    fn is_ejected(&self, name: &ServicePortName, endpoint: SocketAddr) -> bool {
+        self.records.get(&(name.clone(), endpoint)).is_some_and(|record| record.state == State::Ejected)
+    }
+
+    /// Adds the endpoints that are ejected now.
+    pub(super) fn add_ejected(&self, ejections: &mut Ejections) {
+        let ejected = self.records.iter().filter(|(_, record)| record.state == State::Ejected);
+        for ((name, endpoint), _) in ejected {
+            ejections.entry(name.clone()).or_default().insert(*endpoint);
+        }
+    }
+}
+
+/// Returns how long an endpoint is ejected that was ejected this many times in a row.
+fn pause(times: u32) -> Duration {
+    FIRST_PAUSE.saturating_mul(1 << times.saturating_sub(1).min(8)).min(LONGEST_PAUSE)
+}
+
+/// A reply that is missing for so long is lost, not late: a lost packet has been sent again after a second and was answered.
+const PATIENCE: Duration = Duration::from_millis(1_100);
+/// Connections without a reply after which an endpoint is ejected.
+const FAILURES: usize = 2;
+/// A single connection ejects an endpoint after this time.
+const PATIENCE_WITH_ONE: Duration = Duration::from_secs(3);
+/// Longer than until the third time that a client repeats its first packet.
+const FIRST_PAUSE: Duration = Duration::from_secs(10);
+const LONGEST_PAUSE: Duration = Duration::from_secs(300);
+/// An endpoint on trial that gets no connections is forgiven after this time.
+const FORGIVEN_AFTER: Duration = Duration::from_secs(600);
+
+#[cfg(test)]
+mod tests;
