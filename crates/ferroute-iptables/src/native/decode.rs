@@ -32,9 +32,12 @@ pub(super) struct KernelRule<'a> {
     pub(super) counters: Counters,
     /// It has an expression that `iptables-nft` does not write.
     pub(super) is_foreign: bool,
-    /// Its matches on ipsets, which lack the names: the position, and the set's number.
-    pub(super) sets: Vec<(usize, u16)>,
+    /// Its matches on ipsets, which lack the names.
+    pub(super) sets: NumberedSets,
 }
+
+/// The matches of a rule on ipsets: the position in the rule, and the number of the set.
+pub(super) type NumberedSets = Vec<(usize, u16)>;
 
 /// Inserts the names of ipsets into a rule. `name_of` returns the name of the set with a number.
 pub(super) fn name_sets<N: AsRef<str>>(rule: &mut Rule, sets: &[(usize, u16)], name_of: impl Fn(u16) -> Option<N>) {
@@ -75,7 +78,7 @@ pub(super) fn extension<'a>(
     family: IpFamily,
     name: &str,
     data: Attributes<'a>,
-) -> Result<Option<(Rule, Vec<(usize, u16)>)>, Malformed> {
+) -> Result<Option<(Rule, NumberedSets)>, Malformed> {
     let mut decoder = Decoder { family, found: KernelRule::default(), loaded: [const { None }; REGISTERS] };
     let decoded = match name {
         "match" => decoder.matching(data)?,

@@ -14,7 +14,7 @@ use ferroute_netlink::{Consistency, Error, Malformed, Message, Protocol, Request
 
 use super::{
     NativeRules, ReadError,
-    decode::{self, KernelRule},
+    decode::{self, KernelRule, NumberedSets},
     sets,
     tables::{dump_request, request},
 };
@@ -159,7 +159,7 @@ impl NativeRules {
                 entry.insert(self.with_socket(|socket| sets::name_of(socket, *number))?);
             }
         }
-        let named = |(mut listed, sets): (ListedRule, Vec<(usize, u16)>)| {
+        let named = |(mut listed, sets): (ListedRule, NumberedSets)| {
             decode::name_sets(&mut listed.rule, &sets, |number| names.get(&number)?.as_deref());
             listed
         };

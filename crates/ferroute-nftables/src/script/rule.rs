@@ -157,7 +157,7 @@ impl RuleReader {
                 extension(kind, name, reading)?;
             }
             _ => match assignment(cursor) {
-                Some(left) => self.assign(left, cursor, reading)?,
+                Some(left) => self.assign(&left, cursor, reading)?,
                 None => self.condition(cursor, reading)?,
             },
         }
@@ -252,8 +252,8 @@ impl RuleReader {
     }
 
     /// Reads the value of `meta mark set` and others.
-    fn assign(&mut self, left: Assigned, cursor: &mut Cursor<'_>, reading: &mut Reading) -> Option<()> {
-        let to_connection = match left {
+    fn assign(&mut self, left: &Assigned, cursor: &mut Cursor<'_>, reading: &mut Reading) -> Option<()> {
+        let to_connection = match *left {
             Assigned::Mark { to_connection } => to_connection,
             Assigned::Other { start } => {
                 cursor.at = value_end(cursor);
