@@ -119,14 +119,14 @@ fn foreign_table_is_read_with_chains_sets_and_elements() {
     		ip daddr 10.96.0.1 meta l4proto tcp th dport 80 ip saddr != 10.0.0.0/9 jump service
     		fib daddr type local ip daddr != 127.0.0.0/8 meta l4proto . th dport vmap @ports
     		ip saddr != @nets drop
-    		ip saddr @clients meta l4proto tcp th dport >= 80 th dport <= 90 return
+    		ip saddr @clients meta l4proto tcp th dport 80-90 return
     		dnat ip to meta mark map @marks
     	}
 
     	chain odd {
     		limit rate 5/second counter packets 0 bytes 0 accept
     		meta l4proto tcp tcp flags syn log prefix "x" reject with tcp reset
-    		meta l4proto tcp th sport >= 1024 th sport <= 65535 accept
+    		meta l4proto tcp th sport 1024-65535 accept
     		meta l4proto udp th dport != 53-60 accept
     		meta l4proto icmp icmp type echo-request reject with icmp admin-prohibited
     		meta mark set ct mark

@@ -98,5 +98,18 @@ pub(crate) fn priority(table: TableName, hook: Hook) -> i32 {
     }
 }
 
+/// Returns the text of a rule or module for people: options that could not be read have a number there, which tells rules
+/// apart and means nothing.
+pub(crate) fn shown(text: &str) -> String {
+    const MARK: &str = " --undecoded ";
+    let mut parts = text.split(MARK);
+    let mut shown = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        shown += " …";
+        shown += part.find(' ').map_or("", |at| &part[at..]);
+    }
+    shown
+}
+
 #[cfg(test)]
 mod tests;

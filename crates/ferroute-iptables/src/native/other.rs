@@ -77,6 +77,39 @@ pub(super) fn match_text(structure: &Structure<'_>, family: IpFamily) -> Option<
                 option(inverted & 4 != 0, "socket-exists".to_owned())?;
             }
         }
+        ("dscp", 0) => option(u8_at(bytes, 1)? != 0, format!("dscp {:#04x}", u8_at(bytes, 0)?))?,
+        ("ttl" | "hl", 0) => {
+            let comparisons = [(false, "eq"), (true, "eq"), (false, "lt"), (false, "gt")];
+            let (inverted, comparison) = *comparisons.get(usize::from(u8_at(bytes, 0)?))?;
+            option(inverted, format!("{}-{comparison} {}", structure.name, u8_at(bytes, 1)?))?;
+        }
+        ("length", 0) => {
+            option(u8_at(bytes, 4)? != 0, format!("length {}:{}", u16_at(bytes, 0)?, u16_at(bytes, 2)?))?;
+        }
+        ("mac", 0) => {
+            let address: Vec<String> = bytes.get(..6)?.iter().map(|byte| format!("{byte:02x}")).collect();
+            option(u32_at(bytes, 8)? != 0, format!("mac-source {}", address.join(":")))?;
+        }
+        ("icmp" | "icmp6", 0) => {
+            let name = if structure.name == "icmp" { "icmp-type" } else { "icmpv6-type" };
+            let kind = u8_at(bytes, 0)?;
+            option(
+                u8_at(bytes, 3)? != 0,
+                if kind == u8::MAX { format!("{name} any") } else { format!("{name} {kind}") },
+            )?;
+        }
+        ("connlimit", 1) => {
+            let above = if u32_at(bytes, 20)? & 1 == 0 { "above" } else { "upto" };
+            option(false, format!("connlimit-{above} {}", u32_at(bytes, 16)?))?;
+        }
+        ("socket", 1..=3) => {
+            let flags = u8_at(bytes, 0)?;
+            for (bit, name) in [(1, "transparent"), (2, "nowildcard"), (4, "restore-skmark")] {
+                if flags & bit != 0 {
+                    option(false, name.to_owned())?;
+                }
+            }
+        }
         ("conntrack", 3) => conntrack(bytes, family, &mut option)?,
         _ => return None,
     }

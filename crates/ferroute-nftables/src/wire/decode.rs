@@ -121,6 +121,17 @@ impl<'a> Decoder<'a, '_> {
             // The rest of the rule is about packets of this family.
             self.family = family;
         }
+        // `nft` writes a range as two comparisons.
+        if let (
+            Statement::Match(Match::Cmp { field, mask: u32::MAX, op: CmpOp::Lte, value: last }),
+            Some(Statement::Match(previous)),
+        ) = (&statement, self.statements.last_mut())
+            && let Match::Cmp { field: same, mask: u32::MAX, op: CmpOp::Gte, value: first } = *previous
+            && same == *field
+        {
+            *previous = Match::Range { field: same, first, last: *last, eq: true };
+            return;
+        }
         self.statements.push(statement);
     }
 

@@ -49,7 +49,7 @@ impl<'a> Words<'a> {
 impl PacketState<'_> {
     /// Matches the packet against a module in the text of `iptables-save`: `-m NAME OPTIONS`.
     pub(super) fn matches_text(&self, text: &str) -> ExtensionResult {
-        let unknown = || ExtensionResult::Unknown(Unknown::new(format!("`{text}` matches")));
+        let unknown = || ExtensionResult::Unknown(Unknown::new(format!("`{}` matches", super::shown(text))));
         let words = text.strip_prefix("-m ").and_then(Words::parse);
         let Some(words) = words else {
             return match text {
@@ -85,7 +85,9 @@ impl PacketState<'_> {
     fn result(&self, matches: bool, text: &str) -> ExtensionResult {
         match matches {
             true => ExtensionResult::Match,
-            false if self.explain => ExtensionResult::Mismatch(format!("`{text}` does not match this packet")),
+            false if self.explain => {
+                ExtensionResult::Mismatch(format!("`{}` does not match this packet", super::shown(text)))
+            }
             false => ExtensionResult::Mismatch(String::new()),
         }
     }

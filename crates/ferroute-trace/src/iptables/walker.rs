@@ -3,6 +3,7 @@ use ferroute_iptables::{ChainName, Policy, Rule, Target};
 use super::{
     Base,
     conditions::MatchResult,
+    shown,
     targets::{TargetResult, is_irrelevant},
 };
 use crate::{ChainVerdict, Effect, Event, Forks, Verdict, Walker};
@@ -178,7 +179,7 @@ impl<'a> ChainWalker<'a> {
         walker.record(|| Event::Rule {
             chain: self.stack.last().map(|frame| frame.name.to_string()).unwrap_or_default(),
             number,
-            text: rule.to_string(),
+            text: shown(&rule.to_string()),
             depth: self.stack.len().saturating_sub(1),
             mismatch,
             chance,

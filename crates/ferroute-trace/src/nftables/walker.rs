@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     ChainVerdict, Effect, Event, Forks, Hook, PacketState, Verdict, Walker,
-    iptables::{ExtensionResult, TargetResult},
+    iptables::{ExtensionResult, TargetResult, shown},
     walk::Unknown,
 };
 
@@ -500,7 +500,7 @@ impl<'a> ChainWalker<'a> {
         walker.record(|| Event::Rule {
             chain: stack.last().map(Frame::name).unwrap_or_default(),
             number: stack.last().map_or(0, |frame| frame.next),
-            text: self.base.table.rule_text(rule, family),
+            text: shown(&self.base.table.rule_text(rule, family)),
             depth: stack.len().saturating_sub(1),
             mismatch,
             chance,

@@ -187,3 +187,10 @@ fn conditions_that_do_not_matter_are_not_mentioned() {
     assert!(trace.branches.iter().any(|branch| matches!(branch.verdict, Verdict::Unknown { .. })));
     assert!(trace.branches.len() < 50, "{}", trace.branches.len());
 }
+
+#[test]
+fn numbers_of_options_that_could_not_be_read_are_not_shown() {
+    assert_eq!(crate::iptables::shown("-m bpf --undecoded 12ab34cd -j DROP"), "-m bpf … -j DROP");
+    assert_eq!(crate::iptables::shown("-m bpf --undecoded 12ab34cd"), "-m bpf …");
+    assert_eq!(unknown("-m bpf --undecoded 12ab34cd -j DROP", &packets()[0])[0], "`-m bpf …` matches");
+}

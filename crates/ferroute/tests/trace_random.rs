@@ -1,0 +1,408 @@
+//! Random nodes: what `ferroute trace --kernel` says of a packet is what happens to a real one.
+//!
+//! ```text
+//!   pod 10.244.1.5 ── cali1 ─┐        ┌─ eth0 ── router 192.168.6.9, 198.51.100.7
+//!                            ├─ node ─┤
+//!   pod 10.244.1.6 ── cali2 ─┘        └─ eth1 ── router 192.168.7.9, 198.51.100.7
+//! ```
+//!
+//! The interfaces of pods have no addresses. Each seed makes policy routes, ipsets, rules of iptables, and a table in `nft`'s
+//! syntax. `SEEDS=200` tries so many nodes; a failure prints the seed, and `SEED=7` repeats it.
+
+#![expect(clippy::unwrap_used, reason = "missing prerequisites fail the test")]
+
+use std::{
+    collections::BTreeSet,
+    net::{IpAddr, SocketAddr, UdpSocket},
+    process::Command,
+    thread,
+    time::Duration,
+};
+
+use fastrand::Rng;
+use ferroute_testing::NetNs;
+
+/// Who received a packet, on which port and from which source; `None` if it was lost.
+type End = Option<(&'static str, u16, IpAddr)>;
+
+struct Lab {
+    node: NetNs,
+    /// Each with its name, its address, and its interface of the node.
+    others: Vec<(&'static str, &'static str, &'static str, NetNs)>,
+    /// The name of the receiver, its port and the socket.
+    listeners: Vec<(&'static str, u16, UdpSocket)>,
+}
+
+/// The ports on which packets are received.
+const PORTS: [u16; 3] = [80, 8080, 9000];
+/// An address that both routers have.
+const FAR: &str = "198.51.100.7";
+/// The address of a Service.
+const VIP: &str = "10.96.0.1";
+
+impl Lab {
+    fn new() -> Self {
+        let node = NetNs::new();
+        let peers = [
+            ("a", "10.244.1.5", "cali1"),
+            ("b", "10.244.1.6", "cali2"),
+            ("near", "192.168.6.9", "eth0"),
+            ("other", "192.168.7.9", "eth1"),
+        ];
+        for setting in ["ip_forward=1", "conf.all.rp_filter=0", "conf.default.rp_filter=0"] {
+            node.command("sysctl", &["-qw", &format!("net.ipv4.{setting}")]);
+        }
+        let mut others = Vec::new();
+        for (name, address, interface) in peers {
+            let other = NetNs::new();
+            // Packets may return to their sender with its own address.
+            for setting in ["all.accept_local=1", "all.rp_filter=0", "default.rp_filter=0"] {
+                other.command("sysctl", &["-qw", &format!("net.ipv4.conf.{setting}")]);
+            }
+            node.link(interface, &other, "eth0");
+            if interface.starts_with("cali") {
+                other.command("ip", &["address", "add", &format!("{address}/32"), "dev", "eth0"]);
+                other.command("ip", &["route", "add", "169.254.1.1", "dev", "eth0"]);
+                other.command("ip", &["route", "add", "default", "via", "169.254.1.1"]);
+                node.command("sysctl", &["-qw", &format!("net.ipv4.conf.{interface}.proxy_arp=1")]);
+                node.command("sysctl", &["-qw", &format!("net.ipv4.neigh.{interface}.proxy_delay=0")]);
+                node.command("ip", &["route", "add", address, "dev", interface]);
+            } else {
+                let own = address.replace(".9", ".1");
+                node.command("ip", &["address", "add", &format!("{own}/24"), "dev", interface]);
+                other.command("ip", &["address", "add", &format!("{address}/24"), "dev", "eth0"]);
+                other.command("ip", &["address", "add", &format!("{FAR}/32"), "dev", "lo"]);
+                other.command("ip", &["route", "add", "default", "via", &own]);
+            }
+            others.push((name, address, interface, other));
+        }
+        node.command("ip", &["route", "add", "default", "via", "192.168.6.9"]);
+        node.command("ip", &["route", "add", "default", "via", "192.168.7.9", "table", "101"]);
+        for (set, kind) in [("src", "hash:net"), ("ends", "hash:ip,port"), ("all", "list:set")] {
+            node.command("ipset", &["create", set, kind]);
+        }
+        let mut listeners = Vec::new();
+        let places = others.iter().map(|(name, .., other)| (*name, other)).chain([("node", &node)]);
+        for (name, place) in places {
+            for port in PORTS {
+                let socket = place.run(|| UdpSocket::bind(("0.0.0.0", port)).unwrap());
+                socket.set_nonblocking(true).unwrap();
+                listeners.push((name, port, socket));
+            }
+        }
+        Self { node, others, listeners }
+    }
+
+    /// Replaces the routes and rules by those of a random node.
+    fn randomize(&self, rng: &mut Rng) -> String {
+        let node = &self.node;
+        node.command("nft", &["flush", "ruleset"]);
+        // The kernel destroys no sets of rules that were just deleted.
+        node.command("ipset", &["flush"]);
+        node.command("ip", &["rule", "flush"]);
+        for (priority, table) in [("32766", "main"), ("32767", "default")] {
+            node.command("ip", &["rule", "add", "priority", priority, "lookup", table]);
+        }
+        node.try_command("ip", &["route", "del", "blackhole", "198.51.100.0/24"]);
+        let mut script = Vec::new();
+        for rule in ["from 10.244.1.5", "iif cali2", "fwmark 0x80/0xff", "to 198.51.100.0/24 from 10.244.1.6"] {
+            if rng.u8(..4) == 0 {
+                script.push(format!("ip rule add {rule} lookup 101"));
+            }
+        }
+        if rng.u8(..6) == 0 {
+            script.push("ip route add blackhole 198.51.100.0/24".to_owned());
+        }
+        script.push("ipset add all src".to_owned());
+        for entry in ["src 10.244.1.4/31", "src 192.168.6.0/24", "ends 10.244.1.6,udp:8080", "ends 10.96.0.1,udp:80"] {
+            if rng.bool() {
+                script.push(format!("ipset add {entry}"));
+            }
+        }
+        if rng.bool() {
+            script.push("ipset add src 10.244.1.5 nomatch".to_owned());
+        }
+        for line in &script {
+            let words: Vec<&str> = line.split(' ').collect();
+            node.command(words[0], &words[1..]);
+        }
+        let iptables = iptables_rules(rng);
+        node.feed("iptables-nft-restore", &[], &iptables);
+        let nft = nft_rules(rng);
+        node.feed("nft", &["-f", "-"], &nft);
+        format!("{}\n{iptables}{nft}", script.join("\n"))
+    }
+
+    /// Sends a packet and returns who receives it. Waits for long only if it cannot be lost.
+    fn send(&self, socket: &UdpSocket, to: SocketAddr, allowed: &BTreeSet<End>) -> End {
+        // A late packet is not taken for another one.
+        let content = format!("{to} {}", socket.local_addr().unwrap());
+        // A rule that rejects what the sender sends makes the call fail.
+        drop(socket.send_to(content.as_bytes(), to));
+        for _ in 0..if allowed.contains(&None) { FEW_POLLS } else { POLLS } {
+            for (name, port, listener) in &self.listeners {
+                let mut received = [0; 64];
+                while let Ok((length, peer)) = listener.recv_from(&mut received) {
+                    if received[..length] == *content.as_bytes() {
+                        return Some((name, *port, peer.ip()));
+                    }
+                }
+            }
+            thread::sleep(PAUSE);
+        }
+        None
+    }
+
+    /// Returns all ends of a packet that a trace allows.
+    fn trace(&self, arguments: &[&str]) -> (BTreeSet<End>, String) {
+        let output = self.node.run(|| {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_ferroute"));
+            command.args(["trace", "--kernel", "--hostname-override", "node-a", "--proto", "udp", "-o", "json"]);
+            command.args(arguments).output().unwrap()
+        });
+        let text = String::from_utf8(output.stdout).unwrap();
+        let report: serde_json::Value = serde_json::from_str(&text)
+            .unwrap_or_else(|error| panic!("{error}: {text}{}", String::from_utf8_lossy(&output.stderr)));
+        let branches = report["branches"].as_array().unwrap();
+        assert!(branches.iter().all(|branch| branch["assumptions"].is_null()), "all is decided: {text}");
+        let ends = branches.iter().flat_map(|branch| {
+            let choices = branch["choices"].as_array().cloned().unwrap_or_default();
+            let delivered = branch["verdict"] == "delivered";
+            assert!(branch["verdict"] != "unknown", "all is decided: {text}");
+            let of = |value: &serde_json::Value| {
+                let to: SocketAddr = value["to"].as_str()?.parse().ok()?;
+                let interface = branch["interface"].as_str();
+                Some((
+                    self.receiver(to, value["interface"].as_str().or(interface))?,
+                    to.port(),
+                    value["from"].as_str()?.parse().ok()?,
+                ))
+            };
+            let ends: Vec<End> = match (delivered, choices.len() > 1) {
+                (false, _) => vec![None],
+                (true, false) => vec![of(branch)],
+                (true, true) => choices.iter().map(of).collect(),
+            };
+            ends
+        });
+        (ends.collect(), text)
+    }
+
+    /// Returns who has an address behind an interface.
+    fn receiver(&self, to: SocketAddr, interface: Option<&str>) -> Option<&'static str> {
+        if !PORTS.contains(&to.port()) {
+            return None;
+        }
+        let Some(interface) = interface.filter(|name| *name != "lo") else { return Some("node") };
+        let (name, address, ..) = self.others.iter().find(|(.., device, _)| *device == interface)?;
+        let is_router = interface.starts_with("eth");
+        let is_own = to.ip().to_string() == *address || (is_router && to.ip().to_string() == FAR);
+        is_own.then_some(*name)
+    }
+}
+
+fn pick<'a>(rng: &mut Rng, of: &[&'a str]) -> &'a str {
+    of[rng.usize(..of.len())]
+}
+
+fn iptables_match(rng: &mut Rng, is_forward: bool) -> String {
+    let common = [
+        "-s 10.244.1.5/32",
+        "-s 192.168.6.0/24",
+        "-d 10.244.1.6/32",
+        "! -d 10.244.0.0/16",
+        "-i cali+",
+        "-p udp -m udp --dport 8080",
+        "-p udp -m udp ! --dport 80:90",
+        "-p tcp -m tcp --dport 8080",
+        "-p udp -m multiport --dports 80,8080",
+        "-m mark --mark 0x80/0xff",
+        "-m connmark ! --mark 0x1/0x1",
+        "-m set --match-set src src",
+        "-m set ! --match-set ends dst,dst",
+        "-m set --match-set all src",
+        "-m addrtype --dst-type LOCAL",
+        "-m conntrack --ctstate NEW",
+        "-m conntrack --ctorigdst 10.96.0.0/16",
+        "-m iprange --src-range 10.244.1.1-10.244.1.5",
+        "-m pkttype --pkt-type unicast",
+    ];
+    if is_forward && rng.u8(..4) == 0 {
+        return pick(rng, &["-o cali2", "! -o eth0", "-o eth+", "-m conntrack --ctstate DNAT"]).to_owned();
+    }
+    pick(rng, &common).to_owned()
+}
+
+fn iptables_rules(rng: &mut Rng) -> String {
+    let mut text = "*mangle\n".to_owned();
+    for _ in 0..rng.u8(..4) {
+        let target = pick(
+            rng,
+            &[
+                "MARK --set-xmark 0x80/0xff",
+                "MARK --or-mark 0x100",
+                "CONNMARK --set-xmark 0x1/0x1",
+                "CONNMARK --save-mark",
+                "ACCEPT",
+            ],
+        );
+        text += &format!("-A PREROUTING {} -j {target}\n", iptables_match(rng, false));
+    }
+    text += "COMMIT\n*nat\n:SVC - [0:0]\n";
+    text += &format!("-A PREROUTING -d {VIP}/32 -p udp -m udp --dport 80 -j SVC\n");
+    text += &format!("-A OUTPUT -d {VIP}/32 -p udp -m udp --dport 80 -j SVC\n");
+    if rng.bool() {
+        text += "-A SVC -p udp -m statistic --mode random --probability 0.5 -j DNAT --to-destination 10.244.1.5:8080\n";
+    }
+    if rng.u8(..4) > 0 {
+        let to = pick(rng, &["10.244.1.6:8080", "10.244.1.5:9000", "192.168.6.9:9000", ":9000", "198.51.100.7"]);
+        text += &format!("-A SVC -p udp -j DNAT --to-destination {to}\n");
+    }
+    for _ in 0..rng.u8(..3) {
+        let target = pick(rng, &["MASQUERADE", "MASQUERADE --random-fully", "SNAT --to-source 192.168.6.1", "RETURN"]);
+        text += &format!(
+            "-A POSTROUTING {} -j {target}\n",
+            pick(
+                rng,
+                &[
+                    "-s 10.244.0.0/16 ! -d 10.244.0.0/16",
+                    "-m mark --mark 0x80/0x80",
+                    "-o eth1",
+                    "-m set --match-set src src",
+                    "-m connmark --mark 0x1/0x1"
+                ]
+            )
+        );
+    }
+    text += "COMMIT\n*filter\n:FW - [0:0]\n";
+    text += pick(rng, &[":FORWARD ACCEPT [0:0]\n", ":FORWARD ACCEPT [0:0]\n", ":FORWARD DROP [0:0]\n"]);
+    for _ in 0..rng.u8(..4) {
+        let target = pick(rng, &["ACCEPT", "DROP", "FW", "REJECT", "LOG --log-prefix \"x \""]);
+        text += &format!("-A FORWARD {} -j {target}\n", iptables_match(rng, true));
+    }
+    for _ in 0..rng.u8(..3) {
+        let target = pick(rng, &["ACCEPT", "DROP", "RETURN"]);
+        text += &format!(
+            "-A FW {} {} -j {target}\n",
+            iptables_match(rng, true),
+            pick(rng, &["", "-m comment --comment \"a b\""])
+        );
+    }
+    text + "COMMIT\n"
+}
+
+fn nft_condition(rng: &mut Rng, is_forward: bool) -> String {
+    if is_forward && rng.u8(..4) == 0 {
+        return pick(
+            rng,
+            &["oifname \"eth*\"", "oif \"cali2\"", "ct status dnat", "oifname . udp dport { \"cali2\" . 8080 }"],
+        )
+        .to_owned();
+    }
+    pick(
+        rng,
+        &[
+            "ip saddr 10.244.1.5",
+            "ip saddr 10.244.1.4-10.244.1.5",
+            "ip daddr @addresses",
+            "ip saddr . udp dport { 10.244.1.5 . 80, 10.244.1.6 . 8000-8100 }",
+            "ip saddr & 0.0.0.1 == 0.0.0.1",
+            "ip saddr != { 10.244.1.6, 192.168.0.0/16 }",
+            "meta mark & 0xff == 0x80",
+            "meta mark 0x10-0x90",
+            "meta mark { 0x80, 0x180 }",
+            "ct mark != 0x1",
+            "ct state vmap { established : accept, related : accept }",
+            "ct original ip daddr 10.96.0.0/16",
+            "iifname \"cali1\"",
+            "iif { \"cali2\", \"eth0\" }",
+            "fib daddr type local",
+            "fib daddr type { unicast, broadcast }",
+            "fib saddr . iif oif exists",
+            "fib daddr oifname \"eth0\"",
+            "udp dport 8000-9000",
+            "meta l4proto . th dport { udp . 8080, tcp . 80 }",
+            "meta pkttype host",
+            "ct reply ip daddr 10.244.1.6",
+            "meta skuid != 0",
+        ],
+    )
+    .to_owned()
+}
+
+fn nft_rules(rng: &mut Rng) -> String {
+    let mut rules = |is_forward: bool, verdicts: &[&str]| {
+        let mut text = String::new();
+        for _ in 0..rng.u8(..3) {
+            let verdict = pick(rng, verdicts);
+            text += &format!("{} {} {verdict}\n", nft_condition(rng, is_forward), nft_condition(rng, is_forward));
+        }
+        text
+    };
+    let before =
+        rules(false, &["meta mark set 0x80", "meta mark set ct mark", "ct mark set meta mark | 0x1", "accept"]);
+    let forward = rules(true, &["drop", "accept", "jump more", "goto more", "counter reject"]);
+    let more = rules(true, &["drop", "accept", "return", "log prefix \"x\""]);
+    format!(
+        "table inet own {{
+            set addresses {{ type ipv4_addr; flags interval; elements = {{ 10.244.1.6, 192.168.6.0/24 }}; }}
+            chain more {{\n{more}}}
+            chain before {{ type filter hook prerouting priority -160;\n{before}}}
+            chain forward {{ type filter hook forward priority -5;\n{forward}}}
+        }}\n"
+    )
+}
+
+#[test]
+fn real_packets_end_where_traces_end() {
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let seeds: Vec<u64> = match number("SEED") {
+        Some(seed) => vec![seed],
+        None => (1..=number("SEEDS").unwrap_or(24)).collect(),
+    };
+    let lab = Lab::new();
+    let mut reached = BTreeSet::new();
+    for seed in seeds {
+        let mut rng = Rng::with_seed(seed);
+        let rules = lab.randomize(&mut rng);
+        for _ in 0..4 {
+            let (name, address, interface, from) = &lab.others[rng.usize(..3)];
+            let to: SocketAddr = pick(
+                &mut rng,
+                &[
+                    "10.96.0.1:80",
+                    "10.96.0.1:80",
+                    "10.244.1.6:8080",
+                    "10.244.1.5:9000",
+                    "198.51.100.7:8080",
+                    "192.168.6.1:80",
+                    "192.168.6.9:8080",
+                ],
+            )
+            .parse()
+            .unwrap();
+            let is_own = to.ip().to_string() == FAR && interface.starts_with("eth");
+            if is_own || to.ip().to_string() == *address {
+                continue;
+            }
+            let socket = from.run(|| UdpSocket::bind((*address, 0)).unwrap());
+            let port = socket.local_addr().unwrap().port().to_string();
+            let to_text = to.to_string();
+            let (allowed, text) =
+                lab.trace(&["--from", address, "--in", interface, "--to", &to_text, "--source-port", &port]);
+            let observed = lab.send(&socket, to, &allowed);
+            assert!(
+                allowed.contains(&observed),
+                "SEED={seed}: from {name} to {to}: received {observed:?}, the trace allows {allowed:?}\n{rules}\n{text}"
+            );
+            reached.insert(observed.map(|(name, ..)| name));
+        }
+    }
+    assert!(reached.len() >= 2, "packets are delivered, and lost: {reached:?}");
+}
+
+/// How long a packet may take: generous, for machines under load.
+const POLLS: u32 = 1000;
+/// The number of polls for a packet that may be lost.
+const FEW_POLLS: u32 = 10;
+const PAUSE: Duration = Duration::from_millis(10);
