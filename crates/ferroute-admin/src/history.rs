@@ -68,6 +68,13 @@ pub struct ChangeOrigin {
     pub written: Option<SystemTime>,
 }
 
+impl ChangeOrigin {
+    /// Returns the origin of a change of no object, or of one without a version.
+    pub fn unversioned(received: Instant) -> Self {
+        Self { received, version: ObjectVersion::default(), trigger: None, written: None }
+    }
+}
+
 /// A received change.
 #[derive(Clone, Debug)]
 pub struct ObjectChange {
@@ -104,9 +111,10 @@ impl ObjectChange {
                 let (service, families) = deleted.unwrap_or_else(|| (name.clone(), [false; 2]));
                 (ChangeKind::SliceDeleted, service, families, Some(name.clone()))
             }
-            TrackerEvent::NodeApplied(_) | TrackerEvent::ServiceCidrsApplied(_) | TrackerEvent::EndpointsEjected(_) => {
-                return None;
-            }
+            TrackerEvent::NodeApplied(_)
+            | TrackerEvent::ServiceCidrsApplied(_)
+            | TrackerEvent::EndpointsEjected(_)
+            | TrackerEvent::OtherHostsApplied(_) => return None,
         };
         Some(Self { kind, name, families, slice, origin })
     }

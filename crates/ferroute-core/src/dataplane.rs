@@ -162,6 +162,11 @@ pub trait Dataplane: Send {
     /// and of other frontends. Modes whose rules do not depend on them ignore them.
     fn set_host_addresses(&mut self, _addresses: &[IpAddr]) {}
 
+    /// Returns why connections to Services fail although the rules are right. Called after each check for external modifications.
+    fn problem(&mut self) -> Option<&'static str> {
+        None
+    }
+
     /// Does periodic work that no change of the desired state causes, such as the removal of objects that connections
     /// needed. Called about once per second; must be cheap if there is nothing to do, and reports errors itself.
     fn maintain(&mut self) {}

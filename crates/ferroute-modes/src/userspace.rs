@@ -6,6 +6,7 @@ mod planned;
 use std::{
     collections::{BTreeMap, HashSet},
     ffi::OsString,
+    io,
     net::IpAddr,
     ops::RangeInclusive,
     os::fd::AsFd,
@@ -29,6 +30,7 @@ use ferroute_userspace::{
     plan::{RelayContext, RelayPlan},
     run_worker, running_workers,
 };
+use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities, set_no_new_privs};
 
 use self::{leftovers::Workers, planned::Planned};
 use crate::{
@@ -165,8 +167,15 @@ fn relayed_ports(stats: Vec<ServicePortStats>) -> Vec<RelayedPort> {
     }
     let others = others.into_iter().map(|((family, protocol), stats)| (family, String::new(), protocol, stats));
     let ports = named.into_iter().chain(others).map(|(family, service_port, protocol, stats)| {
-        let ListenerStats { connections, active, failed_attempts, refused, bytes_to_endpoints, bytes_to_clients } =
-            stats;
+        let ListenerStats {
+            connections,
+            active,
+            failed_attempts,
+            refused,
+            limited,
+            bytes_to_endpoints,
+            bytes_to_clients,
+        } = stats;
         RelayedPort {
             family,
             service_port,
@@ -175,6 +184,7 @@ fn relayed_ports(stats: Vec<ServicePortStats>) -> Vec<RelayedPort> {
             connections,
             failed_attempts,
             refused,
+            limited,
             bytes_to_endpoints,
             bytes_to_clients,
         }
@@ -192,6 +202,8 @@ pub struct WorkerOptions {
     pub ports: Option<RangeInclusive<u16>>,
     /// The timeout of idle UDP flows.
     pub udp_timeout: Duration,
+    /// The timeout of idle TCP connections.
+    pub tcp_timeout: Duration,
     /// The level of log lines.
     pub verbosity: u32,
     /// The format of log lines.
@@ -205,7 +217,12 @@ impl WorkerOptions {
     /// # Errors
     /// If it cannot start.
     pub fn run(self) -> anyhow::Result<()> {
+        // Before there is another thread, which would keep its own.
+        let dropped = self.drop_privileges();
         ferroute_logging::start(self.verbosity, self.log_format);
+        if let Err(error) = dropped {
+            tracing::warn!("cannot drop privileges of the userspace proxy's worker: {}", error_chain(&error));
+        }
         let control = std::io::stdin().as_fd().try_clone_to_owned().context("cannot use standard input")?;
         let descriptors = raise_descriptor_limit().unwrap_or_else(|error| {
             tracing::warn!("{}", error_chain(&error));
@@ -218,11 +235,31 @@ impl WorkerOptions {
             connections: defaults.connections.min(limit),
             flows: defaults.flows.min(limit),
             udp_timeout: self.udp_timeout,
+            tcp_timeout: self.tcp_timeout,
         };
         let ports = self.ports.map_or(PortRange::Any, PortRange::Within);
         run_worker(WorkerSettings { ports, limits }, control).context("cannot run the userspace proxy's worker")
     }
 }
+
+impl WorkerOptions {
+    /// Keeps the only capability that the process needs: it deletes conntrack entries. Listeners on ports below 1024 need another
+    /// one.
+    fn drop_privileges(&self) -> io::Result<()> {
+        let mut kept = CapabilitySet::NET_ADMIN;
+        if self.ports.as_ref().is_some_and(|ports| *ports.start() < FIRST_UNPRIVILEGED_PORT) {
+            kept |= CapabilitySet::NET_BIND_SERVICE;
+        }
+        set_no_new_privs(true)?;
+        let CapabilitySets { permitted, .. } = capabilities(None)?;
+        let kept = kept & permitted;
+        let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() };
+        Ok(set_capabilities(None, sets)?)
+    }
+}
+
+/// The first port that needs no capability, by default (`net.ipv4.ip_unprivileged_port_start`).
+const FIRST_UNPRIVILEGED_PORT: u16 = 1024;
 
 /// The name of the command that runs [`WorkerOptions`].
 pub const WORKER_COMMAND: &str = "userspace-worker";
@@ -233,6 +270,10 @@ fn worker_program(resolved: &Resolved) -> WorkerProgram {
     let mut arguments: Vec<OsString> = vec![WORKER_COMMAND.into()];
     arguments.push(format!("--v={}", resolved.logging.verbosity).into());
     arguments.push(format!("--udp-timeout={}", udp_idle_timeout.as_millis().max(1)).into());
+    // The kernel forgets the address translation of a connection after this time, in this mode too.
+    if let Some(timeout) = resolved.conntrack.tcp_established_timeout {
+        arguments.push(format!("--tcp-timeout={}", timeout.as_secs().max(1)).into());
+    }
     if let Some(ports) = ports {
         arguments.push(format!("--ports={}-{}", ports.start(), ports.end()).into());
     }

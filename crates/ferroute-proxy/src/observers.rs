@@ -42,6 +42,8 @@ pub trait Observer: Send {
     fn on_failure(&mut self, _: IpFamily, _: &DataplaneError) {}
     /// Another program modified the rules of an IP family, which are about to be repaired.
     fn on_modified(&mut self, _: IpFamily) {}
+    /// The rules of an IP family were checked for external modifications; `problem` is why connections fail nevertheless.
+    fn on_checked(&mut self, _: IpFamily, _problem: Option<&'static str>) {}
     /// Called about once a second, for retries and requests for the desired state.
     fn on_tick(&mut self, _desired: &Tracker) {}
 }

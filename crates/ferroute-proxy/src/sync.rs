@@ -206,6 +206,11 @@ impl SyncLoop {
                 self.state.notify(|observer| observer.on_modified(family.family()));
             }
         }
+        let problems = self.families.iter_mut().map(|family| (family.family(), family.problem()));
+        let problems: Vec<_> = problems.collect();
+        for (family, problem) in problems {
+            self.state.notify(|observer| observer.on_checked(family, problem));
+        }
         if modified || self.families.iter().any(FamilySync::is_retry_due) {
             self.request();
         }

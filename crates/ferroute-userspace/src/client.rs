@@ -9,7 +9,7 @@ use std::{
     },
     process::{Child, Command, Stdio},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use ferroute_core::{IpFamily, error_chain};
@@ -69,6 +69,8 @@ struct WorkerState {
     program: WorkerProgram,
     worker: Option<Worker>,
     generation: u64,
+    /// Whether a worker was killed since the last one answered.
+    was_killed: bool,
 }
 
 /// A running worker process.
@@ -76,12 +78,22 @@ struct WorkerState {
 struct Worker {
     child: Child,
     control: UnixStream,
+    ping: Ping,
+}
+
+/// Whether a worker still answers.
+#[derive(Clone, Copy, Debug)]
+enum Ping {
+    /// It has, at this time.
+    Answered(Instant),
+    /// A ping was sent at this time; the number of checks since, and the time of the last one.
+    Sent(Instant, u32, Instant),
 }
 
 impl WorkerClient {
     /// Creates a client that has not started a process.
     pub fn new(program: WorkerProgram) -> Self {
-        Self { shared: Arc::new(Mutex::new(WorkerState { program, worker: None, generation: 0 })) }
+        Self { shared: Arc::new(Mutex::new(WorkerState { program, worker: None, generation: 0, was_killed: false })) }
     }
 
     /// Returns the process ID of the running worker.
@@ -110,14 +122,28 @@ impl WorkerState {
         let child = command.arg0("ferroute").process_group(0).spawn().map_err(WorkerError::Start)?;
         tracing::info!(pid = child.id(), "started the userspace proxy's worker");
         self.generation += 1;
-        self.worker = Some(Worker { child, control });
+        self.worker = Some(Worker { child, control, ping: Ping::Answered(Instant::now()) });
         Ok(())
     }
 
     fn is_running(&mut self) -> bool {
         let Some(worker) = &mut self.worker else { return false };
         let status = match worker.child.try_wait() {
-            Ok(None) if !is_closed(&worker.control) => return true,
+            Ok(None) if !is_closed(&worker.control) => match worker.check_heartbeat(Instant::now()) {
+                Ok(()) => {
+                    self.was_killed &= matches!(worker.ping, Ping::Sent(..));
+                    return true;
+                }
+                Err(error) => {
+                    let error = error_chain(&error);
+                    tracing::error!(
+                        error,
+                        "the userspace proxy's worker does not answer; killing it, its connections are lost"
+                    );
+                    self.kill();
+                    return false;
+                }
+            },
             Ok(None) => {
                 self.leave_draining();
                 return false;
@@ -132,10 +158,30 @@ impl WorkerState {
 
     /// Leaves a worker alone that has closed its socket, because it drains after a signal, or has just ended.
     fn leave_draining(&mut self) {
-        let Some(Worker { mut child, .. }) = self.worker.take() else { return };
+        let Some(Worker { child, .. }) = self.worker.take() else { return };
         tracing::warn!(pid = child.id(), "the userspace proxy's worker has ended or drains; starting another one");
-        // Without the thread, the process would be a zombie until this one ends, which is harmless.
-        let _ = std::thread::Builder::new().name("drain-wait".to_owned()).spawn(move || child.wait());
+        wait_for(child);
+    }
+
+    /// Kills a worker that hangs. The next one opens other listeners.
+    fn kill(&mut self) {
+        if let Some(Worker { mut child, .. }) = self.worker.take() {
+            let _ = child.kill();
+            // A process in the kernel or a frozen control group dies later.
+            wait_for(child);
+            self.was_killed = true;
+        }
+    }
+
+    /// Returns why connections may not be accepted.
+    fn problem(&mut self) -> Option<&'static str> {
+        match self.worker.as_ref().map(|worker| worker.ping) {
+            _ if self.was_killed => Some("the userspace proxy's worker did not answer, and was killed"),
+            Some(Ping::Sent(at, checks, _)) if checks > 1 && at.elapsed() > SUSPICION => {
+                Some("the userspace proxy's worker does not answer")
+            }
+            _ => None,
+        }
     }
 
     /// Sends a request and returns the response. A worker that does not answer in time is abandoned.
@@ -143,14 +189,12 @@ impl WorkerState {
         let Some(worker) = &mut self.worker else {
             return Err(WorkerError::Request { verb, source: io::ErrorKind::NotConnected.into() });
         };
-        let result = send(&mut worker.control, request).and_then(|()| receive(&mut worker.control));
+        let result = worker.request(request);
         result.map_err(|source| {
             if self.worker.as_ref().is_some_and(|worker| is_closed(&worker.control)) {
                 self.leave_draining();
-            } else if let Some(Worker { mut child, .. }) = self.worker.take() {
-                // It hangs; the next one opens other listeners.
-                let _ = child.kill();
-                let _ = child.wait();
+            } else {
+                self.kill();
             }
             WorkerError::Request { verb, source }
         })
@@ -161,6 +205,45 @@ impl WorkerState {
             Response::Done => Ok(()),
             other => Err(unexpected(verb, &other)),
         }
+    }
+}
+
+impl Worker {
+    /// Sends a request and returns the response, after that to an outstanding ping.
+    fn request(&mut self, request: &Request) -> io::Result<Response> {
+        if matches!(self.ping, Ping::Sent(..)) {
+            receive::<Response>(&mut self.control)?;
+            self.ping = Ping::Answered(Instant::now());
+        }
+        send(&mut self.control, request)?;
+        receive(&mut self.control)
+    }
+
+    /// Sends a ping, or looks for its response. Does not wait for the worker.
+    ///
+    /// # Errors
+    /// If the worker has not answered in time.
+    fn check_heartbeat(&mut self, now: Instant) -> io::Result<()> {
+        match self.ping {
+            Ping::Answered(at) if now.duration_since(at) < PING_INTERVAL => {}
+            Ping::Answered(_) => {
+                send(&mut self.control, &Request::Ping)?;
+                self.ping = Ping::Sent(now, 0, now);
+            }
+            Ping::Sent(..) if has_data(&self.control) => {
+                receive::<Response>(&mut self.control)?;
+                self.ping = Ping::Answered(now);
+            }
+            // Where this process did not run either, such as in a paused machine, time alone says nothing.
+            Ping::Sent(at, checks, _) if now.duration_since(at) > HANG_DEADLINE && checks >= HANG_CHECKS => {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            Ping::Sent(at, checks, last) if now.duration_since(last) >= PING_INTERVAL => {
+                self.ping = Ping::Sent(at, checks + 1, now);
+            }
+            Ping::Sent(..) => {}
+        }
+        Ok(())
     }
 }
 
@@ -197,6 +280,22 @@ impl Relay for WorkerClient {
         let mut shared = self.lock();
         shared.is_running() && shared.generation == generation
     }
+
+    fn problem(&mut self) -> Option<&'static str> {
+        self.lock().problem()
+    }
+}
+
+/// Waits for the end of a process on another thread. Without the thread, it would be a zombie until this process ends, which is
+/// harmless.
+fn wait_for(mut child: Child) {
+    let _ = std::thread::Builder::new().name("drain-wait".to_owned()).spawn(move || child.wait());
+}
+
+/// Reports whether a worker has sent something.
+fn has_data(control: &UnixStream) -> bool {
+    let mut byte = [0];
+    matches!(recv(control.as_raw_fd(), &mut byte, MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT), Ok(1))
 }
 
 /// Reports whether a worker has closed the socket to its proxy. It sends nothing on its own.
@@ -265,9 +364,12 @@ impl RunningWorker {
     /// # Errors
     /// If it does not answer.
     pub fn drain(mut self, deadline: Duration) -> Result<bool, WorkerError> {
-        let is_new = match self.request("drain connections", &Request::Drain { deadline: deadline.as_secs() })? {
+        let verb = "drain connections";
+        let timeout = self.stream.set_read_timeout(Some(SHORT_PATIENCE));
+        timeout.map_err(|source| WorkerError::Request { verb, source })?;
+        let is_new = match self.request(verb, &Request::Drain { deadline: deadline.as_secs() })? {
             Response::Draining { already } => !already,
-            other => return Err(unexpected("drain connections", &other)),
+            other => return Err(unexpected(verb, &other)),
         };
         // It may be a child of this process, started before the program was executed again. Then it has to be waited for.
         let reap = move || {
@@ -314,7 +416,17 @@ pub(crate) const SOCKET: &str = "ferroute-userspace";
 pub const DRAIN_DEADLINE: Duration = Duration::from_secs(600);
 
 /// How long a worker may take to answer. It does nothing that blocks.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Interval of pings, which is shorter than that of the checks for external modifications.
+const PING_INTERVAL: Duration = Duration::from_millis(700);
+
+/// How long a ping may be unanswered until the proxy is unhealthy.
+const SUSPICION: Duration = Duration::from_secs(2);
+
+/// How long, and for how many checks, until the worker is killed.
+const HANG_DEADLINE: Duration = Duration::from_secs(5);
+const HANG_CHECKS: u32 = 4;
 
 /// How long a worker may take to answer where that delays a sync.
 const SHORT_PATIENCE: Duration = Duration::from_secs(3);

@@ -47,8 +47,13 @@ pub trait Relay: Send {
     /// If the process cannot be reached.
     fn retain(&mut self, family: IpFamily, listeners: &[ListenerKey]) -> Result<(), Self::Error>;
 
-    /// Reports whether the process of a generation is running. It must be cheap.
+    /// Reports whether the process of a generation is running, and answers. It must be cheap.
     fn is_running(&mut self, generation: u64) -> bool;
+
+    /// Returns why connections may not be accepted although the process is running.
+    fn problem(&mut self) -> Option<&'static str> {
+        None
+    }
 }
 
 /// Applies the listeners and rules of one IP family.
@@ -205,6 +210,10 @@ impl<P: Relay, R: RuleWriter> Dataplane for UserspaceDataplane<P, R> {
     fn was_modified_externally(&mut self) -> Result<bool, DataplaneError> {
         let Some((_, generation)) = &self.applied else { return Ok(true) };
         Ok(!self.relay.is_running(*generation) || self.rules.was_modified_externally()?)
+    }
+
+    fn problem(&mut self) -> Option<&'static str> {
+        self.relay.problem()
     }
 
     fn relays(&self) -> HashMap<u16, ServicePortName> {

@@ -159,15 +159,12 @@ impl<K: Clone + Eq + Hash> Engine<K> {
         for (_, open) in std::mem::take(&mut self.listeners) {
             self.end(open, true);
         }
-        let limits = self.shared.limits;
-        // More permits than 32 bits can count would need as many connections.
-        let all = u32::try_from(limits.connections).unwrap_or(u32::MAX);
         let ended = async {
             self.shared.retired.ended().await;
-            let _ = self.shared.connections.acquire_many(all).await;
+            self.shared.connections.ended().await;
         };
         let ended = tokio::time::timeout(deadline, ended).await.is_ok();
-        if ended { 0 } else { limits.connections - self.shared.connections.available_permits() }
+        if ended { 0 } else { self.shared.connections.used() }
     }
 
     /// Ends a listener that no rule leads to. With `serves`, UDP clients that still use it are served meanwhile, because

@@ -29,6 +29,7 @@ mod protocol;
 mod relay;
 mod relay_ports;
 mod retired;
+mod shares;
 mod stats;
 mod tcp;
 mod udp;

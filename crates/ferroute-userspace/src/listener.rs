@@ -12,7 +12,6 @@ use std::{
 use ferroute_core::{IpFamily, Protocol};
 use serde::{Deserialize, Serialize};
 use socket2::{Domain, Socket, Type};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::{
     balancer::Balancer,
@@ -20,6 +19,7 @@ use crate::{
     relay::{PipePool, RelayedBytes},
     relay_ports::RelayPorts,
     retired::Retired,
+    shares::{ListenerId, Permit, Shares},
 };
 
 /// What a listener serves. Traffic of different policies uses different endpoints, and therefore different listeners.
@@ -35,23 +35,32 @@ pub struct ListenerSpec {
     pub affinity: Option<Duration>,
 }
 
-/// Limits on what all listeners of a process use together. A single listener gets at most half of each, so that the clients
-/// of one Service cannot take everything.
+/// Limits on what all listeners of a process use together. A single listener gets at most half of each, and a single client at
+/// most as many as it leaves, so that neither can take everything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Connections (TCP). While all are in use, further ones wait: one for each listener, others in the kernel's queue.
+    /// Connections (TCP). While all are in use, further ones wait: one for each listener, others in the kernel's queue. Those of a
+    /// client that has its share are reset.
     pub connections: usize,
     /// Flows (UDP): clients whose last datagram is not older than [`Limits::udp_timeout`]. Datagrams of further clients are
     /// dropped.
     pub flows: usize,
     /// How long a flow without datagrams is kept.
     pub udp_timeout: Duration,
+    /// How long a connection without data is kept, at least; it may be kept for twice as long.
+    pub tcp_timeout: Duration,
 }
 
 impl Default for Limits {
-    /// Returns 65,536 connections and flows, and the idle timeout that kube-proxy's userspace mode had: 250 ms.
+    /// Returns 65,536 connections and flows, the idle timeout that kube-proxy's userspace mode had for UDP, 250 ms, and the default of
+    /// connection tracking in Kubernetes for TCP, one day.
     fn default() -> Self {
-        Self { connections: 65_536, flows: 65_536, udp_timeout: Duration::from_millis(250) }
+        Self {
+            connections: 65_536,
+            flows: 65_536,
+            udp_timeout: Duration::from_millis(250),
+            tcp_timeout: Duration::from_secs(86_400),
+        }
     }
 }
 
@@ -66,6 +75,9 @@ pub struct ListenerStats {
     pub failed_attempts: u64,
     /// Connections that reached no endpoint, and datagrams that were dropped.
     pub refused: u64,
+    /// Connections that were reset, and datagrams that were dropped, because the client had its share of all connections or flows.
+    #[serde(default)]
+    pub limited: u64,
     /// Bytes from clients to endpoints.
     pub bytes_to_endpoints: u64,
     /// Bytes from endpoints to clients.
@@ -75,11 +87,13 @@ pub struct ListenerStats {
 impl ListenerStats {
     /// Adds those of another listener.
     pub fn add(&mut self, other: &Self) {
-        let Self { connections, active, failed_attempts, refused, bytes_to_endpoints, bytes_to_clients } = other;
+        let Self { connections, active, failed_attempts, refused, limited, bytes_to_endpoints, bytes_to_clients } =
+            other;
         self.connections += connections;
         self.active += active;
         self.failed_attempts += failed_attempts;
         self.refused += refused;
+        self.limited += limited;
         self.bytes_to_endpoints += bytes_to_endpoints;
         self.bytes_to_clients += bytes_to_clients;
     }
@@ -96,8 +110,8 @@ pub trait Listeners: std::fmt::Debug {
 pub(crate) struct ListenerResources {
     pub(crate) limits: Limits,
     pub(crate) pipes: PipePool,
-    pub(crate) connections: Arc<Semaphore>,
-    pub(crate) flows: Arc<Semaphore>,
+    pub(crate) connections: Arc<Shares>,
+    pub(crate) flows: Arc<Shares>,
     pub(crate) own_sockets: OwnSockets,
     pub(crate) relay_ports: RelayPorts,
     pub(crate) retired: Retired,
@@ -111,8 +125,8 @@ pub(crate) struct Listener {
     pub(crate) counters: Counters,
     /// A loop was found, and logged.
     has_loop: AtomicBool,
-    /// The part of the shared limit that this listener may use.
-    quota: Arc<Semaphore>,
+    /// Of its connections or flows.
+    id: ListenerId,
 }
 
 #[derive(Debug, Default)]
@@ -121,14 +135,8 @@ pub(crate) struct Counters {
     pub(crate) ended: AtomicU64,
     pub(crate) failed_attempts: AtomicU64,
     pub(crate) refused: AtomicU64,
+    pub(crate) limited: AtomicU64,
     pub(crate) bytes: RelayedBytes,
-}
-
-/// The right to one connection or flow, within the quota of its listener and the limit of the process.
-#[derive(Debug)]
-pub(crate) struct Permit {
-    _quota: OwnedSemaphorePermit,
-    _shared: OwnedSemaphorePermit,
 }
 
 impl ListenerResources {
@@ -136,8 +144,8 @@ impl ListenerResources {
         Arc::new(Self {
             limits,
             pipes: PipePool::default(),
-            connections: Arc::new(Semaphore::new(limits.connections)),
-            flows: Arc::new(Semaphore::new(limits.flows)),
+            connections: Shares::new(limits.connections),
+            flows: Shares::new(limits.flows),
             own_sockets: OwnSockets::default(),
             relay_ports: RelayPorts::default(),
             retired: Retired::default(),
@@ -147,13 +155,12 @@ impl ListenerResources {
 
 impl Listener {
     pub(crate) fn new(shared: Arc<ListenerResources>, spec: &ListenerSpec) -> Arc<Self> {
-        let limit = match spec.protocol {
-            Protocol::Udp => shared.limits.flows,
-            _ => shared.limits.connections,
+        let id = match spec.protocol {
+            Protocol::Udp => shared.flows.add_listener(),
+            _ => shared.connections.add_listener(),
         };
-        let quota = Arc::new(Semaphore::new(limit.div_ceil(2)));
         let (balancer, counters) = (Mutex::default(), Counters::default());
-        let listener = Self { shared, balancer, counters, has_loop: AtomicBool::new(false), quota };
+        let listener = Self { shared, balancer, counters, has_loop: AtomicBool::new(false), id };
         listener.balancer().update(&spec.endpoints, spec.affinity);
         Arc::new(listener)
     }
@@ -177,17 +184,22 @@ impl Listener {
         candidates
     }
 
-    /// Waits for the right to a connection.
-    pub(crate) async fn connection_permit(&self) -> Permit {
-        let quota = acquire(&self.quota).await;
-        Permit { _quota: quota, _shared: acquire(&self.shared.connections).await }
+    /// Waits for the right to a connection; `None` if the client has its share.
+    pub(crate) async fn connection_permit(&self, client: IpAddr) -> Option<Permit> {
+        let permit = self.shared.connections.acquire(self.id, client).await;
+        permit.inspect_err(|_| self.count_limited(client)).ok()
     }
 
-    /// Returns the right to a flow, if one is free.
-    pub(crate) fn flow_permit(&self) -> Option<Permit> {
-        let quota = self.quota.clone().try_acquire_owned().ok()?;
-        let shared = self.shared.flows.clone().try_acquire_owned().ok()?;
-        Some(Permit { _quota: quota, _shared: shared })
+    /// Returns the right to a flow, if the client may have one.
+    pub(crate) fn flow_permit(&self, client: IpAddr) -> Option<Permit> {
+        let permit = self.shared.flows.try_acquire(self.id, client);
+        permit.inspect_err(|_| self.count_limited(client)).ok()
+    }
+
+    fn count_limited(&self, client: IpAddr) {
+        if self.counters.limited.fetch_add(1, Relaxed) == 0 {
+            tracing::warn!(%client, "the client has its share of the connections that the worker can have; resetting more of them");
+        }
     }
 
     pub(crate) fn stats(&self) -> ListenerStats {
@@ -200,17 +212,10 @@ impl Listener {
             active: connections.saturating_sub(ended),
             failed_attempts: counters.failed_attempts.load(Relaxed),
             refused: counters.refused.load(Relaxed),
+            limited: counters.limited.load(Relaxed),
             bytes_to_endpoints: counters.bytes.to_endpoint.load(Relaxed),
             bytes_to_clients: counters.bytes.to_client.load(Relaxed),
         }
-    }
-}
-
-async fn acquire(semaphore: &Arc<Semaphore>) -> OwnedSemaphorePermit {
-    match semaphore.clone().acquire_owned().await {
-        Ok(permit) => permit,
-        // It is never closed.
-        Err(_) => std::future::pending().await,
     }
 }
 

@@ -32,6 +32,8 @@ pub(crate) enum Request {
     /// Return the ports on which UDP flows are relayed, also while the worker drains; answered by
     /// [`Response::RelayPorts`].
     RelayPorts,
+    /// Show that the worker runs; answered by [`Response::Done`].
+    Ping,
     /// Stop accepting, and exit once the last connection has ended or the time has passed; answered by
     /// [`Response::Draining`].
     Drain {

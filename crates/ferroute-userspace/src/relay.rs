@@ -11,6 +11,7 @@ use std::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
+    time::Duration,
 };
 
 use nix::{
@@ -73,11 +74,20 @@ pub(crate) async fn relay(
     endpoint: &TcpStream,
     pipes: &PipePool,
     bytes: &RelayedBytes,
+    timeout: Duration,
 ) -> io::Result<()> {
-    let directions = tokio::try_join!(
-        one_way(client, endpoint, pipes, &bytes.to_endpoint),
-        one_way(endpoint, client, pipes, &bytes.to_client)
-    );
+    let moved = AtomicU64::new(0);
+    let both = async {
+        tokio::try_join!(
+            one_way(client, endpoint, pipes, [&bytes.to_endpoint, &moved]),
+            one_way(endpoint, client, pipes, [&bytes.to_client, &moved])
+        )
+    };
+    let directions = tokio::select! {
+        biased;
+        directions = both => directions,
+        () = idle(&moved, timeout) => Err(io::ErrorKind::TimedOut.into()),
+    };
     if directions.is_err() {
         for stream in [client, endpoint] {
             // A socket that is closed already needs no reset.
@@ -87,8 +97,19 @@ pub(crate) async fn relay(
     directions.map(|((), ())| ())
 }
 
+/// Waits until nothing has moved for `timeout`, and at most twice as long.
+async fn idle(moved: &AtomicU64, timeout: Duration) {
+    loop {
+        let before = moved.load(Relaxed);
+        tokio::time::sleep(timeout).await;
+        if moved.load(Relaxed) == before {
+            return;
+        }
+    }
+}
+
 /// Relays from `source` to `sink` until the end of `source`, which closes this direction of `sink`.
-async fn one_way(source: &TcpStream, sink: &TcpStream, pipes: &PipePool, bytes: &AtomicU64) -> io::Result<()> {
+async fn one_way(source: &TcpStream, sink: &TcpStream, pipes: &PipePool, bytes: [&AtomicU64; 2]) -> io::Result<()> {
     loop {
         source.readable().await?;
         let pipe = pipes.take()?;
@@ -103,7 +124,7 @@ async fn one_way(source: &TcpStream, sink: &TcpStream, pipes: &PipePool, bytes: 
 }
 
 /// Relays what `source` has received. Returns true at its end, and false if more may arrive. The pipe is empty then.
-async fn move_available(source: &TcpStream, sink: &TcpStream, pipe: &Pipe, bytes: &AtomicU64) -> io::Result<bool> {
+async fn move_available(source: &TcpStream, sink: &TcpStream, pipe: &Pipe, bytes: [&AtomicU64; 2]) -> io::Result<bool> {
     loop {
         // The pipe is empty here, so only the socket can be the cause of an operation that would block.
         let received = source.try_io(Interest::READABLE, || Ok(splice(source, None, &pipe.write, None, CHUNK, FLAGS)?));
@@ -120,7 +141,7 @@ async fn move_available(source: &TcpStream, sink: &TcpStream, pipe: &Pipe, bytes
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(sent) => {
                     rest -= sent;
-                    bytes.fetch_add(sent as u64, Relaxed);
+                    bytes.iter().for_each(|bytes| _ = bytes.fetch_add(sent as u64, Relaxed));
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => sink.writable().await?,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

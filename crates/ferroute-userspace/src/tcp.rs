@@ -41,7 +41,11 @@ pub(crate) async fn serve(listener: Arc<Listener>, socket: TcpListener) {
         };
         // One accepted connection waits here, and others in the kernel's queue. A permit that was acquired before would be
         // lost to other listeners while nobody connects to this one.
-        let permit = listener.connection_permit().await;
+        let Some(permit) = listener.connection_permit(address.ip()).await else {
+            // A socket that is closed already needs no reset.
+            let _ = client.set_zero_linger();
+            continue;
+        };
         let listener = listener.clone();
         tokio::spawn(async move {
             serve_connection(&listener, client, address).await;
@@ -70,7 +74,8 @@ async fn serve_connection(listener: &Listener, client: TcpStream, address: Socke
         let _ = stream.set_nodelay(true);
         let _ = SockRef::from(stream).set_tcp_keepalive(&KEEPALIVE);
     }
-    if let Err(error) = relay(&client, &endpoint, &listener.shared.pipes, &counters.bytes).await {
+    let shared = &listener.shared;
+    if let Err(error) = relay(&client, &endpoint, &shared.pipes, &counters.bytes, shared.limits.tcp_timeout).await {
         tracing::trace!(%address, "connection ended: {}", error_chain(&error));
     }
     counters.ended.fetch_add(1, Relaxed);

@@ -15,9 +15,10 @@ use tokio::{io::Interest, net::UdpSocket};
 use crate::{
     datagram::{FlowKey, receive, send_from, with_buffer},
     exchange::Exchange,
-    listener::{Listener, Permit},
+    listener::Listener,
     own_sockets::{OwnSocket, Path},
     relay_ports::RelayPort,
+    shares::Permit,
 };
 
 /// All flows of a listener.
@@ -111,7 +112,7 @@ impl Flows {
 
     /// Opens a flow; `None` if the endpoint is unreachable or the limit is reached.
     fn open(self: &Arc<Self>, key: FlowKey, endpoint: SocketAddr, path: &Path) -> Option<Arc<Flow>> {
-        let permit = self.listener.flow_permit()?;
+        let permit = self.listener.flow_permit(key.client.ip())?;
         let opened = self.listener.shared.own_sockets.connect(Protocol::Udp, endpoint, path);
         let opened = opened.and_then(|(socket, own)| Ok((UdpSocket::from_std(socket.into())?, own)));
         let (socket, own_socket) = match opened {

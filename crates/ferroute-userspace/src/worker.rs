@@ -9,6 +9,7 @@
 //! network namespace, like the rules, so that the next proxy finds it wherever it runs.
 
 use std::{
+    fs::OpenOptions,
     io,
     net::Shutdown,
     os::{fd::OwnedFd, unix::net::UnixStream as StdStream},
@@ -21,7 +22,10 @@ use std::{
 
 use ferroute_core::{IpFamily, error_chain};
 use ferroute_host::{is_trusted_user, listen_locally_beside};
-use nix::sys::signal::{SigSet, Signal};
+use nix::{
+    sys::signal::{SigSet, Signal},
+    unistd::dup2_stderr,
+};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{UnixListener, UnixStream},
@@ -87,6 +91,7 @@ async fn serve(settings: WorkerSettings, control: OwnedFd) -> io::Result<()> {
         async move {
             answer(control, &engine, &drain).await;
             tracing::info!(worker = name, "the proxy has ended; connections are accepted until another one takes over");
+            release_stderr().await;
         }
     });
     tokio::spawn(accept_peers(listener, engine.clone(), drain));
@@ -98,6 +103,7 @@ async fn serve(settings: WorkerSettings, control: OwnedFd) -> io::Result<()> {
     // is not enough. It fails if the proxy has ended.
     proxy.abort();
     let _ = to_proxy.shutdown(Shutdown::Both);
+    release_stderr().await;
     let engine = lock(&engine).take();
     if !deadline.is_zero() {
         // Connections whose first packet passed the old rules are still on their way.
@@ -121,6 +127,17 @@ async fn serve(settings: WorkerSettings, control: OwnedFd) -> io::Result<()> {
         tracing::info!(connections = remaining, "closing connections that have not ended in time");
     }
     Ok(())
+}
+
+/// Closes the standard error of the proxy, whose reader may wait for its end. What is logged from now on is lost.
+async fn release_stderr() {
+    // Lines are written by another thread.
+    sleep(LOG_GRACE).await;
+    let released =
+        OpenOptions::new().write(true).open("/dev/null").map(|null| dup2_stderr(null).map_err(io::Error::from));
+    if let Ok(Err(error)) | Err(error) = released {
+        tracing::debug!("cannot close standard error: {}", error_chain(&error));
+    }
 }
 
 /// Opens the socket by which other processes find the worker. Returns it with its name.
@@ -209,6 +226,11 @@ async fn answer_one(
             let ports = lock(engine).relay_ports();
             Response::RelayPorts(ports.into_iter().map(|(family, port)| (family == IpFamily::V6, port)).collect())
         }
+        Request::Ping => {
+            // Without it, the worker would be useless.
+            drop(lock(engine));
+            Response::Done
+        }
         Request::Drain { deadline } => {
             let already = drain.requested.swap(true, Relaxed);
             // Fails if the worker exits already.
@@ -229,6 +251,9 @@ const MAX_THREADS: usize = 4;
 
 /// How long connections are accepted after a request to drain: a SYN that was lost is sent again after a second.
 const ACCEPT_GRACE: Duration = Duration::from_secs(2);
+
+/// How long log lines may take to be written.
+const LOG_GRACE: Duration = Duration::from_millis(200);
 
 /// Delay after a failed accept, which most likely has no descriptor left.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);

@@ -80,6 +80,8 @@ struct FamilyState {
     waiting_since: Option<Instant>,
     /// Whether a sync has failed since the last successful one.
     has_failed: bool,
+    /// Whether connections fail although the rules are applied.
+    is_broken: bool,
 }
 
 impl Health {
@@ -104,6 +106,11 @@ impl Health {
         let mut state = self.lock();
         let count = batches.min(state.sent.len());
         state.sent.drain(..count);
+    }
+
+    /// Records whether connections of a family fail although its rules are applied.
+    pub fn set_broken(&self, family: IpFamily, is_broken: bool) {
+        self.lock().families[family.index()].is_broken = is_broken;
     }
 
     /// Records that a sync has failed.
@@ -161,7 +168,8 @@ impl State {
     }
 
     fn updated(&mut self, family: IpFamily, now: Moment) {
-        self.families[family.index()] = FamilyState { last_updated: Some(now.wall), ..FamilyState::default() };
+        let state = &mut self.families[family.index()];
+        *state = FamilyState { last_updated: Some(now.wall), is_broken: state.is_broken, ..FamilyState::default() };
     }
 
     /// Returns the health at a time when the sync thread has made no progress for `silence`.
@@ -170,7 +178,9 @@ impl State {
         let is_waiting = |state: &FamilyState| state.waiting_since.is_some_and(is_late);
         let is_starting = |state: &FamilyState| state.last_updated.is_none();
         let first_sync_advances = self.families.iter().all(|state| !state.has_failed) && silence < self.timeout;
-        let is_healthy = |state: &FamilyState| !is_waiting(state) || (is_starting(state) && first_sync_advances);
+        let is_healthy = |state: &FamilyState| {
+            !state.is_broken && (!is_waiting(state) || (is_starting(state) && first_sync_advances))
+        };
         let families = IpFamily::BOTH.into_iter().filter_map(|family| {
             let state = &self.families[family.index()];
             Some(FamilyReport { family, last_updated: state.last_updated?, healthy: is_healthy(state) })

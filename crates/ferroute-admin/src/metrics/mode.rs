@@ -39,6 +39,8 @@ pub enum ModeValue {
     FailedAttempts,
     /// Counter by service port, protocol and IP family: [`RelayedPort::refused`].
     RefusedConnections,
+    /// Counter by service port, protocol and IP family: [`RelayedPort::limited`].
+    LimitedConnections,
     /// Counter by direction, service port, protocol and IP family: [`RelayedPort::bytes_to_endpoints`] and
     /// [`RelayedPort::bytes_to_clients`].
     RelayedBytes,
@@ -109,6 +111,11 @@ pub const USERSPACE_METRICS: &[ModeMetric] = &[
         value: ModeValue::RefusedConnections,
     },
     ModeMetric {
+        name: "ferroute_userspace_limited_total",
+        help: "TCP connections that were reset, and UDP datagrams that were dropped, because the client had its share of the userspace proxy.",
+        value: ModeValue::LimitedConnections,
+    },
+    ModeMetric {
         name: "ferroute_userspace_bytes_total",
         help: "Bytes that the userspace proxy has relayed, by direction: to_endpoint or to_client.",
         value: ModeValue::RelayedBytes,
@@ -132,6 +139,8 @@ pub struct RelayedPort {
     pub failed_attempts: u64,
     /// Connections that reached no endpoint, and dropped datagrams.
     pub refused: u64,
+    /// Connections that were reset, and datagrams that were dropped, because the client had its share.
+    pub limited: u64,
     /// Bytes from clients to endpoints.
     pub bytes_to_endpoints: u64,
     /// Bytes from endpoints to clients.
@@ -181,9 +190,10 @@ impl ModeMetrics {
                     Collector::Gauges(registrar.gauges(name, help, &["table", "ip_family"]))
                 }
                 ModeValue::OpenConnections => Collector::Gauges(registrar.gauges(name, help, RELAYED)),
-                ModeValue::RelayedConnections | ModeValue::FailedAttempts | ModeValue::RefusedConnections => {
-                    Collector::Relayed(registrar.counters(name, help, RELAYED))
-                }
+                ModeValue::RelayedConnections
+                | ModeValue::FailedAttempts
+                | ModeValue::RefusedConnections
+                | ModeValue::LimitedConnections => Collector::Relayed(registrar.counters(name, help, RELAYED)),
                 ModeValue::RelayedBytes => {
                     let labels = &[&["direction"], RELAYED].concat();
                     Collector::Relayed(registrar.counters(name, help, labels))
@@ -259,6 +269,7 @@ impl ModeMetrics {
                         ModeValue::RelayedConnections => count(labels, port.connections),
                         ModeValue::FailedAttempts => count(labels, port.failed_attempts),
                         ModeValue::RefusedConnections => count(labels, port.refused),
+                        ModeValue::LimitedConnections => count(labels, port.limited),
                         _ => {
                             count(&[&["to_endpoint"], labels].concat(), port.bytes_to_endpoints);
                             count(&[&["to_client"], labels].concat(), port.bytes_to_clients);

@@ -138,6 +138,7 @@ fn relayed(family: IpFamily) -> RelayedPort {
         connections: 9,
         failed_attempts: 3,
         refused: 1,
+        limited: 4,
         bytes_to_endpoints: 500,
         bytes_to_clients: 70_000,
     }
@@ -324,6 +325,7 @@ fn relayed_connections_are_shown_by_service_port_while_it_exists() {
         format!("ferroute_userspace_bytes_total{{direction=\"to_endpoint\",{labels}}} 500"),
         format!("ferroute_userspace_connections_total{{{labels}}} 9"),
         format!("ferroute_userspace_failed_attempts_total{{{labels}}} 3"),
+        format!("ferroute_userspace_limited_total{{{labels}}} 4"),
         format!("ferroute_userspace_open_connections{{{labels}}} 2"),
         format!("ferroute_userspace_refused_total{{{labels}}} 1"),
     ];

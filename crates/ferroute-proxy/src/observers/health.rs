@@ -90,6 +90,10 @@ impl Observer for HealthObserver {
         }
     }
 
+    fn on_checked(&mut self, family: IpFamily, problem: Option<&'static str>) {
+        self.health.set_broken(family, problem.is_some());
+    }
+
     fn on_tick(&mut self, _desired: &Tracker) {
         // The error has been reported; the port or address may be available by now.
         if self.has_failed_ports {

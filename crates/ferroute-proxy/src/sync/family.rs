@@ -141,6 +141,11 @@ impl FamilySync {
         self.dataplane.maintain();
     }
 
+    /// Returns why connections to Services fail although the rules are right.
+    pub(crate) fn problem(&mut self) -> Option<&'static str> {
+        self.dataplane.problem()
+    }
+
     /// Reports whether another program may have modified the rules. If that cannot be determined, the answer is yes: the
     /// resync then returns the error.
     pub(crate) fn was_modified_externally(&mut self) -> bool {

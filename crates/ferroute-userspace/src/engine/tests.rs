@@ -50,9 +50,11 @@ async fn endpoint(name: &'static str) -> (SocketAddr, JoinHandle<()>) {
 async fn listeners_without_connections_do_not_count() {
     let (a, _) = endpoint("a").await;
     let mut engine = Engine::new(Limits { connections: 2, ..Limits::default() }, PortRange::Any);
-    let ports = ["1", "2", "3", "4", "5"].map(|key| engine.set(key, tcp(&[a])).unwrap());
-    for port in ports {
+    let keys = ["1", "2", "3", "4", "5"];
+    let ports = keys.map(|key| engine.set(key, tcp(&[a])).unwrap());
+    for (key, port) in keys.iter().zip(ports) {
         assert_eq!(connect(port).await.1, "a");
+        until(|| engine.stats(key).unwrap().active == 0).await;
     }
 }
 
@@ -213,21 +215,95 @@ async fn draining_waits_for_connections_until_the_deadline() {
     assert_eq!(timeout(PATIENCE, drain).await.expect("an end before the deadline").unwrap(), 0);
 }
 
+/// Like `connect`, from another address of this host.
+async fn connect_from(client: u8, port: u16) -> (TcpStream, String) {
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.bind(SocketAddr::from(([127, 0, 0, client], 0))).unwrap();
+    let mut stream = socket.connect(at(port)).await.unwrap();
+    let mut name = [0; 16];
+    let length = timeout(PATIENCE, stream.read(&mut name)).await.expect("an answer").unwrap_or(0);
+    (stream, String::from_utf8_lossy(&name[..length]).into_owned())
+}
+
 #[tokio::test]
 async fn one_listener_gets_half_of_the_connections() {
     let (a, _) = endpoint("a").await;
     let mut engine = Engine::new(Limits { connections: 4, ..Limits::default() }, PortRange::Any);
     let port = engine.set("flooded", tcp(&[a])).unwrap();
     let other = engine.set("other", tcp(&[a])).unwrap();
-    let held = [connect(port).await, connect(port).await];
+    let held = [connect_from(1, port).await, connect_from(2, port).await];
     // The third connection waits in the queue of the listener.
     let mut third = TcpStream::connect(at(port)).await.unwrap();
-    assert_eq!(connect(other).await.1, "a");
+    assert_eq!(connect_from(3, other).await.1, "a");
     assert_eq!(engine.stats(&"flooded").unwrap().active, 2);
     drop(held);
     let mut name = [0; 1];
     timeout(PATIENCE, third.read_exact(&mut name)).await.expect("its turn").unwrap();
     assert_eq!(&name, b"a");
+}
+
+#[tokio::test]
+async fn idle_connections_of_one_client_leave_some_for_others() {
+    let (a, _) = endpoint("a").await;
+    let mut engine = Engine::new(Limits { connections: 40, ..Limits::default() }, PortRange::Any);
+    let ports = ["web", "shop"].map(|key| engine.set(key, tcp(&[a])).unwrap());
+    let (mut held, mut resets) = (Vec::new(), 0);
+    for port in ports.iter().cycle().take(60) {
+        let (stream, name) = connect_from(1, *port).await;
+        if name.is_empty() { resets += 1 } else { held.push(stream) }
+    }
+    assert_eq!((held.len(), resets), (20, 40), "half of each listener's half");
+    assert_eq!(["web", "shop"].map(|key| engine.stats(&key).unwrap().limited).iter().sum::<u64>(), 40);
+    for port in ports {
+        assert_eq!(connect_from(2, port).await.1, "a", "another client is served");
+    }
+    held.clear();
+    until(|| ["web", "shop"].iter().all(|key| engine.stats(key).unwrap().active == 0)).await;
+    assert_eq!(connect_from(1, ports[0]).await.1, "a", "the client has its share again");
+}
+
+#[tokio::test]
+async fn connection_without_data_ends_and_a_busy_one_does_not() {
+    let (echo, _) = echo_endpoint().await;
+    let limits = Limits { tcp_timeout: Duration::from_millis(200), ..Limits::default() };
+    let mut engine = Engine::new(limits, PortRange::Any);
+    let port = engine.set("web", tcp(&[echo])).unwrap();
+    let mut idle = TcpStream::connect(at(port)).await.unwrap();
+    let mut busy = TcpStream::connect(at(port)).await.unwrap();
+    let end = async {
+        loop {
+            let mut byte = [0];
+            tokio::select! {
+                end = idle.read(&mut byte) => return end,
+                () = tokio::time::sleep(Duration::from_millis(20)) => {
+                    busy.write_all(b"x").await.unwrap();
+                    busy.read_exact(&mut byte).await.unwrap();
+                }
+            }
+        }
+    };
+    let end = timeout(PATIENCE, end).await.expect("the end of the idle connection");
+    assert_eq!(end.unwrap_err().kind(), std::io::ErrorKind::ConnectionReset);
+    busy.write_all(b"y").await.unwrap();
+    let mut byte = [0];
+    busy.read_exact(&mut byte).await.unwrap();
+    assert_eq!(&byte, b"y");
+}
+
+/// An endpoint that returns what it receives.
+async fn echo_endpoint() -> (SocketAddr, tokio::task::JoinHandle<()>) {
+    let listener = TcpListener::bind(at(0)).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let task = tokio::spawn(async move {
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            tokio::spawn(async move {
+                let (mut from, mut to) = stream.split();
+                tokio::io::copy(&mut from, &mut to).await.ok();
+            });
+        }
+    });
+    (address, task)
 }
 
 #[tokio::test]

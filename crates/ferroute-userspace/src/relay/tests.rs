@@ -7,6 +7,9 @@ use tokio::{
 
 use super::*;
 
+/// No connection of a test is idle for that long.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
 /// Two ends of a connection on loopback.
 async fn pair() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -23,7 +26,7 @@ async fn relayed() -> (TcpStream, TcpStream, tokio::task::JoinHandle<io::Result<
     let pool = pipes.clone();
     let task = tokio::spawn(async move {
         let bytes = RelayedBytes::default();
-        relay(&client_side, &endpoint_side, &pool, &bytes).await?;
+        relay(&client_side, &endpoint_side, &pool, &bytes, TIMEOUT).await?;
         Ok([bytes.to_endpoint, bytes.to_client].map(AtomicU64::into_inner))
     });
     (client, endpoint, task, pipes)

@@ -15,6 +15,9 @@ pub(crate) struct UserspaceWorkerArgs {
     /// Timeout of idle UDP flows in milliseconds
     #[arg(long, value_name = "MILLISECONDS")]
     udp_timeout: u64,
+    /// Timeout of idle TCP connections in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 86_400)]
+    tcp_timeout: u64,
     /// Write log lines in JSON
     #[arg(long)]
     json: bool,
@@ -25,6 +28,7 @@ pub(crate) fn run(args: &UserspaceWorkerArgs, verbosity: Option<u32>) -> anyhow:
     let options = WorkerOptions {
         ports: args.ports.clone(),
         udp_timeout: Duration::from_millis(args.udp_timeout),
+        tcp_timeout: Duration::from_secs(args.tcp_timeout),
         verbosity: verbosity.unwrap_or_default(),
         log_format: if args.json { LogFormat::Json } else { LogFormat::Text },
     };

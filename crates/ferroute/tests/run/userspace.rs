@@ -4,6 +4,7 @@ use std::{
     collections::BTreeSet,
     io::ErrorKind,
     net::{SocketAddr, TcpStream},
+    path::Path,
     process::Command,
     time::Duration,
 };
@@ -19,7 +20,7 @@ use crate::{
     Case, Cluster, Files, Mode, Proxy, WEB,
     cluster::PORT,
     http::get,
-    proxy::FERROUTE,
+    proxy::{FERROUTE, healthz},
     rules, slices,
     status::METRICS,
     traffic::{Connection, Flow, connect},
@@ -111,6 +112,38 @@ fn dead_worker_is_replaced_and_rules_follow() {
     wait("a connection", || web_tcp().iter().all(|to| case.connect(*to).is_ok()).then_some(()));
     let after: Vec<u16> = listeners(&case.cluster.node).iter().map(|listener| listener.port).collect();
     assert!(after.len() == before.len() && after != before);
+}
+
+/// A worker that is stopped answers nothing, and its sockets stay open.
+#[test]
+fn hung_worker_is_reported_killed_and_replaced() {
+    let case = Case::new(Mode::Userspace, &web(&[0]));
+    let pid = case.cluster.node.run(|| running_workers().unwrap()[0].process_id());
+    assert_eq!(get(&case.cluster.node, healthz(), "/healthz").unwrap().status, 200);
+    kill(Pid::from_raw(pid), Signal::SIGSTOP).unwrap();
+    wait("bad health", || (get(&case.cluster.node, healthz(), "/healthz").unwrap().status == 503).then_some(()));
+    case.proxy.wait_log("does not answer; killing it");
+    for to in web_tcp() {
+        wait("the other worker", || case.connect(to).ok().filter(|pod| *pod == 0));
+    }
+    wait("good health", || (get(&case.cluster.node, healthz(), "/healthz").unwrap().status == 200).then_some(()));
+    assert_eq!(workers(&case.cluster.node), 1);
+}
+
+#[test]
+fn worker_has_one_capability_and_does_not_keep_the_proxys_standard_error() {
+    let mut case = Case::new(Mode::Userspace, &web(&[0]));
+    let pid = case.cluster.node.run(|| running_workers().unwrap()[0].process_id());
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().to_owned();
+    // CAP_NET_ADMIN is bit 12 (`include/uapi/linux/capability.h`).
+    let net_admin = format!("{:016x}", 1_u64 << 12);
+    assert_eq!([field("CapEff:"), field("CapPrm:")], [net_admin.clone(), net_admin]);
+    assert_eq!((field("CapInh:"), field("NoNewPrivs:")), (format!("{:016x}", 0), "1".to_owned()));
+    assert!(case.proxy.stop("TERM").success());
+    let stderr = || std::fs::read_link(format!("/proc/{pid}/fd/2")).unwrap();
+    wait("another standard error", || (stderr() == Path::new("/dev/null")).then_some(()));
+    assert_eq!(case.connect(web_tcp()[0]).unwrap(), 0, "it goes on serving");
 }
 
 #[test]
