@@ -46,13 +46,14 @@ pub fn flags(input: &[u8]) {
 }
 
 /// The flags that kube-proxy does not have.
-const FERROUTE_FLAGS: [&str; 7] = [
+const FERROUTE_FLAGS: [&str; 8] = [
     "manifests",
     "nftables-connection-counters",
     "iptables-programs",
     "udp-timeout",
     "enable-service-status",
     "hold-node-ports",
+    "protect-node-ports",
     "startup-taint",
 ];
 

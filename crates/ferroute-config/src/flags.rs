@@ -17,7 +17,7 @@ pub use self::{
         TrafficFlags, WindowsFlags,
     },
     raw::{FlagValues, RawArgs},
-    values::{Gates, Switch, VModule, ValueError, VersionRequest},
+    values::{Gates, PortRanges, Switch, VModule, ValueError, VersionRequest},
 };
 use crate::KubeProxyConfiguration;
 

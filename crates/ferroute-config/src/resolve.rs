@@ -58,7 +58,7 @@ pub struct Resolved {
     pub logging: Logging,
     /// Serve `externalIPs`: false if the feature gate `AllowServiceExternalIPs` is disabled.
     pub allow_external_ips: bool,
-    /// What flags of Ferroute set.
+    /// What flags of Ferroute set; see [`Resolved::set_flags`].
     pub flags: FlagSettings,
 }
 
@@ -72,6 +72,8 @@ pub struct FlagSettings {
     pub flowtable: Option<FlowtableSettings>,
     /// Read and write iptables rules with the iptables programs only.
     pub require_iptables_programs: bool,
+    /// The ports of the node that no external IP and no load balancer IP may take.
+    pub protected_node_ports: Vec<RangeInclusive<u16>>,
 }
 
 /// The name of a proxy mode, as in the field `mode`.
@@ -251,8 +253,15 @@ impl KubeProxyConfiguration {
             ModeName::IPVS => false,
             _ => self.iptables.localhost_node_ports.unwrap_or(true),
         };
-        let settings =
-            ProxySettings { masquerade_all, masquerade_bit, localhost_node_ports, node_port_addresses, detector };
+        let settings = ProxySettings {
+            masquerade_all,
+            masquerade_bit,
+            localhost_node_ports,
+            node_port_addresses,
+            detector,
+            own_listeners: healthz.into_iter().chain(metrics).collect(),
+            protected_node_ports: Vec::new(),
+        };
         if !field_errors.0.is_empty() {
             return Err(field_errors);
         }
@@ -352,6 +361,14 @@ impl KubeProxyConfiguration {
             errors.invalid_text(&path("HostnameOverride"), &self.hostname_override, "must not be empty");
         }
         name
+    }
+}
+
+impl Resolved {
+    /// Sets what flags of Ferroute set.
+    pub fn set_flags(&mut self, flags: FlagSettings) {
+        self.settings.protected_node_ports.clone_from(&flags.protected_node_ports);
+        self.flags = flags;
     }
 }
 

@@ -109,11 +109,12 @@ impl Settings {
     fn with_ferroute_flags(mut self, args: &RunArgs) -> Self {
         let flowtable =
             || FlowtableSettings { devices: args.nftables_flowtable.clone(), packets: args.nftables_flowtable_packets };
-        self.resolved.flags = FlagSettings {
+        self.resolved.set_flags(FlagSettings {
             connection_counters: args.nftables_connection_counters,
             flowtable: (!args.nftables_flowtable.is_empty()).then(flowtable),
             require_iptables_programs: args.iptables_programs.0,
-        };
+            protected_node_ports: args.protect_node_ports.0.clone(),
+        });
         self
     }
 }

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use crate::{Frontend, FrontendKind, ServicePort, ServicePortName};
+use crate::{Frontend, FrontendKind, Reservation, ServicePort, ServicePortName};
 
 /// The claim of a service port on a frontend.
 ///
@@ -15,12 +15,11 @@ use crate::{Frontend, FrontendKind, ServicePort, ServicePortName};
 /// [`FrontendKind::NodePort`]) come before those of load balancers, which their controllers assign, and these before
 /// external IPs, which users write. Among equals, the older Service comes first, then the first by name.
 ///
-/// The endpoints of the API server come right after cluster IPs and node ports: with its address and port in `externalIPs`, a Service
-/// would cut the node off from the API server, and the proxy would never learn that the Service is gone.
+/// A [`Reservation`] comes before the addresses of load balancers and external IPs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
-    /// The field of the Service that has the address; `None` for an endpoint of the API server.
-    pub kind: Option<FrontendKind>,
+    /// The field of the Service that has the address.
+    pub kind: FrontendKind,
     /// The creation time of the Service.
     pub created: CreationTime,
     /// The service port.
@@ -52,8 +51,18 @@ pub struct LostFrontend {
     pub kind: FrontendKind,
     /// The frontend.
     pub frontend: Frontend,
-    /// The owner's claim. Its kind is [`FrontendKind::NodePort`] also where the frontend is an address of the node.
-    pub owner: Claim,
+    /// The owner.
+    pub owner: FrontendOwner,
+}
+
+/// The owner of a frontend that a service port claims in vain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FrontendOwner {
+    /// Another service port, by this claim. Its kind is [`FrontendKind::NodePort`] also where the frontend is an address of the
+    /// node.
+    ServicePort(Claim),
+    /// No Service may have it.
+    Reserved(Reservation),
 }
 
 impl Ord for Claim {
@@ -76,23 +85,28 @@ impl PartialOrd for Claim {
 impl Claim {
     /// Returns the rank: lower ones win.
     fn rank(&self) -> u8 {
-        self.kind.map_or(1, FrontendKind::rank)
+        self.kind.rank()
     }
 
     /// Reports whether only the API server assigns the address.
     pub(crate) fn is_assigned(&self) -> bool {
-        self.rank() == FrontendKind::ClusterIp.rank()
+        self.kind.is_assigned()
     }
 }
 
 impl FrontendKind {
-    /// Returns the rank of a claim: lower ones win. The API server's endpoints have rank 1.
+    /// Returns the rank of a claim: lower ones win.
     pub(crate) fn rank(self) -> u8 {
         match self {
             Self::ClusterIp | Self::NodePort => 0,
-            Self::LoadBalancer => 2,
-            Self::ExternalIp => 3,
+            Self::LoadBalancer => 1,
+            Self::ExternalIp => 2,
         }
+    }
+
+    /// Reports whether only the API server assigns the address.
+    pub(crate) fn is_assigned(self) -> bool {
+        self.rank() == 0
     }
 }
 
@@ -134,16 +148,23 @@ impl PartialOrd for CreationTime {
 }
 
 impl fmt::Display for LostFrontend {
-    /// Writes `external IP 10.96.0.10:53/udp belongs to kube-system/kube-dns:dns (cluster IP)`.
+    /// Writes `external IP 10.96.0.10:53/udp belongs to kube-system/kube-dns:dns (cluster IP)`, or
+    /// `external IP 192.0.2.1:6443/tcp is reserved for the API server`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { kind, frontend, owner } = self;
         if frontend.address.is_some() {
             write!(f, "{kind} ")?;
         }
-        write!(f, "{frontend} belongs to {} (", owner.name)?;
-        match owner.kind {
-            Some(kind) => write!(f, "{kind})"),
-            None => f.write_str("endpoint)"),
+        write!(f, "{frontend} {owner}")
+    }
+}
+
+impl fmt::Display for FrontendOwner {
+    /// Writes `belongs to kube-system/kube-dns:dns (cluster IP)`, or `is reserved for the API server`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ServicePort(Claim { kind, name, .. }) => write!(f, "belongs to {name} ({kind})"),
+            Self::Reserved(reservation) => write!(f, "is reserved for {reservation}"),
         }
     }
 }
@@ -163,7 +184,7 @@ mod tests {
     fn claims_are_ordered_by_kind_then_age_then_name() {
         use FrontendKind::*;
         let (old, new) = (created("2026-01-02T15:04:05Z"), created("2026-01-02T15:04:06Z"));
-        let claim = |kind, created, name| Claim { kind: Some(kind), created, name: port_name(name) };
+        let claim = |kind, created, name| Claim { kind, created, name: port_name(name) };
         let expected = [
             claim(ClusterIp, old, "z/old:http"),
             claim(NodePort, new, "b/new:http"),

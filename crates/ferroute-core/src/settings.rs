@@ -1,4 +1,7 @@
-use std::net::IpAddr;
+use std::{
+    net::{IpAddr, SocketAddr},
+    ops::RangeInclusive,
+};
 
 use serde::{Deserialize, Serialize};
 
@@ -19,6 +22,11 @@ pub struct ProxySettings {
     pub node_port_addresses: NodePortAddresses,
     /// Method of recognising packets from local pods.
     pub detector: LocalTrafficDetector,
+    /// The addresses at which the proxy itself serves health checks and metrics; unspecified ones stand for all. They are
+    /// [reserved](crate::Reservation).
+    pub own_listeners: Vec<SocketAddr>,
+    /// The ports of the node's own addresses that are [reserved](crate::Reservation) for the node.
+    pub protected_node_ports: Vec<RangeInclusive<u16>>,
 }
 
 /// The settings of the flowtable of nftables mode: packets of established connections to Services skip the kernel's hooks.
@@ -39,6 +47,8 @@ impl Default for ProxySettings {
             localhost_node_ports: true,
             node_port_addresses: NodePortAddresses::All,
             detector: LocalTrafficDetector::None,
+            own_listeners: Vec::new(),
+            protected_node_ports: Vec::new(),
         }
     }
 }

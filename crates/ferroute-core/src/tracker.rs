@@ -25,8 +25,8 @@ pub use self::{
     view::{EndpointView, NamedPort, ServiceView, SlicePort, SliceView},
 };
 use crate::{
-    Changes, Frontend, IpFamily, NamespacedName, NodePortMatch, NodeView, ProxySettings, ServicePortEntry,
-    ServicePortName, ServiceTable, limits,
+    Changes, Endpoint, Frontend, IpFamily, NamespacedName, NodePortMatch, NodeView, OtherHosts, ProxySettings,
+    ServicePortEntry, ServicePortName, ServiceTable, limits, reservation::Reservations,
 };
 
 /// The desired state of Services and endpoints. See the [module documentation](self).
@@ -49,6 +49,11 @@ pub struct Tracker {
     /// The claims on frontends by the tables' service ports, by family.
     claims: [Claims; 2],
     ejections: Ejections,
+    other_hosts: OtherHosts,
+    /// The settings and host addresses that reservations follow from, by family.
+    reserving: [(ProxySettings, Vec<IpAddr>); 2],
+    /// Whether reservations may have changed since the last update, by family.
+    reservations_due: [bool; 2],
 }
 
 /// The endpoints that did not answer, by service port, of both IP families.
@@ -79,6 +84,9 @@ impl Tracker {
             service_cidrs: Default::default(),
             claims: Default::default(),
             ejections: Ejections::new(),
+            other_hosts: OtherHosts::default(),
+            reserving: Default::default(),
+            reservations_due: [false; 2],
         }
     }
 
@@ -92,6 +100,7 @@ impl Tracker {
             TrackerEvent::NodeApplied(node) => self.apply_node(node),
             TrackerEvent::ServiceCidrsApplied(cidrs) => self.apply_service_cidrs(cidrs),
             TrackerEvent::EndpointsEjected(ejections) => self.apply_ejections(ejections),
+            TrackerEvent::OtherHostsApplied(hosts) => self.apply_other_hosts(hosts),
         }
     }
 
@@ -170,6 +179,13 @@ impl Tracker {
         &self.ejections
     }
 
+    fn apply_other_hosts(&mut self, hosts: OtherHosts) {
+        if self.other_hosts != hosts {
+            self.other_hosts = hosts;
+            self.reservations_due = [true; 2];
+        }
+    }
+
     /// Sets the addresses of the host's interfaces. On those that accept connections to node ports, node ports come before
     /// external IPs and load balancers' addresses of other service ports; see [`Claim`](crate::Claim).
     pub fn set_host_addresses(&mut self, family: IpFamily, settings: &ProxySettings, host: &[IpAddr]) {
@@ -180,6 +196,16 @@ impl Tracker {
             NodePortMatch::Addresses(addresses) => addresses,
         };
         self.claims[family.index()].set_node_port_addresses(addresses);
+        let reserving = &mut self.reserving[family.index()];
+        if (&reserving.0, reserving.1.as_slice()) != (settings, host) {
+            *reserving = (settings.clone(), host.to_vec());
+            self.reservations_due[family.index()] = true;
+        }
+    }
+
+    /// Returns the addresses of other hosts that this node connects to.
+    pub fn other_hosts(&self) -> &OtherHosts {
+        &self.other_hosts
     }
 
     /// Returns the networks that cluster IPs are allocated from.
@@ -204,6 +230,8 @@ impl Tracker {
             || table.node != self.node
             || table.service_cidrs != self.service_cidrs[family.index()]
             || self.claims[family.index()].has_changes()
+            || (self.reservations_due[family.index()]
+                && *self.claims[family.index()].reservations() != self.reservations(family))
     }
 
     /// Returns the names of all desired Services, in no particular order.
@@ -324,6 +352,11 @@ impl Tracker {
 
     /// Updates the claims of pending Services. Returns the service ports with a frontend whose owner changed.
     fn update_claims(&mut self, family: IpFamily, pending: &BTreeSet<NamespacedName>) -> BTreeSet<ServicePortName> {
+        let reservations_due = std::mem::take(&mut self.reservations_due[family.index()]);
+        if reservations_due || pending.iter().any(is_api_server) {
+            let reservations = self.reservations(family);
+            self.claims[family.index()].set_reservations(reservations);
+        }
         let (table, claims) = (&self.tables[family.index()], &mut self.claims[family.index()]);
         for service in pending {
             let state = self.services.get(service).and_then(|state| state.ports.as_ref());
@@ -347,12 +380,15 @@ impl Tracker {
                 }
             }
         }
-        if pending.iter().any(is_api_server) {
-            claims.set_api_server(api_server(&self.services, family));
-        }
         let services = self.services.iter();
         let ports = services.filter_map(|(name, state)| Some((name, &*state.ports.as_ref()?[family.index()])));
         claims.collect(ports)
+    }
+
+    /// Returns the desired reservations of a family.
+    fn reservations(&self, family: IpFamily) -> Reservations {
+        let (settings, host) = &self.reserving[family.index()];
+        Reservations::new(family, settings, api_server(&self.services, family), &self.other_hosts, host)
     }
 
     /// Returns the desired entries of a Service, with all the frontends that it claims, and the numbers of endpoints that
@@ -402,18 +438,20 @@ fn is_api_server(service: &NamespacedName) -> bool {
     (service.namespace(), service.name()) == API_SERVER
 }
 
-/// Returns the endpoints of the API server that clients connect to, with the service port of each.
-fn api_server(services: &HashMap<NamespacedName, Service>, family: IpFamily) -> HashMap<Frontend, ServicePortName> {
+/// Returns the endpoints of the API server that clients connect to.
+fn api_server(services: &HashMap<NamespacedName, Service>, family: IpFamily) -> Vec<Frontend> {
     let name = NamespacedName::new(API_SERVER.0, API_SERVER.1);
-    let Some((service, state)) = services.get_key_value(&name) else { return HashMap::new() };
+    let Some(state) = services.get(&name) else { return Vec::new() };
     let ports = state.ports.as_ref().map_or(&[][..], |ports| &ports[family.index()]);
     let of_port = |port: &NamedPort| {
-        let name = ServicePortName { service: service.clone(), port: port.name.clone(), protocol: port.protocol };
+        let name = ServicePortName { service: name.clone(), port: port.name.clone(), protocol: port.protocol };
         let (endpoints, _) = state.slices.endpoints(family, &name, None, usize::MAX);
-        let sockets: Vec<_> = endpoints.iter().map(|endpoint| endpoint.socket()).collect();
-        sockets.into_iter().map(move |socket| {
-            (Frontend { address: Some(socket.ip()), protocol: name.protocol, port: socket.port() }, name.clone())
-        })
+        let frontend = |endpoint: Endpoint| Frontend {
+            address: Some(endpoint.address),
+            protocol: port.protocol,
+            port: endpoint.port,
+        };
+        endpoints.iter().map(frontend).collect::<Vec<_>>()
     };
     ports.iter().flat_map(of_port).collect()
 }

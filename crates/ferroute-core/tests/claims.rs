@@ -4,12 +4,14 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    net::IpAddr,
+    net::{IpAddr, SocketAddr},
 };
 
 use ferroute_core::{
-    Frontend, FrontendKind, IpFamily, ProxySettings, ServicePortEntry, ServicePortName, ServiceTable, Tracker,
+    Frontend, FrontendKind, IpFamily, OtherHosts, Protocol, ProxySettings, ServicePortEntry, ServicePortName,
+    ServiceTable, Tracker,
     testing::{Cluster, Edit, arbitrary, entry, namespaced_name, node, port_name, service_port, table},
+    tracker::TrackerEvent,
 };
 use proptest::{collection::vec, prelude::*, sample::select};
 
@@ -17,6 +19,7 @@ use proptest::{collection::vec, prelude::*, sample::select};
 enum Step {
     Edit(Box<Edit>),
     Host(Vec<IpAddr>),
+    Others(OtherHosts),
     Update,
 }
 
@@ -26,12 +29,34 @@ fn step() -> impl Strategy<Value = Step> {
         5 => arbitrary::contested_service().prop_map(|service| Step::Edit(Box::new(Edit::SetService(Box::new(service))))),
         2 => (0..arbitrary::CONTESTED).prop_map(|number| Step::Edit(Box::new(Edit::RemoveService(namespaced_name(&arbitrary::contested_name(number)))))),
         1 => host.prop_map(|host| Step::Host(host.into_iter().map(|text| text.parse().unwrap()).collect())),
+        1 => others().prop_map(Step::Others),
         2 => Just(Step::Update),
     ]
 }
 
+/// Generates other hosts at the addresses that Services claim.
+fn others() -> impl Strategy<Value = OtherHosts> {
+    let address = || select(arbitrary::CONTESTED_ADDRESSES.to_vec()).prop_map(|text| text.parse::<IpAddr>().unwrap());
+    let api_server = vec((address(), select(vec![80, 81, 30_080])).prop_map(SocketAddr::from), 0..3);
+    let addresses = proptest::option::of(vec(address(), 0..2));
+    (api_server, addresses).prop_map(|(api_server, addresses)| OtherHosts { api_server, addresses })
+}
+
+/// Reports whether a frontend is reserved for another host.
+fn is_reserved(frontend: &Frontend, others: &OtherHosts, host: &[IpAddr]) -> bool {
+    let Some(address) = frontend.address else { return false };
+    let is_api_server = |socket: &SocketAddr| {
+        socket.ip() == address && socket.port() == frontend.port && frontend.protocol == Protocol::Tcp
+    };
+    let is_other_host = others.addresses.as_ref().is_some_and(|addresses| {
+        let has_address = addresses.contains(&address) || others.api_server.iter().any(|api| api.ip() == address);
+        has_address && !host.contains(&address)
+    });
+    others.api_server.iter().any(is_api_server) || is_other_host
+}
+
 /// Returns the owner of each frontend by the definition: from all claims at once.
-fn owners(claimed: &ServiceTable, host: &[IpAddr]) -> BTreeMap<Frontend, ServicePortName> {
+fn owners(claimed: &ServiceTable, host: &[IpAddr], others: &OtherHosts) -> BTreeMap<Frontend, ServicePortName> {
     type Rank<'a> = (u8, String, &'a ServicePortName);
     let mut best: BTreeMap<Frontend, Rank<'_>> = BTreeMap::new();
     for name in claimed.entries.keys() {
@@ -52,6 +77,9 @@ fn owners(claimed: &ServiceTable, host: &[IpAddr]) -> BTreeMap<Frontend, Service
         let is_local = frontend.address.is_some_and(|address| host.contains(&address));
         let node_port = best.get(&Frontend { address: None, ..*frontend }).filter(|_| is_local && *kind > 0);
         let owner = node_port.map_or(*name, |(_, _, name)| name);
+        if *kind > 0 && is_reserved(frontend, others, host) {
+            return None;
+        }
         // A node port does not become a frontend with an address.
         let claims = claimed.claimed(owner).unwrap().frontends(owner.protocol).any(|(_, other)| other == *frontend);
         claims.then(|| (*frontend, owner.clone()))
@@ -78,7 +106,7 @@ proptest! {
         let (family, settings) = (IpFamily::V4, ProxySettings::default());
         let mut cluster = Cluster::new("node-1");
         let mut tracker = Tracker::new(node("node-1"));
-        let mut host = Vec::new();
+        let (mut host, mut others) = (Vec::new(), OtherHosts::default());
         let mut replayed: BTreeMap<ServicePortName, ServicePortEntry> = BTreeMap::new();
         for step in steps.into_iter().chain([Step::Update]) {
             match step {
@@ -87,6 +115,10 @@ proptest! {
                     edit.apply_to(&mut tracker);
                 }
                 Step::Host(addresses) => host = addresses,
+                Step::Others(hosts) => {
+                    tracker.apply(TrackerEvent::OtherHostsApplied(hosts.clone()));
+                    others = hosts;
+                }
                 Step::Update => {
                     tracker.set_host_addresses(family, &settings, &host);
                     let changes = tracker.update(family);
@@ -98,8 +130,9 @@ proptest! {
                         };
                     }
                     prop_assert_eq!(&replayed, &table.entries, "changes name every entry that differs");
-                    prop_assert_eq!(served(table)?, owners(table, &host));
+                    prop_assert_eq!(served(table)?, owners(table, &host, &others));
                     let mut fresh = cluster.tracker();
+                    fresh.apply(TrackerEvent::OtherHostsApplied(others.clone()));
                     fresh.set_host_addresses(family, &settings, &host);
                     fresh.update(family);
                     prop_assert_eq!(&fresh.table(family).lost, &table.lost);

@@ -1,9 +1,12 @@
 //! The host's interfaces and routes.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::{
+    collections::BTreeSet,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+};
 
 use ferroute_core::{IpFamily, Protocol as Transport};
-use ferroute_netlink::{Error, Message, Protocol, Request, Socket};
+use ferroute_netlink::{Attribute, Attributes, Error, Message, Protocol, Request, Socket};
 
 use crate::addresses::{self, IFADDRMSG_LENGTH};
 
@@ -16,6 +19,9 @@ pub enum RouteError {
     /// The routes could not be listed.
     #[error("cannot list the host's routes")]
     Routes(#[source] Error),
+    /// The forwarding tables of tunnels could not be listed.
+    #[error("cannot list the ends of the host's tunnels")]
+    Tunnels(#[source] Error),
     /// The interfaces could not be listed.
     #[error("cannot list the host's interfaces")]
     Links(#[source] Error),
@@ -141,6 +147,21 @@ impl KernelRoutes {
     pub fn list(&mut self) -> Result<Vec<HostRoute>, RouteError> {
         let mut request = Request::new(libc::RTM_GETROUTE, 0, &[0; RTMSG_LENGTH]);
         self.socket.collect(&mut request, parse_route).map_err(RouteError::Routes)
+    }
+
+    /// Returns the addresses of other hosts that packets of this one pass: the next hops of all routes, and the ends of VXLAN
+    /// tunnels. In clusters, most of them are other nodes.
+    ///
+    /// # Errors
+    /// See [`RouteError`].
+    pub fn next_hops(&mut self) -> Result<BTreeSet<IpAddr>, RouteError> {
+        let mut request = Request::new(libc::RTM_GETROUTE, 0, &[0; RTMSG_LENGTH]);
+        let of_routes = self.socket.collect(&mut request, parse_next_hops).map_err(RouteError::Routes)?;
+        let mut header = [0; NDMSG_LENGTH];
+        header[0] = libc::AF_BRIDGE as u8;
+        let mut request = Request::new(libc::RTM_GETNEIGH, 0, &header);
+        let of_tunnels = self.socket.collect(&mut request, parse_tunnel_end).map_err(RouteError::Tunnels)?;
+        Ok(of_routes.into_iter().flatten().chain(of_tunnels).filter(|address| !address.is_unspecified()).collect())
     }
 
     /// Looks up the route of a packet.
@@ -284,6 +305,50 @@ pub(crate) fn parse_route(message: Message<'_>) -> Result<Option<HostRoute>, Err
     Ok(Some(route))
 }
 
+/// Returns the next hops of a route.
+fn parse_next_hops(message: Message<'_>) -> Result<Option<Vec<IpAddr>>, Error> {
+    let (_, attributes) = message.split_header::<RTMSG_LENGTH>()?;
+    if message.kind != libc::RTM_NEWROUTE {
+        return Ok(None);
+    }
+    let mut next_hops = Vec::new();
+    for attribute in attributes {
+        let attribute = attribute?;
+        match attribute.kind {
+            // `struct rtnexthop`: its length with its attributes, flags, hops, the interface's index.
+            libc::RTA_MULTIPATH => {
+                let mut rest = attribute.payload;
+                while let Some((header, _)) = rest.split_first_chunk::<RTNEXTHOP_LENGTH>() {
+                    let length = usize::from(u16::from_ne_bytes([header[0], header[1]]));
+                    let Some(nested) = rest.get(RTNEXTHOP_LENGTH..length) else { break };
+                    for attribute in Attributes::new(nested) {
+                        next_hops.extend(next_hop(attribute?)?);
+                    }
+                    rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
+                }
+            }
+            _ => next_hops.extend(next_hop(attribute)?),
+        }
+    }
+    Ok(Some(next_hops))
+}
+
+/// Returns the next hop in an attribute of a route.
+fn next_hop(attribute: Attribute<'_>) -> Result<Option<IpAddr>, Error> {
+    match attribute.kind {
+        libc::RTA_GATEWAY => Ok(Some(attribute.ip()?)),
+        RTA_VIA => Ok(attribute.payload.get(2..).and_then(address)),
+        _ => Ok(None),
+    }
+}
+
+/// Returns the other end of a tunnel in an entry of its forwarding table.
+fn parse_tunnel_end(message: Message<'_>) -> Result<Option<IpAddr>, Error> {
+    let (_, attributes) = message.split_header::<NDMSG_LENGTH>()?;
+    let destination = attributes.first(libc::NDA_DST)?;
+    Ok(destination.filter(|_| message.kind == libc::RTM_NEWNEIGH).and_then(|attribute| address(attribute.payload)))
+}
+
 fn parse_found(message: Message<'_>) -> Result<FoundRoute, Error> {
     let (header, attributes) = message.split_header::<RTMSG_LENGTH>()?;
     let mut found = FoundRoute { kind: header[7], interface: 0, gateway: None, source: None };
@@ -311,6 +376,10 @@ fn address(bytes: &[u8]) -> Option<IpAddr> {
 pub(crate) const IFINFOMSG_LENGTH: usize = 16;
 /// `sizeof(struct rtmsg)`: address family, destination and source prefix lengths, TOS, table, protocol, scope, type, flags.
 const RTMSG_LENGTH: usize = 12;
+/// `sizeof(struct rtnexthop)`.
+const RTNEXTHOP_LENGTH: usize = 8;
+/// `sizeof(struct ndmsg)`: address family at offset 0.
+const NDMSG_LENGTH: usize = 12;
 // `include/uapi/linux/rtnetlink.h`.
 const RTA_VIA: u16 = 18;
 const RTA_IP_PROTO: u16 = 27;

@@ -255,7 +255,7 @@ impl Check {
                     kind => format!("{kind} {}, port {}", addresses.join(", "), frontend.port),
                 };
                 if let Some(owner) = &frontend.owner {
-                    let text = format!("{label}: {place} belongs to {}", owner.service_port);
+                    let text = format!("{label}: {place} {owner}");
                     self.add_for(&object, None, Effect::Ignored, text);
                 }
                 let unsupported = Outcome::Rejected { reason: Reason::UnsupportedProtocol };

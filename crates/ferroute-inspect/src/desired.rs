@@ -35,9 +35,10 @@ use ferroute_config::{
     settings::{self, Settings},
 };
 use ferroute_core::{
-    FrontendKind, IpFamily, NamespacedName, NodeView, Protocol, ServicePortName, ServiceTable, Tracker,
-    tracker::TrackerEvent,
+    FrontendKind, IpFamily, NamespacedName, NodeView, OtherHosts, Protocol, ServicePortName, ServiceTable, Tracker,
+    error_chain, tracker::TrackerEvent,
 };
+use ferroute_host::KernelRoutes;
 use ferroute_modes::REGISTRY;
 use ferroute_proxy::{
     ThisHost,
@@ -351,6 +352,11 @@ impl Desired {
         let mut desired = Self::from_events(config, resolved, this_host, events, Names::default(), about, source);
         desired.is_this_host |= is_this_host;
         desired.tracker.apply(TrackerEvent::EndpointsEjected(bundle::last_ejections(bundle)));
+        let OtherHosts { api_server, addresses } = bundle.other_hosts.clone();
+        // The bundle may be of another mode.
+        let planned = &desired.tracker.other_hosts().addresses;
+        let addresses = planned.as_ref().map(|planned| addresses.unwrap_or_else(|| planned.clone()));
+        desired.tracker.apply(TrackerEvent::OtherHostsApplied(OtherHosts { api_server, addresses }));
         if !bundle.host_addresses.is_empty() {
             desired.host.addresses.clone_from(&bundle.host_addresses);
         }
@@ -376,6 +382,7 @@ impl Desired {
         let is_this_host = this_host.is_node(node);
         if is_this_host {
             host.addresses = this_host.addresses;
+            add_next_hops(&mut tracker);
         }
         set_host(&mut tracker, &resolved, &host);
         let desired = Self::new(config, resolved, tracker, services, names, host, about);
@@ -449,7 +456,7 @@ fn load_settings(
     let mut settings = settings::load_or(args, fallback.clone(), &REGISTRY.names())?;
     start(&settings, start_logging);
     if let Some(info) = proxy.info() {
-        settings.resolved.flags.clone_from(&info.flags);
+        settings.resolved.set_flags(info.flags.clone());
     }
     let resolved = &settings.resolved;
     let of_proxy = || Fact::new("the running proxy", Origin::Proxy);
@@ -522,6 +529,9 @@ fn start(settings: &Settings, start_logging: impl FnOnce(&Resolved)) {
 /// Returns the tables that a proxy would apply on `node`, the state of the node until its Node is received.
 pub fn track(resolved: &Resolved, node: NodeView, events: Vec<Event>) -> Tracker {
     let mut feed = Feed::new(resolved, resolved.effective_node(node));
+    if REGISTRY.active(resolved.mode).traits().binds_service_addresses {
+        feed = feed.with_addresses_bound();
+    }
     let mut tracker = Tracker::new(feed.node().clone());
     for change in feed.translate(events) {
         if let Change::Desired(event, _) = change {
@@ -532,6 +542,18 @@ pub fn track(resolved: &Resolved, node: NodeView, events: Vec<Event>) -> Tracker
         tracker.update(family);
     }
     tracker
+}
+
+/// Adds the next hops of this host's routes to the hosts whose addresses Services may not take over, in modes in which this
+/// matters.
+fn add_next_hops(tracker: &mut Tracker) {
+    let mut hosts = tracker.other_hosts().clone();
+    let Some(addresses) = &mut hosts.addresses else { return };
+    match KernelRoutes::open().and_then(|mut routes| routes.next_hops()) {
+        Ok(next_hops) => addresses.extend(next_hops),
+        Err(error) => tracing::warn!("{}", error_chain(&error)),
+    }
+    tracker.apply(TrackerEvent::OtherHostsApplied(hosts));
 }
 
 /// Applies the addresses of the host to both tables.

@@ -72,6 +72,7 @@ pub fn replay(
         rfc3339::format(bundle.made, 3).unwrap_or_default()
     )?;
     writeln!(out, "0: {} Services, {} EndpointSlices", bundle.base.services.len(), bundle.base.endpoint_slices.len())?;
+    replay.tracker.apply(TrackerEvent::OtherHostsApplied(bundle.other_hosts.clone()));
     for (family, simulation) in &mut simulations {
         replay.tracker.set_host_addresses(*family, &resolved.settings, &bundle.host_addresses);
         replay.tracker.update_for_resync(*family);
@@ -201,7 +202,7 @@ pub fn settings(registry: &Registry, bundle: &Bundle) -> anyhow::Result<Settings
     // The active mode may differ from the configured one.
     config.mode.clone_from(&bundle.mode);
     let mut resolved = registry.resolve(&config).context("the configuration in the bundle is invalid")?;
-    resolved.flags.clone_from(&bundle.flags);
+    resolved.set_flags(bundle.flags.clone());
     Ok(Settings { config, resolved, warnings: Vec::new(), file: None })
 }
 

@@ -1,6 +1,7 @@
 //! The client of the API server: rate limit, credentials, media types and request metrics.
 
 use std::{
+    net::SocketAddr,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -304,6 +305,13 @@ impl ApiClient {
                 }
             }
         }
+    }
+
+    /// Returns the addresses that connections go to; `None` if the configuration cannot be read or a name cannot be resolved.
+    pub(crate) async fn addresses(&self) -> Option<Vec<SocketAddr>> {
+        // Requests report such errors.
+        let loaded = self.access.load().await.ok()?;
+        http_client::addresses(&loaded.config, loaded.proxy.as_deref()).await.ok()
     }
 
     /// Returns the current connection, or a new one; the second value says which.

@@ -9,7 +9,10 @@ use ferroute_core::rfc3339;
 use ferroute_source::Event;
 use http::{Request, header};
 use kube_client::client::Body;
-use tokio::{sync::mpsc, time::timeout};
+use tokio::{
+    sync::mpsc,
+    time::{sleep, timeout},
+};
 
 use crate::{
     AccessError, ApiError, ApiWriter, RequestCounter,
@@ -155,7 +158,9 @@ impl ApiServer {
             Reflector::new(collection, Arc::clone(&self.client), Arc::clone(&errors), batches.clone()).run()
         };
         let all = async {
+            // First, so that an address that needs no name resolution is known before any object.
             tokio::join!(
+                self.report_addresses(&batches),
                 run(Collection::services()),
                 run(Collection::endpoint_slices()),
                 run(Collection::node(&self.node)),
@@ -165,6 +170,23 @@ impl ApiServer {
         tokio::select! {
             () = all => {}
             () = batches.closed() => {}
+        }
+    }
+
+    /// Sends the server's addresses whenever they change. While they cannot be resolved, the last ones stay.
+    async fn report_addresses(&self, batches: &mpsc::Sender<Vec<Event>>) {
+        let mut reported = None;
+        loop {
+            if let Some(addresses) = self.client.addresses().await
+                && reported.as_ref() != Some(&addresses)
+            {
+                if batches.send(vec![Event::ApiServer(addresses.clone())]).await.is_err() {
+                    return;
+                }
+                reported = Some(addresses);
+            }
+            // A failed request has reasons of its own, such as a name server that is not reachable yet.
+            sleep(if reported.is_some() { ADDRESS_INTERVAL } else { ADDRESS_RETRY }).await;
         }
     }
 
@@ -189,3 +211,9 @@ impl ApiServer {
         time.ok_or_else(|| ServerTimeError::NoDate { url: connection.url.to_string() })
     }
 }
+
+/// Interval at which the server's addresses are resolved again.
+const ADDRESS_INTERVAL: Duration = Duration::from_secs(60);
+
+/// The same until they have been resolved once.
+const ADDRESS_RETRY: Duration = Duration::from_secs(1);

@@ -2,7 +2,7 @@
 
 use std::{
     fs, io,
-    net::{SocketAddr, ToSocketAddrs},
+    net::{IpAddr, SocketAddr, ToSocketAddrs},
     path::{Path, PathBuf},
     sync::Mutex,
     time::Duration,
@@ -105,6 +105,24 @@ where
         .map_err(BoxError::from)
         .service(hyper);
     Ok(Client::new(service, config.default_namespace.clone()))
+}
+
+/// Returns the addresses that connections of a client with this configuration go to: those of the proxy, or of the server.
+pub(crate) async fn addresses(config: &Config, proxy: Option<&str>) -> io::Result<Vec<SocketAddr>> {
+    let environment = |name: &str| std::env::var(name).ok();
+    let proxy = Proxy::find(&config.cluster_url, proxy, environment).map_err(io::Error::other)?;
+    let uri = proxy.map_or_else(|| config.cluster_url.clone(), |proxy| proxy.uri);
+    let port = uri.port_u16().unwrap_or(if uri.scheme_str() == Some("https") { 443 } else { 80 });
+    let host = uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']').to_owned();
+    if let Ok(address) = host.parse::<IpAddr>() {
+        return Ok(vec![(address, port).into()]);
+    }
+    let mut addresses: Vec<SocketAddr> =
+        run_blocking("resolver", move || (host.as_str(), port).to_socket_addrs()).await??.collect();
+    // Name servers rotate them.
+    addresses.sort_unstable();
+    addresses.dedup();
+    Ok(addresses)
 }
 
 /// Adds TLS to a connector, with the library's verification of the server and Ferroute's use of the client certificate.

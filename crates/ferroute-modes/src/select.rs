@@ -77,7 +77,8 @@ impl Registry {
         let selected = self.select_with(&settings.config, called_as, probe);
         let (resolved, reason) = selected.context("the configuration is invalid")?;
         let flags = mem::take(&mut settings.resolved.flags);
-        settings.resolved = Resolved { flags, ..resolved };
+        settings.resolved = resolved;
+        settings.resolved.set_flags(flags);
         Ok(reason)
     }
 

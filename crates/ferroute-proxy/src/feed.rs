@@ -1,18 +1,19 @@
 //! Translates events of a source to changes for the sync loop.
 
+pub(crate) mod next_hops;
 pub(crate) mod node_wait;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    net::IpAddr,
+    net::{IpAddr, SocketAddr},
     time::Instant,
 };
 
 use ferroute_admin::history::ChangeOrigin;
-use ferroute_api::{ObjectMeta, Service};
+use ferroute_api::{Node, ObjectMeta, Service};
 use ferroute_config::Resolved;
 use ferroute_core::{
-    LocalTrafficDetector, NamespacedName, NodeView, error_chain,
+    LocalTrafficDetector, NamespacedName, NodeView, OtherHosts, error_chain,
     parse::{
         EXTERNAL_IPS, FieldError, InvalidObject, ObjectVersion, parse_node, parse_service_cidr, trigger_time,
         write_time,
@@ -40,6 +41,11 @@ pub struct Feed<'a> {
     service_cidrs: BTreeMap<NamespacedName, Vec<IpNet>>,
     /// Resources whose initial list has not been received yet.
     unsynced: BTreeSet<Resource>,
+    other_hosts: OtherHosts,
+    /// The next hops of this host's routes.
+    next_hops: BTreeSet<IpAddr>,
+    /// The addresses of other Nodes, where they matter and the source has them.
+    other_nodes: BTreeMap<NamespacedName, Vec<IpAddr>>,
     events: EventRecorder,
     /// The ignored fields of objects that were reported.
     ignored: BTreeMap<(&'static str, NamespacedName), Vec<FieldError>>,
@@ -55,6 +61,9 @@ impl<'a> Feed<'a> {
             has_node_addresses: false,
             service_cidrs: BTreeMap::new(),
             unsynced: Resource::ALL.into(),
+            other_hosts: OtherHosts::default(),
+            next_hops: BTreeSet::new(),
+            other_nodes: BTreeMap::new(),
             events: EventRecorder::none(),
             ignored: BTreeMap::new(),
         }
@@ -63,6 +72,43 @@ impl<'a> Feed<'a> {
     /// Reports invalid objects as Events.
     pub(crate) fn with_events(self, events: EventRecorder) -> Self {
         Self { events, ..self }
+    }
+
+    /// For modes that make Service addresses local: keeps them from taking over addresses of other Nodes and, as set by
+    /// [`Feed::set_next_hops`], of next hops.
+    #[must_use]
+    pub fn with_addresses_bound(mut self) -> Self {
+        self.other_hosts.addresses = Some(Vec::new());
+        self
+    }
+
+    /// Sets the next hops of this host's routes. Returns the resulting change, if any.
+    pub fn set_next_hops(&mut self, next_hops: BTreeSet<IpAddr>) -> Option<Change> {
+        self.next_hops = next_hops;
+        self.other_hosts(self.other_hosts.api_server.clone())
+    }
+
+    /// Returns the change that results from the addresses of the API server and the other hosts, if any.
+    fn other_hosts(&mut self, api_server: Vec<SocketAddr>) -> Option<Change> {
+        let all = || self.other_nodes.values().flatten().chain(&self.next_hops).copied().collect::<BTreeSet<_>>();
+        let addresses = self.other_hosts.addresses.as_ref().map(|_| all().into_iter().collect());
+        let hosts = OtherHosts { api_server, addresses };
+        if self.other_hosts == hosts {
+            return None;
+        }
+        self.other_hosts = hosts.clone();
+        Some(Change::Desired(TrackerEvent::OtherHostsApplied(hosts), ChangeOrigin::unversioned(Instant::now())))
+    }
+
+    /// Keeps the addresses of another Node; `None` if it was deleted.
+    fn set_other_node(&mut self, name: NamespacedName, node: Option<&Node>) -> Option<Change> {
+        self.other_hosts.addresses.as_ref()?;
+        match node.map(parse_node) {
+            Some(Ok(view)) => self.other_nodes.insert(name, view.addresses),
+            Some(Err(_)) => return None,
+            None => self.other_nodes.remove(&name),
+        };
+        self.other_hosts(self.other_hosts.api_server.clone())
     }
 
     /// Returns the current state of the node.
@@ -95,7 +141,7 @@ impl<'a> Feed<'a> {
     }
 
     fn translate_event(&mut self, event: Event, received: Instant) -> Option<Change> {
-        let unversioned = ChangeOrigin { received, version: ObjectVersion::default(), trigger: None, written: None };
+        let unversioned = ChangeOrigin::unversioned(received);
         let origin =
             |metadata: &ObjectMeta| ChangeOrigin { version: ObjectVersion::from_metadata(metadata), ..unversioned };
         match event {
@@ -145,7 +191,9 @@ impl<'a> Feed<'a> {
                 self.node.zone = None;
                 Some(Change::Desired(TrackerEvent::NodeApplied(self.node.clone()), unversioned))
             }
-            Event::NodeApplied(_) | Event::NodeDeleted(_) => None,
+            Event::NodeApplied(node) => self.set_other_node(NamespacedName::from_metadata(&node.metadata), Some(&node)),
+            Event::NodeDeleted(node) => self.set_other_node(node, None),
+            Event::ApiServer(addresses) => self.other_hosts(addresses),
             Event::ServiceCidrApplied(cidr) => {
                 let networks = self.valid(parse_service_cidr(&cidr))?;
                 self.service_cidrs.insert(NamespacedName::from_metadata(&cidr.metadata), networks);
@@ -233,7 +281,6 @@ const MAX_REMEMBERED: usize = 10_000;
 
 #[cfg(test)]
 mod tests {
-    use ferroute_api::Node;
     use ferroute_config::KubeProxyConfiguration;
     use ferroute_core::testing::{Cluster, service};
 

@@ -44,7 +44,7 @@ use tokio::{
 
 use crate::{
     control::{self, Control, SourceInfo},
-    feed::{Feed, node_wait::NodeWait},
+    feed::{Feed, next_hops, node_wait::NodeWait},
     host_setup::HostSetup,
     observers::{
         ObservedTracker, Observer, SyncLog,
@@ -202,6 +202,11 @@ impl Daemon<'_> {
         let events = EventRecorder::start(source.writer(), &node.name, &tasks);
         events.starting(setup, reason);
         let mut feed = Feed::new(resolved, node).with_events(events.clone());
+        let binds_addresses = registry.active(resolved.mode).traits().binds_service_addresses;
+        let (next_hop_sender, mut next_hops) = mpsc::channel(1);
+        if binds_addresses {
+            feed = feed.with_addresses_bound();
+        }
         let (first_sync, first_synced) = FirstSync::new();
         if let Some((key, writer)) = args.args.startup_taint.as_deref().zip(source.writer()) {
             let removal = startup_taint::remove_taint(first_synced, writer, key.to_owned());
@@ -264,6 +269,11 @@ impl Daemon<'_> {
         let mut state = ObservedTracker::new(Tracker::new(feed.node().clone()), observers);
         // The IP families depend on the node, so dataplanes are opened only after the initial lists.
         let mut other_changes = Vec::new();
+        if binds_addresses {
+            let known = next_hops::read().await.and_then(|known| feed.set_next_hops(known));
+            other_changes.extend(known.and_then(|change| state.apply(change)));
+            tasks.spawn("task that reads routes", Work::Endless, next_hops::watch(next_hop_sender));
+        }
         while !feed.is_synced() || wait.must_wait(feed.missing())? {
             tokio::select! {
                 () = wait.timeout() => {}
@@ -288,6 +298,7 @@ impl Daemon<'_> {
                 end = &mut source => return source_ended(end),
                 Some(()) = rechecks.recv() => sync.queue(vec![Change::Host]),
                 Some(ejected) = ejections.recv() => sync.queue(vec![Change::ejected(ejected)]),
+                Some(known) = next_hops.recv() => sync.queue(feed.set_next_hops(known).into_iter().collect()),
                 change = next_change(&mut addresses, addresses_at) => match change {
                     Ok(()) => {
                         addresses_at = None;

@@ -1,4 +1,4 @@
-use std::sync::Arc;
+use std::{net::SocketAddr, sync::Arc};
 
 use ferroute_api::{EndpointSlice, Kind, Node, Service, ServiceCidr};
 use ferroute_core::NamespacedName;
@@ -36,6 +36,9 @@ pub enum Event {
     ServiceCidrApplied(Box<ServiceCidr>),
     /// A ServiceCIDR that was applied before no longer exists.
     ServiceCidrDeleted(NamespacedName),
+    /// The addresses of the API server that the source connects to, or of the HTTP proxy before it, were found or changed. Holds all
+    /// of them. Sent only by sources that have one.
+    ApiServer(Vec<SocketAddr>),
     /// The list of a resource is complete. Sent at least once for each resource, also for an empty list and for
     /// resources that the source does not provide. Before it, a missing object may just not have been listed yet.
     Synced(Resource),

@@ -11,7 +11,7 @@ use ferroute_config::{
     FlagSettings, KubeProxyConfiguration,
     flags::{DesiredArgs, SettingsArgs, SourceArgs},
 };
-use ferroute_core::IpFamily;
+use ferroute_core::{IpFamily, OtherHosts};
 use ferroute_proxy::recording::{Bundle, FORMAT, FamilyRecord, Outcome, RecordedChange, State, SyncRecord};
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
@@ -319,6 +319,7 @@ fn bundle() -> Bundle {
         configuration: KubeProxyConfiguration::default().to_yaml(),
         flags: FlagSettings::default(),
         host_addresses: Vec::new(),
+        other_hosts: OtherHosts::default(),
         base,
         syncs: vec![
             sync(vec![change], synced(false, 2)),

@@ -146,7 +146,7 @@ export class Graph {
         el("span", { class: "gtext" }, el("small", { class: "kind" }, t(`frontend.${kind}`)),
           el("b", { class: "mono" }, addressText, addresses.length > 1 && ` +${addresses.length - 1}`),
           el("ul", { class: "answers" }, answers.map(answerText),
-            owner && el("li", { class: "answer answer-dropped" }, t("frontend.owner", { owner: owner.servicePort })))));
+            owner && el("li", { class: "answer answer-dropped" }, owner.servicePort ? t("frontend.owner", { owner: owner.servicePort }) : t(`reserved.${owner.reserved}`)))));
       for (const client of this.clients) this.edge(`client ${client.dataset.client}`, `frontend ${index}`, "edge-client");
       const refused = answers.every(({ outcome }) => outcome !== "served");
       this.edge(`frontend ${index}`, "service", refused ? "edge-refused" : "edge-used");

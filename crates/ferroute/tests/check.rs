@@ -93,7 +93,8 @@ fn everything_that_is_not_used_is_a_problem() {
         (
             format!("{WEB}---\n{}", WEB.replace("name: web", "name: cart")),
             &[],
-            "shop.yaml: Service shop/web: ignored: port http (IPv4, tcp): cluster IP 10.96.0.1, port 80 belongs to shop/cart:http",
+            "shop.yaml: Service shop/web: ignored: port http (IPv4, tcp): cluster IP 10.96.0.1, port 80 belongs to shop/cart:http \
+             (cluster IP)",
         ),
         (
             format!("{WEB}{}", SLICE.replace("name: http", "name: htpp")),

@@ -5,7 +5,10 @@ use std::{num::NonZeroUsize, path::PathBuf};
 use clap::{Args, Parser};
 use ferroute_core::InterfacePattern;
 
-use super::{ProxyFlags, RawArgs, values::Switch};
+use super::{
+    ProxyFlags, RawArgs,
+    values::{PortRanges, Switch},
+};
 use crate::{ClientConnectionConfiguration, GoDuration};
 
 /// The command line of the program under the name `kube-proxy`.
@@ -69,6 +72,12 @@ pub struct RunArgs {
     /// TCP, UDP and SCTP, at the addresses in nodePortAddresses. Each socket is a file descriptor of the proxy.
     #[arg(long, default_value = "false")]
     pub hold_node_ports: Switch,
+    /// Refuse external and load balancer IPs that take ports of the node
+    ///
+    /// All ports without a value, or these ports and ranges, such as 22,10250-10259. By default, as in kube-proxy, a Service with
+    /// an address of the node as external IP receives the connections to the processes on that port, which is reported.
+    #[arg(long, value_name = "PORTS", num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true")]
+    pub protect_node_ports: PortRanges,
     /// Remove the taint with this key from the Node after the first sync
     ///
     /// With this taint on new nodes, no pod starts before Services work.

@@ -319,6 +319,23 @@ fn addresses_get_deprecated_ports_and_empty_addresses_disable_servers() {
 }
 
 #[test]
+fn protected_node_ports_are_all_none_or_a_list() {
+    let ports = |arguments: &[&str]| parse(arguments).expect("a line").args.protect_node_ports.0;
+    let all = 1..=u16::MAX;
+    for (argument, expected) in [
+        ("--protect-node-ports", vec![all.clone()]),
+        ("--protect-node-ports=true", vec![all]),
+        ("--protect-node-ports=false", vec![]),
+        ("--protect-node-ports=", vec![]),
+        ("--protect-node-ports=22,10250-10259", vec![22..=22, 10250..=10259]),
+        ("--protect_node_ports=1", vec![1..=1]),
+    ] {
+        assert_eq!(ports(&[argument]), expected, "{argument}");
+    }
+    assert_eq!(ports(&[]), []);
+}
+
+#[test]
 fn parse_errors_name_the_flag() {
     for (argument, faults) in [
         ("--masquerade-all=maybe", ["--masquerade-all", "want true or false"]),
@@ -327,6 +344,8 @@ fn parse_errors_name_the_flag() {
         ("--feature-gates=A", ["--feature-gates", "want NAME=true"]),
         ("--vmodule=a=b", ["--vmodule", "want PATTERN=LEVEL"]),
         ("--log-text-info-buffer-size=big", ["--log-text-info-buffer-size", "invalid quantity"]),
+        ("--protect-node-ports=ssh", ["--protect-node-ports", "such as 22,10250-10259"]),
+        ("--protect-node-ports=9-1", ["--protect-node-ports", "want true, false"]),
         ("--version=new", ["--version", "want true, false or raw"]),
         ("--proxy-mod=iptables", ["--proxy-mod", "a similar argument exists: '--proxy-mode'"]),
         ("--config", ["--config", "a value is required"]),

@@ -1,6 +1,6 @@
 //! Values of flags in the syntax of Go's flag library.
 
-use std::str::FromStr;
+use std::{ops::RangeInclusive, str::FromStr};
 
 use crate::VModuleItem;
 
@@ -29,6 +29,10 @@ pub enum VersionRequest {
     Claim(String),
 }
 
+/// A value of `--protect-node-ports`: all ports, none, or single ones and ranges such as `22,10250-10259`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PortRanges(pub Vec<RangeInclusive<u16>>);
+
 /// A flag's value is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ValueError {
@@ -44,6 +48,9 @@ pub enum ValueError {
     /// Not an integer.
     #[error("not an integer of 32 bits")]
     Integer,
+    /// Not a list of ports.
+    #[error("not a list of ports (want true, false, or ports and ranges such as 22,10250-10259)")]
+    Ports,
     /// Not a version request.
     #[error("not a form of the version (want true, false or raw)")]
     Version,
@@ -105,6 +112,25 @@ impl FromStr for VModule {
             Some(VModuleItem { file_pattern: pattern.to_owned(), verbosity: level.parse().ok()? })
         });
         levels.collect::<Option<_>>().map(Self).ok_or(ValueError::VModule)
+    }
+}
+
+impl FromStr for PortRanges {
+    type Err = ValueError;
+
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        // Port numbers first: `1` is one.
+        let range = |item: &str| {
+            let (first, last) = item.split_once('-').unwrap_or((item, item));
+            let (first, last) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
+            (0 < first && first <= last).then_some(first..=last)
+        };
+        match (items(text).map(range).collect(), text.parse()) {
+            (Some(ranges), _) => Ok(Self(ranges)),
+            (None, Ok(Switch(true))) => Ok(Self(vec![1..=u16::MAX])),
+            (None, Ok(Switch(false))) => Ok(Self::default()),
+            (None, Err(_)) => Err(ValueError::Ports),
+        }
     }
 }
 

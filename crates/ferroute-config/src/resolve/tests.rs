@@ -32,7 +32,11 @@ fn default_mode_is_iptables_with_its_defaults() {
         mode: ModeName::IPTABLES,
         userspace: UserspaceSettings { ports: None, udp_idle_timeout: Duration::from_millis(250) },
         ipvs: IpvsSettings::default(),
-        settings: ProxySettings { detector: LocalTrafficDetector::ClusterCidr(Vec::new()), ..ProxySettings::default() },
+        settings: ProxySettings {
+            detector: LocalTrafficDetector::ClusterCidr(Vec::new()),
+            own_listeners: ["0.0.0.0:10256", "127.0.0.1:10249"].map(|text| text.parse().expect("an address")).into(),
+            ..ProxySettings::default()
+        },
         sync: SyncPeriods { period: Duration::from_secs(30), min_period: Duration::from_secs(1), by_cost: true },
         healthz: Some("0.0.0.0:10256".parse().expect("valid test address")),
         metrics: Some("127.0.0.1:10249".parse().expect("valid test address")),
@@ -49,7 +53,7 @@ fn default_mode_is_iptables_with_its_defaults() {
         config_sync_period: Duration::from_secs(900),
         logging: Logging { format: LogFormat::Text, verbosity: 0 },
         allow_external_ips: true,
-        flags: FlagSettings { connection_counters: None, flowtable: None, require_iptables_programs: false },
+        flags: FlagSettings::default(),
     };
     assert_eq!(defaults().resolve(), Ok(expected));
 }

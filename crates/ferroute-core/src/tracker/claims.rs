@@ -1,15 +1,15 @@
 //! The owners of frontends that several service ports claim.
 
 use std::{
-    collections::{BTreeSet, HashMap, HashSet, hash_map},
+    collections::{BTreeSet, HashMap, HashSet},
     net::IpAddr,
     sync::Arc,
 };
 
-use super::NamedPort;
+use super::{NamedPort, is_api_server};
 use crate::{
-    Claim, CreationTime, Frontend, FrontendKind, LostFrontend, LostFrontends, NamespacedName, ServicePort,
-    ServicePortName,
+    Claim, Frontend, FrontendKind, FrontendOwner, LostFrontend, LostFrontends, NamespacedName, Reservation,
+    ServicePort, ServicePortName, reservation::Reservations,
 };
 
 /// The claims of all service ports of one IP family.
@@ -24,8 +24,10 @@ pub(super) struct Claims {
     ranked: HashMap<Frontend, Vec<Claim>>,
     /// Frontends that were in `single` and got a competitor; [`Claims::collect`] moves them to `ranked`.
     uncollected: BTreeSet<Frontend>,
-    /// The claims of the API server's endpoints, which no Service has as frontends.
-    api_server: HashMap<Frontend, Claim>,
+    /// The frontends that no load balancer IP and external IP may have.
+    reservations: Reservations,
+    /// The previous ones, if they have changed since the last [`Claims::collect`].
+    previous_reservations: Option<Reservations>,
     /// The node's addresses that accept connections to node ports, sorted.
     node_port_addresses: Vec<IpAddr>,
     /// Service ports with a frontend whose owner changed.
@@ -35,7 +37,12 @@ pub(super) struct Claims {
 impl Claims {
     /// Reports whether the owner of some frontend may have changed.
     pub(super) fn has_changes(&self) -> bool {
-        !self.uncollected.is_empty() || !self.affected.is_empty()
+        !self.uncollected.is_empty() || !self.affected.is_empty() || self.previous_reservations.is_some()
+    }
+
+    /// Returns the frontends that no load balancer IP and external IP may have.
+    pub(super) fn reservations(&self) -> &Reservations {
+        &self.reservations
     }
 
     /// Replaces the claims of a service port.
@@ -51,25 +58,16 @@ impl Claims {
         let Some(new) = new else { return };
         for claim @ &(frontend, kind) in &new_claims {
             if !is_kept(&old, claim) {
-                self.insert(frontend, Claim { kind: Some(kind), created: new.created, name: name.clone() });
+                self.insert(frontend, Claim { kind, created: new.created, name: name.clone() });
             }
         }
     }
 
-    /// Replaces the endpoints of the API server, with the service port of each.
-    pub(super) fn set_api_server(&mut self, endpoints: HashMap<Frontend, ServicePortName>) {
-        let gone: Vec<Frontend> =
-            self.api_server.keys().filter(|frontend| !endpoints.contains_key(frontend)).copied().collect();
-        for frontend in gone {
-            if let Some(claim) = self.api_server.remove(&frontend) {
-                self.remove(&claim.name, frontend);
-            }
-        }
-        for (frontend, name) in endpoints {
-            if let hash_map::Entry::Vacant(entry) = self.api_server.entry(frontend) {
-                let claim = entry.insert(Claim { kind: None, created: CreationTime::UNKNOWN, name }).clone();
-                self.insert(frontend, claim);
-            }
+    /// Sets the frontends that no load balancer IP and external IP may have.
+    pub(super) fn set_reservations(&mut self, reservations: Reservations) {
+        if self.reservations != reservations {
+            let previous = std::mem::replace(&mut self.reservations, reservations);
+            self.previous_reservations.get_or_insert(previous);
         }
     }
 
@@ -98,26 +96,27 @@ impl Claims {
         desired: impl Iterator<Item = (&'a NamespacedName, &'a [NamedPort])>,
     ) -> BTreeSet<ServicePortName> {
         let uncollected = std::mem::take(&mut self.uncollected);
-        if !uncollected.is_empty() {
+        let previous = self.previous_reservations.take();
+        if !uncollected.is_empty() || previous.is_some() {
+            let is_changed =
+                |frontend| previous.as_ref().is_some_and(|old| old.get(frontend) != self.reservations.get(frontend));
             for (service, port) in desired.flat_map(|(service, ports)| ports.iter().map(move |port| (service, port))) {
-                let is_uncollected = |(_, frontend): (_, Frontend)| uncollected.contains(&frontend);
-                if !port.port.frontends(port.protocol).any(is_uncollected) {
+                let is_concerned =
+                    |(_, frontend): (_, Frontend)| uncollected.contains(&frontend) || is_changed(frontend);
+                if !port.port.frontends(port.protocol).any(is_concerned) {
                     continue;
                 }
                 let name =
                     ServicePortName { service: service.clone(), port: port.name.clone(), protocol: port.protocol };
+                self.affected.insert(name.clone());
                 for (frontend, kind) in distinct(&name, &port.port) {
                     if uncollected.contains(&frontend) {
-                        let claim = Claim { kind: Some(kind), created: port.port.created, name: name.clone() };
-                        self.affected.insert(name.clone());
+                        let claim = Claim { kind, created: port.port.created, name: name.clone() };
                         self.ranked.entry(frontend).or_default().push(claim);
                     }
                 }
             }
             for frontend in uncollected {
-                if let Some(claim) = self.api_server.get(&frontend) {
-                    self.ranked.entry(frontend).or_default().push(claim.clone());
-                }
                 self.ranked.entry(frontend).or_default().sort_unstable();
                 self.remove_if_unclaimed(frontend);
             }
@@ -131,11 +130,26 @@ impl Claims {
         name: &ServicePortName,
         claimed: &Arc<ServicePort>,
     ) -> (Arc<ServicePort>, Option<LostFrontends>) {
-        if self.ranked.is_empty() {
+        if self.ranked.is_empty() && self.reservations.is_empty() {
             return (claimed.clone(), None);
         }
+        let is_assigned = |frontend| {
+            let mut all = claimed.frontends(name.protocol);
+            all.any(|(kind, other)| kind.is_assigned() && other == frontend)
+        };
         let lost = claimed.frontends(name.protocol).filter_map(|(kind, frontend)| {
-            let owner = self.owner(frontend).filter(|owner| owner.name != *name)?.clone();
+            let other = self.owner(frontend).filter(|owner| owner.name != *name);
+            // Addresses of the API server's own Service are no attack on it.
+            let reservation = self.reservations.get(frontend).filter(|reservation| {
+                let is_own = *reservation == Reservation::ApiServer && is_api_server(&name.service);
+                !is_own && !is_assigned(frontend)
+            });
+            let owner = match (other, reservation) {
+                (Some(claim), None) => FrontendOwner::ServicePort(claim.clone()),
+                (Some(claim), Some(_)) if claim.is_assigned() => FrontendOwner::ServicePort(claim.clone()),
+                (_, Some(reservation)) => FrontendOwner::Reserved(reservation),
+                (None, None) => return None,
+            };
             Some(LostFrontend { kind, frontend, owner })
         });
         let frontends: Vec<LostFrontend> = lost.collect();

@@ -3,7 +3,7 @@ use ipnet::IpNet;
 
 use super::{Ejections, ServiceView, SliceView};
 use crate::{
-    NamespacedName, NodeView,
+    NamespacedName, NodeView, OtherHosts,
     parse::{InvalidObject, parse_service, parse_slice},
 };
 
@@ -26,6 +26,8 @@ pub enum TrackerEvent {
     ServiceCidrsApplied(Vec<IpNet>),
     /// The endpoints that do not answer changed. Holds all of them. Those of Services without passive ejection are ignored.
     EndpointsEjected(Ejections),
+    /// The addresses of other hosts that this node connects to changed. Holds all of them.
+    OtherHostsApplied(OtherHosts),
 }
 
 impl TrackerEvent {

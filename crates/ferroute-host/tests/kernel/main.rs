@@ -141,6 +141,28 @@ fn kernel_answers_for_routes_of_both_families() {
 }
 
 #[test]
+fn next_hops_of_all_routes_and_ends_of_tunnels_are_listed() {
+    let namespace = NetNs::new();
+    let ip = |arguments: &str| drop(namespace.command("ip", &arguments.split(' ').collect::<Vec<_>>()));
+    ip("link add one type bridge");
+    ip("link set one up");
+    ip("address add 192.0.2.1/24 dev one");
+    ip("address add 2001:db8::10/64 dev one nodad");
+    ip("route add default via 192.0.2.7");
+    ip("route add 10.244.1.0/24 via 192.0.2.8 table 100");
+    ip("route add 10.244.2.0/24 nexthop via 192.0.2.9 nexthop via 192.0.2.10 weight 2");
+    ip("route add 10.244.3.0/24 via inet6 2001:db8::8 dev one");
+    ip("-6 route add default via 2001:db8::7");
+    ip("route add 10.0.0.5/32 dev one");
+    ip("link add tunnel type vxlan id 1 dev one dstport 8472 nolearning");
+    namespace.command("bridge", &["fdb", "append", "02:00:00:00:00:01", "dev", "tunnel", "dst", "198.51.100.2"]);
+    let next_hops = namespace.run(|| KernelRoutes::open().unwrap().next_hops().unwrap());
+    let expected =
+        ips(["192.0.2.7", "192.0.2.8", "192.0.2.9", "192.0.2.10", "198.51.100.2", "2001:db8::7", "2001:db8::8"]);
+    assert_eq!(next_hops.into_iter().collect::<Vec<_>>(), expected);
+}
+
+#[test]
 fn added_and_deleted_addresses_are_reported() {
     let namespace = NetNs::new();
     let set = |verb: &str, address: &str| namespace.command("ip", &["address", verb, address, "dev", "lo"]);

@@ -96,6 +96,30 @@ fn manifests_with_nodes_are_not_planned_as_demo() {
     assert!(desired.host.routes.iter().any(|route| route.interface == "cni0"));
 }
 
+/// In ipvs mode, a Service's address is one of the node on all ports, and the node would lose the host that has it.
+#[test]
+fn addresses_of_other_nodes_are_reserved_in_ipvs_mode() {
+    let directory = tempfile::tempdir().unwrap();
+    let node = |name: &str, address: &str| {
+        format!(
+            "---\napiVersion: v1\nkind: Node\nmetadata: {{name: {name}}}\n\
+             status: {{addresses: [{{type: InternalIP, address: {address}}}]}}\n"
+        )
+    };
+    let service = "---\napiVersion: v1\nkind: Service\nmetadata: {name: web}\n\
+                   spec: {clusterIP: 10.96.0.1, externalIPs: [192.0.2.1, 192.0.2.2, 203.0.113.1], ports: [{port: 80}]}\n";
+    let text = node("node-1", "192.0.2.1") + &node("node-2", "192.0.2.2") + service;
+    std::fs::write(directory.path().join("cluster.yaml"), text).unwrap();
+    let source = SourceArgs { manifests: Some(directory.path().to_owned()), ..SourceArgs::default() };
+    for (mode, expected) in [("ipvs", &["192.0.2.2"][..]), ("iptables", &[]), ("nftables", &[])] {
+        let settings = SettingsArgs { proxy_mode: Some(mode.to_owned()), ..on("node-1") };
+        let desired = load(&source, &settings).unwrap();
+        let lost = desired.table(IpFamily::V4).lost.values().flat_map(|lost| &lost.frontends);
+        let lost: Vec<String> = lost.map(|lost| lost.frontend.address.unwrap().to_string()).collect();
+        assert_eq!(lost, expected, "{mode}");
+    }
+}
+
 #[test]
 fn invalid_demo_manifests_are_reported_with_object_and_field() {
     let directory = tempfile::tempdir().unwrap();

@@ -175,7 +175,12 @@ fn frontends(
     let lost = table.lost.get(name).map(|lost| lost.frontends.as_slice()).unwrap_or_default();
     let owner = |kind, frontend| {
         let lost = lost.iter().find(|lost| (lost.kind, lost.frontend) == (kind, frontend))?;
-        Some(FrontendOwner { service_port: lost.owner.name.to_string(), kind: lost.owner.kind })
+        Some(match &lost.owner {
+            ferroute_core::FrontendOwner::ServicePort(claim) => {
+                FrontendOwner::ServicePort { service_port: claim.name.to_string(), kind: claim.kind }
+            }
+            ferroute_core::FrontendOwner::Reserved(reservation) => FrontendOwner::Reserved { reserved: *reservation },
+        })
     };
     let claimed = table.claimed(name).unwrap_or(&entry.service);
     let explained = |(kind, frontend): (FrontendKind, Frontend)| {

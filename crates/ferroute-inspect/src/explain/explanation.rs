@@ -1,10 +1,13 @@
 use std::{
     borrow::Cow,
+    fmt,
     net::{IpAddr, SocketAddr},
 };
 
 use ferroute_admin::health::HealthCheck;
-use ferroute_core::{Affinity, Eligibility, FrontendKind, IpFamily, Method, Protocol, Refusal, TrafficPolicy};
+use ferroute_core::{
+    Affinity, Eligibility, FrontendKind, IpFamily, Method, Protocol, Refusal, Reservation, TrafficPolicy,
+};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
@@ -154,25 +157,41 @@ pub struct ExplainedFrontend {
     pub addresses: Vec<IpAddr>,
     /// Its port.
     pub port: u16,
-    /// How connections are handled, by client; empty if another service port owns the frontend, or no address serves it.
+    /// How connections are handled, by client; empty if the frontend has another owner, or no address serves it.
     pub answers: Vec<Answer>,
     /// Whether no address of the node serves the node port: none is in `nodePortAddresses`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unserved: bool,
-    /// The service port that owns the frontend, if it is another one.
+    /// The owner of the frontend, if it is not this service port.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<FrontendOwner>,
 }
 
-/// The service port that owns a frontend which several claim.
+/// The owner of a frontend that the service port does not have.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct FrontendOwner {
-    /// `namespace/name:port`.
-    pub service_port: String,
-    /// The kind of its claim; absent for an endpoint of the API server.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub kind: Option<FrontendKind>,
+#[serde(rename_all_fields = "camelCase", untagged)]
+pub enum FrontendOwner {
+    /// Another service port.
+    ServicePort {
+        /// `namespace/name:port`.
+        service_port: String,
+        /// The kind of its claim.
+        kind: FrontendKind,
+    },
+    /// No Service may have the frontend.
+    Reserved {
+        /// What it is reserved for.
+        reserved: Reservation,
+    },
+}
+
+impl fmt::Display for FrontendOwner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ServicePort { service_port, kind } => write!(f, "belongs to {service_port} ({kind})"),
+            Self::Reserved { reserved } => write!(f, "is reserved for {reserved}"),
+        }
+    }
 }
 
 /// How connections of some clients to a frontend are handled.

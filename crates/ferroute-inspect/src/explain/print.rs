@@ -6,7 +6,7 @@ use std::{
 };
 
 use ferroute_admin::health::HealthCheck;
-use ferroute_core::{Eligibility, Escaped, FrontendKind, IpFamily};
+use ferroute_core::{Eligibility, Escaped, IpFamily};
 
 use super::{
     Answer, Clients, ConnectionCount, ExplainedBalancing, ExplainedEndpoint, ExplainedFrontend, ExplainedHealthCheck,
@@ -152,8 +152,7 @@ fn frontend_rows(frontend: &ExplainedFrontend) -> Vec<Vec<String>> {
     };
     let mut kind = frontend.kind.as_str().to_owned();
     if let Some(owner) = &frontend.owner {
-        let claim = owner.kind.map_or("endpoint", FrontendKind::as_str);
-        return vec![vec![kind, place, format!("not served: it belongs to {} ({claim})", owner.service_port)]];
+        return vec![vec![kind, place, format!("not served: it {owner}")]];
     }
     if frontend.unserved {
         let text = "not served: no address of this node is in nodePortAddresses".to_owned();

@@ -10,7 +10,7 @@ use std::{
 
 use ferroute_admin::{health::HealthCheck, history::ChangeDelays};
 use ferroute_config::ModeName;
-use ferroute_core::{Affinity, Eligibility, Frontend, FrontendKind, IpFamily, Method, Protocol, TrafficPolicy};
+use ferroute_core::{Affinity, Eligibility, Frontend, FrontendKind, IpFamily, Method, Protocol, Reservation, TrafficPolicy};
 use ferroute_proxy::{
     ServiceVersions,
     control::{NodeStatus, Pacing},
@@ -157,8 +157,13 @@ fn served() -> Handling {
         port: 80,
         answers: outcomes.map(|outcome| explain::Answer { clients: Clients::PodsAndNode, outcome }).into(),
         unserved: true,
-        owner: Some(FrontendOwner { service_port: "shop/cart:http".to_owned(), kind: Some(FrontendKind::ExternalIp) }),
+        owner: Some(FrontendOwner::ServicePort {
+            service_port: "shop/cart:http".to_owned(),
+            kind: FrontendKind::ExternalIp,
+        }),
     };
+    let owner = Some(FrontendOwner::Reserved { reserved: Reservation::ApiServer });
+    let reserved = ExplainedFrontend { owner, ..frontend.clone() };
     let endpoint = ExplainedEndpoint {
         address: socket("10.244.0.2:8080"),
         pod: Some("web-1".to_owned()),
@@ -189,7 +194,7 @@ fn served() -> Handling {
         name: "http".to_owned(),
         family: IpFamily::V4,
         protocol: Protocol::Tcp,
-        frontends: vec![frontend],
+        frontends: vec![frontend, reserved],
         endpoints: vec![endpoint],
         excess_endpoints: 1,
         unused_slices: vec![slice.clone()],

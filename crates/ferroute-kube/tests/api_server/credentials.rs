@@ -9,10 +9,11 @@ use std::{
 
 use ferroute_config::ClientConnectionConfiguration;
 use ferroute_kube::{ApiServer, Timing, testing::FakeApiServer};
+use ferroute_source::Event;
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
 
-use crate::{Consumer, NODE, connection, timing, tls::serve_without_client_certificates};
+use crate::{Consumer, NODE, Observed, connection, timing, tls::serve_without_client_certificates};
 
 /// A fake API server behind TLS, without which no credentials are sent.
 pub(crate) struct SecureServer {
@@ -151,6 +152,19 @@ async fn host_name_of_the_server_is_resolved() {
     let mut consumer = start(&kubeconfig_at(&directory, &cluster, "{token: s3cret}")).await;
     consumer.until_synced().await;
     assert_eq!(consumer.take_log(), [""; 0]);
+    let port = fake.address.port();
+    let resolved = |observed: &Observed| observed.addresses.contains(&([127, 0, 0, 1], port).into());
+    consumer.until("the address that the name stands for", resolved).await;
+}
+
+#[tokio::test]
+async fn address_of_the_server_is_reported_before_any_object() {
+    let (directory, fake) = (tempfile::tempdir().unwrap(), fake_requiring("t").await);
+    let source = ApiServer::new(&kubeconfig(&directory, &fake, "{token: t}"), None, NODE).await.unwrap();
+    let mut consumer = Consumer::from_source(source.with_timing(timing()));
+    let batch = consumer.batches.recv().await.unwrap();
+    let [Event::ApiServer(addresses)] = &batch[..] else { panic!("{batch:?}") };
+    assert_eq!(addresses, &[fake.address]);
 }
 
 #[tokio::test]

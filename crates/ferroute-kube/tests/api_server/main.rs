@@ -18,6 +18,7 @@ mod writing;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    net::SocketAddr,
     time::Duration,
 };
 
@@ -84,6 +85,8 @@ struct Observed {
     /// The version and one characteristic value of each object.
     objects: BTreeMap<(Resource, String), (u64, String)>,
     synced: BTreeMap<Resource, usize>,
+    /// The addresses of the server.
+    addresses: Vec<SocketAddr>,
     /// Problems that are not resolved.
     problems: BTreeSet<String>,
     /// How many of them are invalid objects.
@@ -114,6 +117,7 @@ impl Observed {
             Event::SliceDeleted(name) => self.deleted(Resource::EndpointSlices, &name),
             Event::NodeDeleted(name) => self.deleted(Resource::Nodes, &name),
             Event::ServiceCidrDeleted(name) => self.deleted(Resource::ServiceCidrs, &name),
+            Event::ApiServer(addresses) => self.addresses = addresses,
             Event::Synced(resource) => *self.synced.entry(resource).or_default() += 1,
             Event::Problem(problem) => {
                 self.invalid_objects += usize::from(is_invalid_object(&problem));

@@ -50,7 +50,7 @@ pub(crate) struct EventRecorder {
 enum Job {
     /// Write an Event.
     Write(KubeEvent),
-    /// Check whether processes of the host use these node ports.
+    /// Check whether processes of the host use these ports.
     CheckNodePorts(Vec<NodePort>, Check),
 }
 
@@ -234,7 +234,7 @@ impl EventRecorder {
         self.on_node(EventType::Warning, "FailedToHoldNodePorts", "Listen", error.to_owned());
     }
 
-    /// Checks node ports for processes of the host that use them, and records each as an Event of the Service.
+    /// Checks ports for processes of the host that use them, and records each as an Event of the Service.
     pub(crate) fn check_node_ports(&self, ports: Vec<NodePort>, check: Check) {
         self.queue(Job::CheckNodePorts(ports, check));
     }
@@ -299,9 +299,10 @@ impl EventWriter {
         for conflict in conflicts {
             let note = conflict.to_string();
             tracing::warn!("{note}");
-            let Conflict { port: NodePort { service, .. }, .. } = conflict;
+            let Conflict { port: NodePort { service, address, .. }, .. } = conflict;
             let regarding = ObjectReference::service(service.service.namespace(), service.service.name());
-            let (event_type, reason) = (EventType::Warning, "NodePortInUse");
+            let reason = if address.is_some() { "NodeAddressInUse" } else { "NodePortInUse" };
+            let event_type = EventType::Warning;
             self.record(&KubeEvent { regarding, event_type, reason, action: "Listen", note }).await;
         }
     }

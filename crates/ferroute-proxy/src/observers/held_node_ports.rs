@@ -61,7 +61,11 @@ impl HeldNodePorts {
             for (name, port) in self.node_ports.of(*family) {
                 for address in &addresses {
                     let bound = (name.protocol, SocketAddr::new(*address, port.get()));
-                    wanted.entry(bound).or_insert_with(|| NodePort { service: name.clone(), port: *port });
+                    wanted.entry(bound).or_insert_with(|| NodePort {
+                        service: name.clone(),
+                        port: *port,
+                        address: None,
+                    });
                 }
             }
         }

@@ -10,7 +10,7 @@ use std::{
 use ferroute_api::{EndpointSlice, Node, Service, ServiceCidr};
 use ferroute_config::FlagSettings;
 use ferroute_core::{
-    Changes, IpFamily, NamespacedName, NodeView, Protocol, RulesDigest, ServicePortName, SyncReport,
+    Changes, IpFamily, NamespacedName, NodeView, OtherHosts, Protocol, RulesDigest, ServicePortName, SyncReport,
     tracker::{Ejections, SliceView},
 };
 use ipnet::IpNet;
@@ -44,6 +44,9 @@ pub struct Bundle {
     pub flags: FlagSettings,
     /// The addresses of the host's interfaces at the last sync.
     pub host_addresses: Vec<IpAddr>,
+    /// The other hosts that the node connected to when the bundle was created. Bundles of early versions have none.
+    #[serde(default)]
+    pub other_hosts: OtherHosts,
     /// The applied state before the first sync.
     pub base: State,
     /// The syncs, oldest first. The last one has no families if its changes are not applied yet.
@@ -214,7 +217,7 @@ impl Bundle {
         configuration: String,
         host_addresses: Vec<IpAddr>,
     ) -> Self {
-        let Snapshot { node, services, slices, service_cidrs, ejections, syncs, pending } = snapshot;
+        let Snapshot { node, services, slices, service_cidrs, ejections, other_hosts, syncs, pending } = snapshot;
         let mut state = Rewind {
             node,
             services: services.into_iter().collect(),
@@ -235,6 +238,7 @@ impl Bundle {
             configuration,
             flags: FlagSettings::default(),
             host_addresses,
+            other_hosts,
             base: state.state(),
             syncs: records,
         }

@@ -3,7 +3,7 @@
 use std::{collections::VecDeque, time::SystemTime};
 
 use ferroute_core::{
-    IpFamily, NamespacedName, NodeView, Tracker,
+    IpFamily, NamespacedName, NodeView, OtherHosts, Tracker,
     tracker::{Ejections, NamedPort, SliceView, TrackerEvent},
 };
 use ipnet::IpNet;
@@ -73,6 +73,7 @@ pub struct Snapshot {
     pub(super) slices: Vec<SliceView>,
     pub(super) service_cidrs: Vec<IpNet>,
     pub(super) ejections: Ejections,
+    pub(super) other_hosts: OtherHosts,
     pub(super) syncs: Vec<RecordedSync>,
     pub(super) pending: Vec<Replaced>,
 }
@@ -99,6 +100,8 @@ impl Recorder {
             TrackerEvent::NodeApplied(_) => Replaced::Node(tracker.node().clone()),
             TrackerEvent::ServiceCidrsApplied(_) => Replaced::ServiceCidrs(tracker.service_cidrs().collect()),
             TrackerEvent::EndpointsEjected(_) => Replaced::Ejections(tracker.ejections().clone()),
+            // A snapshot has the current ones.
+            TrackerEvent::OtherHostsApplied(_) => return,
         });
     }
 
@@ -143,6 +146,7 @@ impl Recorder {
             slices: tracker.slices().filter_map(|name| tracker.slice(name)).collect(),
             service_cidrs: tracker.service_cidrs().collect(),
             ejections: tracker.ejections().clone(),
+            other_hosts: tracker.other_hosts().clone(),
             syncs: self.syncs.iter().cloned().collect(),
             pending: self.pending.clone(),
         }

@@ -69,6 +69,7 @@ fn describe(event: &Event, directory: &Path) -> String {
             format!("apply service CIDR {} {}", cidr.metadata.name, cidr.spec.cidrs.join(","))
         }
         Event::ServiceCidrDeleted(name) => format!("delete service CIDR {name}"),
+        Event::ApiServer(addresses) => format!("API server at {addresses:?}"),
         Event::Synced(resource) => format!("synced {resource:?}"),
         Event::Problem(problem) => format!("problem: {}", problem.text()),
         Event::Resolved(problem) => format!("resolved: {}", problem.text()),

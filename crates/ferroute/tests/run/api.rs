@@ -1,6 +1,8 @@
 //! Tests with an API server as the source.
 
-use std::{collections::BTreeSet, os::unix::process::CommandExt, path::Path, process::Command};
+use std::{
+    collections::BTreeSet, net::SocketAddr, os::unix::process::CommandExt, path::Path, process::Command,
+};
 
 use ferroute_api::{
     Object,
@@ -52,9 +54,21 @@ impl Case {
 
     /// Prepares the server, then starts the proxy with additional arguments.
     pub(crate) fn launch(mode: Mode, arguments: &[&str], prepare: impl FnOnce(&FakeApiServer)) -> Self {
-        let (cluster, files) = (Cluster::new(), Files::new());
+        Self::launch_at("127.0.0.1", Files::new(), mode, arguments, prepare)
+    }
+
+    /// Like `launch`, with the server at this address of the node.
+    pub(crate) fn launch_at(
+        address: &str,
+        files: Files,
+        mode: Mode,
+        arguments: &[&str],
+        prepare: impl FnOnce(&FakeApiServer),
+    ) -> Self {
+        let cluster = Cluster::new();
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        let server = cluster.node.run(|| runtime.block_on(FakeApiServer::start()));
+        let address = SocketAddr::new(address.parse().unwrap(), 0);
+        let server = cluster.node.run(|| runtime.block_on(FakeApiServer::start_at(address)));
         prepare(&server);
         let proxy = Proxy::spawn(&cluster.node, &mut command(&server, &files, mode, arguments));
         Self { proxy, server, _runtime: runtime, files, cluster, mode }
@@ -102,7 +116,7 @@ impl Case {
 
     /// Waits for an Event with this reason.
     #[track_caller]
-    fn wait_event(&self, reason: &str) -> Value {
+    pub(crate) fn wait_event(&self, reason: &str) -> Value {
         wait(&format!("an Event {reason}"), || {
             self.server.writes().into_iter().map(|(_, body)| body).find(|body| body["reason"] == reason)
         })

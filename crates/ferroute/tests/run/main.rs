@@ -33,6 +33,7 @@ mod other_proxies;
 mod reload;
 mod repair;
 mod replay;
+mod reserved;
 mod shutdown;
 mod status;
 mod udp;

@@ -11,6 +11,7 @@ pub fn settings() -> impl Strategy<Value = ProxySettings> {
             localhost_node_ports,
             node_port_addresses,
             detector,
+            ..ProxySettings::default()
         },
     )
 }

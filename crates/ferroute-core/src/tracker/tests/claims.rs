@@ -1,5 +1,7 @@
+use std::ops::RangeInclusive;
+
 use super::*;
-use crate::{Frontend, FrontendKind, HostState, Protocol, ProxySettings};
+use crate::{Frontend, FrontendKind, HostState, OtherHosts, Protocol, ProxySettings};
 
 fn dns() -> ServiceBuilder {
     service("kube-system/kube-dns").cluster_ip("10.96.0.10").udp("dns", 53)
@@ -111,8 +113,7 @@ fn endpoints_of_the_api_server_belong_to_it() {
     let kubernetes = || service("default/kubernetes").cluster_ip("10.96.0.1").port("https", 443);
     let external = || service("shop/a").cluster_ip("10.96.0.2").port("a", 6443).port("b", 80).external_ip("192.0.2.1");
     let balanced = || service("shop/b").cluster_ip("10.96.0.3").port("b", 6443).load_balancer("192.0.2.2");
-    let expected =
-        ["shop/a:a: external IP 192.0.2.1:6443/tcp belongs to default/kubernetes:https (endpoint)".to_owned()];
+    let expected = ["shop/a:a: external IP 192.0.2.1:6443/tcp is reserved for the API server".to_owned()];
 
     let mut first = tracker();
     set_service(&mut first, kubernetes());
@@ -134,11 +135,88 @@ fn endpoints_of_the_api_server_belong_to_it() {
 
     set_slice(&mut last, api_server("192.0.2.2"));
     update(&mut last);
-    let balanced = "shop/b:b: load balancer IP 192.0.2.2:6443/tcp belongs to default/kubernetes:https (endpoint)";
+    let balanced = "shop/b:b: load balancer IP 192.0.2.2:6443/tcp is reserved for the API server";
     assert_eq!(lost(&last), [balanced], "it has moved");
     last.delete_service(&namespaced_name("default/kubernetes"));
     update(&mut last);
     assert_eq!(lost(&last), Vec::<String>::new());
+}
+
+/// The address in a kubeconfig may be that of a load balancer, which `default/kubernetes` does not have.
+#[test]
+fn address_of_the_api_server_that_the_proxy_uses_is_reserved() {
+    let others = |addresses: Option<&[&str]>| {
+        let parse = |addresses: &[&str]| addresses.iter().map(|text| text.parse().unwrap()).collect();
+        TrackerEvent::OtherHostsApplied(OtherHosts {
+            api_server: vec!["192.0.2.1:6443".parse().unwrap()],
+            addresses: addresses.map(parse),
+        })
+    };
+    let mut tracker = tracker();
+    let external = service("shop/a").cluster_ip("10.96.0.2").port("a", 6443).port("b", 80).external_ip("192.0.2.1");
+    set_service(&mut tracker, external);
+    update(&mut tracker);
+    tracker.apply(others(None));
+    assert!(tracker.has_pending_changes(IpFamily::V4));
+    assert_eq!(update(&mut tracker), ["~shop/a:a"]);
+    assert_eq!(lost(&tracker), ["shop/a:a: external IP 192.0.2.1:6443/tcp is reserved for the API server"]);
+    assert_eq!(owners(&tracker, "192.0.2.1"), ["shop/a:b"], "its other ports are free");
+    assert_eq!(owners(&tracker, "10.96.0.2"), ["shop/a:a", "shop/a:b"]);
+
+    tracker.apply(others(Some(&["192.0.2.254", "192.168.0.1"])));
+    set_service(&mut tracker, service("shop/b").cluster_ip("10.96.0.3").port("b", 80).load_balancer("192.0.2.254"));
+    set_service(&mut tracker, service("shop/c").cluster_ip("10.96.0.4").port("c", 80).external_ip("192.168.0.1"));
+    update(&mut tracker);
+    assert_eq!(owners(&tracker, "192.0.2.1"), [""; 0], "in a mode that makes addresses local, no port is free");
+    assert_eq!(owners(&tracker, "192.0.2.254"), [""; 0]);
+    assert_eq!(owners(&tracker, "192.168.0.1"), [""; 0]);
+    set_host(&mut tracker, &["192.168.0.1"]);
+    assert_eq!(update(&mut tracker), ["~shop/c:c"], "it is an address of this host");
+    tracker.apply(others(None));
+    assert_eq!(update(&mut tracker), ["~shop/a:b", "~shop/b:b"]);
+    assert_eq!(lost(&tracker).len(), 1);
+}
+
+#[test]
+fn cluster_ip_of_the_api_server_is_served_although_the_proxy_connects_to_it() {
+    let mut tracker = tracker();
+    set_service(&mut tracker, service("default/kubernetes").cluster_ip("10.96.0.1").port("https", 443));
+    set_service(&mut tracker, service("aaa/evil").cluster_ip("10.96.0.66").port("a", 443).external_ip("10.96.0.1"));
+    let api_server = vec!["10.96.0.1:443".parse().unwrap()];
+    tracker.apply(TrackerEvent::OtherHostsApplied(OtherHosts { api_server, addresses: Some(Vec::new()) }));
+    update(&mut tracker);
+    assert_eq!(owners(&tracker, "10.96.0.1"), ["default/kubernetes:https"]);
+    assert_eq!(
+        lost(&tracker),
+        ["aaa/evil:a: external IP 10.96.0.1:443/tcp belongs to default/kubernetes:https (cluster IP)"]
+    );
+}
+
+#[test]
+fn ports_of_the_node_are_reserved_on_request_and_those_of_the_proxy_always() {
+    let mut tracker = tracker();
+    let external = service("shop/a").cluster_ip("10.96.0.1").port("ssh", 22).port("http", 80).port("metrics", 10249);
+    let external = external.port("healthz", 10256).udp("dns", 53).external_ip("192.168.0.1").external_ip("203.0.113.1");
+    set_service(&mut tracker, external);
+    let own_listeners: Vec<_> =
+        ["127.0.0.1:10249", "0.0.0.0:10256"].into_iter().map(|text| text.parse().unwrap()).collect();
+    let host = ["127.0.0.1", "192.168.0.1"].map(|text| text.parse().unwrap());
+    let lost_with = |tracker: &mut Tracker, protected_node_ports: &[RangeInclusive<u16>]| {
+        let protected_node_ports = protected_node_ports.to_vec();
+        let own_listeners = own_listeners.clone();
+        let settings = ProxySettings { own_listeners, protected_node_ports, ..ProxySettings::default() };
+        tracker.set_host_addresses(IpFamily::V4, &settings, &host);
+        update(tracker);
+        lost(tracker)
+    };
+    let healthz = "shop/a:healthz: external IP 192.168.0.1:10256/tcp is reserved for the proxy's own health checks and \
+                   metrics";
+    let ssh = "shop/a:ssh: external IP 192.168.0.1:22/tcp is reserved for the node, by --protect-node-ports";
+    assert_eq!(lost_with(&mut tracker, &[]), [healthz]);
+    assert_eq!(lost_with(&mut tracker, &[22..=22, 1000..=2000]), [healthz, ssh]);
+    assert_eq!(lost_with(&mut tracker, &[0..=u16::MAX]).len(), 5);
+    assert_eq!(owners(&tracker, "203.0.113.1").len(), 5, "not an address of the node");
+    assert_eq!(lost_with(&mut tracker, &[]), [healthz]);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::{
 };
 
 use ferroute_core::{
-    DataplaneError, IpFamily, NodePortMatch, Protocol, ProxySettings, ServicePortEntry, ServicePortName, ServiceTable,
+    DataplaneError, Frontend, IpFamily, NodePortMatch, Protocol, ProxySettings, ServicePortEntry, ServicePortName, ServiceTable,
     error_chain,
 };
 use ferroute_host::{Listener, ListenerError, listeners, own_sockets};
@@ -21,11 +21,13 @@ use super::{
 };
 use crate::observers::{FamilySynced, Observer};
 
-/// The node port of a service port.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A port of the node that a service port serves.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct NodePort {
     pub(crate) service: ServicePortName,
     pub(crate) port: NonZeroU16,
+    /// The node's address, for a load balancer IP or external IP; `None` for a node port.
+    pub(crate) address: Option<IpAddr>,
 }
 
 /// The applied node ports.
@@ -54,15 +56,23 @@ pub(super) struct Conflict {
 
 impl fmt::Display for Conflict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { port: NodePort { service, port }, listener } = self;
+        let Self { port: NodePort { service, port, address }, listener } = self;
         let protocol = service.protocol;
-        match listener {
-            Some(Listener { user, address, .. }) => write!(
+        match (listener, address) {
+            (Some(Listener { user, address: listener, .. }), Some(address)) => write!(
+                f,
+                "a process of user {user} listens at {listener}, but {service} receives its connections to {}, an address of \
+                 this node that is an external IP or load balancer IP of the Service: see --protect-node-ports",
+                Frontend { address: Some(*address), protocol, port: port.get() }
+            ),
+            (Some(Listener { user, address, .. }), None) => write!(
                 f,
                 "a process of user {user} listens at {address}, but node port {port} ({protocol}) of {service} receives \
                  its connections"
             ),
-            None => write!(f, "a socket of another process is bound to node port {port} ({protocol}) of {service}"),
+            (None, _) => {
+                write!(f, "a socket of another process is bound to node port {port} ({protocol}) of {service}")
+            }
         }
     }
 }
@@ -98,7 +108,12 @@ fn conflicts_with(ports: Vec<NodePort>, in_use: &BTreeMap<Protocol, Vec<Listener
     let conflict = |port: NodePort| {
         let listeners = in_use.get(&port.service.protocol).map_or(&[][..], Vec::as_slice);
         let is_conflict = |listener: &&Listener| {
-            listener.address.port() == port.port.get() && !listener.address.ip().to_canonical().is_loopback()
+            let address = listener.address.ip().to_canonical();
+            let receives = match port.address {
+                None => !address.is_loopback(),
+                Some(of_node) => address.is_unspecified() || address == of_node,
+            };
+            listener.address.port() == port.port.get() && receives
         };
         let listener = listeners.iter().find(is_conflict).copied();
         (listener.is_some() || check == Check::Bound).then_some(Conflict { port, listener })
@@ -111,6 +126,8 @@ pub(crate) struct EventsObserver {
     events: EventRecorder,
     /// `None` if node ports are not checked.
     node_ports: Option<NodePorts>,
+    /// The ports of the node's addresses that Services have as external IPs or load balancer IPs, by [`IpFamily::index`].
+    node_addresses: [BTreeSet<NodePort>; 2],
     limits: LimitReports,
     settings: ProxySettings,
     /// The IP families for which it was reported that no address serves node ports.
@@ -161,7 +178,7 @@ impl NodePorts {
             return;
         };
         if self.ports.iter().all(|ports| ports.get(name) != Some(&port)) {
-            changed.new.push(NodePort { service: name.clone(), port });
+            changed.new.push(NodePort { service: name.clone(), port, address: None });
         }
         changed.differ |= self.ports[family.index()].insert(name.clone(), port) != Some(port);
     }
@@ -173,10 +190,39 @@ impl EventsObserver {
         Self {
             events,
             node_ports: check_node_ports.then(NodePorts::default),
+            node_addresses: Default::default(),
             limits: LimitReports::default(),
             settings,
             without_addresses: BTreeSet::new(),
         }
+    }
+
+    /// Returns the ports of the node's addresses that Services have since this sync.
+    fn new_node_addresses(&mut self, sync: &FamilySynced<'_>) -> Vec<NodePort> {
+        let FamilySynced { table, outcome, host_addresses, .. } = *sync;
+        let known = &mut self.node_addresses[table.family.index()];
+        let is_full = outcome.report.as_ref().is_some_and(|report| report.full);
+        let changed = |name: &ServicePortName| is_full || outcome.changes.previous.contains_key(name);
+        let (before, kept): (BTreeSet<NodePort>, _) =
+            std::mem::take(known).into_iter().partition(|port| changed(&port.service));
+        *known = kept;
+        let names: Vec<&ServicePortName> = match is_full {
+            true => table.entries.keys().collect(),
+            false => outcome.changes.previous.keys().collect(),
+        };
+        let entries = names.into_iter().filter_map(|name| table.entries.get_key_value(name));
+        let of_entry = |(name, entry): (&ServicePortName, &ServicePortEntry)| -> Vec<NodePort> {
+            let port = NonZeroU16::new(entry.service.port);
+            let addresses = entry.service.external_ips.iter().chain(&entry.service.load_balancer_vips);
+            let of_node = addresses.filter(|address| host_addresses.contains(address));
+            let node_port =
+                |(address, port): (&IpAddr, _)| NodePort { service: name.clone(), port, address: Some(*address) };
+            of_node.filter_map(|address| port.map(|port| (address, port))).map(node_port).collect()
+        };
+        let now: BTreeSet<NodePort> = entries.flat_map(of_entry).collect();
+        let new = now.difference(&before).cloned().collect();
+        known.extend(now);
+        new
     }
 
     /// Reports once that there are node ports, and no address of the host that serves them.
@@ -210,6 +256,10 @@ impl Observer for EventsObserver {
         report_unsupported_protocols(&self.events, sync);
         self.limits.report(&self.events, sync);
         self.report_missing_addresses(sync);
+        let node_addresses = self.new_node_addresses(sync);
+        if !node_addresses.is_empty() {
+            self.events.check_node_ports(node_addresses, Check::Listeners);
+        }
         let Some(node_ports) = &mut self.node_ports else { return };
         let ChangedNodePorts { new, .. } = node_ports.update(sync);
         if !new.is_empty() {
@@ -234,7 +284,7 @@ mod tests {
 
     #[test]
     fn conflict_requires_same_protocol_and_no_loopback_address() {
-        let node_port = |service, port| NodePort { service, port: NonZeroU16::new(port).unwrap() };
+        let node_port = |service, port| NodePort { service, port: NonZeroU16::new(port).unwrap(), address: None };
         let listener = |address: &str| Listener { address: address.parse().unwrap(), user: 1000, inode: 0 };
         let tcp = vec![listener("0.0.0.0:30080"), listener("127.0.0.1:30081"), listener("[::1]:30081")];
         let in_use = BTreeMap::from([(Protocol::Tcp, tcp), (Protocol::Udp, vec![])]);
@@ -244,6 +294,7 @@ mod tests {
             node_port(udp_port_name("shop/web:dns"), 30080),
             node_port(port_name("shop/web:local"), 30081),
             node_port(port_name("shop/web:free"), 30082),
+            NodePort { address: "192.0.2.1".parse().ok(), ..node_port(port_name("shop/web:local"), 30081) },
         ];
         let conflicts = conflicts_with(ports, &in_use, Check::Listeners);
         assert_eq!(conflicts, [Conflict { port: conflicting, listener: Some(listener("0.0.0.0:30080")) }]);
@@ -266,5 +317,22 @@ mod tests {
         assert!(lacks(web().node_port(30080), "198.51.100.0/24"));
         assert!(!lacks(web(), "198.51.100.0/24"));
         assert!(!lacks(web().node_port(30080), "192.0.2.0/24"));
+    }
+
+    #[test]
+    fn conflict_at_an_address_of_the_node_requires_a_listener_there() {
+        let listener = |address: &str| Listener { address: address.parse().unwrap(), user: 0, inode: 0 };
+        let in_use = BTreeMap::from([(Protocol::Tcp, vec![listener("[::]:22"), listener("192.0.2.1:80")])]);
+        let at = |address: &str, port| NodePort {
+            service: port_name("aaa/evil:ssh"),
+            port: NonZeroU16::new(port).unwrap(),
+            address: address.parse().ok(),
+        };
+        let ports = vec![at("192.0.2.1", 22), at("192.0.2.1", 80), at("192.0.2.2", 80), at("192.0.2.1", 23)];
+        let conflicts = conflicts_with(ports, &in_use, Check::Listeners);
+        let found: Vec<_> =
+            conflicts.iter().map(|conflict| (conflict.port.address, conflict.port.port.get())).collect();
+        assert_eq!(found, [("192.0.2.1".parse().ok(), 22), ("192.0.2.1".parse().ok(), 80)]);
+        assert!(conflicts[0].to_string().contains("receives its connections to 192.0.2.1:22/tcp"), "{}", conflicts[0]);
     }
 }
