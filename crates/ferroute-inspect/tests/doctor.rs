@@ -46,6 +46,7 @@ fn healthy() -> Inputs {
         accepts_in_firewalls: false,
         families: [family.clone(), family],
         sysctls: Ok(sysctls.map(|(name, value)| (name.to_owned(), value.to_owned())).into()),
+        required_sysctls: Vec::new(),
         bridges: Ok(vec!["cni0".to_owned()]),
         conntrack: Ok(Some(ConntrackUsage { count: 100, max: 262_144, events: ConntrackEvents::default() })),
         listeners: Ok(vec![
@@ -101,6 +102,19 @@ fn conntrack(count: u64, events: ConntrackEvents) -> ConntrackUsage {
 
 fn set(inputs: &mut Inputs, name: &str, value: &str) {
     inputs.sysctls.as_mut().unwrap().insert(name.to_owned(), value.to_owned());
+}
+
+#[test]
+fn sysctl_that_the_mode_relies_on_is_a_problem_with_another_value() {
+    let required = |inputs: &mut Inputs, value: &str| {
+        inputs.required_sysctls = vec![("net.ipv4.vs.conntrack".to_owned(), "1".to_owned())];
+        set(inputs, "net.ipv4.vs.conntrack", value);
+    };
+    let findings = findings_after(|inputs| required(inputs, "0"));
+    assert_eq!(only(&findings), ("mode-sysctls", Severity::Problem));
+    assert_eq!(findings_after(|inputs| required(inputs, "1")), []);
+    let missing = |inputs: &mut Inputs| inputs.required_sysctls = vec![("net.ipv4.vs.conntrack".into(), "1".into())];
+    assert_eq!(findings_after(missing), [], "the module is not loaded yet");
 }
 
 #[test]

@@ -152,6 +152,16 @@ fn apply_to(roots: &Roots, resolved: &Resolved) -> HostSetup {
     setup
 }
 
+/// Returns the sysctls without which packets of Services are lost in the configured mode.
+pub fn relied_on(resolved: &Resolved) -> Vec<Sysctl> {
+    let mode = REGISTRY.active(resolved.mode);
+    let mut sysctls = mode.sysctls(resolved);
+    if mode.sets_route_localnet(&resolved.settings) {
+        sysctls.push(ROUTE_LOCALNET);
+    }
+    sysctls
+}
+
 /// Returns the settings below `/proc/sys`.
 fn sysctls(resolved: &Resolved) -> Vec<Setting> {
     let Conntrack {
@@ -175,7 +185,7 @@ fn sysctls(resolved: &Resolved) -> Vec<Setting> {
         settings.push(("net/netfilter/nf_conntrack_tcp_be_liberal", "1".to_owned()));
     }
     if REGISTRY.active(resolved.mode).sets_route_localnet(&resolved.settings) {
-        settings.push(("net/ipv4/conf/all/route_localnet", "1".to_owned()));
+        settings.push((ROUTE_LOCALNET.name, ROUTE_LOCALNET.value.to_owned()));
     }
     settings
 }
@@ -197,6 +207,9 @@ fn count(list: &str) -> Option<usize> {
     });
     ranges.sum()
 }
+
+/// Lets packets to 127.0.0.0/8 be routed, which node ports on localhost need.
+const ROUTE_LOCALNET: Sysctl = Sysctl { name: "net/ipv4/conf/all/route_localnet", value: "1" };
 
 const CONNTRACK_MAX: &str = "net/netfilter/nf_conntrack_max";
 

@@ -13,6 +13,7 @@ pub(crate) mod requests;
 pub(crate) mod startup_taint;
 pub(crate) mod status;
 mod sync_log;
+pub(crate) mod sysctl_watch;
 pub(crate) mod watchdog;
 
 use std::net::IpAddr;

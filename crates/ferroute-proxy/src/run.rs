@@ -33,7 +33,9 @@ use ferroute_config::{
     settings::Settings,
 };
 use ferroute_core::{Tracker, error_chain};
-use ferroute_host::{AddressError, AddressWatch, program::kill_programs, raise_descriptor_limit, watch_firewalld};
+use ferroute_host::{
+    AddressError, AddressWatch, Sysctls, program::kill_programs, raise_descriptor_limit, watch_firewalld,
+};
 use ferroute_kube::{ApiServer, ApiWriter, RequestCounter};
 use ferroute_modes::{Reason, Registry};
 use ferroute_source::{Event, Manifests, WatchError};
@@ -45,7 +47,7 @@ use tokio::{
 use crate::{
     control::{self, Control, SourceInfo},
     feed::{Feed, next_hops, node_wait::NodeWait},
-    host_setup::HostSetup,
+    host_setup::{HostSetup, relied_on},
     observers::{
         ObservedTracker, Observer, SyncLog,
         applied::VersionsObserver,
@@ -56,6 +58,7 @@ use crate::{
         other_proxies::{self, ContestObserver},
         startup_taint::{self, FirstSync},
         status::Status,
+        sysctl_watch::SysctlWatch,
         watchdog::Watchdog,
     },
     process::{
@@ -261,6 +264,7 @@ impl Daemon<'_> {
             Box::new(status.observer()),
             Box::new(status.drain_observer(&tasks)),
             Box::new(status.ejection_observer(&tasks, events.clone(), eject)),
+            Box::new(SysctlWatch::new(Sysctls::from_kernel(), relied_on(resolved))),
         ];
         if hold_node_ports {
             observers.push(Box::new(HeldNodePorts::new(resolved.settings.clone(), events.clone(), http)));

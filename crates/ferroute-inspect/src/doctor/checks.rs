@@ -29,6 +29,7 @@ pub(super) const ALL: &[Check] = &[
     Check { name: "other-proxies", run: proxies::proxies },
     Check { name: "running-proxy", run: proxies::running },
     Check { name: "ip-forward", run: traffic::forwarding },
+    Check { name: "mode-sysctls", run: traffic::required_sysctls },
     Check { name: "service-routes", run: traffic::service_routes },
     Check { name: "forward-policy", run: traffic::forward_policy },
     Check { name: "input-firewall", run: traffic::input_firewall },

@@ -11,7 +11,7 @@ use std::{collections::BTreeSet, net::IpAddr};
 
 use ferroute_core::{IpFamily, NodePortMatch, Protocol, parse::unrestricted_families};
 use ferroute_modes::REGISTRY;
-use ferroute_proxy::control::request_status;
+use ferroute_proxy::{control::request_status, host_setup::relied_on};
 
 use super::{FamilyInputs, Inputs, NodePort};
 use crate::desired::Desired;
@@ -21,7 +21,11 @@ use crate::desired::Desired;
 pub fn read_inputs(desired: &Desired, connect: bool) -> Inputs {
     let resolved = &desired.resolved;
     let has_services = |family| desired.has_objects.then(|| !desired.table(family).entries.is_empty());
-    let host = system::read();
+    let required_sysctls: Vec<(String, String)> = relied_on(resolved)
+        .into_iter()
+        .map(|sysctl| (sysctl.name.replace('/', "."), sysctl.value.to_owned()))
+        .collect();
+    let host = system::read(required_sysctls.iter().map(|(name, _)| name.as_str()));
     let mode = REGISTRY.active(resolved.mode);
     Inputs {
         mode: mode.name(),
@@ -33,6 +37,7 @@ pub fn read_inputs(desired: &Desired, connect: bool) -> Inputs {
             ..rules::read(family, desired, has_services(family))
         }),
         sysctls: host.sysctls,
+        required_sysctls,
         bridges: host.bridges,
         conntrack: host.conntrack,
         listeners: host.listeners,

@@ -23,6 +23,8 @@ pub struct Inputs {
     pub families: [FamilyInputs; 2],
     /// Sysctls by their dotted names, without those that the kernel does not have.
     pub sysctls: Reading<BTreeMap<String, String>>,
+    /// The sysctls that the mode relies on, by their dotted names, with the values that it sets.
+    pub required_sysctls: Vec<(String, String)>,
     /// The names of network interfaces that are bridges.
     pub bridges: Reading<Vec<String>>,
     /// The use of the conntrack table; `None` if conntrack is not loaded.

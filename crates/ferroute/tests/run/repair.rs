@@ -133,3 +133,14 @@ fn names_of_other_objects_cost_no_sync(mode: Mode) {
     let listed = case.cluster.node.try_command("iptables-save", &[]).stdout;
     assert_eq!(listed.windows(5).filter(|bytes| bytes == b":B\xfcro").count(), 4, "they are unchanged");
 }
+
+/// Another program turns off the sysctl that node ports on localhost need.
+#[test]
+fn changed_sysctl_that_the_mode_relies_on_is_set_again() {
+    let case = Case::new(Mode::Iptables, &web(&[0]));
+    let read = || case.cluster.node.command("sysctl", &["-n", "net.ipv4.conf.all.route_localnet"]).trim().to_owned();
+    wait("the sysctl", || (read() == "1").then_some(()));
+    case.cluster.node.command("sysctl", &["-qw", "net.ipv4.conf.all.route_localnet=0"]);
+    wait("the sysctl again", || (read() == "1").then_some(()));
+    case.proxy.wait_log("route_localnet was changed to 0 by another program");
+}

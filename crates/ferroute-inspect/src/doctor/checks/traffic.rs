@@ -29,6 +29,29 @@ pub(super) fn forwarding(inputs: &Inputs) -> CheckResult {
     defects().into()
 }
 
+/// Checks the sysctls that the mode relies on.
+pub(super) fn required_sysctls(inputs: &Inputs) -> CheckResult {
+    let defects = || -> Reading<Vec<Defect>> {
+        let mut defects = Vec::new();
+        for (name, required) in &inputs.required_sysctls {
+            // Forwarding has a check of its own. One that the kernel lacks belongs to a module that the proxy loads.
+            let Some(value) = inputs.sysctl(name)?.filter(|value| value != required && name != "net.ipv4.ip_forward")
+            else {
+                continue;
+            };
+            defects.push(Defect::new(
+                Severity::Problem,
+                format!("{name} is {value}, and {} mode requires {required}", inputs.mode),
+                "connections to Services fail, or hang after endpoints have gone. A running Ferroute sets it again within a second, \
+                 if it may: another program changes it, or /proc/sys is read-only",
+                format!("run sysctl -w {name}={required}, and remove the other value from /etc/sysctl.d and other programs"),
+            ));
+        }
+        Ok(defects)
+    };
+    defects().into()
+}
+
 /// Checks that the host has routes to the addresses of Services.
 pub(super) fn service_routes(inputs: &Inputs) -> CheckResult {
     let mut defects = Vec::new();

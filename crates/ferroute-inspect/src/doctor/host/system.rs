@@ -22,13 +22,13 @@ pub(super) struct System {
     pub(super) proxies: Reading<Vec<Process>>,
 }
 
-/// Reads the inputs.
-pub(super) fn read() -> System {
+/// Reads the inputs, with these sysctls, which have dotted names.
+pub(super) fn read<'a>(required_sysctls: impl Iterator<Item = &'a str>) -> System {
     let process = |ProxyProcess { pid, name }| Process { pid, name };
     let proxies = proxy_processes().map(|found| found.into_iter().map(process).collect::<Vec<_>>());
     let proxies = proxies.map_err(|error| error.to_string());
     System {
-        sysctls: sysctls(),
+        sysctls: sysctls(required_sysctls),
         bridges: interfaces().map(|all| all.into_iter().filter(|name| is_bridge(name)).collect()),
         conntrack: conntrack(),
         listeners: listeners(proxies.as_deref().unwrap_or_default()).map_err(|error| error_chain(&error)),
@@ -36,8 +36,8 @@ pub(super) fn read() -> System {
     }
 }
 
-/// Reads the sysctls that checks depend on, without those that the kernel does not have.
-fn sysctls() -> Reading<BTreeMap<String, String>> {
+/// Reads the sysctls that checks depend on, and others, without those that the kernel does not have.
+fn sysctls<'a>(others: impl Iterator<Item = &'a str>) -> Reading<BTreeMap<String, String>> {
     let kernel = Sysctls::from_kernel();
     let devices = interfaces()?.into_iter().chain(["all".to_owned(), "default".to_owned()]);
     let fixed = [
@@ -47,7 +47,7 @@ fn sysctls() -> Reading<BTreeMap<String, String>> {
         "net.bridge.bridge-nf-call-ip6tables",
     ];
     let mut sysctls = BTreeMap::new();
-    for name in fixed {
+    for name in fixed.into_iter().chain(others) {
         if let Some(value) = read_sysctl(&kernel, &name.replace('.', "/"))? {
             sysctls.insert(name.to_owned(), value);
         }
