@@ -1,8 +1,6 @@
 //! Tests with an API server as the source.
 
-use std::{
-    collections::BTreeSet, net::SocketAddr, os::unix::process::CommandExt, path::Path, process::Command,
-};
+use std::{collections::BTreeSet, net::SocketAddr, os::unix::process::CommandExt, path::Path, process::Command};
 
 use ferroute_api::{
     Object,
