@@ -26,7 +26,7 @@ pub async fn write_bundles_into(
             fleet.ask(some, |fleet, proxy| async move { answered(fleet.run(&proxy, &["bundle"]).await?, &[0]) });
         for answer in answers.await {
             match answer.result {
-                Ok(bundle) => append(&mut archive, &format!("{}.json", answer.proxy.node), &bundle)?,
+                Ok(bundle) => append(&mut archive, &file_name(&answer.proxy.node), &bundle)?,
                 Err(error) => _ = failures.insert(answer.proxy.node, error),
             }
         }
@@ -39,6 +39,18 @@ pub async fn write_bundles_into(
     Ok(failures)
 }
 
+/// Returns the name of a node's file. API servers accept names of Nodes only in which nothing has to be replaced; another one must
+/// neither end the archive nor leave the directory that it is extracted to.
+fn file_name(node: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '.';
+    let name: String = node.chars().map(|c| if is_plain(c) { c } else { '_' }).collect();
+    // Neither hidden nor `..`.
+    match name.strip_prefix('.') {
+        Some(rest) => format!("_{rest}.json"),
+        None => format!("{name}.json"),
+    }
+}
+
 fn append(archive: &mut tar::Builder<impl Write>, name: &str, contents: &[u8]) -> io::Result<()> {
     let mut header = tar::Header::new_gnu();
     header.set_size(contents.len() as u64);
@@ -47,4 +59,26 @@ fn append(archive: &mut tar::Builder<impl Write>, name: &str, contents: &[u8]) -
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     header.set_mtime(now.as_secs());
     archive.append_data(&mut header, name, contents)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_name_of_a_node_is_a_file_of_the_archive() {
+        assert_eq!(file_name("node-1.example.com"), "node-1.example.com.json");
+        let mut archive = tar::Builder::new(Vec::new());
+        let long = "n".repeat(300);
+        for name in ["..", "../../etc/passwd", "/root/.ssh", ".", "a/../b", "a\0b", "", &long] {
+            append(&mut archive, &file_name(name), b"{}").unwrap();
+        }
+        let bytes = archive.into_inner().unwrap();
+        let mut archive = tar::Archive::new(bytes.as_slice());
+        let paths = archive.entries().unwrap().map(|entry| entry.unwrap().path().unwrap().into_owned());
+        for path in paths {
+            assert_eq!(path.components().count(), 1, "{}", path.display());
+            assert!(!path.to_string_lossy().starts_with("..") && path.is_relative());
+        }
+    }
 }
