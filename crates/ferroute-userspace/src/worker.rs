@@ -103,8 +103,8 @@ async fn serve(settings: WorkerSettings, control: OwnedFd) -> io::Result<()> {
     // is not enough. It fails if the proxy has ended.
     proxy.abort();
     let _ = to_proxy.shutdown(Shutdown::Both);
-    release_stderr().await;
     let engine = lock(&engine).take();
+    release_stderr().await;
     if !deadline.is_zero() {
         // Connections whose first packet passed the old rules are still on their way.
         sleep(ACCEPT_GRACE).await;
