@@ -206,7 +206,10 @@ fn row<'a>(name: &'a str, service: &'a Service, desired: &Desired, counts: &mut 
             let lost = table.lost.get(port).into_iter().flat_map(|lost| &lost.frontends);
             row.conflicts.extend(lost.map(|lost| RowConflict {
                 frontend: RowFrontend::new(lost.kind, lost.frontend),
-                owner: lost.owner.name.to_string(),
+                owner: match &lost.owner {
+                    FrontendOwner::ServicePort(claim) => claim.name.to_string(),
+                    FrontendOwner::Reserved(reservation) => reservation.to_string(),
+                },
             }));
             let eligibility = table.eligibility(entry);
             for (i, endpoint) in entry.endpoints.iter().enumerate() {

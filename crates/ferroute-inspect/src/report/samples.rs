@@ -10,7 +10,9 @@ use std::{
 
 use ferroute_admin::{health::HealthCheck, history::ChangeDelays};
 use ferroute_config::ModeName;
-use ferroute_core::{Affinity, Eligibility, Frontend, FrontendKind, IpFamily, Method, Protocol, Reservation, TrafficPolicy};
+use ferroute_core::{
+    Affinity, Eligibility, Frontend, FrontendKind, IpFamily, Method, Protocol, Reservation, TrafficPolicy,
+};
 use ferroute_proxy::{
     ServiceVersions,
     control::{NodeStatus, Pacing},

@@ -9,8 +9,8 @@ use std::{
 };
 
 use ferroute_core::{
-    DataplaneError, Frontend, IpFamily, NodePortMatch, Protocol, ProxySettings, ServicePortEntry, ServicePortName, ServiceTable,
-    error_chain,
+    DataplaneError, Frontend, IpFamily, NodePortMatch, Protocol, ProxySettings, ServicePortEntry, ServicePortName,
+    ServiceTable, error_chain,
 };
 use ferroute_host::{Listener, ListenerError, listeners, own_sockets};
 use ferroute_kube::EventType;
