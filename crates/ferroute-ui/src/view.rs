@@ -207,8 +207,8 @@ fn row<'a>(name: &'a str, service: &'a Service, desired: &Desired, counts: &mut 
             row.conflicts.extend(lost.map(|lost| RowConflict {
                 frontend: RowFrontend::new(lost.kind, lost.frontend),
                 owner: match &lost.owner {
-                    FrontendOwner::ServicePort(claim) => claim.name.to_string(),
-                    FrontendOwner::Reserved(reservation) => reservation.to_string(),
+                    ferroute_core::FrontendOwner::ServicePort(claim) => claim.name.to_string(),
+                    ferroute_core::FrontendOwner::Reserved(reservation) => reservation.to_string(),
                 },
             }));
             let eligibility = table.eligibility(entry);

@@ -40,6 +40,8 @@ export const FINDINGS = {
     "启动代理，或用 `ferroute run --cleanup` 删除规则；其他 PID 命名空间中的代理在这里不可见"],
   "ip-forward": ["{name} 为 0", "来自 Pod 的 {family} 数据包，以及从其他主机到节点端口的数据包，不会被转发",
     "运行 sysctl -w {name}=1，并写入 /etc/sysctl.d 中的文件，以便重启后仍然有效"],
+  "mode-sysctls": ["{name} 为 {value}，而 {mode} 模式要求为 {required}", "到 Service 的连接会失败，或在端点消失后挂起。正在运行的 Ferroute 若有权限，会在一秒内重新设置：有其他程序在修改它，或 /proc/sys 是只读的",
+    "运行 sysctl -w {name}={required}，并从 /etc/sysctl.d 和其他程序中删除另一个值"],
   "service-routes": ["主机没有到集群 IP {address} 的 {family} 路由", "主机自身到 Service 的连接会失败：kubelet、使用主机网络的 Pod，以及此主机上的 API server 到 webhook 的连接。内核在应用任何规则之前查找路由；Pod 不受影响",
     "通过任何已启用的接口添加默认路由，或覆盖 Service 地址的路由：{command} add SERVICE-CIDR dev INTERFACE"],
   "forward-policy.drops": ["{family} 的 FORWARD 链的策略是 DROP（{backend}）", "{mode} 模式的规则不能接受其他链丢弃的数据包：除非有其他规则接受，到节点端口、外部 IP 和负载均衡器 IP 的连接会被丢弃，包括发往其他节点上端点的连接",

@@ -39,13 +39,17 @@ pub(super) fn required_sysctls(inputs: &Inputs) -> CheckResult {
             else {
                 continue;
             };
-            defects.push(Defect::new(
+            let defect = Defect::new(
                 Severity::Problem,
                 format!("{name} is {value}, and {} mode requires {required}", inputs.mode),
                 "connections to Services fail, or hang after endpoints have gone. A running Ferroute sets it again within a second, \
                  if it may: another program changes it, or /proc/sys is read-only",
-                format!("run sysctl -w {name}={required}, and remove the other value from /etc/sysctl.d and other programs"),
-            ));
+                format!(
+                    "run sysctl -w {name}={required}, and remove the other value from /etc/sysctl.d and other programs"
+                ),
+            );
+            let mode = inputs.mode.as_str();
+            defects.push(defect.with("name", name).with("value", value).with("mode", mode).with("required", required));
         }
         Ok(defects)
     };
