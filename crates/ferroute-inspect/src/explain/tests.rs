@@ -388,7 +388,7 @@ fn json_of_skipped_and_rejected_is_stable() {
     assert_eq!(json["ports"][0]["frontends"][0]["answers"][0]["outcome"], "rejected");
     assert_eq!(json["ports"][0]["frontends"][0]["answers"][0]["reason"], "noEndpoints");
     let keys = |value: &serde_json::Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
-    assert_eq!(keys(&json["unexpectedSlices"][0]), ["endpoints", "reason", "slice"]);
+    assert_eq!(keys(&json["unexpectedSlices"][0]), ["code", "endpoints", "reason", "slice"]);
 }
 
 #[test]

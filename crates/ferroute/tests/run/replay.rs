@@ -172,8 +172,15 @@ fn a_process_of_another_user_that_holds_the_socket_is_reported_and_bypassed() {
     let (cluster, files) = (Cluster::new(), Files::new());
     files.apply(&web(&[0]));
     // Ferroute as another user, which waits for an API server that does not exist.
-    let squatter = ["--reuid=65534", "--regid=65534", "--clear-groups", FERROUTE, "run", "--master=http://127.0.0.1:1"];
-    let other = [&squatter[..], &["--hostname-override=node-1", "--metrics-bind-address=", "--healthz-bind-address="]];
+    let capability = ["--inh-caps=+net_admin", "--ambient-caps=+net_admin"];
+    let squatter = ["--reuid=65534", "--regid=65534", "--clear-groups"];
+    let program = [FERROUTE, "run", "--master=http://127.0.0.1:1"];
+    let other = [
+        &squatter[..],
+        &capability,
+        &program,
+        &["--hostname-override=node-1", "--metrics-bind-address=", "--healthz-bind-address="],
+    ];
     let _squatter = Proxy::spawn(&cluster.node, Command::new("setpriv").args(other.concat()));
     let output = wait("the socket", || {
         let output = cluster.node.try_command(FERROUTE, &["bundle"]);
