@@ -13,7 +13,7 @@ use ferroute_core::{
     testing::{Cluster, pod, service, slice},
 };
 use ferroute_iptables::{HostExec, exec::search_path};
-use ferroute_modes::{self, CalledAs, Mode, Reason, RulesView, cleanup::cleanup, kernel_rules};
+use ferroute_modes::{CalledAs, Mode, Reason, RulesView, cleanup::cleanup, kernel_rules};
 use ferroute_testing::NetNs;
 use ferroute_trace::{Host, Outcome, Packet, Route, Ruleset};
 
@@ -48,7 +48,7 @@ fn configuration_accepts_only_modes_of_registry() {
     let mut settings = Settings { config, resolved, warnings: Vec::new(), file: None };
     assert_eq!(REGISTRY.select(&mut settings, CalledAs::Ferroute).unwrap(), Reason::Configured);
     assert_eq!(settings.resolved.mode, TOY);
-    assert!(REGISTRY.resolve(&settings.config).is_err());
+    assert!(ferroute_modes::REGISTRY.resolve(&settings.config).is_err());
 }
 
 #[test]
