@@ -21,7 +21,7 @@ impl ChainState {
     /// less time, and the counters of the other rules are kept. `changes` must be those that `difference` was created for.
     ///
     /// An edit fails if another program has deleted one of the rules before. Then the whole chains must be written, see
-    /// [`Difference::replace_edits`].
+    /// `Difference::replace_edits`.
     pub fn edit_shared(&self, table: &ServiceTable, changes: &Changes, difference: &mut Difference) {
         if difference.complete {
             return;
