@@ -16,9 +16,9 @@ mod sync_log;
 pub(crate) mod sysctl_watch;
 pub(crate) mod watchdog;
 
-use std::net::IpAddr;
+use std::{collections::BTreeSet, net::IpAddr};
 
-use ferroute_core::{Dataplane, DataplaneError, IpFamily, ServiceTable, Tracker};
+use ferroute_core::{Dataplane, DataplaneError, IpFamily, NamespacedName, ServicePortEntry, ServiceTable, Tracker};
 
 pub(crate) use self::sync_log::SyncLog;
 use crate::sync::{Change, FamilyOutcome};
@@ -60,6 +60,29 @@ pub struct FamilySynced<'a> {
     pub host_addresses: &'a [IpAddr],
     /// The dataplane that the state is applied to.
     pub dataplane: &'a dyn Dataplane,
+}
+
+/// Which Services an observer that keeps something for each Service has to look at after a sync.
+#[derive(Debug, Default)]
+struct ServicesToUpdate {
+    has_synced: [bool; 2],
+}
+
+impl ServicesToUpdate {
+    /// Returns the Services that the sync changed or, after the first one of an IP family, those with a service port that
+    /// `concerns` holds for: only they can have something to keep.
+    fn after<'a>(
+        &mut self,
+        sync: &FamilySynced<'a>,
+        concerns: impl Fn(&ServicePortEntry) -> bool,
+    ) -> BTreeSet<&'a NamespacedName> {
+        let FamilySynced { table, outcome, .. } = *sync;
+        if std::mem::replace(&mut self.has_synced[table.family.index()], true) {
+            return outcome.changes.services.iter().collect();
+        }
+        let concerned = table.entries.iter().filter(|(_, entry)| concerns(entry));
+        concerned.map(|(name, _)| &name.service).collect()
+    }
 }
 
 /// A tracker of the desired state that notifies observers of each change.

@@ -21,7 +21,7 @@ use ferroute_core::{IpFamily, NamespacedName, Protocol, ServicePort, ServicePort
 use ferroute_host::conntrack::{self, Entry};
 
 use crate::{
-    observers::{FamilySynced, Observer},
+    observers::{FamilySynced, Observer, ServicesToUpdate},
     process::tasks::Tasks,
 };
 
@@ -56,7 +56,7 @@ pub(crate) struct DrainObserver {
     tasks: Tasks,
     /// The Services in the state, so that syncs of others need no lock, by [`IpFamily::index`].
     draining: [BTreeSet<NamespacedName>; 2],
-    has_synced: [bool; 2],
+    to_update: ServicesToUpdate,
 }
 
 impl DrainState {
@@ -119,7 +119,7 @@ impl State {
 impl DrainObserver {
     /// Creates an observer that keeps `shared` up to date and starts the reader when there is something to read.
     pub(crate) fn new(shared: Arc<DrainState>, tasks: Tasks) -> Self {
-        Self { shared, tasks, draining: Default::default(), has_synced: [false; 2] }
+        Self { shared, tasks, draining: Default::default(), to_update: ServicesToUpdate::default() }
     }
 
     fn update(&mut self, table: &ServiceTable, service: &NamespacedName) {
@@ -157,16 +157,8 @@ impl DrainObserver {
 
 impl Observer for DrainObserver {
     fn on_synced(&mut self, sync: &FamilySynced<'_>) {
-        let FamilySynced { table, outcome, .. } = *sync;
-        let has_synced = std::mem::replace(&mut self.has_synced[table.family.index()], true);
-        if has_synced {
-            outcome.changes.services.iter().for_each(|service| self.update(table, service));
-            return;
-        }
-        let entries = table.entries.iter();
-        let terminating = entries.filter(|(_, entry)| entry.endpoints.iter().any(|endpoint| endpoint.terminating));
-        let services: BTreeSet<NamespacedName> = terminating.map(|(name, _)| name.service.clone()).collect();
-        services.iter().for_each(|service| self.update(table, service));
+        let services = self.to_update.after(sync, |entry| entry.endpoints.iter().any(|endpoint| endpoint.terminating));
+        services.into_iter().for_each(|service| self.update(sync.table, service));
     }
 }
 

@@ -26,7 +26,7 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use self::judge::{Connection, Judge, Verdict, WatchedPort};
 use crate::{
-    observers::{FamilySynced, Observer, events::EventRecorder},
+    observers::{FamilySynced, Observer, ServicesToUpdate, events::EventRecorder},
     process::tasks::Tasks,
 };
 
@@ -55,7 +55,7 @@ pub(crate) struct EjectionObserver {
     ejections: UnboundedSender<Ejections>,
     /// The Services in the state, so that syncs of others need no lock, by [`IpFamily::index`].
     watched: [BTreeSet<NamespacedName>; 2],
-    has_synced: [bool; 2],
+    to_update: ServicesToUpdate,
 }
 
 impl EjectionState {
@@ -181,7 +181,7 @@ impl EjectionObserver {
         events: EventRecorder,
         ejections: UnboundedSender<Ejections>,
     ) -> Self {
-        Self { shared, tasks, events, ejections, watched: Default::default(), has_synced: [false; 2] }
+        Self { shared, tasks, events, ejections, watched: Default::default(), to_update: ServicesToUpdate::default() }
     }
 
     fn update(&mut self, table: &ServiceTable, service: &NamespacedName) {
@@ -228,15 +228,8 @@ impl EjectionObserver {
 
 impl Observer for EjectionObserver {
     fn on_synced(&mut self, sync: &FamilySynced<'_>) {
-        let FamilySynced { table, outcome, .. } = *sync;
-        let has_synced = std::mem::replace(&mut self.has_synced[table.family.index()], true);
-        if has_synced {
-            outcome.changes.services.iter().for_each(|service| self.update(table, service));
-            return;
-        }
-        let ejecting = table.entries.iter().filter(|(_, entry)| entry.service.balancing.passive_ejection);
-        let services: BTreeSet<NamespacedName> = ejecting.map(|(name, _)| name.service.clone()).collect();
-        services.iter().for_each(|service| self.update(table, service));
+        let services = self.to_update.after(sync, |entry| entry.service.balancing.passive_ejection);
+        services.into_iter().for_each(|service| self.update(sync.table, service));
     }
 }
 
