@@ -19,7 +19,7 @@ RUNNER_VAR := CARGO_TARGET_$(shell echo $(HOST_TRIPLE) | tr a-z- A-Z_)_RUNNER
 AS_ROOT := $(if $(SUDO),env $(RUNNER_VAR)="sudo -E",)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo ui test unit-without-iptables test-crash test-monitoring test-deb test-helm test-ui e2e build debug release reproducible install uninstall deb dist sbom version image unit properties soak fuzz conformance conformance-debug conformance-setup vm vm-ipvs vm-nftables vm-apparmor vm-test vm-bench helm-package fmt lint doc deny crates bench plots docs deps deps-demo deps-deb deps-helm deps-iptables deps-test deps-ui deps-vm rust clean
+.PHONY: help demo ui test unit-without-iptables test-crash test-monitoring test-deb test-helm test-ui e2e build debug release reproducible install uninstall deb dist sbom version image unit properties soak fuzz conformance conformance-debug conformance-setup vm vm-ipvs vm-nftables vm-apparmor vm-test vm-bench helm-package fmt lint doc deny crates bench compare plots docs deps deps-demo deps-deb deps-helm deps-iptables deps-test deps-ui deps-vm rust clean
 
 ## help (at once): list these targets; also what make alone does
 help:
@@ -431,6 +431,18 @@ bench: deps-test release
 	rm -rf $(BENCH)
 	$(REPRODUCIBLE) BENCH_CSV=$(BENCH) $(AS_ROOT) $(CARGO) bench -p ferroute --bench dataplane --bench scale --bench connections --bench packets
 	$(CARGO) run -q -p ferroute --example plots -- $(BENCH) $(BENCH)
+
+## compare (1 h + release): measure beside kube-proxy, with an API server (KUBERNETES, COMPARE)
+# KUBERNETES is a directory with kube-proxy and kube-apiserver of a Kubernetes release, and etcd. COMPARE selects modes, sizes and rates,
+# such as COMPARE="nftables 1000x10 20/s" (5 minutes), or "public". Writes figures as CSV and plots to `compare` in the target directory.
+COMPARE ?=
+COMPARED := $(abspath $(TARGET_DIR))/compare
+compare: deps-test
+	@[ -n "$(KUBERNETES)" ] || { echo "set KUBERNETES to a directory with kube-proxy, kube-apiserver and etcd" >&2; exit 1; }
+	@$(MAKE) --no-print-directory release
+	rm -rf $(COMPARED)
+	$(REPRODUCIBLE) BENCH_CSV=$(COMPARED) KUBERNETES=$(abspath $(KUBERNETES)) $(AS_ROOT) $(CARGO) bench -p ferroute --bench compare -- $(COMPARE)
+	$(CARGO) run -q -p ferroute --example plots -- $(COMPARED) $(COMPARED)
 
 ## plots (2 min): draw the plots of docs/performance.md again
 plots: rust

@@ -1,4 +1,5 @@
-//! Draws the plots of docs/performance.md from the figures that `make bench` wrote: each as SVG for light and for dark pages.
+//! Draws the plots of docs/performance.md from the figures that `make bench` and `make compare` wrote: each as SVG for light and for
+//! dark pages. What was not measured is not drawn.
 //!
 //! ```text
 //! cargo run -p ferroute --example plots -- docs/performance docs/images
@@ -22,20 +23,34 @@ fn main() -> anyhow::Result<()> {
     let arguments: Vec<PathBuf> = std::env::args_os().skip(1).map(PathBuf::from).collect();
     let [figures, images] = arguments.as_slice() else { bail!("arguments: DIRECTORY-WITH-CSV DIRECTORY-FOR-SVG") };
     fs::create_dir_all(images).with_context(|| format!("cannot create {}", images.display()))?;
-    let dataplane = Table::read(&figures.join("dataplane.csv"))?;
-    let packets = Table::read(&figures.join("packets.csv")).ok();
+    let table = |name: &str| {
+        let path = figures.join(name);
+        path.exists().then(|| Table::read(&path)).transpose()
+    };
     const UPPER: SeriesLabelPosition = SeriesLabelPosition::UpperLeft;
     const MIDDLE: SeriesLabelPosition = SeriesLabelPosition::MiddleLeft;
     for theme in [LIGHT, DARK] {
         let path = |name: &str| images.join(format!("{name}-{}.svg", theme.name));
-        let first = by_mode(&dataplane, &[("first_s", "")])?;
-        draw(&path("first-sync"), theme, "First sync", &first, seconds, UPPER)?;
-        let change = by_mode(&dataplane, &[("endpoint_p50_s", " p50"), ("endpoint_p99_s", " p99")])?;
-        draw(&path("change"), theme, "One endpoint replaced", &change, seconds, MIDDLE)?;
-        let memory = by_mode(&dataplane, &[("memory_bytes", "")])?;
-        draw(&path("memory"), theme, "Memory", &memory, bytes, UPPER)?;
-        if let Some(packets) = &packets {
-            draw_packets(&path("packets"), theme, packets)?;
+        if let Some(dataplane) = table("dataplane.csv")? {
+            let first = by_mode(&dataplane, &[("first_s", "")])?;
+            draw(&path("first-sync"), theme, "First sync", &first, seconds, UPPER)?;
+            let change = by_mode(&dataplane, &[("endpoint_p50_s", " p50"), ("endpoint_p99_s", " p99")])?;
+            draw(&path("change"), theme, "One endpoint replaced", &change, seconds, MIDDLE)?;
+            let memory = by_mode(&dataplane, &[("memory_bytes", "")])?;
+            draw(&path("memory"), theme, "Memory", &memory, bytes, UPPER)?;
+        }
+        if let Some(packets) = table("packets.csv")? {
+            draw_packets(&path("packets"), theme, &packets)?;
+        }
+        if let Some(compare) = table("compare.csv")? {
+            let first = by_mode(&compare, &[("first_s", "")])?;
+            draw(&path("compare-first-sync"), theme, "From start to traffic", &first, seconds, UPPER)?;
+        }
+        for ((mode, rate), lines) in
+            table("latency.csv")?.map(|table| latencies(&table)).transpose()?.unwrap_or_default()
+        {
+            let title = format!("From the API server to traffic, {mode} mode, {rate} changes per second");
+            draw_latencies(&path(&format!("latency-{mode}-{rate}")), theme, &title, &lines)?;
         }
     }
     println!("wrote plots to {}", images.display());
@@ -71,13 +86,21 @@ struct Line {
     points: Vec<(f64, f64)>,
 }
 
-/// Returns a line over the number of Services for each mode and each column, with what is added to the mode's name.
+/// Returns a line over the number of Services for each mode, each proxy and each column, with what is added to their names. Clusters with
+/// another number of endpoints per Service are left out.
 fn by_mode(table: &Table, columns: &[(&str, &str)]) -> anyhow::Result<Vec<Line>> {
     let mut lines: Vec<Line> = Vec::new();
     for row in &table.0 {
+        if number(row, "endpoints")? != Some(10.0) {
+            continue;
+        }
         for (column, suffix) in columns {
             let (Some(services), Some(value)) = (number(row, "services")?, number(row, column)?) else { continue };
-            let name = format!("{}{suffix}", row.get("mode").context("there is no column mode")?);
+            let mode = row.get("mode").context("there is no column mode")?;
+            let name = match row.get("proxy") {
+                Some(proxy) => format!("{proxy}, {mode}{suffix}"),
+                None => format!("{mode}{suffix}"),
+            };
             match lines.iter_mut().find(|line| line.name == name) {
                 Some(line) => line.points.push((services, value)),
                 None => lines.push(Line { name, points: vec![(services, value)] }),
@@ -85,6 +108,26 @@ fn by_mode(table: &Table, columns: &[(&str, &str)]) -> anyhow::Result<Vec<Line>>
         }
     }
     Ok(lines)
+}
+
+/// The part of changes, in percent, over the time that they took, for each mode and each number of changes per second.
+type Latencies = BTreeMap<(String, String), Vec<Line>>;
+
+/// Returns a line for each proxy and each cluster.
+fn latencies(table: &Table) -> anyhow::Result<Latencies> {
+    let mut plots = Latencies::new();
+    for row in &table.0 {
+        let text = |name: &str| row.get(name).with_context(|| format!("there is no column {name}"));
+        let services = number(row, "services")?.unwrap_or_default();
+        let name = format!("{}, {}×{}", text("proxy")?, count(services), text("endpoints")?);
+        let lines = plots.entry((text("mode")?.clone(), text("rate")?.clone())).or_default();
+        let (Some(latency), Some(percent)) = (number(row, "latency_s")?, number(row, "percent")?) else { continue };
+        match lines.iter_mut().find(|line| line.name == name) {
+            Some(line) => line.points.push((latency, percent)),
+            None => lines.push(Line { name, points: vec![(latency, percent)] }),
+        }
+    }
+    Ok(plots)
 }
 
 /// The colours of a page.
@@ -140,14 +183,9 @@ fn draw(
     unit: fn(f64) -> String,
     legend: SeriesLabelPosition,
 ) -> anyhow::Result<()> {
-    let points = || lines.iter().flat_map(|line| &line.points);
-    let range = |values: &dyn Fn(&(f64, f64)) -> f64| {
-        let least = points().map(values).fold(f64::INFINITY, f64::min);
-        let most = points().map(values).fold(0.0, f64::max);
-        (10_f64.powf(least.log10().floor()), 10_f64.powf(most.log10().ceil()))
-    };
-    ensure!(points().next().is_some(), "{title}: there are no figures");
-    let ((left, right), (bottom, top)) = (range(&|point| point.0), range(&|point| point.1));
+    ensure!(lines.iter().any(|line| !line.points.is_empty()), "{title}: there are no figures");
+    let (left, right) = decades(lines, |point| point.0);
+    let (bottom, top) = decades(lines, |point| point.1);
     let root = SVGBackend::new(path, SIZE).into_drawing_area();
     root.fill(&theme.paper)?;
     let text = |size: u32| (FONT, size).into_font().color(&theme.text);
@@ -158,7 +196,7 @@ fn draw(
         .x_label_area_size(48)
         .y_label_area_size(72)
         .build_cartesian_2d((left..right).log_scale(), (bottom..top).log_scale())?;
-    mesh(&mut chart, theme, unit)?;
+    mesh(&mut chart, theme, ("Services with ten endpoints", count), unit)?;
     for (line, colour) in lines.iter().zip(theme.lines.iter().cycle()) {
         let style = ShapeStyle { color: colour.to_rgba(), filled: true, stroke_width: 3 };
         chart
@@ -178,10 +216,54 @@ fn draw(
     Ok(())
 }
 
+/// Returns the powers of ten around all values.
+fn decades(lines: &[Line], value: fn(&(f64, f64)) -> f64) -> (f64, f64) {
+    let values = || lines.iter().flat_map(|line| &line.points).map(value);
+    let (least, most) = (values().fold(f64::INFINITY, f64::min), values().fold(0.0, f64::max));
+    (10_f64.powf(least.log10().floor()), 10_f64.powf(most.log10().ceil()))
+}
+
+/// Draws which part of the changes took at most how long.
+fn draw_latencies(path: &Path, theme: Theme, title: &str, lines: &[Line]) -> anyhow::Result<()> {
+    let (left, right) = decades(lines, |point| point.0);
+    let root = SVGBackend::new(path, SIZE).into_drawing_area();
+    root.fill(&theme.paper)?;
+    let text = |size: u32| (FONT, size).into_font().color(&theme.text);
+    let mut chart = ChartBuilder::on(&root)
+        .margin(16)
+        .margin_right(44)
+        .caption(title, text(20))
+        .x_label_area_size(48)
+        .y_label_area_size(72)
+        .build_cartesian_2d((left..right).log_scale(), 0.0..100.0)?;
+    mesh(&mut chart, theme, ("time until the first connection", seconds), |percent| format!("{percent:.0} %"))?;
+    for (line, colour) in lines.iter().zip(theme.lines.iter().cycle()) {
+        let style = ShapeStyle { color: colour.to_rgba(), filled: true, stroke_width: 3 };
+        chart
+            .draw_series(LineSeries::new(line.points.iter().copied(), style))?
+            .label(line.name.as_str())
+            .legend(move |(x, y)| PathElement::new([(x, y), (x + 24, y)], style));
+    }
+    chart
+        .configure_series_labels()
+        .position(SeriesLabelPosition::UpperLeft)
+        .background_style(theme.paper.mix(0.9))
+        .border_style(theme.grid)
+        .label_font(text(14))
+        .draw()?;
+    root.present()?;
+    Ok(())
+}
+
 type Area<'a, X, Y> = ChartContext<'a, SVGBackend<'a>, Cartesian2d<X, Y>>;
 
 /// Draws axes, grid and units.
-fn mesh<X, Y>(chart: &mut Area<'_, X, Y>, theme: Theme, unit: fn(f64) -> String) -> anyhow::Result<()>
+fn mesh<X, Y>(
+    chart: &mut Area<'_, X, Y>,
+    theme: Theme,
+    (x_title, x_unit): (&str, fn(f64) -> String),
+    unit: fn(f64) -> String,
+) -> anyhow::Result<()>
 where
     X: Ranged<ValueType = f64> + ValueFormatter<f64> + AsRangedCoord<CoordDescType = X>,
     Y: Ranged<ValueType = f64> + ValueFormatter<f64> + AsRangedCoord<CoordDescType = Y>,
@@ -194,8 +276,8 @@ where
         .axis_style(theme.grid)
         .label_style(text(14))
         .axis_desc_style(text(14))
-        .x_desc("Services with ten endpoints")
-        .x_label_formatter(&|value| count(*value))
+        .x_desc(x_title)
+        .x_label_formatter(&|value| x_unit(*value))
         .y_label_formatter(&|value| unit(*value))
         .draw()?;
     Ok(())

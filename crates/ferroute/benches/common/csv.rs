@@ -1,8 +1,8 @@
 //! Figures for the plots of docs/performance.md: a file for each benchmark, in the directory that `BENCH_CSV` names.
 
-use std::{fs::OpenOptions, io::Write, path::PathBuf, time::Duration};
+use std::{fmt, fs::OpenOptions, io::Write, path::PathBuf, time::Duration};
 
-use super::{arguments::Mode, cluster::Size};
+use super::cluster::Size;
 
 /// A row of figures in base units. Without `BENCH_CSV`, nothing is written.
 pub(crate) struct Row {
@@ -12,7 +12,7 @@ pub(crate) struct Row {
 
 impl Row {
     /// Creates a row about a mode and a cluster.
-    pub(crate) fn new(mode: Mode, size: Size) -> Self {
+    pub(crate) fn new(mode: impl fmt::Display, size: Size) -> Self {
         let values = vec![mode.to_string(), size.services.to_string(), size.endpoints.to_string()];
         Self { names: vec!["mode", "services", "endpoints"], values }
     }

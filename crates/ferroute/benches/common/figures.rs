@@ -12,6 +12,12 @@ pub(crate) fn quantiles(times: &mut [Duration]) -> (Duration, Duration) {
     (times[times.len() / 2], times[times.len() * 99 / 100])
 }
 
+/// Returns a quantile of times in ascending order: 0 is the shortest, 1 the longest.
+pub(crate) fn quantile(ascending: &[Duration], part: f64) -> Duration {
+    let last = ascending.len() - 1;
+    ascending[(last as f64 * part).round() as usize]
+}
+
 pub(crate) fn median(mut times: Vec<Duration>) -> Duration {
     times.sort_unstable();
     times[times.len() / 2]
