@@ -8,10 +8,13 @@
 //!                                    Outcome     forward, reject, drop, or not ours
 //! ```
 
+mod connection;
+
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 
+pub use self::connection::Connection;
 use crate::{
     Endpoint, EndpointSets, FamilySettings, Frontend, FrontendKind, Method, ModeTraits, Protocol, ServicePort,
     ServicePortEntry, ServicePortName, ServiceTable, TrafficPolicy,
@@ -98,7 +101,7 @@ pub struct PortForwarding<'a> {
     /// The routes of all other frontends.
     pub external: Routes,
     node_ip: Option<IpAddr>,
-    traits: &'static ModeTraits,
+    traits: &'a ModeTraits,
 }
 
 /// Returns what a mode with these traits does with the connections to a service port of `table`.
@@ -107,7 +110,7 @@ pub fn forwarding<'a>(
     name: &ServicePortName,
     entry: &'a ServicePortEntry,
     settings: &FamilySettings,
-    traits: &'static ModeTraits,
+    traits: &'a ModeTraits,
 ) -> PortForwarding<'a> {
     let forwarding = PortForwarding::without_endpoints(&entry.service, name.protocol, settings, traits);
     PortForwarding { endpoints: table.endpoint_sets(entry), ..forwarding }
@@ -176,7 +179,7 @@ impl<'a> PortForwarding<'a> {
         service: &'a ServicePort,
         protocol: Protocol,
         settings: &FamilySettings,
-        traits: &'static ModeTraits,
+        traits: &'a ModeTraits,
     ) -> Self {
         Self {
             service,

@@ -1,3 +1,5 @@
+use std::net::IpAddr;
+
 use ipnet::IpNet;
 
 use crate::{IpFamily, NodeView};
@@ -40,6 +42,17 @@ impl LocalTrafficDetector {
             Self::NodeCidr => node.pod_cidr(family).map(LocalTraffic::Source),
             Self::BridgeInterface(name) => Some(LocalTraffic::Interface(name.clone())),
             Self::InterfaceNamePrefix(prefix) => Some(LocalTraffic::InterfacePrefix(prefix.clone())),
+        }
+    }
+}
+
+impl LocalTraffic {
+    /// Reports whether a packet matches; `interface` is the one that it arrives on.
+    pub fn matches(&self, source: IpAddr, interface: Option<&str>) -> bool {
+        match self {
+            Self::Source(net) => net.contains(&source),
+            Self::Interface(name) => interface == Some(name),
+            Self::InterfacePrefix(prefix) => interface.is_some_and(|name| name.starts_with(prefix)),
         }
     }
 }

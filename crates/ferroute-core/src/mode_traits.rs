@@ -1,6 +1,6 @@
 //! How the proxy modes differ from each other in what they do with connections: one field per difference, one constant per mode.
 
-use crate::{Balancing, Client, Method, Protocol};
+use crate::{Balancing, Client, Method, NodePortAddresses, Protocol};
 
 /// What a proxy mode does differently from others. [`forwarding`](crate::PortForwarding) applies the traits, planners encode the
 /// result, and the commands compare them.
@@ -27,6 +27,8 @@ pub struct ModeTraits {
     pub unknown_ports: Unserved,
     /// Packets to addresses in the networks of cluster IPs that no Service has.
     pub unassigned_addresses: Unserved,
+    /// The addresses that serve node ports if none are configured.
+    pub node_ports_by_default: NodePortsByDefault,
     /// Node ports without endpoints are rejected or dropped at all addresses of the node, not only at those that serve node
     /// ports.
     pub refuses_node_ports_at_all_addresses: bool,
@@ -72,6 +74,24 @@ pub enum Hairpin {
     OnThisNode,
 }
 
+/// The addresses that serve node ports without `nodePortAddresses`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodePortsByDefault {
+    /// All addresses of the node.
+    AllAddresses,
+    /// The node's primary address of each IP family.
+    PrimaryAddress,
+}
+
+impl From<NodePortsByDefault> for NodePortAddresses {
+    fn from(default: NodePortsByDefault) -> Self {
+        match default {
+            NodePortsByDefault::AllAddresses => Self::All,
+            NodePortsByDefault::PrimaryAddress => Self::Primary,
+        }
+    }
+}
+
 /// What happens to packets for which no Service has a frontend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unserved {
@@ -112,6 +132,7 @@ impl ModeTraits {
         source_ranges_on_external_ips: false,
         unknown_ports: Unserved::Routed,
         unassigned_addresses: Unserved::Routed,
+        node_ports_by_default: NodePortsByDefault::AllAddresses,
         refuses_node_ports_at_all_addresses: true,
         localhost_node_ports: true,
         binds_service_addresses: false,
@@ -128,6 +149,7 @@ impl ModeTraits {
         source_ranges_on_external_ips: true,
         unknown_ports: Unserved::Rejected,
         unassigned_addresses: Unserved::Dropped,
+        node_ports_by_default: NodePortsByDefault::PrimaryAddress,
         refuses_node_ports_at_all_addresses: false,
         accepts_in_firewalls: false,
         methods: &[Method::Random, Method::RoundRobin, Method::SourceHash, Method::SourcePortHash],
@@ -159,6 +181,173 @@ impl ModeTraits {
         methods: &[Method::RoundRobin],
         ..Self::IPTABLES
     };
+}
+
+/// A field of [`ModeTraits`] with its description, for documentation and for comparisons of modes.
+#[derive(Debug)]
+pub struct ModeTrait {
+    /// The name in JSON.
+    pub name: &'static str,
+    /// What it is about: a statement or a matter, of which [`ModeTrait::value`] is the answer.
+    pub title: &'static str,
+    value: fn(&ModeTraits) -> String,
+    copy: fn(&mut ModeTraits, &ModeTraits),
+}
+
+impl ModeTrait {
+    /// Returns the value in words.
+    pub fn value(&self, traits: &ModeTraits) -> String {
+        (self.value)(traits)
+    }
+
+    /// Returns `traits` with this one taken from `other`.
+    pub fn replaced(&self, traits: &ModeTraits, other: &ModeTraits) -> ModeTraits {
+        let mut replaced = *traits;
+        (self.copy)(&mut replaced, other);
+        replaced
+    }
+
+    /// All traits, in the order of [`ModeTraits`].
+    pub const ALL: &'static [Self] = &[
+        Self {
+            name: "withoutLocalEndpoints",
+            title: "policy Local, and no endpoint on this node",
+            value: |traits| match traits.without_local_endpoints {
+                WithoutLocalEndpoints::Drop => "dropped".to_owned(),
+                WithoutLocalEndpoints::UseCluster => "endpoints of other nodes".to_owned(),
+            },
+            copy: |traits, other| traits.without_local_endpoints = other.without_local_endpoints,
+        },
+        Self {
+            name: "localPolicyForAllClients",
+            title: "external policy Local also applies to pods and the node itself",
+            value: |traits| yes(traits.local_policy_for_all_clients),
+            copy: |traits, other| traits.local_policy_for_all_clients = other.local_policy_for_all_clients,
+        },
+        Self {
+            name: "sources",
+            title: "source address that endpoints see, with external policy Local",
+            value: |traits| match traits.sources {
+                Sources::Clients => "the client's".to_owned(),
+                Sources::ServiceOfNode => "the client's; of the node's own connections the Service's".to_owned(),
+                Sources::Node => "always the node's".to_owned(),
+            },
+            copy: |traits, other| traits.sources = other.sources,
+        },
+        Self {
+            name: "protocols",
+            title: "protocols",
+            value: |traits| list(traits.protocols.iter().map(|protocol| protocol.as_str().to_uppercase())),
+            copy: |traits, other| traits.protocols = other.protocols,
+        },
+        Self {
+            name: "hairpin",
+            title: "connections of an endpoint to itself are masqueraded",
+            value: |traits| match traits.hairpin {
+                Hairpin::All => "yes".to_owned(),
+                Hairpin::OnThisNode => "on this node".to_owned(),
+            },
+            copy: |traits, other| traits.hairpin = other.hairpin,
+        },
+        Self {
+            name: "rejectsOwnExternalConnections",
+            title: "the node's own connections to external addresses without endpoints",
+            value: |traits| match traits.rejects_own_external_connections {
+                true => "rejected".to_owned(),
+                false => "leave the node".to_owned(),
+            },
+            copy: |traits, other| traits.rejects_own_external_connections = other.rejects_own_external_connections,
+        },
+        Self {
+            name: "sourceRangesBeforeRejection",
+            title: "source ranges also apply without endpoints",
+            value: |traits| match traits.source_ranges_before_rejection {
+                [] => "no".to_owned(),
+                [Client::Pod, Client::Outside] => "except for the node's own".to_owned(),
+                _ => "yes".to_owned(),
+            },
+            copy: |traits, other| traits.source_ranges_before_rejection = other.source_ranges_before_rejection,
+        },
+        Self {
+            name: "sourceRangesOnExternalIps",
+            title: "source ranges apply to a load balancer IP that is also an external IP",
+            value: |traits| yes(traits.source_ranges_on_external_ips),
+            copy: |traits, other| traits.source_ranges_on_external_ips = other.source_ranges_on_external_ips,
+        },
+        Self {
+            name: "unknownPorts",
+            title: "connections to unknown ports of cluster IPs",
+            value: |traits| traits.unknown_ports.as_str().to_owned(),
+            copy: |traits, other| traits.unknown_ports = other.unknown_ports,
+        },
+        Self {
+            name: "unassignedAddresses",
+            title: "packets to unassigned addresses in ServiceCIDRs",
+            value: |traits| traits.unassigned_addresses.as_str().to_owned(),
+            copy: |traits, other| traits.unassigned_addresses = other.unassigned_addresses,
+        },
+        Self {
+            name: "nodePortsByDefault",
+            title: "node ports are served without `nodePortAddresses` on",
+            value: |traits| match traits.node_ports_by_default {
+                NodePortsByDefault::AllAddresses => "all addresses of the node".to_owned(),
+                NodePortsByDefault::PrimaryAddress => "its primary address".to_owned(),
+            },
+            copy: |traits, other| traits.node_ports_by_default = other.node_ports_by_default,
+        },
+        Self {
+            name: "refusesNodePortsAtAllAddresses",
+            title: "node ports without endpoints are refused at",
+            value: |traits| match traits.refuses_node_ports_at_all_addresses {
+                true => "all addresses of the node".to_owned(),
+                false => "`nodePortAddresses`".to_owned(),
+            },
+            copy: |traits, other| {
+                traits.refuses_node_ports_at_all_addresses = other.refuses_node_ports_at_all_addresses;
+            },
+        },
+        Self {
+            name: "localhostNodePorts",
+            title: "node ports can be served on 127.0.0.1",
+            value: |traits| yes(traits.localhost_node_ports),
+            copy: |traits, other| traits.localhost_node_ports = other.localhost_node_ports,
+        },
+        Self {
+            name: "bindsServiceAddresses",
+            title: "Service addresses are addresses of the host",
+            value: |traits| yes(traits.binds_service_addresses),
+            copy: |traits, other| traits.binds_service_addresses = other.binds_service_addresses,
+        },
+        Self {
+            name: "acceptsInFirewalls",
+            title: "Service traffic is accepted in the iptables tables",
+            value: |traits| yes(traits.accepts_in_firewalls),
+            copy: |traits, other| traits.accepts_in_firewalls = other.accepts_in_firewalls,
+        },
+        Self {
+            name: "methods",
+            title: "methods that choose endpoints",
+            value: |traits| match traits.methods {
+                [] => "that of `ipvs.scheduler`".to_owned(),
+                methods => list(methods.iter().map(|method| method.as_str().to_owned())),
+            },
+            copy: |traits, other| traits.methods = other.methods,
+        },
+        Self {
+            name: "weights",
+            title: "weights of endpoints",
+            value: |traits| yes(traits.weights),
+            copy: |traits, other| traits.weights = other.weights,
+        },
+    ];
+}
+
+fn yes(yes: bool) -> String {
+    if yes { "yes" } else { "no" }.to_owned()
+}
+
+fn list(values: impl Iterator<Item = String>) -> String {
+    values.collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Packets are traced by `ferroute-trace`, so nftables rules can be compared with iptables rules, and the rules of any other
-//! mode with both. Where modes differ by design, the difference is a [`ModeDifference`], which is counted and not reported as
+//! mode with both. Where modes differ by design, the traits that differ are counted ([`ModeDifference`]), and the difference is not
 //! a finding. Rules of firewalls and network plugins are ignored: they apply to both sides.
 //!
 //! Not here: reading rules, health checks, open connections.
@@ -27,12 +27,10 @@ mod structure;
 pub use clients::Client;
 pub use compare::{Expected, compare};
 pub use kernel::{Comparison, compare_with_kernel};
-pub use mode_differences::{ModeDifference, ModeDifferences};
 pub use outcomes::{Outcomes, PacketOutcome, outcomes};
 pub use print::write_report_into;
 pub use report::{
-    Answer, Conclusion, Coverage, DifferenceCount, Finding, Mismatch, Report, SourceAddress, StaleFrontend,
-    Undetermined,
+    Answer, Conclusion, Coverage, Finding, Mismatch, ModeDifference, Report, SourceAddress, StaleFrontend, Undetermined,
 };
 pub use rules::{Rules, RulesKind};
 

@@ -208,6 +208,9 @@ pub trait ComparableRules: Traceable + fmt::Debug + Sync {
     /// Returns the name of the rules' mode.
     fn mode(&self) -> ModeName;
 
+    /// Returns what the mode does differently from others with connections.
+    fn traits(&self) -> &'static ModeTraits;
+
     /// Returns all frontends in the rules, with the service ports that their comments name.
     fn frontends(&self) -> BTreeMap<Frontend, Option<String>>;
 

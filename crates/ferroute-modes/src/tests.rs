@@ -23,6 +23,15 @@ fn each_configured_mode_has_one_active_mode() {
 }
 
 #[test]
+fn node_ports_are_served_by_default_as_the_traits_say() {
+    for mode in REGISTRY.names() {
+        let config = KubeProxyConfiguration { mode: mode.as_str().to_owned(), ..KubeProxyConfiguration::default() };
+        let settings = REGISTRY.resolve(&config.defaulted()).unwrap().settings;
+        assert_eq!(settings.node_port_addresses, REGISTRY.active(mode).traits().node_ports_by_default.into(), "{mode}");
+    }
+}
+
+#[test]
 fn cleanup_removes_rules_before_objects_that_they_refer_to() {
     let expected = [&IPTABLES[..], &FERROUTE_TABLES, &KUBE_PROXY_TABLES, &[VIRTUAL_SERVERS, WORKERS]].concat();
     assert_eq!(describe(&REGISTRY.leftovers()), expected);

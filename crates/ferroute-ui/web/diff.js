@@ -59,7 +59,7 @@ function familyNodes(report) {
     list(t("diff.stale"), stale.map(({ frontend, name }) => `${frontendText(frontend)}${name ? ` (${name})` : ""}`)),
     list(t("diff.structure"), structure),
     list(t("diff.undetermined"), undetermined.map(({ servicePort, reason }) => `${servicePort ? `${servicePort}: ` : ""}${reason}`)),
-    list(t("diff.intended"), intended.map(({ difference, packets }) => `${difference}: ${t("diff.packets", { count: packets })}`)),
+    list(t("diff.intended"), intended.map(({ title, expected, actual, packets }) => `${title}: ${t("diff.answer", { expected, actual })} (${t("diff.packets", { count: packets })})`)),
     limitation && el("p", { class: "muted" }, limitation));
 }
 

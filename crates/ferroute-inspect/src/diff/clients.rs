@@ -98,8 +98,8 @@ impl<'a> Topology<'a> {
         Some(match client {
             Client::Pod => arriving(self.pod.0, &self.pod.1),
             Client::Outside => arriving(self.outside.0, &self.outside.1),
+            Client::Endpoint(address) | Client::Source(address) if self.host.owns(*address) => return None,
             Client::Source(address) => arriving(*address, &self.outside.1),
-            Client::Endpoint(address) if self.host.owns(*address) => return None,
             Client::Endpoint(address) => {
                 let local =
                     entry.endpoints.iter().any(|endpoint| endpoint.address == *address && endpoint.may_be_local());

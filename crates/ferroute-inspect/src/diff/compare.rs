@@ -6,14 +6,15 @@ use std::{
     thread,
 };
 
-use ferroute_core::{Frontend, ProxySettings, ServicePortEntry, ServicePortName, ServiceTable};
-use ferroute_trace::{Host, Packet};
+use ferroute_core::{Frontend, ModeTrait, ProxySettings, ServicePortEntry, ServicePortName, ServiceTable};
+use ferroute_trace::Host;
 use ipnet::IpNet;
 
 use super::{
-    Client, Coverage, DifferenceCount, Finding, Mismatch, ModeDifference, ModeDifferences, Outcomes, PacketOutcome,
-    Report, Rules, RulesKind, StaleFrontend, Undetermined,
+    Client, Coverage, Finding, Mismatch, ModeDifference, Outcomes, PacketOutcome, Report, Rules, StaleFrontend,
+    Undetermined,
     clients::Topology,
+    mode_differences::{Attempt, ModeDifferences},
     outcomes::{agree, mismatches},
     rules::Projection,
     structure::differences,
@@ -34,13 +35,16 @@ pub struct Expected<'a> {
 /// Compares actual with expected rules, service port by service port, on all CPUs.
 pub fn compare(expected: &Expected<'_>, actual: &Rules<'_>) -> Report {
     let topology = Topology::new(expected.services, expected.settings, expected.host);
-    let modes = ModeDifferences::new(expected.services, expected.settings, expected.host);
+    let traits = (expected.rules.kind() != actual.kind()).then(|| (expected.rules.traits(), actual.traits()));
+    let modes = traits.map(|(planned, actual)| {
+        ModeDifferences::new(expected.services, expected.settings, expected.host, planned, actual)
+    });
     let node = expected.host.addresses.iter().copied().collect();
     let begin = || Comparison {
         expected,
         actual,
         topology: &topology,
-        modes: &modes,
+        modes: modes.as_ref(),
         node: &node,
         frontends: BTreeSet::new(),
         coverage: Coverage::default(),
@@ -82,13 +86,15 @@ struct Comparison<'a> {
     expected: &'a Expected<'a>,
     actual: &'a Rules<'a>,
     topology: &'a Topology<'a>,
-    modes: &'a ModeDifferences<'a>,
+    /// `None` if both sides are rules of the same mode.
+    modes: Option<&'a ModeDifferences<'a>>,
     /// The node's addresses.
     node: &'a BTreeSet<IpAddr>,
     /// The frontends of Services.
     frontends: BTreeSet<Frontend>,
     coverage: Coverage,
-    intended: BTreeMap<ModeDifference, usize>,
+    /// The number of packets by the name of the trait.
+    intended: BTreeMap<&'static str, usize>,
     findings: Vec<Finding>,
     undetermined: Vec<Undetermined>,
 }
@@ -128,7 +134,16 @@ impl Comparison<'_> {
 
     fn report(self) -> Report {
         let stale = self.actual.frontends().into_iter().filter(|(frontend, _)| !self.frontends.contains(frontend));
-        let intended = self.intended.into_iter().map(|(difference, packets)| DifferenceCount { difference, packets });
+        let [planned, actual] = [self.expected.rules, self.actual].map(Rules::traits);
+        let intended = ModeTrait::ALL.iter().filter_map(|it| {
+            Some(ModeDifference {
+                packets: *self.intended.get(it.name)?,
+                name: it.name.into(),
+                title: it.title.into(),
+                expected: it.value(planned),
+                actual: it.value(actual),
+            })
+        });
         Report {
             family: self.expected.services.family,
             expected: self.expected.rules.kind(),
@@ -192,7 +207,8 @@ impl Comparison<'_> {
             if !senders.contains(&client) {
                 senders.push(client);
             }
-            let (expected, actual) = self.trace(&packet, sides);
+            let attempt = Attempt { name, entry, frontend: *frontend, packet: &packet };
+            let (expected, actual) = self.trace(attempt, sides);
             let both = || [&expected, &actual].into_iter();
             used |= both()
                 .all(|outcomes| outcomes.keys().any(|outcome| matches!(outcome, PacketOutcome::Delivered { .. })));
@@ -228,56 +244,13 @@ impl Comparison<'_> {
 
     /// Returns the expected and the actual outcomes of a packet. If they differ as the modes of the two sides are intended
     /// to, the actual outcomes are expected.
-    fn trace(&mut self, packet: &Packet, sides: &Sides<'_>) -> (Outcomes, Outcomes) {
+    fn trace(&mut self, attempt: Attempt<'_>, sides: &Sides<'_>) -> (Outcomes, Outcomes) {
         let host = self.topology.host();
-        let (expected, actual) = (sides.expected.outcomes(host, packet), sides.actual.outcomes(host, packet));
-        if self.expected.rules.kind() == self.actual.kind() || agree(&expected, &actual) {
-            return (expected, actual);
-        }
-        let difference = match (self.expected.rules.kind(), self.actual.kind()) {
-            // Intended differences are only known between these formats.
-            (RulesKind::Other(_), _) | (_, RulesKind::Other(_)) => None,
-            (RulesKind::Iptables, _) => self.intended(packet, &expected, &sides.expected, &actual),
-            (_, RulesKind::Iptables) => self.intended(packet, &actual, &sides.actual, &expected),
-            // kube-proxy's nftables mode masquerades hairpin traffic from all nodes, as iptables mode does.
-            (RulesKind::KubeProxyNftables, _) => self.intended(packet, &expected, &sides.expected, &actual),
-            (RulesKind::Nftables, _) => self.intended(packet, &actual, &sides.actual, &expected),
-        };
-        match difference {
-            Some(difference) => {
-                *self.intended.entry(difference).or_default() += 1;
-                (actual.clone(), actual)
-            }
-            None => (expected, actual),
-        }
-    }
-
-    /// Returns the intended difference between iptables and nftables mode that explains the outcomes of a packet, if any.
-    fn intended(
-        &self,
-        packet: &Packet,
-        iptables: &Outcomes,
-        rules: &Projection<'_>,
-        nftables: &Outcomes,
-    ) -> Option<ModeDifference> {
-        let host = self.topology.host();
-        match self.modes.difference(packet, iptables, |packet| rules.outcomes(host, packet)) {
-            Some((difference, outcomes)) if agree(nftables, &outcomes) => Some(difference),
-            _ => self.is_other_address(packet, nftables).then_some(ModeDifference::NodePortAddresses),
-        }
-    }
-
-    /// Reports whether a packet is for a node port at an address on which nftables mode does not serve node ports. If the
-    /// nftables rules are those of a proxy with unknown settings, any address but the primary one may be such an address.
-    fn is_other_address(&self, packet: &Packet, nftables: &Outcomes) -> bool {
-        let (address, services) = (packet.destination.ip(), self.expected.services);
-        let may_be_unserved = match self.expected.rules.kind() {
-            RulesKind::Nftables | RulesKind::KubeProxyNftables => !self.modes.serves_node_ports_on(address),
-            RulesKind::Iptables | RulesKind::Other(_) => {
-                services.node.primary_address(services.family) != Some(address)
-            }
-        };
-        self.expected.host.owns(address) && may_be_unserved && nftables.keys().eq([&PacketOutcome::Untouched])
+        let [expected, actual] = [&sides.expected, &sides.actual].map(|side| side.outcomes(host, attempt.packet));
+        let Some(modes) = self.modes.filter(|_| !agree(&expected, &actual)) else { return (expected, actual) };
+        let traits = modes.explain(attempt, &expected, &actual);
+        traits.iter().for_each(|it| *self.intended.entry(it.name).or_default() += 1);
+        if traits.is_empty() { (expected, actual) } else { (actual.clone(), actual) }
     }
 }
 

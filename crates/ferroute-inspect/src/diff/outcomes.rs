@@ -3,7 +3,7 @@ use std::{
     net::{IpAddr, SocketAddr},
 };
 
-use ferroute_trace::{Leaf, Packet, Verdict};
+use ferroute_trace::{Leaf, Origin, Packet, Verdict};
 
 use super::{Answer, Mismatch, SourceAddress};
 
@@ -46,7 +46,10 @@ pub fn outcomes(packet: &Packet, leaves: impl IntoIterator<Item = Leaf>) -> Outc
             _ if !assumptions.is_empty() => {
                 PacketOutcome::Unknown { reason: format!("depends on whether {}", assumptions[0].condition) }
             }
-            Verdict::Delivered { to, from, .. } if (to, from) == (packet.destination, packet.source.ip()) => {
+            // The node's own packets have one of its addresses in any case.
+            Verdict::Delivered { to, from, .. }
+                if to == packet.destination && (from == packet.source.ip() || packet.origin == Origin::Local) =>
+            {
                 PacketOutcome::Untouched
             }
             Verdict::Delivered { to, from, interface, .. } => PacketOutcome::Delivered { to, from, interface },
@@ -66,7 +69,7 @@ pub(super) fn agree(one: &Outcomes, other: &Outcomes) -> bool {
     one.keys().eq(other.keys()) && one.values().zip(other.values()).all(|(one, other)| shares_agree(*one, *other))
 }
 
-fn shares_agree(one: f64, other: f64) -> bool {
+pub(super) fn shares_agree(one: f64, other: f64) -> bool {
     (one - other).abs() <= ROUNDING * one.max(other)
 }
 

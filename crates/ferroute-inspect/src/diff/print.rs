@@ -44,8 +44,10 @@ pub fn write_report_into(out: &mut impl fmt::Write, report: &Report, limit: usiz
         writeln!(out, "  unknown: {}{}", Escaped(name), Escaped(&undetermined.reason))?;
     }
     write_rest_into(out, undetermined.len(), limit, "unknown results")?;
-    for count in intended {
-        writeln!(out, "  intended difference ({}): {}", plural(count.packets, "packet"), count.difference)?;
+    for difference in intended {
+        let super::ModeDifference { title, expected, actual, packets, .. } = difference;
+        let packets = plural(*packets, "packet");
+        writeln!(out, "  intended difference ({packets}): {title}: {actual} (planned: {expected})")?;
     }
     limitation.iter().try_for_each(|text| writeln!(out, "  note: {text}"))?;
     if findings.is_empty() && stale.is_empty() && structure.is_empty() && undetermined.is_empty() {

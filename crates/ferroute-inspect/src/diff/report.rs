@@ -3,7 +3,7 @@ use std::{borrow::Cow, net::SocketAddr};
 use ferroute_core::{Frontend, IpFamily};
 use serde::{Deserialize, Serialize};
 
-use super::{Client, ModeDifference, RulesKind};
+use super::{Client, RulesKind};
 
 /// The differences between the actual and the expected rules of one IP family.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -28,8 +28,8 @@ pub struct Report {
     /// What is not compared in rules of this format.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limitation: Option<Cow<'static, str>>,
-    /// Intended differences between the modes, with the number of packets that they affect.
-    pub intended: Vec<DifferenceCount>,
+    /// The traits of the modes that explain differences between outcomes of packets, which are therefore intended.
+    pub intended: Vec<ModeDifference>,
 }
 
 /// The extent of a comparison.
@@ -154,13 +154,20 @@ pub struct Undetermined {
     pub reason: String,
 }
 
-/// The number of packets that an intended difference between modes affects.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// A trait in which two modes differ, as a row of the table in `docs/modes.md`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct DifferenceCount {
-    /// The difference.
-    pub difference: ModeDifference,
-    /// The number of packets.
+pub struct ModeDifference {
+    /// The name of the trait.
+    #[serde(rename = "trait")]
+    pub name: Cow<'static, str>,
+    /// Its description.
+    pub title: Cow<'static, str>,
+    /// Its value in the expected mode.
+    pub expected: String,
+    /// Its value in the actual mode.
+    pub actual: String,
+    /// The number of packets that have other outcomes because of it.
     pub packets: usize,
 }
 

@@ -5,7 +5,7 @@ use std::{
 };
 
 use ferroute_config::ModeName;
-use ferroute_core::Frontend;
+use ferroute_core::{Frontend, Hairpin, Method, ModeTraits};
 use ferroute_iptables::RuleSet;
 use ferroute_modes::{ComparableRules, RulesView};
 use ferroute_nftables::kernel::MemoryTable;
@@ -80,6 +80,16 @@ impl<'a> Rules<'a> {
             Format::Nftables(_) => RulesKind::Nftables,
             Format::KubeProxyNftables(_) => RulesKind::KubeProxyNftables,
             Format::Other(rules) => RulesKind::Other(rules.mode()),
+        }
+    }
+
+    /// Returns the traits of the mode whose rules these are.
+    pub(super) fn traits(&self) -> &'static ModeTraits {
+        match &self.0 {
+            Format::Iptables(_) => &ModeTraits::IPTABLES,
+            Format::Nftables(_) => &ModeTraits::NFTABLES,
+            Format::KubeProxyNftables(_) => &KUBE_PROXY_NFTABLES,
+            Format::Other(rules) => rules.traits(),
         }
     }
 
@@ -188,3 +198,7 @@ impl fmt::Display for RulesKind {
         })
     }
 }
+
+/// kube-proxy's nftables mode. It masquerades hairpin traffic from all nodes, and chooses endpoints as its iptables mode does.
+const KUBE_PROXY_NFTABLES: ModeTraits =
+    ModeTraits { hairpin: Hairpin::All, methods: &[Method::Random], weights: false, ..ModeTraits::NFTABLES };

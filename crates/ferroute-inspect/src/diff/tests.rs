@@ -282,11 +282,35 @@ fn intended_mode_differences_are_counted_and_not_reported() {
     assert_snapshot!(text(&report), @"
     IPv4: iptables rules in the kernel, compared with planned nftables rules
       3 service ports, 6 frontends, 36 packets
-      intended difference (1 packet): only nftables mode rejects the node's own connections to external addresses without endpoints
-      intended difference (2 packets): only iptables mode masquerades pods of other nodes that reach themselves through this node
-      intended difference (6 packets): by default, nftables mode serves node ports on the primary address only, iptables mode on all addresses
+      intended difference (2 packets): connections of an endpoint to itself are masqueraded: yes (planned: on this node)
+      intended difference (1 packet): the node's own connections to external addresses without endpoints: leave the node (planned: rejected)
+      intended difference (6 packets): node ports are served without `nodePortAddresses` on: all addresses of the node (planned: its primary address)
       no difference
     ");
+}
+
+#[test]
+fn methods_and_weights_that_one_mode_ignores_are_intended_differences() {
+    let id = TableId { family: IpFamily::V4, name: TABLE };
+    let mut cluster = shop();
+    let annotate = |metadata: &mut ferroute_api::ObjectMeta, key: &str, value: &str| {
+        metadata.annotations.insert(format!("ferroute.io/{key}"), value.to_owned());
+    };
+    annotate(&mut cluster.services[0].metadata, "load-balancing", "source-hash");
+    annotate(&mut cluster.slices[1].metadata, "weight", "10.244.0.2=3");
+    let table = cluster.table(IpFamily::V4);
+    let (nftables, iptables) = (nftables(&table, &settings()), iptables(&table, &settings()));
+    let planned = Rules::nftables(nftables.table(&id).unwrap());
+    let report = |actual: &RuleSet| report(&table, &settings(), &planned, &Rules::iptables(actual));
+    let of_iptables = report(&iptables);
+    assert_eq!(of_iptables.conclusion(), Conclusion::Equal, "{}", text(&of_iptables));
+    let traits: Vec<&str> = of_iptables.intended.iter().map(|it| &*it.name).collect();
+    assert!(["methods", "weights"].iter().all(|name| traits.contains(name)), "{traits:?}");
+
+    // Without weights, the other endpoint of the Service has half of the connections.
+    let rules = iptables.to_string().replace("--probability 0.50000000000", "--probability 0.30000000000");
+    let wrong = report(&RuleSet::parse_save(IpFamily::V4, &rules).unwrap());
+    assert!(wrong.findings.iter().any(|finding| finding.service_port == "shop/cart:http"), "{}", text(&wrong));
 }
 
 #[test]
@@ -336,6 +360,10 @@ impl Traceable for UnknownMode {
 impl ComparableRules for UnknownMode {
     fn mode(&self) -> ModeName {
         ModeName::new("toy")
+    }
+
+    fn traits(&self) -> &'static ferroute_core::ModeTraits {
+        &ferroute_core::ModeTraits::IPTABLES
     }
 
     fn frontends(&self) -> BTreeMap<Frontend, Option<String>> {

@@ -25,8 +25,8 @@ use crate::{
     about::{About, Fact, Origin, ProxyState},
     check,
     diff::{
-        Answer, Client, Comparison, Conclusion, Coverage, DifferenceCount, Finding, Mismatch, ModeDifference, Report,
-        RulesKind, SourceAddress, StaleFrontend, Undetermined,
+        Answer, Client, Comparison, Conclusion, Coverage, Finding, Mismatch, ModeDifference, Report, RulesKind,
+        SourceAddress, StaleFrontend, Undetermined,
     },
     doctor::{self, Diagnosis, Severity, Unknown},
     explain::{
@@ -267,7 +267,13 @@ fn comparison() -> Comparison {
         structure: vec!["a chain is missing".to_owned()],
         undetermined: vec![undetermined.clone()],
         limitation: Some("a limitation".into()),
-        intended: vec![DifferenceCount { difference: ModeDifference::UnknownPortOfClusterIp, packets: 4 }],
+        intended: vec![ModeDifference {
+            name: "hairpin".into(),
+            title: "a trait".into(),
+            expected: "yes".to_owned(),
+            actual: "no".to_owned(),
+            packets: 4,
+        }],
     };
     let formats = [RulesKind::Iptables, RulesKind::KubeProxyNftables, RulesKind::Other(ModeName::IPVS)];
     let reports = formats.into_iter().map(Some).chain([None]).map(report).collect();

@@ -6,7 +6,7 @@ use std::{
 };
 
 use ferroute_config::ModeName;
-use ferroute_core::{Frontend, IpFamily};
+use ferroute_core::{Frontend, IpFamily, ModeTraits};
 use ferroute_iptables::RuleSet;
 use ferroute_ipvs::{
     kernel::KernelState,
@@ -53,6 +53,10 @@ impl Traceable for Planned {
 impl ComparableRules for Planned {
     fn mode(&self) -> ModeName {
         ModeName::IPVS
+    }
+
+    fn traits(&self) -> &'static ModeTraits {
+        &ModeTraits::IPVS
     }
 
     fn frontends(&self) -> BTreeMap<Frontend, Option<String>> {
@@ -124,6 +128,10 @@ impl Traceable for KernelIpvs {
 impl ComparableRules for KernelIpvs {
     fn mode(&self) -> ModeName {
         ModeName::IPVS
+    }
+
+    fn traits(&self) -> &'static ModeTraits {
+        &ModeTraits::IPVS
     }
 
     fn frontends(&self) -> BTreeMap<Frontend, Option<String>> {

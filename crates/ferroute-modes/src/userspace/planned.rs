@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fmt, net::SocketAddr};
 
 use ferroute_config::ModeName;
-use ferroute_core::{Frontend, IpFamily, Protocol, ServiceTable};
+use ferroute_core::{Frontend, IpFamily, ModeTraits, Protocol, ServiceTable};
 use ferroute_iptables::RuleSet;
 use ferroute_trace::{Ruleset, Traceable};
 use ferroute_userspace::{
@@ -60,6 +60,10 @@ impl ComparableRules for Planned {
         ModeName::USERSPACE
     }
 
+    fn traits(&self) -> &'static ModeTraits {
+        &ModeTraits::USERSPACE
+    }
+
     fn frontends(&self) -> BTreeMap<Frontend, Option<String>> {
         frontends(portals(&self.rules))
     }
@@ -114,6 +118,10 @@ impl Traceable for KernelUserspace {
 impl ComparableRules for KernelUserspace {
     fn mode(&self) -> ModeName {
         ModeName::USERSPACE
+    }
+
+    fn traits(&self) -> &'static ModeTraits {
+        &ModeTraits::USERSPACE
     }
 
     fn frontends(&self) -> BTreeMap<Frontend, Option<String>> {

@@ -93,6 +93,10 @@ impl ComparableRules for ToyRules {
         TOY
     }
 
+    fn traits(&self) -> &'static ModeTraits {
+        &ModeTraits::IPTABLES
+    }
+
     fn frontends(&self) -> BTreeMap<Frontend, Option<String>> {
         self.0.keys().map(|frontend| (*frontend, None)).collect()
     }

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use ferroute_core::{
-    FamilySettings, FrontendKind, Hairpin, ModeTraits, NamespacedName, Outcome, PortForwarding, ServicePortName,
+    Connection, FamilySettings, FrontendKind, ModeTraits, NamespacedName, Outcome, PortForwarding, ServicePortName,
     ServiceTable, SourceAddress, Unserved, forwarding,
 };
 
@@ -16,7 +16,6 @@ use super::{
 pub struct Decision<'a> {
     port: &'a Port<'a>,
     forwarding: PortForwarding<'a>,
-    traits: &'static ModeTraits,
 }
 
 impl<'a> Decision<'a> {
@@ -24,67 +23,54 @@ impl<'a> Decision<'a> {
         let service = NamespacedName::from_metadata(&port.service.metadata);
         let name = ServicePortName { service, port: port.name.into(), protocol: port.protocol };
         let settings = FamilySettings::new(&port.world.settings, table, traits, &port.world.addresses());
-        Self { port, forwarding: forwarding(table, &name, &table.entries[&name], &settings, traits), traits }
+        Self { port, forwarding: forwarding(table, &name, &table.entries[&name], &settings, traits) }
     }
 
     /// Returns what happens to a connection to a frontend.
     pub fn expected(&self, client: &Client, source: IpAddr, (frontend, address): (Frontend, SocketAddr)) -> Expected {
-        use ferroute_core::Client::{Node, Outside, Pod};
-        let (port, forwarding) = (self.port, &self.forwarding);
-        let origin = if matches!(client, Client::Node) { Node } else { Outside };
-        // Routes depend on the source, even of the node's own packets; refusals do not.
-        let class = if port.is_detected_as_pod(client, source) == Some(true) { Pod } else { origin };
-        let kind = match frontend {
-            Frontend::ClusterIp => FrontendKind::ClusterIp,
-            Frontend::ExternalIp => FrontendKind::ExternalIp,
-            Frontend::LoadBalancer => FrontendKind::LoadBalancer,
-            Frontend::NodePort => FrontendKind::NodePort,
-        };
-        let key = ferroute_core::Frontend {
-            address: (frontend != Frontend::NodePort).then_some(address.ip()),
-            port: address.port(),
-            protocol: port.protocol,
-        };
-        // The node is permitted by its own address, although its packets may have a Service's.
-        let by = port.own_address().filter(|_| self.traits.binds_service_addresses && origin == Node);
-        let is_permitted = forwarding
-            .permitted_sources(&forwarding.service.load_balancer_vips)
-            .iter()
-            .any(|net| net.contains(&by.unwrap_or(source)));
-        let outcome = match forwarding.is_restricted(kind, key) && !is_permitted {
-            true => forwarding.outcome_outside_source_ranges(kind, origin),
-            false => match forwarding.outcome(kind, class) {
-                forwarded @ Outcome::Forward(_) => forwarded,
-                _ if origin == Node => forwarding.outcome(kind, origin),
-                refused => refused,
+        let port = self.port;
+        let connection = Connection {
+            frontend: ferroute_core::Frontend {
+                address: (frontend != Frontend::NodePort).then_some(address.ip()),
+                port: address.port(),
+                protocol: port.protocol,
             },
+            kind: match frontend {
+                Frontend::ClusterIp => FrontendKind::ClusterIp,
+                Frontend::ExternalIp => FrontendKind::ExternalIp,
+                Frontend::LoadBalancer => FrontendKind::LoadBalancer,
+                Frontend::NodePort => FrontendKind::NodePort,
+            },
+            source,
+            is_from_node: matches!(client, Client::Node),
+            is_from_pod: port.is_detected_as_pod(client, source) == Some(true),
         };
-        match outcome {
-            Outcome::Reject(_) => Expected::Refused,
-            Outcome::Drop(_) => Expected::Dropped,
-            Outcome::NotOurs => Expected::Untouched,
-            Outcome::Forward(route) => {
-                let endpoints = forwarding.list(route.list).unwrap().iter().map(|endpoint| {
-                    let is_hairpin =
-                        source == endpoint.address && (self.traits.hairpin == Hairpin::All || endpoint.local);
-                    let from = match route.source == SourceAddress::Node || is_hairpin {
-                        true => port.masqueraded(client, source, endpoint.address),
-                        false => source,
-                    };
-                    (endpoint.socket(), from)
-                });
-                Expected::OneOf(endpoints.collect())
-            }
-        }
+        let route = match self.forwarding.outcome_of(&connection) {
+            Outcome::Forward(route) => route,
+            refused => return unforwarded(refused),
+        };
+        let endpoints = self.forwarding.list(route.list).unwrap().iter().map(|endpoint| {
+            let from = match self.forwarding.source_address(route, endpoint, source) {
+                SourceAddress::Node => port.masqueraded(client, source, endpoint.address),
+                SourceAddress::Kept => source,
+            };
+            (endpoint.socket(), from)
+        });
+        Expected::OneOf(endpoints.collect())
     }
 
     /// Returns what happens to a connection to the node port on an address on which it is not served.
     pub fn expected_on_other_address(&self) -> Expected {
-        match self.forwarding.outcome(FrontendKind::NodePort, ferroute_core::Client::Outside) {
-            Outcome::Reject(_) if self.traits.refuses_node_ports_at_all_addresses => Expected::Refused,
-            Outcome::Drop(_) if self.traits.refuses_node_ports_at_all_addresses => Expected::Dropped,
-            _ => Expected::Untouched,
-        }
+        unforwarded(self.forwarding.outcome_at_other_address())
+    }
+}
+
+fn unforwarded(outcome: Outcome) -> Expected {
+    match outcome {
+        Outcome::Reject(_) => Expected::Refused,
+        Outcome::Drop(_) => Expected::Dropped,
+        Outcome::NotOurs => Expected::Untouched,
+        Outcome::Forward(route) => panic!("{route:?}"),
     }
 }
 

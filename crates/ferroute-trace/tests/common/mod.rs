@@ -6,6 +6,5 @@
 pub mod cluster;
 pub mod decision;
 pub mod lab;
-pub mod relayed;
 pub mod specification;
 pub mod world;
