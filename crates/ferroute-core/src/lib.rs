@@ -74,6 +74,7 @@ mod style;
 mod table;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
+mod throttle;
 mod token_bucket;
 pub mod tracker;
 
@@ -107,5 +108,6 @@ pub use settings::{FlowtableSettings, ProxySettings};
 pub use stale_conntrack::StaleConntrackEntries;
 pub use style::Style;
 pub use table::{Changes, ServicePortEntry, ServiceTable};
+pub use throttle::Throttle;
 pub use token_bucket::TokenBucket;
 pub use tracker::Tracker;

@@ -220,6 +220,9 @@ impl Check {
                     let text = format!("cannot read: invalid UTF-8 at byte {offset}{}", other_format(path));
                     self.add(Problem::new(Some(path.display().to_string()), Effect::Rejected, text));
                 }
+                SourceProblem::TooLong { path, .. } => {
+                    self.add(Problem::new(Some(path.display().to_string()), Effect::Rejected, error_chain(&**problem)));
+                }
                 other => self.add(Problem::new(None, Effect::Rejected, error_chain(other))),
             },
             _ => {}

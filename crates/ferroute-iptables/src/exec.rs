@@ -27,7 +27,6 @@ mod lock;
 mod process;
 mod programs;
 mod snapshot;
-mod throttle;
 mod version;
 
 pub use access::RuleAccess;
@@ -43,5 +42,4 @@ pub use lock::LockError;
 pub use process::{Exec, Exit, HostExec, Invocation, ProgramError};
 pub use programs::{IptablesPrograms, Locking, ProgramsError, search_path};
 pub use snapshot::{BackendSnapshot, RulesSnapshot, snapshot_rules};
-pub use throttle::Throttle;
 pub use version::{Backend, InvalidRelease, Release};

@@ -7,9 +7,9 @@ use std::{
 
 use ferroute_core::{
     Changes, Dataplane, DataplaneError, Heartbeat, HostState, IpFamily, Protocol, RulesDigest, ServiceTable,
-    SyncReport, TableReport, error_chain,
+    SyncReport, TableReport, Throttle, error_chain,
 };
-use ferroute_iptables::exec::{RuleWriter, Throttle};
+use ferroute_iptables::exec::RuleWriter;
 use ipnet::IpNet;
 
 use crate::{

@@ -7,8 +7,12 @@
 //! | 3 | at the end, a `Status` with the exit status |
 //! | 255 | the number of a stream that has ended (v5) |
 
-use std::{fmt::Write as _, time::Duration};
+use std::{
+    fmt::Write as _,
+    time::{Duration, Instant},
+};
 
+use ferroute_core::TokenBucket;
 use futures_util::{Stream, StreamExt};
 use http::{Request, header};
 use serde::Deserialize;
@@ -39,6 +43,15 @@ pub struct ExecOutput {
     pub stderr: Vec<u8>,
 }
 
+/// What a program may take until it ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExecLimits {
+    /// The time.
+    pub time: Duration,
+    /// The length of its output in bytes.
+    pub output: usize,
+}
+
 /// The part of a `Status` object that the last message has.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
@@ -63,7 +76,7 @@ struct DetailCause {
 }
 
 impl Cluster {
-    /// Runs a program in a container, without standard input, for at most `limit`.
+    /// Runs a program in a container, without standard input.
     ///
     /// # Errors
     ///
@@ -72,17 +85,18 @@ impl Cluster {
         &self,
         container: &PodContainer,
         command: &[String],
-        limit: Duration,
+        limits: ExecLimits,
     ) -> Result<ExecOutput, ClusterError> {
         let pod = format!("{}/{}", container.namespace, container.pod);
-        match timeout(limit, self.exec_unlimited(container, &pod, command)).await {
+        match timeout(limits.time, self.exec_untimed(container, &pod, command, limits.output)).await {
             Ok(result) => result,
-            Err(_) => Err(ClusterError::Late { pod, waited: limit }),
+            Err(_) => Err(ClusterError::Late { pod, waited: limits.time }),
         }
     }
 
     /// Runs a program in a container, without standard input, until it ends or nothing receives `lines` any more, which gets each
-    /// line of its standard output as it arrives. The result has the other output. `limit` is that of the start.
+    /// line of its standard output as it arrives. The result has the other output. The limits are those of the time until it has
+    /// started, of a line and of the other output.
     ///
     /// # Errors
     ///
@@ -91,25 +105,26 @@ impl Cluster {
         &self,
         container: &PodContainer,
         command: &[String],
-        limit: Duration,
+        limits: ExecLimits,
         lines: mpsc::Sender<Vec<u8>>,
     ) -> Result<ExecOutput, ClusterError> {
         let pod = format!("{}/{}", container.namespace, container.pod);
-        let messages = match timeout(limit, self.start(container, &pod, command)).await {
+        let messages = match timeout(limits.time, self.start(container, &pod, command)).await {
             Ok(messages) => messages?,
-            Err(_) => return Err(ClusterError::Late { pod, waited: limit }),
+            Err(_) => return Err(ClusterError::Late { pod, waited: limits.time }),
         };
-        Self::receive(messages, &pod, Some(lines)).await
+        Self::receive(messages, &pod, limits.output, Some(lines)).await
     }
 
-    async fn exec_unlimited(
+    async fn exec_untimed(
         &self,
         container: &PodContainer,
         pod: &str,
         command: &[String],
+        max_output: usize,
     ) -> Result<ExecOutput, ClusterError> {
         let messages = self.start(container, pod, command).await?;
-        Self::receive(messages, pod, None).await
+        Self::receive(messages, pod, max_output, None).await
     }
 
     /// Starts a program, and returns the messages of its streams.
@@ -137,20 +152,34 @@ impl Cluster {
     async fn receive(
         mut messages: impl Stream<Item = Result<Message, tungstenite::Error>> + Unpin,
         pod: &str,
+        max_output: usize,
         lines: Option<mpsc::Sender<Vec<u8>>>,
     ) -> Result<ExecOutput, ClusterError> {
         let fail = |cause: String| ClusterError::Exec { pod: pod.to_owned(), cause };
         let mut output = ExecOutput::default();
+        let mut pings = TokenBucket::new(PING_INTERVAL, PING_BURST, Instant::now());
         while let Some(message) = messages.next().await {
-            let Message::Binary(bytes) = message.map_err(|error| fail(error.to_string()))? else { continue };
+            let bytes = match message.map_err(|error| fail(error.to_string()))? {
+                Message::Binary(bytes) => bytes,
+                // Each is answered, and the answers are in memory until the peer receives them.
+                Message::Ping(_) => {
+                    let now = Instant::now();
+                    if pings.take(now) > now {
+                        return Err(fail("the peer sends too many pings".to_owned()));
+                    }
+                    continue;
+                }
+                _ => continue,
+            };
             let Some((stream, bytes)) = bytes.split_first() else { continue };
             match *stream {
                 STDOUT => {
                     output.stdout.extend_from_slice(bytes);
-                    let Some(lines) = &lines else { continue };
-                    for line in take_lines(&mut output.stdout) {
-                        if lines.send(line).await.is_err() {
-                            return Ok(output);
+                    if let Some(lines) = &lines {
+                        for line in take_lines(&mut output.stdout) {
+                            if lines.send(line).await.is_err() {
+                                return Ok(output);
+                            }
                         }
                     }
                 }
@@ -163,8 +192,8 @@ impl Cluster {
                 }
                 _ => {}
             }
-            if output.stdout.len() + output.stderr.len() > MAX_OUTPUT {
-                return Err(fail(format!("the output is longer than {MAX_OUTPUT} bytes")));
+            if output.stdout.len() + output.stderr.len() > max_output {
+                return Err(fail(format!("the output is longer than {max_output} bytes")));
             }
         }
         Err(fail("the connection was closed before the program ended".to_owned()))
@@ -209,8 +238,9 @@ const STDOUT: u8 = 1;
 const STDERR: u8 = 2;
 const STATUS: u8 = 3;
 
-/// The maximum length of a program's output in bytes: several times the bundle of a large cluster.
-const MAX_OUTPUT: usize = 256 << 20;
+/// Peers send a ping every few seconds, to keep the connection open.
+const PING_INTERVAL: Duration = Duration::from_millis(100);
+const PING_BURST: u32 = 100;
 
 #[cfg(test)]
 mod tests {

@@ -69,6 +69,6 @@ pub use api_client::{RequestCounter, RequestResult};
 pub use api_server::{ApiServer, ServerTimeError, Timing};
 pub use cluster::{Cluster, ClusterError};
 pub use error::{ApiError, Cause};
-pub use exec::{ExecOutput, PodContainer};
+pub use exec::{ExecLimits, ExecOutput, PodContainer};
 pub use resource::Permission;
 pub use writer::{ApiWriter, EventHandle, EventType, KubeEvent, ObjectReference, WriteError};

@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use ferroute_core::{Escaped, EscapedLines};
 use ferroute_inspect::report::Versioned;
-use ferroute_kube::{Cluster, ExecOutput};
+use ferroute_kube::{Cluster, ExecLimits, ExecOutput};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::{sync::Semaphore, task::JoinSet};
@@ -63,8 +63,19 @@ impl Fleet {
     /// # Errors
     /// If it cannot be run, or does not end in time.
     pub async fn run(&self, proxy: &NodeProxy, arguments: &[&str]) -> Result<ExecOutput, String> {
+        self.run_limited(proxy, arguments, MAX_ANSWER).await
+    }
+
+    /// Like [`run`](Self::run), with an answer of this many bytes at most.
+    pub(crate) async fn run_limited(
+        &self,
+        proxy: &NodeProxy,
+        arguments: &[&str],
+        max_output: usize,
+    ) -> Result<ExecOutput, String> {
         let command: Vec<String> = ["ferroute"].iter().chain(arguments).map(|word| (*word).to_owned()).collect();
-        let output = self.cluster.exec(&proxy.container, &command, self.limit).await;
+        let limits = ExecLimits { time: self.limit, output: max_output };
+        let output = self.cluster.exec(&proxy.container, &command, limits).await;
         output.map_err(|error| ferroute_core::error_chain(&error))
     }
 }
@@ -125,3 +136,6 @@ pub(crate) fn decode<T: DeserializeOwned>(text: &[u8]) -> Result<T, String> {
     let versioned = serde_json::from_slice::<Versioned<T>>(text);
     versioned.map(|versioned| versioned.report).map_err(|error| format!("invalid answer of the node: {error}"))
 }
+
+/// The maximum length of an answer in bytes. As a value, JSON takes about 14 times as much memory.
+const MAX_ANSWER: usize = 16 << 20;

@@ -22,8 +22,9 @@ pub async fn write_bundles_into(
     let mut failures = BTreeMap::new();
     // Bundles of large clusters are large, so only those of a few nodes are in memory at a time.
     for some in proxies.chunks(fleet.parallel.max(1)) {
-        let answers =
-            fleet.ask(some, |fleet, proxy| async move { answered(fleet.run(&proxy, &["bundle"]).await?, &[0]) });
+        let answers = fleet.ask(some, |fleet, proxy| async move {
+            answered(fleet.run_limited(&proxy, &["bundle"], MAX_BUNDLE).await?, &[0])
+        });
         for answer in answers.await {
             match answer.result {
                 Ok(bundle) => append(&mut archive, &file_name(&answer.proxy.node), &bundle)?,
@@ -60,6 +61,9 @@ fn append(archive: &mut tar::Builder<impl Write>, name: &str, contents: &[u8]) -
     header.set_mtime(now.as_secs());
     archive.append_data(&mut header, name, contents)
 }
+
+/// The maximum length of a node's bundle in bytes: several times that of a large cluster.
+const MAX_BUNDLE: usize = 256 << 20;
 
 #[cfg(test)]
 mod tests {

@@ -7,6 +7,7 @@ use ferroute_inspect::{
     flows::{FlowEvent, Labels},
     report::Versioned,
 };
+use ferroute_kube::ExecLimits;
 use tokio::{
     sync::{Semaphore, mpsc},
     task::JoinSet,
@@ -73,8 +74,8 @@ async fn follow(
         }
         result
     };
-    let (output, decoded) =
-        tokio::join!(fleet.cluster.exec_lines(&proxy.container, command, fleet.limit, lines), decode);
+    let limits = ExecLimits { time: fleet.limit, output: MAX_LINE };
+    let (output, decoded) = tokio::join!(fleet.cluster.exec_lines(&proxy.container, command, limits, lines), decode);
     let rest = answered(output.map_err(|error| error_chain(&error))?, &[0])?;
     decoded?;
     if rest.is_empty() { Ok(()) } else { Err("invalid answer of the node: its last line is incomplete".to_owned()) }
@@ -96,3 +97,5 @@ pub async fn pod_labels(fleet: &Fleet) -> (Labels, Option<anyhow::Error>) {
 const MAX_EVENTS: usize = 4096;
 /// The lines of one node that wait for being decoded.
 const MAX_LINES: usize = 256;
+/// The maximum length of a line, and of standard error, in bytes.
+const MAX_LINE: usize = 64 << 10;

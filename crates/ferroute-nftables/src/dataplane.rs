@@ -4,15 +4,19 @@
 //! program has committed a transaction since; only then the table is checked, and read and repaired if it was modified.
 
 mod commit;
+mod compare;
 mod flowtable;
 mod resync;
 mod run;
 
-use std::collections::HashMap;
+use std::{
+    collections::HashMap,
+    time::{Duration, Instant},
+};
 
 use ferroute_core::{
     Changes, Dataplane, DataplaneError, IpFamily, Progress, RulesDigest, ServicePortName, ServiceTable, SyncReport,
-    error_chain,
+    Throttle, error_chain,
 };
 use ferroute_host::{AddressError, DeviceError, HostAddresses, HostDevices, KernelDevices};
 
@@ -38,6 +42,8 @@ pub struct NftablesDataplane<K = NetlinkKernel> {
     /// The applied state; `None` before the first sync and after a failure, when it is unknown.
     applied: Option<Applied>,
     transaction_size: TransactionSize,
+    /// Of elements with those that were written.
+    comparisons: Throttle,
     progress: Progress,
 }
 
@@ -48,6 +54,8 @@ struct Applied {
     /// The kernel's generation after the last transaction of this proxy; `None` if another program committed one in
     /// between, so that the generation does not prove the table unmodified.
     generation: Option<u32>,
+    /// Another program may have replaced elements since they were written or compared. Their number is right.
+    may_be_replaced: bool,
 }
 
 /// Why a sync failed.
@@ -123,6 +131,7 @@ impl<K: Kernel> NftablesDataplane<K> {
             flowtable: None,
             applied: None,
             transaction_size: TransactionSize::default(),
+            comparisons: Throttle::new(Duration::ZERO),
             progress: Progress::default(),
         }
     }
@@ -198,13 +207,14 @@ impl<K: Kernel> NftablesDataplane<K> {
     }
 
     fn finish(&mut self, planner: Planner, run: Run) -> SyncReport {
-        let Run { mut report, elements, expected_generation, .. } = run;
+        let Run { mut report, elements, expected_generation, may_be_replaced, .. } = run;
         report.total = elements.values().sum();
         report.unserved = planner.unnumbered().clone();
         // Without a generation the next check compares the table.
         let generation =
             expected_generation.filter(|expected| self.kernel.generation().is_ok_and(|now| now == *expected));
-        self.applied = Some(Applied { planner, elements, generation });
+        let may_be_replaced = may_be_replaced || generation.is_none();
+        self.applied = Some(Applied { planner, elements, generation, may_be_replaced });
         report
     }
 
@@ -213,10 +223,11 @@ impl<K: Kernel> NftablesDataplane<K> {
     }
 
     fn apply_changes(&mut self, table: &ServiceTable, changes: &Changes) -> Result<SyncReport, Failure<K::Error>> {
-        let Some(Applied { mut planner, elements, generation }) = self.applied.take() else {
+        let Some(Applied { mut planner, elements, generation, may_be_replaced }) = self.applied.take() else {
             return self.reconcile(table);
         };
-        let run = Run::new(elements, generation);
+        let mut run = Run::new(elements, generation);
+        run.may_be_replaced = may_be_replaced;
         let mut transaction = self.transaction();
         if !(changes.node || changes.service_cidrs) {
             self.progress.start(changes.previous.len());
@@ -229,12 +240,13 @@ impl<K: Kernel> NftablesDataplane<K> {
         self.update_all(names.iter(), table, Pending::new(planner, transaction), run)
     }
 
-    /// Reports whether the table may have been modified since the last sync. Elements are counted, not compared.
+    /// Reports whether the table may have been modified since the last sync. Elements are counted at once, and compared as soon as
+    /// comparisons have not taken too long.
     fn is_modified(&mut self) -> Result<bool, K::Error> {
         let Some(applied) = &mut self.applied else { return Ok(true) };
         let generation = self.kernel.generation()?;
         if applied.generation == Some(generation) {
-            return Ok(false);
+            return self.has_other_elements();
         }
         let Some(listing) = self.kernel.list_table(&self.table)? else { return Ok(true) };
         if !applied.matches(&listing) {
@@ -262,8 +274,22 @@ impl<K: Kernel> NftablesDataplane<K> {
                 return Ok(true);
             }
         }
-        applied.generation = Some(generation);
-        Ok(false)
+        (applied.generation, applied.may_be_replaced) = (Some(generation), true);
+        self.has_other_elements()
+    }
+
+    /// Compares the elements if another program may have replaced some, and it is time.
+    fn has_other_elements(&mut self) -> Result<bool, K::Error> {
+        let start = Instant::now();
+        let Some(applied) = self.applied.as_mut().filter(|applied| applied.may_be_replaced) else { return Ok(false) };
+        if !self.comparisons.is_due(start) {
+            return Ok(false);
+        }
+        let differs = compare::has_other_elements(&mut self.kernel, &self.table, &applied.planner)?;
+        self.comparisons.record(start, Instant::now());
+        // Elements that kept changing are compared again.
+        applied.may_be_replaced = differs.is_none();
+        Ok(differs == Some(true))
     }
 
     fn write_error(&self, failure: Failure<K::Error>) -> DataplaneError {
@@ -326,9 +352,9 @@ impl<K: Kernel> Dataplane for NftablesDataplane<K> {
     }
 
     fn maintain(&mut self) {
-        let Some(Applied { mut generation, planner, elements }) = self.applied.take() else { return };
-        self.attach_devices(&mut generation);
-        self.applied = Some(Applied { generation, planner, elements });
+        let Some(mut applied) = self.applied.take() else { return };
+        self.attach_devices(&mut applied.generation);
+        self.applied = Some(applied);
     }
 
     fn progress(&self) -> Option<Progress> {

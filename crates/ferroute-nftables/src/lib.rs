@@ -66,7 +66,7 @@
 //! | `flow-services`, `flow-node-ports` | frontend | frontends over TCP; only with a flowtable |
 //! | `slots` | list . index | slot of an endpoint, number:list, for Services with session affinity |
 //! | `sticky-N` | list | lists with an affinity timeout of N seconds |
-//! | `new-clients-N` | list | the same, with a limit for clients that are not in `affinity` |
+//! | `new-clients-N-M` | list | the same, each with a Mth part of its namespace's clients that are not in `affinity` yet |
 //! | `affinity` | list . client | slot of the client's last endpoint; added by rules |
 //!
 //! # A packet's path
@@ -105,10 +105,11 @@
 //! effect. Chain `remember` updates the client's element before the packet's destination is translated, and chain `admit`
 //! adds that of a new client.
 //!
-//! A flood of clients of one Service, with spoofed addresses perhaps, must not fill `affinity` for all others. An element
-//! of `new-clients-N` therefore has a token bucket: the kernel finds it only while it has a token. The bucket holds half of
-//! the list's share of the map, and the other half flows in during N seconds, so that no more clients than the share are
-//! in the map at a time. Clients beyond are served without affinity.
+//! A flood of clients of one Service, with spoofed addresses perhaps, must not fill `affinity` for all others. A namespace
+//! therefore has a share of it, an eighth, which its lists divide into M equal parts; M is their number, rounded up to a power
+//! of two. An element of `new-clients-N-M` has a token bucket: the kernel finds it only while it has a token. The bucket holds
+//! half of the part, and the other half flows in during N seconds, so that no more clients of the list are in the map at a
+//! time. Clients beyond are served without affinity. A changed M fills the buckets again.
 //!
 //! # Flowtable
 //!

@@ -6,6 +6,7 @@
 //!                        kept)                                                   └── previous PortPlan
 //! ```
 
+mod affinity_shares;
 mod capacity;
 mod choice;
 mod context;

@@ -107,7 +107,7 @@ fn keys(id: SetId, name: &ServicePortName, entry: &ServicePortEntry, lists: &Exi
         SetId::Lists | SetId::Slots | SetId::Endpoints(_) => {
             lists.service_ports().into_iter().flat_map(|port| lists.keys(id, port)).collect()
         }
-        SetId::Sticky(_) | SetId::NewClients(_) => {
+        SetId::Sticky(_) | SetId::NewClients { .. } => {
             let numbers = lists.service_ports().into_iter().map(|(number, _)| number);
             numbers.flat_map(|number| List::ALL.map(|list| key(&[number.list(list).into()]))).collect()
         }

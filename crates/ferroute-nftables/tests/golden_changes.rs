@@ -205,11 +205,11 @@ fn last_affinity_is_removed_with_its_rules() {
     delete element ip ferroute tcp-endpoints { e931:1 . 0 : 10.244.0.2 . 8080 }
     delete element ip ferroute slots { 1:1 . 1 : e931:1 }
     delete element ip ferroute sticky-300 { 1:1 }
-    delete element ip ferroute new-clients-300 { 1:1 }
+    delete element ip ferroute new-clients-300-1 { 1:1 }
     flush chain ip ferroute remember
     flush chain ip ferroute admit
     delete set ip ferroute sticky-300
-    delete set ip ferroute new-clients-300
+    delete set ip ferroute new-clients-300-1
     "#);
 }
 

@@ -159,7 +159,6 @@ fn service_with_all_features() {
     add chain ip ferroute filter-output-pre-dnat { type filter hook output priority -110 ; policy accept ; }
     add rule ip ferroute filter-output-pre-dnat ct state new jump firewall
     add set ip ferroute sticky-10800 { type classid ; }
-    add set ip ferroute new-clients-10800 { type classid ; limit rate 10922/hour burst 32768 packets ; }
     add element ip ferroute cluster-ips { 10.96.0.1 }
     add element ip ferroute hairpin { 10.244.0.3 . 10.244.0.3 . tcp . 8080 }
     add element ip ferroute tcp-endpoints { 7321:1 . 0 : 10.244.0.3 . 8080 }
@@ -170,8 +169,6 @@ fn service_with_all_features() {
     add element ip ferroute slots { 1:3 . 1 : 7321:3 }
     add element ip ferroute sticky-10800 { 1:1 }
     add element ip ferroute sticky-10800 { 1:3 }
-    add element ip ferroute new-clients-10800 { 1:1 }
-    add element ip ferroute new-clients-10800 { 1:3 }
     add element ip ferroute lists { 41:1 : 141:1 }
     add element ip ferroute lists { 41:3 : c1:3 }
     add element ip ferroute lists { 61:1 : 161:1 }
@@ -180,6 +177,9 @@ fn service_with_all_features() {
     add element ip ferroute services { 10.96.0.1 . tcp . 80 comment "shop/web:http" : 41:1 }
     add element ip ferroute services { 198.51.100.1 . tcp . 80 comment "shop/web:http" : 61:1 }
     add element ip ferroute restricted { 198.51.100.1 . tcp . 80 comment "shop/web:http" : 1:1 }
+    add set ip ferroute new-clients-10800-2 { type classid ; limit rate 262144/day burst 32768 packets ; }
+    add element ip ferroute new-clients-10800-2 { 1:1 }
+    add element ip ferroute new-clients-10800-2 { 1:3 }
     flush chain ip ferroute remember
     add rule ip ferroute remember meta priority & f:ffff @sticky-10800 update @affinity { meta priority & f:ffff . ip saddr timeout 3h : meta priority }
     add rule ip ferroute remember meta l4proto tcp dnat ip to meta priority . numgen random mod 1 map @tcp-endpoints
@@ -187,7 +187,7 @@ fn service_with_all_features() {
     add rule ip ferroute remember meta l4proto sctp dnat ip to meta priority . numgen random mod 1 map @sctp-endpoints
     add rule ip ferroute remember delete @affinity { meta priority & f:ffff . ip saddr : meta priority } comment "the endpoint is gone"
     flush chain ip ferroute admit
-    add rule ip ferroute admit meta priority & f:ffff @new-clients-10800 update @affinity { meta priority & f:ffff . ip saddr timeout 3h : meta priority }
+    add rule ip ferroute admit meta priority & f:ffff @new-clients-10800-2 update @affinity { meta priority & f:ffff . ip saddr timeout 3h : meta priority }
     add rule ip ferroute admit meta l4proto tcp dnat ip to meta priority . numgen random mod 1 map @tcp-endpoints
     add rule ip ferroute admit meta l4proto udp dnat ip to meta priority . numgen random mod 1 map @udp-endpoints
     add rule ip ferroute admit meta l4proto sctp dnat ip to meta priority . numgen random mod 1 map @sctp-endpoints

@@ -6,11 +6,14 @@ mod common;
 
 use common::{Host, settings, table_id};
 use std::{
+    collections::BTreeMap,
     io::Write,
-    net::Ipv4Addr,
+    net::{IpAddr, Ipv4Addr},
     num::NonZeroU16,
     process::{Command, Stdio},
     sync::Arc,
+    thread,
+    time::{Duration, Instant},
 };
 
 use ferroute_core::{
@@ -22,7 +25,7 @@ use ferroute_nftables::{
     kernel::{
         Consistency, ErrorKind, InterceptedKernel, Kernel, KernelError, MemoryError, MemoryKernel, NetlinkKernel,
     },
-    model::{Change, DataType, Element, Name, Set, SetOrMap, Transaction, Value, family_name},
+    model::{Change, Data, DataType, Element, Name, Set, SetOrMap, Transaction, Value, family_name},
     plan::{NftablesSettings, render},
     probe,
 };
@@ -230,6 +233,66 @@ fn every_attribute_of_own_objects_is_compared_and_restored() {
         assert_restart_changes_nothing(&ns, &table, &settings());
     }
     assert!(accepted > 10, "only {accepted} changes were possible");
+}
+
+/// An element of each set and map is replaced by another one, so that their number is right.
+#[test]
+fn replaced_elements_of_every_set_are_noticed_and_restored() {
+    let (ns, table, id) = (NetNs::new(), varied().table(IpFamily::V4), table_id(IpFamily::V4));
+    let mut dataplane = open(&ns, IpFamily::V4, settings());
+    dataplane.resync(&table).unwrap();
+    let before = listed(&ns, IpFamily::V4);
+    let mut other = ns.run(|| NetlinkKernel::open().unwrap());
+    let elements: Vec<(Name, Element)> = render(&table, &settings(), &Host::default().0)
+        .changes
+        .into_iter()
+        .filter_map(|change| if let Change::AddElement(set, element) = change { Some((set, element)) } else { None })
+        .collect();
+    let of_sets: BTreeMap<&Name, &Element> = elements.iter().map(|(set, element)| (set, element)).collect();
+    assert!(of_sets.len() > 12, "{of_sets:?}");
+    for (set, element) in of_sets {
+        let replaced = replacement(element, elements.iter().filter(|(other, _)| other == set).map(|(_, other)| other));
+        let mut transaction = Transaction::new(id.clone());
+        transaction.push(Change::DeleteElement(set.clone(), element.clone()));
+        transaction.push(Change::AddElement(set.clone(), replaced.clone()));
+        other.commit(&transaction).unwrap();
+        // There are pauses between comparisons.
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !dataplane.was_modified_externally().unwrap() {
+            assert!(Instant::now() < deadline, "{transaction}");
+            thread::sleep(Duration::from_millis(20));
+        }
+        dataplane.resync(&table).unwrap();
+        assert_eq!(listed(&ns, IpFamily::V4), before, "{transaction}");
+    }
+    // Whoever commits something else causes no repair.
+    ns.command("nft", &["add table ip other"]);
+    for _ in 0..50 {
+        assert!(!dataplane.was_modified_externally().unwrap());
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Returns an element with other data, or another key if it has none.
+fn replacement<'a>(element: &Element, mut others: impl Iterator<Item = &'a Element>) -> Element {
+    let change = |value: &mut Value| match value {
+        Value::Address(IpAddr::V4(address)) => *address = Ipv4Addr::from(u32::from(*address) ^ 0x0100_0000),
+        Value::Port(port) => *port ^= 1,
+        Value::Integer(number) => *number ^= 1 << 9,
+        // Not the list: the proxy keeps numbers of lists that it finds.
+        Value::ClassId(id) => id.0 ^= 1 << 24,
+        value => panic!("{value:?}"),
+    };
+    let mut replaced = element.clone();
+    match &mut replaced.data {
+        Some(Data::Values(values)) => change(values.last_mut().unwrap()),
+        Some(verdict) => {
+            let other = others.find(|other| other.data.as_ref() != Some(&*verdict));
+            *verdict = other.and_then(|other| other.data.clone()).unwrap();
+        }
+        None => change(replaced.key.last_mut().unwrap()),
+    }
+    replaced
 }
 
 /// Loads text with `nft`. Reports whether it was accepted.

@@ -280,11 +280,11 @@ fn clients_beyond_the_share_of_a_list_are_served_without_taking_the_affinity_of_
     for address in &addresses {
         client.command("ip", &["addr", "add", &format!("{address}/24"), "dev", "eth0"]);
     }
-    // A share of 3 instead of thousands.
-    let listed = node.command("nft", &["list", "set", "ip", "ferroute", "new-clients-300"]);
-    assert_eq!(listed.matches("limit rate 393216/hour burst 32768 packets").count(), 3, "set and two lists: {listed}");
+    // A part of 3 instead of thousands.
+    let listed = node.command("nft", &["list", "set", "ip", "ferroute", "new-clients-300-2"]);
+    assert_eq!(listed.matches("limit rate 9437184/day burst 32768 packets").count(), 3, "set and two lists: {listed}");
     for list in ["1:1", "1:5"] {
-        let set = "element ip ferroute new-clients-300";
+        let set = "element ip ferroute new-clients-300-2";
         let commands = format!("delete {set} {{ {list} }}; add {set} {{ {list} limit rate 1/hour burst 3 packets }}");
         node.command("nft", &[&commands]);
     }
@@ -308,6 +308,39 @@ fn clients_beyond_the_share_of_a_list_are_served_without_taking_the_affinity_of_
     // The other port's clients have a share of their own.
     assert_eq!(spread(|| tcp(client, "10.96.0.1:80")).0.len(), 1);
     assert_eq!(clients(), 4);
+}
+
+/// Whoever may create Services in a namespace may give them many ports.
+#[test]
+fn ports_of_a_namespace_divide_its_share_of_clients_with_affinity() {
+    const PORTS: u16 = 34;
+    let name = |port: u16| format!("p{port}");
+    let greedy = service("greedy/web").cluster_ip("10.96.0.2").affinity(300);
+    let greedy = (0..PORTS).fold(greedy, |service, port| service.udp(&name(port), 1_000 + port));
+    let pods = (0..PORTS).fold(slice("greedy/web-a", "web"), |slice, port| slice.udp(&name(port), PORT));
+    let cluster = cluster(web().affinity(300), (0..3).map(local)).service(greedy).slice(pods.pod(local(0)));
+    let case = Case::new(3, IpFamily::V4, settings(), &cluster);
+    let Lab { node, client, .. } = &case.lab;
+    let listed = node.command("nft", &["list", "set", "ip", "ferroute", "new-clients-300-64"]);
+    assert_eq!(listed.matches("limit rate 294912/day burst 1024 packets").count(), 1 + usize::from(PORTS), "{listed}");
+    // Clients with spoofed addresses.
+    client.command("ip", &["route", "add", "local", "10.77.0.0/16", "dev", "lo"]);
+    node.command("ip", &["route", "add", "10.77.0.0/16", "via", &CLIENT.to_string()]);
+    client.run(|| {
+        for number in 0..2_000_u16 {
+            let [high, low] = number.to_be_bytes();
+            let socket = std::net::UdpSocket::bind((std::net::Ipv4Addr::new(10, 77, high, low), 0)).unwrap();
+            socket.set_read_timeout(Some(std::time::Duration::from_secs(2))).unwrap();
+            socket.connect("10.96.0.2:1000").unwrap();
+            socket.send(b"?").unwrap();
+            assert!(socket.recv(&mut [0; 128]).unwrap() > 0, "a client beyond is served");
+        }
+    });
+    let clients = || node.command("nft", &["list", "map", "ip", "ferroute", "affinity"]).matches(" expires ").count();
+    let before = clients();
+    assert!((1_024..1_999).contains(&before), "{before}");
+    assert_eq!(spread(|| tcp(client, "10.96.0.1:80")).0.len(), 1);
+    assert_eq!(clients(), before + 1);
 }
 
 #[test]

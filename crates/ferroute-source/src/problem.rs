@@ -25,6 +25,19 @@ pub enum Problem {
         /// Offset of the first invalid byte, from 0.
         offset: u64,
     },
+    /// A document in a file is too long to be read. The file's last valid version stays applied.
+    #[error(
+        "cannot read {}: the document at line {line} is longer than {limit} bytes; divide it into several documents",
+        path.display()
+    )]
+    TooLong {
+        /// File.
+        path: PathBuf,
+        /// The first line of the document, from 1.
+        line: usize,
+        /// The maximum length of a document in bytes.
+        limit: usize,
+    },
     /// A document in a file, or an item of a list in it, is invalid.
     #[error("invalid manifest {}{}", file.display(), if *kept { "; keeping its last valid version" } else { "" })]
     Document {

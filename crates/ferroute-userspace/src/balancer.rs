@@ -3,6 +3,10 @@
 use std::{
     collections::HashMap,
     net::{IpAddr, SocketAddr},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
     time::{Duration, Instant},
 };
 
@@ -11,7 +15,7 @@ use std::{
 /// Connections are spread round robin. With session affinity, a client's connections go to the endpoint of its previous
 /// one. An endpoint to which a connection failed is tried last for [`SUSPECT_FOR`], so that a dead endpoint does not delay
 /// every connection until it is removed.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Balancer {
     endpoints: Vec<Candidate>,
     /// Index of the endpoint that the next connection tries first.
@@ -19,6 +23,7 @@ pub(crate) struct Balancer {
     /// Timeout of session affinity, if enabled.
     affinity: Option<Duration>,
     clients: HashMap<IpAddr, Client>,
+    budget: Arc<ClientBudget>,
     /// When expired clients were removed last.
     swept_at: Option<Instant>,
 }
@@ -39,7 +44,37 @@ struct Client {
     last_connection: Instant,
 }
 
+/// The number of clients with session affinity that all listeners remember together.
+///
+/// A listener may remember an eighth of what is left. So some is always left for others, however many listeners somebody has.
+/// Further clients are served without affinity, so that a flood of addresses costs bounded memory.
+#[derive(Debug, Default)]
+pub(crate) struct ClientBudget(AtomicUsize);
+
+impl ClientBudget {
+    /// Takes one more client for a listener that has `own`. Reports whether it may have it.
+    fn take(&self, own: usize) -> bool {
+        let more = |used: usize| (own < MAX_CLIENTS.saturating_sub(used) / 8).then_some(used + 1);
+        self.0.fetch_update(Relaxed, Relaxed, more).is_ok()
+    }
+
+    fn give_back(&self, clients: usize) {
+        self.0.fetch_sub(clients, Relaxed);
+    }
+}
+
+impl Drop for Balancer {
+    fn drop(&mut self) {
+        self.budget.give_back(self.clients.len());
+    }
+}
+
 impl Balancer {
+    /// Returns a balancer without endpoints.
+    pub(crate) fn new(budget: Arc<ClientBudget>) -> Self {
+        Self { endpoints: Vec::new(), next: 0, affinity: None, clients: HashMap::new(), budget, swept_at: None }
+    }
+
     /// Replaces the endpoints and the timeout of session affinity. Endpoints that stay keep their state, and clients of
     /// removed ones are forgotten.
     pub(crate) fn update(&mut self, endpoints: &[SocketAddr], affinity: Option<Duration>) {
@@ -49,10 +84,9 @@ impl Balancer {
         self.endpoints =
             endpoints.iter().map(|address| old.get(address).copied().unwrap_or_else(|| new(address))).collect();
         self.affinity = affinity;
+        self.retain(|client| affinity.is_some() && endpoints.contains(&client.endpoint));
         if affinity.is_none() {
             self.clients = HashMap::new();
-        } else {
-            self.clients.retain(|_, client| endpoints.contains(&client.endpoint));
         }
     }
 
@@ -91,7 +125,7 @@ impl Balancer {
             candidate.connections += 1;
             if self.affinity.is_some() {
                 self.sweep(now);
-                if self.clients.len() < MAX_CLIENTS || self.clients.contains_key(&client) {
+                if self.clients.contains_key(&client) || self.budget.take(self.clients.len()) {
                     self.clients.insert(client, Client { endpoint, last_connection: now });
                 }
             }
@@ -118,7 +152,13 @@ impl Balancer {
             return;
         }
         self.swept_at = Some(now);
-        self.clients.retain(|_, client| now.duration_since(client.last_connection) < timeout);
+        self.retain(|client| now.duration_since(client.last_connection) < timeout);
+    }
+
+    fn retain(&mut self, keep: impl Fn(&Client) -> bool) {
+        let before = self.clients.len();
+        self.clients.retain(|_, client| keep(client));
+        self.budget.give_back(before - self.clients.len());
     }
 }
 
@@ -135,9 +175,8 @@ const SUSPECT_FOR: Duration = Duration::from_secs(30);
 /// Interval of the removal of expired clients.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Clients with session affinity per listener. Further clients are served without affinity, so that a flood of addresses
-/// costs bounded memory: about 100 bytes each.
-const MAX_CLIENTS: usize = 65_536;
+/// The maximum number of clients that are remembered, at about 100 bytes each. A single listener has at most a ninth.
+const MAX_CLIENTS: usize = 1 << 19;
 
 #[cfg(test)]
 mod tests;

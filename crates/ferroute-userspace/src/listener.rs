@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use socket2::{Domain, Socket, Type};
 
 use crate::{
-    balancer::Balancer,
+    balancer::{Balancer, ClientBudget},
     own_sockets::{OwnSockets, Path},
     relay::{PipePool, RelayedBytes},
     relay_ports::RelayPorts,
@@ -112,6 +112,7 @@ pub(crate) struct ListenerResources {
     pub(crate) pipes: PipePool,
     pub(crate) connections: Arc<Shares>,
     pub(crate) flows: Arc<Shares>,
+    pub(crate) sticky_clients: Arc<ClientBudget>,
     pub(crate) own_sockets: OwnSockets,
     pub(crate) relay_ports: RelayPorts,
     pub(crate) retired: Retired,
@@ -146,6 +147,7 @@ impl ListenerResources {
             pipes: PipePool::default(),
             connections: Shares::new(limits.connections),
             flows: Shares::new(limits.flows),
+            sticky_clients: Arc::default(),
             own_sockets: OwnSockets::default(),
             relay_ports: RelayPorts::default(),
             retired: Retired::default(),
@@ -159,7 +161,7 @@ impl Listener {
             Protocol::Udp => shared.flows.add_listener(),
             _ => shared.connections.add_listener(),
         };
-        let (balancer, counters) = (Mutex::default(), Counters::default());
+        let (balancer, counters) = (Balancer::new(shared.sticky_clients.clone()).into(), Counters::default());
         let listener = Self { shared, balancer, counters, has_loop: AtomicBool::new(false), id };
         listener.balancer().update(&spec.endpoints, spec.affinity);
         Arc::new(listener)

@@ -65,6 +65,9 @@ pub enum Cause {
     /// Aliases expand to too many values (a "billion laughs" document).
     #[error("aliases expand to more than {0} values")]
     TooManyAliases(usize),
+    /// An object has too many values.
+    #[error("object has more than {0} values")]
+    TooManyValues(usize),
     /// Lists and mappings are nested too deeply.
     #[error("nested more than {0} levels deep")]
     TooDeep(usize),

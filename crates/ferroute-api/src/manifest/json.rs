@@ -1,15 +1,15 @@
 //! The JSON parser. The YAML parser accepts JSON too, but needs ten times as long.
 
-use std::{borrow::Cow, fmt};
+use std::{borrow::Cow, fmt, marker::PhantomData};
 
 use serde::{
     Deserialize,
-    de::{self, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor},
+    de::{self, DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor},
 };
 
 use super::{
     error::Cause,
-    value::{Entry, Node, Part, Sink, SyntaxError, Value, duplicate_key},
+    value::{Budget, Entry, Node, Part, Sink, SyntaxError, Value, duplicate_key},
 };
 
 /// Returns the text of a document without its `---`, if the document is JSON: it starts with a bracket followed by a
@@ -25,7 +25,7 @@ pub(super) fn detect(text: &str) -> Option<&str> {
 pub(super) fn parse<'t>(text: &'t str, sink: &mut Sink<'_, 't>) -> Result<(), SyntaxError> {
     let mut deserializer = serde_json::Deserializer::from_str(text);
     loop {
-        RootSeed(sink).deserialize(&mut deserializer).map_err(|error| syntax_error(&error))?;
+        RootSeed(sink, &Budget::default()).deserialize(&mut deserializer).map_err(|error| syntax_error(&error))?;
         // An error means that another value follows.
         if deserializer.end().is_ok() {
             return Ok(());
@@ -41,7 +41,7 @@ fn syntax_error(error: &serde_json::Error) -> SyntaxError {
     SyntaxError { line: u32::try_from(error.line()).unwrap_or(u32::MAX), cause }
 }
 
-struct RootSeed<'s, 't>(&'s mut Sink<'s, 't>);
+struct RootSeed<'s, 't>(&'s mut Sink<'s, 't>, &'s Budget);
 
 impl<'de> DeserializeSeed<'de> for RootSeed<'_, 'de> {
     type Value = ();
@@ -65,8 +65,11 @@ impl<'de> Visitor<'de> for RootSeed<'_, 'de> {
             if key == "items" && is_list {
                 return Err(duplicate(&key));
             }
-            let node =
-                if key == "items" { map.next_value_seed(ItemsSeed(&mut *self.0))? } else { Some(map.next_value()?) };
+            let node = if key == "items" {
+                map.next_value_seed(ItemsSeed(&mut *self.0, self.1))?
+            } else {
+                Some(map.next_value_seed(NodeSeed(self.1))?)
+            };
             is_list |= node.is_none();
             entries.extend(node.map(|node| (key, node)));
         }
@@ -76,7 +79,7 @@ impl<'de> Visitor<'de> for RootSeed<'_, 'de> {
 }
 
 /// Passes the items of a list to the sink. Returns the node if it is not a list.
-struct ItemsSeed<'s, 't>(&'s mut Sink<'s, 't>);
+struct ItemsSeed<'s, 't>(&'s mut Sink<'s, 't>, &'s Budget);
 
 impl<'de> DeserializeSeed<'de> for ItemsSeed<'_, 'de> {
     type Value = Option<Node<'de>>;
@@ -95,7 +98,8 @@ impl<'de> Visitor<'de> for ItemsSeed<'_, 'de> {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {
         let mut index = 0;
-        while let Some(node) = items.next_element()? {
+        while let Some(node) = items.next_element_seed(NodeSeed(self.1))? {
+            self.1.reset();
             (self.0)(Part::Item(index, node));
             index += 1;
         }
@@ -103,23 +107,30 @@ impl<'de> Visitor<'de> for ItemsSeed<'_, 'de> {
     }
 
     fn visit_unit<E: de::Error>(self) -> Result<Self::Value, E> {
-        NodeVisitor.visit_unit().map(Some)
+        NodeVisitor(self.1).visit_unit().map(Some)
     }
 
     fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
-        NodeVisitor.visit_map(map).map(Some)
+        NodeVisitor(self.1).visit_map(map).map(Some)
     }
 }
 
-impl<'de> Deserialize<'de> for Node<'de> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(NodeVisitor)
+/// A value, which the budget may not have room for.
+#[derive(Clone, Copy)]
+struct NodeSeed<'b>(&'b Budget);
+
+impl<'de> DeserializeSeed<'de> for NodeSeed<'_> {
+    type Value = Node<'de>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        self.0.take().map_err(D::Error::custom)?;
+        deserializer.deserialize_any(NodeVisitor(self.0))
     }
 }
 
-struct NodeVisitor;
+struct NodeVisitor<'b>(&'b Budget);
 
-impl<'de> Visitor<'de> for NodeVisitor {
+impl<'de> Visitor<'de> for NodeVisitor<'_> {
     type Value = Node<'de>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -156,7 +167,7 @@ impl<'de> Visitor<'de> for NodeVisitor {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Node<'de>, A::Error> {
         let mut nodes = Vec::new();
-        while let Some(item) = items.next_element()? {
+        while let Some(item) = items.next_element_seed(NodeSeed(self.0))? {
             nodes.push(item);
         }
         Ok(node(Value::List(nodes)))
@@ -164,7 +175,7 @@ impl<'de> Visitor<'de> for NodeVisitor {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Node<'de>, A::Error> {
         let mut entries = Vec::new();
-        while let Some((Key(key), value)) = map.next_entry()? {
+        while let Some((Key(key), value)) = map.next_entry_seed(PhantomData, NodeSeed(self.0))? {
             entries.push((key, value));
         }
         map_node(entries)

@@ -55,6 +55,11 @@ pub struct Position {
 impl Position {
     /// The start of a text.
     pub const START: Self = Self { line: 1, documents: 0 };
+
+    /// Returns the line of the next document, from 1.
+    pub fn line(self) -> usize {
+        self.line
+    }
 }
 
 /// Returns an iterator over the documents of a text. Documents without content are skipped.

@@ -3,7 +3,7 @@
 //! Scalars have the types that they have in `kubectl`: those of YAML 1.1, which differ from YAML 1.2 in booleans (`on`,
 //! `y`) and octal numbers (`0777`).
 
-use std::{borrow::Cow, collections::HashSet};
+use std::{borrow::Cow, cell::Cell, collections::HashSet};
 
 use super::error::Cause;
 
@@ -22,6 +22,33 @@ pub(super) enum Part<'t> {
 
 /// A callback for the parts of a document.
 pub(super) type Sink<'s, 't> = dyn FnMut(Part<'t>) + 's;
+
+/// The values that an object may still have: they take much more memory than their text.
+#[derive(Debug)]
+pub(super) struct Budget(Cell<usize>);
+
+impl Default for Budget {
+    fn default() -> Self {
+        Self(Cell::new(MAX_VALUES))
+    }
+}
+
+impl Budget {
+    /// Starts the next object.
+    pub(super) fn reset(&self) {
+        self.0.set(MAX_VALUES);
+    }
+
+    /// Takes one value.
+    pub(super) fn take(&self) -> Result<(), Cause> {
+        let left = self.0.get().checked_sub(1).ok_or(Cause::TooManyValues(MAX_VALUES))?;
+        self.0.set(left);
+        Ok(())
+    }
+}
+
+/// Limit of values in an object; about 50 MB. The API server accepts no object of this size.
+const MAX_VALUES: usize = 500_000;
 
 /// Invalid syntax: the document has no values.
 #[derive(Debug)]

@@ -4,20 +4,21 @@
 use std::{
     borrow::Cow,
     collections::{HashMap, HashSet},
+    rc::Rc,
 };
 
 use granit_parser::{Event, Parser, ScalarStyle, ScanError, StrInput, Tag};
 
 use super::{
     error::Cause,
-    value::{Entry, Node, Part, Sink, SyntaxError, Value, duplicate_key},
+    value::{Budget, Entry, Node, Part, Sink, SyntaxError, Value, duplicate_key},
 };
 
 /// Parses one document and passes its parts to `sink`; none if the document is empty.
 pub(super) fn parse<'t>(text: &'t str, sink: &mut Sink<'_, 't>) -> Result<(), SyntaxError> {
     let options = granit_parser::options! { emit_comments: false };
     let parser = Parser::new_from_str_with_options(text, options);
-    let mut composer = Composer { parser, anchors: HashMap::new(), copies: 0 };
+    let mut composer = Composer { parser, anchors: HashMap::new(), copies: 0, budget: Rc::default() };
     loop {
         match composer.next()? {
             (Event::StreamStart | Event::DocumentStart(..), _) => {}
@@ -36,6 +37,7 @@ struct Composer<'t> {
     anchors: HashMap<usize, Node<'t>>,
     /// Values copied for anchors and aliases, by [`weight`].
     copies: usize,
+    budget: Rc<Budget>,
 }
 
 impl<'t> Composer<'t> {
@@ -71,7 +73,11 @@ impl<'t> Composer<'t> {
             match (&*key.text, event) {
                 ("items", Event::SequenceStart(_, NO_ANCHOR, _)) if !is_list => {
                     is_list = true;
-                    self.list(1, &mut |index, node| sink(Part::Item(index, node)))?;
+                    let budget = Rc::clone(&self.budget);
+                    self.list(1, &mut |index, node| {
+                        budget.reset();
+                        sink(Part::Item(index, node));
+                    })?;
                 }
                 ("items", _) if is_list => return Err(duplicate(&key.text, key_line)),
                 (_, event) => map.add(key, key_line, self.node(event, line, 1)?)?,
@@ -95,6 +101,7 @@ impl<'t> Composer<'t> {
         if depth > MAX_DEPTH {
             return Err(SyntaxError { line, cause: Cause::TooDeep(MAX_DEPTH) });
         }
+        self.budget.take().map_err(|cause| SyntaxError { line, cause })?;
         let (value, anchor) = match event {
             Event::Scalar(text, style, anchor, tag) => (scalar(text, style, tag.as_deref()), anchor),
             Event::SequenceStart(_, anchor, _) => {

@@ -225,7 +225,7 @@ fn nftables_elements(
         | SetId::Affinity
         | SetId::SourceRanges(_)
         | SetId::Sticky(_)
-        | SetId::NewClients(_) => key.iter().any(|value| match value {
+        | SetId::NewClients { .. } => key.iter().any(|value| match value {
             Value::ClassId(id) => number(*id).is_some_and(|number| numbers.contains(&number)),
             _ => false,
         }),

@@ -2,7 +2,7 @@ use std::{error::Error, time::Duration};
 
 use ferroute_core::{
     Changes, Dataplane, DataplaneError, IpFamily, ProxySettings, RulesDigest, ServicePortName, ServiceTable,
-    SyncReport, TableReport,
+    SyncReport, TableReport, Throttle,
 };
 
 use super::{
@@ -10,7 +10,6 @@ use super::{
     executor::{RestoreError, SaveError},
     generation::GenerationTracker,
     host::{Environment, HostAccess},
-    throttle::Throttle,
     version::Backend,
 };
 use crate::{

@@ -4,13 +4,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ferroute_core::{DataplaneError, Frontend, IpFamily, TableReport};
+use ferroute_core::{DataplaneError, Frontend, IpFamily, TableReport, Throttle};
 
 use super::{
     access::{Attempts, RuleAccess},
     executor::{RestoreError, SaveError},
     generation::GenerationTracker,
-    throttle::Throttle,
     version::Backend,
 };
 use crate::{

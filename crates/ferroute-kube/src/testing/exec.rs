@@ -43,6 +43,8 @@ pub enum ExecResponse {
     Cut(Vec<u8>),
     /// The stream is opened, and nothing follows.
     Hang,
+    /// Pings follow, whose answers are not received.
+    Pings,
     /// An error status.
     Status(u16),
 }
@@ -159,6 +161,9 @@ async fn run(
     let success = json!({"status": "Success"}).to_string();
     let last = match response {
         ExecResponse::Hang => std::future::pending().await,
+        ExecResponse::Pings => loop {
+            stream.send(Message::Ping(Vec::new().into())).await?;
+        },
         ExecResponse::Status(_) => return Ok(()),
         ExecResponse::Cut(bytes) => {
             stream.send(message(1, &bytes)).await?;

@@ -3,7 +3,7 @@
 use std::{process::Command, time::Duration};
 
 use ferroute_kube::{
-    Cluster, ClusterError, ExecOutput, PodContainer, UserAccess,
+    Cluster, ClusterError, ExecLimits, ExecOutput, PodContainer, UserAccess,
     testing::{ExecRequest, ExecResponse},
 };
 use serde_json::Value;
@@ -23,9 +23,9 @@ async fn cluster(directory: &TempDir, fake: &SecureServer, user: &str) -> Cluste
     Cluster::new(UserAccess { kubeconfig: Some(kubeconfig), ..UserAccess::default() }, LIMIT).await.unwrap()
 }
 
-async fn exec(cluster: &Cluster, command: &[&str], limit: Duration) -> Result<ExecOutput, ClusterError> {
+async fn exec(cluster: &Cluster, command: &[&str], time: Duration) -> Result<ExecOutput, ClusterError> {
     let command: Vec<String> = command.iter().map(|word| (*word).to_owned()).collect();
-    cluster.exec(&container(), &command, limit).await
+    cluster.exec(&container(), &command, ExecLimits { time, output: 1 << 20 }).await
 }
 
 #[tokio::test]
@@ -83,4 +83,20 @@ async fn programs_that_give_no_result_are_errors() {
     fake.set_exec(|_| ExecResponse::Status(403));
     let forbidden = exec(&cluster, &["ferroute"], LIMIT).await;
     assert!(matches!(&forbidden, Err(ClusterError::Exec { cause, .. }) if cause == "fake error 403"), "{forbidden:?}");
+}
+
+/// Peers that would use up memory: answers of any length, and pings whose answers they do not receive.
+#[tokio::test]
+async fn answers_of_peers_are_bounded() {
+    let (directory, fake) = (tempfile::tempdir().unwrap(), fake_requiring("s3cret").await);
+    let cluster = cluster(&directory, &fake, "{token: s3cret}").await;
+    for (response, problem) in [
+        (ExecResponse::Print(vec![b'x'; (1 << 20) + 1]), "the output is longer than 1048576 bytes"),
+        (ExecResponse::Pings, "the peer sends too many pings"),
+    ] {
+        let response = std::sync::Mutex::new(Some(response));
+        fake.set_exec(move |_| response.lock().unwrap().take().unwrap());
+        let failed = exec(&cluster, &["ferroute"], LIMIT).await;
+        assert!(matches!(&failed, Err(ClusterError::Exec { cause, .. }) if cause == problem), "{:?}", failed.err());
+    }
 }

@@ -34,6 +34,8 @@ pub(super) struct Run {
     pub(super) elements: HashMap<Name, usize>,
     /// The kernel's generation if no other program commits a transaction.
     pub(super) expected_generation: Option<u32>,
+    /// Another program may have replaced elements before.
+    pub(super) may_be_replaced: bool,
     logged: Instant,
 }
 
@@ -78,7 +80,13 @@ impl Pending {
 impl Run {
     /// Starts a sync with this number of elements in each set and this generation.
     pub(super) fn new(elements: HashMap<Name, usize>, generation: Option<u32>) -> Self {
-        Self { report: SyncReport::default(), elements, expected_generation: generation, logged: Instant::now() }
+        Self {
+            report: SyncReport::default(),
+            elements,
+            expected_generation: generation,
+            may_be_replaced: false,
+            logged: Instant::now(),
+        }
     }
 
     /// Reports a service port whose entry cannot be applied.

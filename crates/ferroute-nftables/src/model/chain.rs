@@ -73,7 +73,7 @@ pub enum Hook {
 }
 
 /// A verdict.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Verdict {
     /// `accept`: ends the base chain.
     Accept,

@@ -8,7 +8,7 @@ use std::{
 pub struct Name(Cow<'static, str>);
 
 /// A comment that `nft` can print and parse: at most 128 bytes, no double quotes and no control characters.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Comment(Cow<'static, str>);
 
 impl Name {

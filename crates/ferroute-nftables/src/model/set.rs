@@ -54,14 +54,14 @@ pub enum SetKind {
 /// A token bucket of each element of a set, which matches a packet only if there is a token left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit {
-    /// New tokens per hour.
-    pub per_hour: u64,
+    /// New tokens per day.
+    pub per_day: u64,
     /// The size of the bucket, which is full at first.
     pub burst: u32,
 }
 
 /// An element of a set or map.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Element {
     /// The key.
     pub key: Key,
@@ -72,7 +72,7 @@ pub struct Element {
 }
 
 /// The data of a map's element.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Data {
     /// A concatenation of values.
     Values(Values),
@@ -262,8 +262,8 @@ impl fmt::Display for KeyText<'_> {
 
 impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { per_hour, burst } = self;
-        write!(f, "limit rate {per_hour}/hour burst {burst} packets")
+        let Self { per_day, burst } = self;
+        write!(f, "limit rate {per_day}/day burst {burst} packets")
     }
 }
 

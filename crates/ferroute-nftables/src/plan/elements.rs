@@ -67,8 +67,7 @@ impl PortPlan {
                 }
             }
             let timeout = self.affinity().filter(|_| !self.list(list).is_empty());
-            let sets = timeout.map(|seconds| [SetId::Sticky(seconds), SetId::NewClients(seconds)]);
-            elements.extend(sets.into_iter().flatten().map(|set| (set, Element::new([id.into()]))));
+            elements.extend(timeout.map(|seconds| (SetId::Sticky(seconds), Element::new([id.into()]))));
         }
         elements.sort_unstable_by(compare);
         elements

@@ -184,7 +184,7 @@ fn remember(sets: impl Iterator<Item = SetId>) -> ChainWithRules {
 
 /// Adds clients to the affinity map, as many as their list may have there. Beyond, they have no affinity.
 fn admit(sets: impl Iterator<Item = SetId>) -> ChainWithRules {
-    let timeout = |set| if let SetId::NewClients(seconds) = set { Some(seconds) } else { None };
+    let timeout = |set| if let SetId::NewClients { seconds, .. } = set { Some(seconds) } else { None };
     Chain::new(ADMIT).comment("the same for clients that are new").rules(to_slot(sets, timeout))
 }
 

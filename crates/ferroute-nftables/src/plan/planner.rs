@@ -234,7 +234,7 @@ impl Planner {
             | SetId::Slots
             | SetId::SourceRanges(_)
             | SetId::Sticky(_)
-            | SetId::NewClients(_) => {
+            | SetId::NewClients { .. } => {
                 let list = element.key.iter().find_map(|value| match value {
                     Value::ClassId(id) => ListNumber::from_class_id(*id),
                     _ => None,
@@ -390,6 +390,7 @@ impl Planner {
         frontends: Scope,
         transaction: &mut Transaction,
     ) {
+        self.shared.divide_affinity(name.service.namespace(), old, new);
         if let Some(new) = new {
             self.numbers.take(new.number);
             self.shared.acquire(new, name.protocol, &self.context, transaction);

@@ -41,8 +41,13 @@ pub enum SetId {
     SourceRanges(u8),
     /// Lists with an affinity timeout of this many seconds.
     Sticky(u32),
-    /// The same, with a limit for clients that are not in the affinity map.
-    NewClients(u32),
+    /// The same for a part of a namespace's share of the affinity map, with the limit for clients that are not in the map.
+    NewClients {
+        /// The timeout.
+        seconds: u32,
+        /// The number of parts of the share, a power of two.
+        parts: u32,
+    },
 }
 
 /// The names of maps that rules look up.
@@ -107,7 +112,7 @@ impl SetId {
             Self::NodePortAddresses => Name::fixed("node-port-addresses"),
             Self::SourceRanges(length) => format!("{SOURCE_RANGES}{length}").into(),
             Self::Sticky(seconds) => format!("{STICKY}{seconds}").into(),
-            Self::NewClients(seconds) => format!("{NEW_CLIENTS}{seconds}").into(),
+            Self::NewClients { seconds, parts } => format!("{NEW_CLIENTS}{seconds}-{parts}").into(),
         }
     }
 
@@ -132,7 +137,10 @@ impl SetId {
         let text = name.as_str();
         let ranges = text.strip_prefix(SOURCE_RANGES).and_then(|length| length.parse().ok()).map(Self::SourceRanges);
         let sticky = text.strip_prefix(STICKY).and_then(|seconds| seconds.parse().ok()).map(Self::Sticky);
-        let new_clients = text.strip_prefix(NEW_CLIENTS).and_then(|seconds| seconds.parse().ok()).map(Self::NewClients);
+        let new_clients = text.strip_prefix(NEW_CLIENTS).and_then(|text| text.split_once('-'));
+        let new_clients = new_clients.and_then(|(seconds, parts)| {
+            Some(Self::NewClients { seconds: seconds.parse().ok()?, parts: parts.parse().ok()? })
+        });
         let fixed = Self::FIXED.into_iter().chain(Self::OF_FLOWTABLE);
         fixed.chain(ranges).chain(sticky).chain(new_clients).find(|id| id.name() == *name)
     }
@@ -185,24 +193,26 @@ impl SetId {
             }
             Self::SourceRanges(_) => set(&[address, DataType::ClassId]),
             Self::Sticky(_) => set(&[DataType::ClassId]),
-            Self::NewClients(seconds) => set(&[DataType::ClassId]).limit(new_clients(seconds)),
+            Self::NewClients { seconds, parts } => set(&[DataType::ClassId]).limit(new_clients(seconds, parts)),
         }
     }
 }
 
 const SOURCE_RANGES: &str = "source-ranges-";
-/// Returns how many clients a list may add to the affinity map.
+/// Returns how many clients a list may add to the affinity map that has one of `parts` equal parts of its namespace's share.
 ///
-/// A full bucket, and what flows in during the timeout, are the list's share: that many of its clients can be in the map
+/// A full bucket, and what flows in during the timeout, are the list's part: that many of its clients can be in the map
 /// at a time.
-fn new_clients(timeout_seconds: u32) -> Limit {
-    let half = AFFINITY_SHARE / 2;
-    Limit { per_hour: (u64::from(half) * 3_600 / u64::from(timeout_seconds.max(1))).max(1), burst: half }
+pub(super) fn new_clients(timeout_seconds: u32, parts: u32) -> Limit {
+    let half = (NAMESPACE_SHARE / parts.max(1) / 2).max(1);
+    // Rounded down to at least one: a timeout has a day at most.
+    Limit { per_day: (u64::from(half) * SECONDS_PER_DAY / u64::from(timeout_seconds.max(1))).max(1), burst: half }
 }
 
+const SECONDS_PER_DAY: u64 = 86_400;
 const STICKY: &str = "sticky-";
 const NEW_CLIENTS: &str = "new-clients-";
 /// The maximum number of clients in the affinity map, at about 100 bytes each.
 const AFFINITY_CAPACITY: u32 = 1 << 20;
-/// The maximum number of clients in the affinity map of one list, so that those of one Service cannot fill it.
-const AFFINITY_SHARE: u32 = AFFINITY_CAPACITY / 16;
+/// The maximum number of clients in the affinity map of one namespace's Services, so that they cannot fill it.
+pub(super) const NAMESPACE_SHARE: u32 = AFFINITY_CAPACITY / 8;

@@ -10,6 +10,7 @@ use ferroute_core::Protocol;
 
 use super::{
     Context, List, SetId,
+    affinity_shares::{AffinityShares, set_element},
     elements::SetElement,
     fixed::{firewall_chains, fixed_chains, fixed_elements},
     kind::{Class, Selection},
@@ -22,10 +23,11 @@ use crate::model::{ChainWithRules, Change, Element, Name, SetOrMap, Transaction,
 pub(super) struct SharedObjects {
     /// Classes in use. Some are only targets of other chains.
     classes: RefCounts<Class>,
-    /// Sets of timeouts and source ranges.
+    /// Sets of timeouts, shares of the affinity map and source ranges.
     sets: RefCounts<SetId>,
     cluster_ips: RefCounts<IpAddr>,
     hairpins: RefCounts<(SocketAddr, Protocol)>,
+    affinity_shares: AffinityShares,
     written: Written,
 }
 
@@ -112,8 +114,31 @@ impl SharedObjects {
         }
     }
 
-    /// Updates the rules to the sets in use. To be called at the end of each transaction.
+    /// Replaces the lists of a service port among those that share the affinity map. [`SharedObjects::write_rules`] writes the
+    /// elements, once for all service ports of a transaction.
+    pub(super) fn divide_affinity(&mut self, namespace: &str, old: Option<&PortPlan>, new: Option<&PortPlan>) {
+        self.affinity_shares.replace(namespace, old, new);
+    }
+
+    fn write_affinity_shares(&mut self, context: &Context, transaction: &mut Transaction) {
+        let changes = self.affinity_shares.take_changes();
+        for element in changes.added {
+            let (set, _) = element;
+            if self.sets.acquire(set) && !self.written.sets.contains(&set) {
+                transaction.push(Change::AddSet(set.declaration(context)));
+            }
+            transaction.push(add(set_element(element)));
+        }
+        for element in changes.removed {
+            // The set is deleted with the rules that refer to it.
+            let _: bool = self.sets.release(&element.0);
+            transaction.push(delete(set_element(element)));
+        }
+    }
+
+    /// Updates the rules to the sets in use, and the shares of the affinity map. To be called at the end of each transaction.
     pub(super) fn write_rules(&mut self, context: &Context, transaction: &mut Transaction) {
+        self.write_affinity_shares(context, transaction);
         if self.sets.len() == self.written.sets.len() && self.sets.iter().all(|set| self.written.sets.contains(set)) {
             return;
         }
@@ -188,7 +213,8 @@ impl SharedObjects {
         let dispatch = self.classes.iter().flat_map(|class| dispatch(*class));
         let cluster_ips = self.cluster_ips.iter().map(|address| cluster_ip(*address));
         let hairpins = self.hairpins.iter().map(|(socket, protocol)| hairpin(*socket, *protocol));
-        fixed_elements().chain(dispatch).chain(cluster_ips).chain(hairpins)
+        let shares = self.affinity_shares.elements().map(set_element);
+        fixed_elements().chain(dispatch).chain(cluster_ips).chain(hairpins).chain(shares)
     }
 }
 
@@ -250,8 +276,7 @@ fn classes(port: &PortPlan) -> BTreeSet<Class> {
 fn sets(port: &PortPlan) -> BTreeSet<SetId> {
     let lists = List::ALL.into_iter().filter(|list| port.exposure.uses(*list) && !port.list(*list).is_empty());
     let timeouts = lists.filter_map(|_| port.affinity());
-    let sticky = timeouts.flat_map(|seconds| [SetId::Sticky(seconds), SetId::NewClients(seconds)]);
-    sticky.chain(port.exposure.prefix_lengths().map(SetId::SourceRanges)).collect()
+    timeouts.map(SetId::Sticky).chain(port.exposure.prefix_lengths().map(SetId::SourceRanges)).collect()
 }
 
 fn ordered_chains(classes: impl Iterator<Item = Class>, context: &Context) -> Vec<ChainWithRules> {

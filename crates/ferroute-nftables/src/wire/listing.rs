@@ -6,7 +6,7 @@ use ferroute_netlink::{Attribute, Attributes, Error, Malformed, Message, nfnetli
 use super::{
     EncodedRule,
     constants::*,
-    object::{COUNTER, HOUR, LIMIT, TYPE_BITS, TYPE_IFINDEX, TYPE_MASK, hook_number, set_flags, types_of},
+    object::{COUNTER, DAY, LIMIT, TYPE_BITS, TYPE_IFINDEX, TYPE_MASK, hook_number, set_flags, types_of},
     userdata,
 };
 use crate::{
@@ -232,8 +232,8 @@ fn limit(data: &Attribute<'_>) -> Result<Option<Limit>, Malformed> {
         data.nested().first(NFTA_LIMIT_BURST)?,
     );
     let Some(((rate, unit), burst)) = rate.zip(unit).zip(burst) else { return Ok(None) };
-    let limit = Limit { per_hour: rate.u64_be()?, burst: burst.u32_be()? };
-    Ok((unit.u64_be()? == HOUR).then_some(limit))
+    let limit = Limit { per_day: rate.u64_be()?, burst: burst.u32_be()? };
+    Ok((unit.u64_be()? == DAY).then_some(limit))
 }
 
 /// Returns the types of a key or of data of this length; `None` if that is not known.

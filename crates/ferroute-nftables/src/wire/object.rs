@@ -171,13 +171,13 @@ impl Objects<'_> {
             expression.put_str(NFTA_EXPR_NAME, COUNTER);
             expression.nest(NFTA_EXPR_DATA);
         }
-        if let Some(Limit { per_hour, burst }) = item.limit {
+        if let Some(Limit { per_day, burst }) = item.limit {
             let mut expression = message.nest(NFTA_SET_EXPR);
             expression.put_str(NFTA_EXPR_NAME, LIMIT);
             // Without a type, packets are counted.
             let mut data = expression.nest(NFTA_EXPR_DATA);
-            data.put_u64_be(NFTA_LIMIT_RATE, per_hour);
-            data.put_u64_be(NFTA_LIMIT_UNIT, HOUR);
+            data.put_u64_be(NFTA_LIMIT_RATE, per_day);
+            data.put_u64_be(NFTA_LIMIT_UNIT, DAY);
             data.put_u32_be(NFTA_LIMIT_BURST, burst);
         }
     }
@@ -298,4 +298,4 @@ const FLOWTABLE_PRIORITY: u32 = 0;
 pub(super) const COUNTER: &str = "counter";
 pub(super) const LIMIT: &str = "limit";
 /// Seconds of an hour, the unit of limits.
-pub(super) const HOUR: u64 = 3_600;
+pub(super) const DAY: u64 = 86_400;

@@ -18,7 +18,7 @@ use ferroute_core::parse::{InvalidObject, validate};
 use super::{
     Closed,
     entry::{Candidate, Digest, Entry, Key, split},
-    text::{TextError, for_each_document},
+    text::{MAX_DOCUMENT, TextError, for_each_document},
 };
 use crate::{IgnoredKind, Problem};
 
@@ -100,6 +100,7 @@ impl FileState {
             Ok(()) => None,
             Err(TextError::Closed) => return Err(Closed),
             Err(TextError::Read(source)) => Some(Problem::Unreadable { path: path.clone(), source }),
+            Err(TextError::TooLong(line)) => Some(Problem::TooLong { path: path.clone(), line, limit: MAX_DOCUMENT }),
             Err(TextError::InvalidUtf8(offset)) => Some(Problem::InvalidUtf8 { path: path.clone(), offset }),
         };
         if let Some(problem) = problem {
@@ -131,6 +132,11 @@ impl FileState {
             }
         }
         Some(changed)
+    }
+
+    /// Reports whether the file could not be read, for a reason that is not in its contents.
+    pub(super) fn is_unreadable(&self) -> bool {
+        self.problems.iter().any(|problem| matches!(**problem, Problem::Unreadable { .. }))
     }
 
     /// Returns the same documents with other problems.

@@ -26,6 +26,8 @@ pub(super) struct Reflector {
     store: Store,
     /// Files in the store that are missing, and since when.
     missing: HashMap<PathBuf, Instant>,
+    /// What changed while the files could not be listed.
+    unlisted: Changes,
     /// Files that have changed without an inotify event, with their stamp at the last poll.
     unsettled: HashMap<PathBuf, Stamp>,
 }
@@ -40,16 +42,19 @@ pub(super) struct NextSync {
 
 impl Reflector {
     pub(super) fn new(path: PathBuf, grace_period: Duration, watches: Watches) -> Self {
-        let (missing, unsettled) = (HashMap::new(), HashMap::new());
-        Self { path, grace_period, watches, store: Store::default(), missing, unsettled }
+        let (missing, unlisted, unsettled) = (HashMap::new(), Changes::default(), HashMap::new());
+        Self { path, grace_period, watches, store: Store::default(), missing, unlisted, unsettled }
     }
 
     /// Reads the changed files and sends the resulting events.
     pub(super) fn sync(&mut self, changes: &Changes, send: &mut Send<'_>) -> Result<NextSync, Closed> {
         let (plan, index, mut problems) = self.watches.update(&self.path);
+        self.unlisted.add(changes);
+        let mut is_listed = true;
         let (work, due) = match plan.listing {
             Ok(listing) => {
-                let read = self.files_to_read(&listing, changes);
+                let changes = std::mem::take(&mut self.unlisted);
+                let read = self.files_to_read(&listing, &changes);
                 let (deleted, due) = self.deleted_files(&listing, Instant::now());
                 let missing = self.missing.keys().cloned().collect();
                 (Work { read, deleted, missing, problems, complete: true }, due)
@@ -57,11 +62,13 @@ impl Reflector {
             Err(source) => {
                 problems.push(Arc::new(Problem::Unreadable { path: self.path.clone(), source }));
                 self.missing.clear();
+                is_listed = false;
                 (Work { problems, ..Work::default() }, None)
             }
         };
         self.store.refresh(work, send)?;
-        Ok(NextSync { index, due })
+        let retry = (!is_listed || self.store.is_incomplete()).then(|| Instant::now() + RETRY_INTERVAL);
+        Ok(NextSync { index, due: due.into_iter().chain(retry).min() })
     }
 
     fn files_to_read(&mut self, listing: &Listing, changes: &Changes) -> BTreeSet<PathBuf> {
@@ -70,6 +77,7 @@ impl Reflector {
             return listing.files.clone();
         }
         let mut read: BTreeSet<PathBuf> = listing.files.intersection(&changes.files).cloned().collect();
+        read.extend(self.store.unreadable().filter(|file| listing.files.contains(*file)).cloned());
         if changes.poll {
             let unchanged: Vec<_> = listing.files.difference(&read).cloned().collect();
             read.extend(unchanged.into_iter().filter(|file| self.has_settled(file)));
@@ -107,3 +115,7 @@ impl Reflector {
         (deleted, due)
     }
 }
+
+/// Interval of attempts to read what could not be read, perhaps because the process had no file descriptor left. Nothing reports
+/// the end of such a cause.
+const RETRY_INTERVAL: Duration = Duration::from_secs(2);

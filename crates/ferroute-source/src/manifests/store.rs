@@ -30,6 +30,8 @@ pub(super) struct Store {
     problems: BTreeMap<String, Arc<Problem>>,
     /// [`Event::Synced`] has been sent.
     synced: bool,
+    /// An object that should be applied could not be read again.
+    lacks_object: bool,
 }
 
 /// The changes of files to process.
@@ -53,6 +55,16 @@ pub(super) type Send<'s> = dyn FnMut(Vec<Event>) -> Result<(), Closed> + 's;
 impl Store {
     pub(super) fn files(&self) -> &BTreeMap<PathBuf, FileState> {
         &self.files
+    }
+
+    /// Returns the files that could not be read, for a reason that is not in them.
+    pub(super) fn unreadable(&self) -> impl Iterator<Item = &PathBuf> {
+        self.files.iter().filter(|(_, file)| file.is_unreadable()).map(|(path, _)| path)
+    }
+
+    /// Reports whether the next call of [`Self::refresh`] may apply more, although no file has changed.
+    pub(super) fn is_incomplete(&self) -> bool {
+        self.lacks_object || self.unreadable().next().is_some()
     }
 
     /// Processes changes of files and sends the resulting events in one batch.
@@ -133,7 +145,7 @@ impl Store {
         });
         let (desired, duplicates) = merge(self.files.iter(), missing);
         let changes = diff(&applied, &desired);
-        self.reload(&changes, &mut loaded)?;
+        self.lacks_object = self.reload(&changes, &mut loaded)?;
         for (key, digest) in changes {
             let Some(digest) = digest else {
                 applied.remove(&key);
@@ -155,33 +167,36 @@ impl Store {
     }
 
     /// Reads the files again that define objects which apply now without having changed themselves, for example because
-    /// the first definition was deleted. This is rare, so objects are not kept in memory for it.
+    /// the first definition was deleted. This is rare, so objects are not kept in memory for it. Returns true if a file could not be
+    /// read.
     fn reload(
         &self,
         changes: &[(Key, Option<Digest>)],
         loaded: &mut HashMap<(Key, Digest), Event>,
-    ) -> Result<(), Closed> {
+    ) -> Result<bool, Closed> {
         let missing: BTreeMap<&Key, Digest> = changes
             .iter()
             .filter_map(|(key, digest)| Some((key, (*digest)?)))
             .filter(|(key, digest)| !loaded.contains_key(&((*key).clone(), *digest)))
             .collect();
         if missing.is_empty() {
-            return Ok(());
+            return Ok(false);
         }
         let keys: BTreeSet<&Key> = missing.keys().copied().collect();
         let files = self.files.iter().filter(|(_, file)| {
             file.documents.iter().flat_map(|document| document.entries.iter()).any(|entry| entry.defines_any(&keys))
         });
+        let mut is_unreadable = false;
         for (path, _) in files {
-            FileState::default().read(path, &mut |candidate| {
+            let read = FileState::default().read(path, &mut |candidate| {
                 if missing.get(&candidate.key) == Some(&candidate.digest) {
                     loaded.insert((candidate.key, candidate.digest), candidate.event);
                 }
                 Ok(())
             })?;
+            is_unreadable |= read.is_some_and(|file| file.is_unreadable());
         }
-        Ok(())
+        Ok(is_unreadable)
     }
 
     /// Reports new problems, and those that no longer exist.

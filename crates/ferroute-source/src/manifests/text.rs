@@ -12,6 +12,8 @@ pub(super) enum TextError {
     Read(io::Error),
     /// The file is not UTF-8 from this byte on.
     InvalidUtf8(u64),
+    /// The document that starts at this line is longer than [`MAX_DOCUMENT`].
+    TooLong(usize),
     Closed,
 }
 
@@ -31,7 +33,7 @@ pub(super) fn for_each_document(
     let mut offset = 0;
     loop {
         // Doubling the buffer bounds how often a large document is scanned.
-        let want = buffer.len().max(CHUNK);
+        let want = buffer.len().clamp(CHUNK, MAX_DOCUMENT);
         let read = file.by_ref().take(want as u64).read_to_end(&mut buffer).map_err(TextError::Read)?;
         let at_end = read < want;
         // Only complete lines can be split: a part of a line may look like a marker.
@@ -49,6 +51,9 @@ pub(super) fn for_each_document(
                 break;
             }
             let Some(document) = document else { break };
+            if document.text.len() > MAX_DOCUMENT {
+                return Err(TextError::TooLong(document.line));
+            }
             each(&document)?;
         }
         if at_end {
@@ -58,8 +63,15 @@ pub(super) fn for_each_document(
         let consumed = complete - documents.rest().len();
         offset += consumed as u64;
         buffer.drain(..consumed);
+        if buffer.len() > MAX_DOCUMENT {
+            return Err(TextError::TooLong(position.line()));
+        }
     }
 }
+
+/// The maximum length of a document in bytes, because it is in memory as a whole: a list with all objects of a large cluster has
+/// less.
+pub(super) const MAX_DOCUMENT: usize = 64 << 20;
 
 /// Minimum number of bytes to read at once.
 const CHUNK: usize = 256 * 1024;

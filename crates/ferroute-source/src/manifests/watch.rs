@@ -36,6 +36,14 @@ impl Changes {
     pub(super) fn all() -> Self {
         Self { all: true, ..Self::default() }
     }
+
+    /// Adds other changes.
+    pub(super) fn add(&mut self, other: &Self) {
+        let Self { all, files, poll } = other;
+        self.all |= all;
+        self.poll |= poll;
+        self.files.extend(files.iter().cloned());
+    }
 }
 
 /// The watched directories.

@@ -8,7 +8,7 @@ fn endpoint(number: u8) -> SocketAddr {
 }
 
 fn balancer(affinity: Option<Duration>) -> Balancer {
-    let mut balancer = Balancer::default();
+    let mut balancer = Balancer::new(Arc::default());
     balancer.update(&[endpoint(1), endpoint(2), endpoint(3)], affinity);
     balancer
 }
@@ -96,14 +96,44 @@ fn a_client_moves_when_its_endpoint_fails() {
 fn a_flood_of_clients_is_served_without_affinity() {
     let (mut balancer, now) = (balancer(Some(Duration::from_secs(60))), Instant::now());
     let mine = connect(&mut balancer, CLIENT, now);
-    for number in 0..MAX_CLIENTS as u32 + 10 {
-        connect(&mut balancer, IpAddr::V4((0x0b00_0000 + number).into()), now);
-    }
-    assert_eq!(balancer.clients.len(), MAX_CLIENTS);
+    flood(&mut balancer, now);
+    assert_eq!(balancer.clients.len(), MAX_CLIENTS / 9);
     assert_eq!(connect(&mut balancer, CLIENT, now), mine);
     // Expired clients are replaced.
     let later = now + Duration::from_secs(60);
     let other = connect(&mut balancer, OTHER_CLIENT, later);
     assert_eq!(balancer.clients.len(), 1);
     assert_eq!(connect(&mut balancer, OTHER_CLIENT, later), other);
+}
+
+/// Connects clients until one is not remembered.
+fn flood(balancer: &mut Balancer, now: Instant) {
+    for number in 0x0b00_0000.. {
+        let before = balancer.clients.len();
+        connect(balancer, IpAddr::V4(u32::into(number)), now);
+        if balancer.clients.len() == before {
+            break;
+        }
+    }
+}
+
+#[test]
+fn floods_of_clients_of_many_listeners_leave_some_for_others() {
+    let (budget, now) = (Arc::<ClientBudget>::default(), Instant::now());
+    let new = || {
+        let mut balancer = Balancer::new(budget.clone());
+        balancer.update(&[endpoint(1), endpoint(2)], Some(Duration::from_secs(60)));
+        balancer
+    };
+    let mut greedy: Vec<Balancer> = (0..34).map(|_| new()).collect();
+    greedy.iter_mut().for_each(|balancer| flood(balancer, now));
+    let mut other = new();
+    flood(&mut other, now);
+    assert!(other.clients.len() > 1_000, "{}", other.clients.len());
+    greedy[0].update(&[], Some(Duration::from_secs(60)));
+    greedy[1].update(&[endpoint(1)], None);
+    let remembered: usize = greedy.iter().chain([&other]).map(|balancer| balancer.clients.len()).sum();
+    assert_eq!(budget.0.load(Relaxed), remembered);
+    drop((greedy, other));
+    assert_eq!(budget.0.load(Relaxed), 0);
 }

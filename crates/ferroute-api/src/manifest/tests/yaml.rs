@@ -149,6 +149,25 @@ fn recursive_alias_is_an_error() {
 }
 
 #[test]
+fn objects_with_too_many_values_are_an_error() {
+    let values = |count: usize| vec!["0"; count].join(",");
+    let problem = "object has more than 500000 values";
+    for text in [
+        format!("a: [{}]", values(500_001)),
+        format!("[{}]", values(500_001)),
+        format!("{{\"a\": [{}]}}", values(500_001)),
+        format!("{{\"items\": [{{\"a\": [{}]}}]}}", values(500_001)),
+    ] {
+        let all = summary(&text);
+        assert!(all.len() == 1 && all[0].contains(problem), "{all:?}");
+    }
+    // A list may have more than an object.
+    let item = format!("{{\"a\": [{}]}}", values(300_000));
+    let all = summary(&format!("{{\"kind\": \"List\", \"items\": [{item}, {item}]}}"));
+    assert!(!all.is_empty() && all.iter().all(|line| !line.contains(problem)), "{all:?}");
+}
+
+#[test]
 fn excessive_nesting_is_an_error() {
     let flow = format!("a: {}", "[".repeat(100_000));
     let block = format!("a:\n{}x", "- ".repeat(100));

@@ -68,3 +68,14 @@ fn offset_of_invalid_utf8_counts_from_start_of_file() {
 fn empty_file_has_no_documents() {
     assert_eq!(read(b"").unwrap(), []);
 }
+
+#[test]
+fn endless_documents_are_an_error() {
+    for (start, line) in [("", 1), ("---\na: 1\n---\n", 3)] {
+        let endless = start.as_bytes().chain(io::repeat(b'x'));
+        match for_each_document(endless, &mut |_| Ok(())) {
+            Err(TextError::TooLong(found)) => assert_eq!(found, line),
+            other => panic!("{other:?}"),
+        }
+    }
+}

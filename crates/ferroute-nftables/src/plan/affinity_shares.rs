@@ -1,0 +1,111 @@
+//! How the lists of a namespace divide its share of the affinity map.
+//!
+//! A flood of clients, with spoofed addresses perhaps, must not fill the map for the Services of others. Whoever may create
+//! Services in a namespace may give them many ports, so the share is the namespace's, and its lists have equal parts of it.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use super::{List, SetId, elements::SetElement, port_plan::PortPlan};
+use crate::model::{ClassId, Element};
+
+/// The lists with session affinity of one namespace, with their timeouts in seconds.
+type Lists = BTreeMap<ClassId, u32>;
+
+/// The lists with session affinity of all namespaces.
+#[derive(Clone, Debug, Default)]
+pub(super) struct AffinityShares {
+    namespaces: HashMap<Box<str>, Lists>,
+    /// What namespaces that changed in the current transaction had before it.
+    before: BTreeMap<Box<str>, Lists>,
+}
+
+/// The elements that a transaction adds and removes.
+#[derive(Debug, Default)]
+pub(super) struct ShareChanges {
+    pub(super) added: BTreeSet<ShareElement>,
+    pub(super) removed: BTreeSet<ShareElement>,
+}
+
+/// The element of a list, with its set.
+pub(super) type ShareElement = (SetId, ClassId);
+
+impl AffinityShares {
+    /// Replaces the lists of a service port.
+    pub(super) fn replace(&mut self, namespace: &str, old: Option<&PortPlan>, new: Option<&PortPlan>) {
+        let (old, new) = (old.map(lists).unwrap_or_default(), new.map(lists).unwrap_or_default());
+        if old == new {
+            return;
+        }
+        let lists = self.namespaces.entry(namespace.into()).or_default();
+        if !self.before.contains_key(namespace) {
+            self.before.insert(namespace.into(), lists.clone());
+        }
+        for list in old.keys() {
+            lists.remove(list);
+        }
+        lists.extend(new);
+        if lists.is_empty() {
+            self.namespaces.remove(namespace);
+        }
+    }
+
+    /// Returns the changes since the last call.
+    pub(super) fn take_changes(&mut self) -> ShareChanges {
+        let mut changes = ShareChanges::default();
+        let none = Lists::new();
+        for (namespace, before) in std::mem::take(&mut self.before) {
+            let now = self.namespaces.get(&namespace).unwrap_or(&none);
+            let [before, now] = [&before, now].map(|lists| elements(lists).collect::<BTreeSet<_>>());
+            changes.added.extend(now.difference(&before));
+            changes.removed.extend(before.difference(&now));
+        }
+        changes
+    }
+
+    /// Returns all elements.
+    pub(super) fn elements(&self) -> impl Iterator<Item = ShareElement> + '_ {
+        self.namespaces.values().flat_map(elements)
+    }
+}
+
+/// Returns the lists of a service port. Whether they have endpoints makes no difference, because parts should not change as often
+/// as endpoints do.
+fn lists(port: &PortPlan) -> Lists {
+    let timeout = port.affinity();
+    let used = List::ALL.into_iter().filter(|list| port.exposure.uses(*list));
+    used.filter_map(|list| Some((port.number.list(list), timeout?))).collect()
+}
+
+fn elements(lists: &Lists) -> impl Iterator<Item = ShareElement> + '_ {
+    // Rounded, so that one more Service rarely moves the lists of all others.
+    let parts = u32::try_from(lists.len()).unwrap_or(u32::MAX).checked_next_power_of_two().unwrap_or(u32::MAX);
+    lists.iter().map(move |(list, seconds)| (SetId::NewClients { seconds: *seconds, parts }, *list))
+}
+
+/// Returns the element of a list in a set of all its kind.
+pub(super) fn set_element((set, list): ShareElement) -> SetElement {
+    (set, Element::new([list.into()]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::sets::{NAMESPACE_SHARE, new_clients};
+
+    #[test]
+    fn lists_of_a_namespace_have_its_share_at_most_together() {
+        for (count, seconds) in
+            [1, 2, 3, 34, 1_000, 60_000].into_iter().flat_map(|n| [1, 10_800, 86_400].map(|s| (n, s)))
+        {
+            let lists: Lists = (0..count).map(|list| (ClassId(list), seconds)).collect();
+            let clients = elements(&lists).map(|(set, _)| {
+                let SetId::NewClients { seconds, parts } = set else { panic!("{set:?}") };
+                let limit = new_clients(seconds, parts);
+                u64::from(limit.burst) + limit.per_day * u64::from(seconds) / 86_400
+            });
+            let clients: u64 = clients.sum();
+            let share = u64::from(NAMESPACE_SHARE);
+            assert!(clients <= share && clients > share / 4, "{count} lists of {seconds} s: {clients}");
+        }
+    }
+}
