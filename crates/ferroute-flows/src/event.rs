@@ -64,6 +64,9 @@ pub struct Losses {
     pub overruns: u64,
     /// Connections that were not followed because too many are open.
     pub untracked: u64,
+    /// Packets that rules refused, which were not read in time. Older sources do not count them.
+    #[serde(default)]
+    pub unread: u64,
     /// Lines that this reader did not get because it was too slow.
     pub missed: u64,
 }

@@ -1,20 +1,26 @@
 use std::{
-    collections::HashMap,
-    net::SocketAddr,
+    collections::{BTreeMap, BTreeSet, HashMap},
+    net::{IpAddr, SocketAddr},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use ferroute_core::{
-    Changes, Frontend, FrontendKind, IpFamily, Protocol, ServicePortEntry, ServicePortName, ServiceTable,
+    Changes, FamilySettings, Frontend, FrontendKind, IpFamily, ModeTraits, Protocol, ProxySettings, ServicePortEntry,
+    ServicePortName, ServiceTable, Sources, Unserved, forwarding,
 };
+use ipnet::IpNet;
 
-/// The owners of all frontends.
-#[derive(Clone, Debug, Default)]
+use crate::refusals::{Refusals, Watched};
+
+/// The owners of all frontends, and which connections rules refuse there.
+#[derive(Clone, Debug)]
 pub struct Frontends {
     /// Node ports of both families are apart, because Services need not have both.
     owners: HashMap<(IpFamily, Frontend), FrontendOwner>,
-    /// Whether a process relays connections, so that the kernel knows no endpoints.
-    is_relayed: bool,
+    traits: &'static ModeTraits,
+    settings: ProxySettings,
+    families: [Option<Family>; 2],
+    revision: u64,
 }
 
 /// A service port that owns a frontend.
@@ -24,56 +30,110 @@ pub struct FrontendOwner {
     pub service_port: Arc<str>,
     /// The kind of the frontend.
     pub kind: FrontendKind,
+    /// The connections that rules refuse.
+    pub(crate) refusals: Option<Arc<Refusals>>,
+}
+
+/// What refusals of an IP family depend on besides Services.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Family {
+    settings: FamilySettings,
+    /// The networks of cluster IPs.
+    networks: Vec<IpNet>,
 }
 
 /// Frontends that one thread keeps up to date and another one reads.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct SharedFrontends(Arc<Mutex<Frontends>>);
 
 impl Frontends {
-    /// Creates an empty table; `is_relayed` if a process relays connections, so that the kernel knows no endpoints.
-    pub fn new(is_relayed: bool) -> Self {
-        Self { owners: HashMap::new(), is_relayed }
+    /// Creates an empty table, for a mode with these traits.
+    pub fn new(traits: &'static ModeTraits, settings: ProxySettings) -> Self {
+        Self { owners: HashMap::new(), traits, settings, families: [None, None], revision: 0 }
     }
 
-    /// Reports whether a process relays connections.
+    /// Reports whether a process relays connections, so that the kernel knows no endpoints.
     pub fn is_relayed(&self) -> bool {
-        self.is_relayed
+        self.traits.sources == Sources::Node
     }
 
-    /// Replaces all frontends of an IP family.
-    pub fn set(&mut self, table: &ServiceTable) {
+    /// Returns a number that changes with [`watched`](Self::watched).
+    pub(crate) fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    /// Replaces all frontends of an IP family. `host` has the addresses of the host's interfaces.
+    pub fn set(&mut self, table: &ServiceTable, host: &[IpAddr]) {
         self.owners.retain(|(family, _), _| *family != table.family);
+        let family = self.family(table, host);
         for (name, entry) in &table.entries {
-            self.add(table.family, name, entry);
+            self.add(table, name, entry, &family.settings);
         }
+        self.families[table.family.index()] = Some(family);
+        self.revision += 1;
     }
 
     /// Removes all frontends, and frees their memory.
     pub fn clear(&mut self) {
-        self.owners = HashMap::new();
+        if !self.owners.is_empty() {
+            (self.owners, self.families) = (HashMap::new(), [None, None]);
+            self.revision += 1;
+        }
     }
 
     /// Updates the service ports that changed between the table's last state and this one.
-    pub fn update(&mut self, table: &ServiceTable, changes: &Changes) {
+    pub fn update(&mut self, table: &ServiceTable, changes: &Changes, host: &[IpAddr]) {
+        let family = self.family(table, host);
+        if self.families[table.family.index()].as_ref() != Some(&family) {
+            return self.set(table, host);
+        }
+        let (mut before, mut after) = (BTreeSet::new(), BTreeSet::new());
         for (name, entry) in changes.previous.iter().filter_map(|(name, entry)| Some((name, entry.as_ref()?))) {
             for (_, frontend) in entry.service.frontends(name.protocol) {
-                self.owners.remove(&(table.family, frontend));
+                if let Some(owner) = self.owners.remove(&(table.family, frontend)) {
+                    before.insert((frontend, owner.refusals.is_some()));
+                }
             }
         }
         for name in changes.previous.keys() {
             if let Some(entry) = table.entries.get(name) {
-                self.add(table.family, name, entry);
+                self.add(table, name, entry, &family.settings);
+                let frontends = entry.service.frontends(name.protocol).into_iter();
+                after.extend(frontends.filter_map(|(_, frontend)| {
+                    Some((frontend, self.owners.get(&(table.family, frontend))?.refusals.is_some()))
+                }));
             }
+        }
+        // Most changes are those of endpoints, which are not watched.
+        let is_watched = |(_, refuses): &(Frontend, bool)| *refuses || self.traits.unknown_ports == Unserved::Rejected;
+        let refuses = before.iter().chain(&after).any(|(_, refuses)| *refuses);
+        if refuses || before != after && before.iter().chain(&after).any(is_watched) {
+            self.revision += 1;
         }
     }
 
-    fn add(&mut self, family: IpFamily, name: &ServicePortName, entry: &ServicePortEntry) {
+    fn family(&self, table: &ServiceTable, host: &[IpAddr]) -> Family {
+        let networks = match self.traits.unassigned_addresses {
+            Unserved::Dropped => IpNet::aggregate(&table.service_cidrs),
+            Unserved::Routed | Unserved::Rejected => Vec::new(),
+        };
+        Family { settings: FamilySettings::new(&self.settings, table, self.traits, host), networks }
+    }
+
+    fn add(
+        &mut self,
+        table: &ServiceTable,
+        name: &ServicePortName,
+        entry: &ServicePortEntry,
+        settings: &FamilySettings,
+    ) {
         let service_port: Arc<str> = name.to_string().into();
+        let port = forwarding(table, name, entry, settings, self.traits);
         for (kind, frontend) in entry.service.frontends(name.protocol) {
-            let owner = FrontendOwner { service_port: Arc::clone(&service_port), kind };
+            let refusals = Refusals::new(&port, kind, frontend).map(Arc::new);
+            let owner = FrontendOwner { service_port: Arc::clone(&service_port), kind, refusals };
             // An address that a Service lists twice keeps the first kind.
-            self.owners.entry((family, frontend)).or_insert(owner);
+            self.owners.entry((table.family, frontend)).or_insert(owner);
         }
     }
 
@@ -82,6 +142,32 @@ impl Frontends {
         let (family, port) = (IpFamily::of(destination.ip()), destination.port());
         let at = |address| self.owners.get(&(family, Frontend { address, protocol, port }));
         at(Some(destination.ip())).or_else(|| at(None))
+    }
+
+    /// Returns what is refused in an IP family; `None` without frontends of it.
+    pub(crate) fn watched(&self, family: IpFamily) -> Option<Watched<'_>> {
+        let Family { settings, networks } = self.families[family.index()].as_ref()?;
+        let owners =
+            || self.owners.iter().filter(move |((of, _), _)| *of == family).map(|((_, to), owner)| (*to, owner));
+        let refusing = owners().filter_map(|(frontend, owner)| Some((frontend, &**owner.refusals.as_ref()?))).collect();
+        let knows_ports = self.traits.unknown_ports == Unserved::Rejected;
+        let cluster_ips: BTreeMap<IpAddr, Arc<str>> = owners()
+            .filter(|(_, owner)| knows_ports && owner.kind == FrontendKind::ClusterIp)
+            .filter_map(|(frontend, owner)| Some((frontend.address?, owner.service())))
+            .collect();
+        let frontends = if knows_ports || !networks.is_empty() {
+            owners().map(|(frontend, _)| frontend).filter(|frontend| frontend.address.is_some()).collect()
+        } else {
+            Vec::new()
+        };
+        Some(Watched { settings, refusing, frontends, cluster_ips, networks })
+    }
+}
+
+impl FrontendOwner {
+    /// Returns the Service, without the port.
+    fn service(&self) -> Arc<str> {
+        self.service_port.split_once(':').map_or_else(|| Arc::clone(&self.service_port), |(service, _)| service.into())
     }
 }
 
@@ -119,19 +205,47 @@ mod tests {
         };
         let old = cluster(web().node_port(30080)).table(IpFamily::V4);
         let new = cluster(web().external_ip("198.51.100.1")).table(IpFamily::V4);
-        let mut frontends = Frontends::default();
-        frontends.set(&old);
+        let mut frontends = Frontends::new(&ModeTraits::IPTABLES, ProxySettings::default());
+        frontends.set(&old, &[]);
         assert_eq!(find(&frontends, "10.96.0.1:80").as_deref(), Some("shop/web:http cluster IP"));
         assert_eq!(find(&frontends, "192.0.2.1:30080").as_deref(), Some("shop/web:http node port"));
         assert_eq!(find(&frontends, "10.96.0.1:81"), None);
         let previous = old.entries.iter().map(|(name, entry)| (name.clone(), Some(entry.clone()))).collect();
-        frontends.update(&new, &Changes { previous, ..Changes::default() });
+        frontends.update(&new, &Changes { previous, ..Changes::default() }, &[]);
         assert_eq!(find(&frontends, "10.96.0.1:80").as_deref(), Some("shop/web:http cluster IP"));
         assert_eq!(find(&frontends, "198.51.100.1:80").as_deref(), Some("shop/web:http external IP"));
         assert_eq!(find(&frontends, "192.0.2.1:30080"), None);
         let previous = new.entries.iter().map(|(name, entry)| (name.clone(), Some(entry.clone()))).collect();
         let empty = ServiceTable::new(IpFamily::V4, new.node.clone());
-        frontends.update(&empty, &Changes { previous, ..Changes::default() });
+        frontends.update(&empty, &Changes { previous, ..Changes::default() }, &[]);
         assert!(frontends.owners.is_empty());
+    }
+    #[test]
+    fn rules_are_written_again_only_if_what_they_watch_changes() {
+        let cluster = |pods: &[&str]| {
+            let slice = slice("shop/web-a", "web").port("http", 8080);
+            let slice = pods.iter().fold(slice, |slice, address| slice.pod(pod(address)));
+            Cluster::new("node-1").service(service("shop/web").cluster_ip("10.96.0.1").port("http", 80)).slice(slice)
+        };
+        for traits in [&ModeTraits::IPTABLES, &ModeTraits::NFTABLES] {
+            let mut frontends = Frontends::new(traits, ProxySettings::default());
+            let mut before = cluster(&["10.244.0.2"]).table(IpFamily::V4);
+            frontends.set(&before, &[]);
+            for (pods, is_watched) in [
+                (&["10.244.0.3"][..], false),
+                (&["10.244.0.3", "10.244.0.4"], false),
+                (&[], true),
+                (&["10.244.0.3"], true),
+            ] {
+                let revision = frontends.revision();
+                let after = cluster(pods).table(IpFamily::V4);
+                let previous = before.entries.iter().map(|(name, entry)| (name.clone(), Some(entry.clone()))).collect();
+                frontends.update(&after, &Changes { previous, ..Changes::default() }, &[]);
+                assert_eq!(frontends.revision() != revision, is_watched, "{pods:?}");
+                let watched = frontends.watched(IpFamily::V4).unwrap();
+                assert_eq!(watched.refusing.is_empty(), !pods.is_empty());
+                before = after;
+            }
+        }
     }
 }

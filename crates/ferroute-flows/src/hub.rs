@@ -1,6 +1,7 @@
 //! The thread that receives events while readers exist.
 
 mod readers;
+mod refused;
 mod worker;
 
 use std::{

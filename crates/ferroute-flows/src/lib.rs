@@ -20,6 +20,7 @@ mod filter;
 mod flow;
 mod frontends;
 mod hub;
+mod refusals;
 mod summary;
 mod tracker;
 

@@ -264,7 +264,7 @@ impl Tracked {
     /// Looks for the Service unless it is known.
     fn match_with(&mut self, frontends: &Frontends) {
         if !self.is_matched
-            && let Some(FrontendOwner { service_port, kind }) =
+            && let Some(FrontendOwner { service_port, kind, .. }) =
                 frontends.find(self.flow.destination, self.flow.protocol)
         {
             (self.flow.service_port, self.flow.kind) = (Some(service_port.clone()), Some(*kind));

@@ -4,13 +4,18 @@
 
 use std::{fmt::Write as _, fs};
 
+use ferroute_core::{
+    IpFamily, ModeTraits, ProxySettings,
+    testing::{Cluster, service},
+};
 use ferroute_flows::{
     FlowEvent, FlowReceiver, FlowRequest, FlowState, Frontends, Hub, Limits, Losses, Services, SharedFrontends,
 };
 use ferroute_testing::{NetNs, wait};
 
 fn hub(limits: Limits) -> Hub {
-    Hub::new(SharedFrontends::new(Frontends::default()), Services::Unknown, limits)
+    let frontends = Frontends::new(&ModeTraits::IPTABLES, ProxySettings::default());
+    Hub::new(SharedFrontends::new(frontends), Services::Unknown, limits)
 }
 
 fn subscribe(namespace: &NetNs, hub: &Hub, request: &FlowRequest) -> FlowReceiver {
@@ -133,4 +138,35 @@ fn slow_reader_misses_lines_and_gets_their_number() {
     let missed = losses.missed;
     assert_eq!(received as u64 + missed, 1000);
     assert!(missed > 0 && received > 0, "{received} {missed}");
+}
+
+/// Returns a hub with a Service without endpoints in both IP families.
+fn hub_with_empty_service() -> Hub {
+    let cluster = Cluster::new("node-1").service(service("shop/web").cluster_ip("10.96.0.1").port("http", 80));
+    let mut frontends = Frontends::new(&ModeTraits::NFTABLES, ProxySettings::default());
+    IpFamily::BOTH.into_iter().for_each(|family| frontends.set(&cluster.table(family), &[]));
+    Hub::new(SharedFrontends::new(frontends), Services::Known, Limits::default())
+}
+
+#[test]
+fn rules_that_log_refused_packets_exist_only_while_a_reader_does() {
+    let namespace = NetNs::new();
+    let rules = || namespace.command("nft", &["list", "ruleset"]);
+    let request = FlowRequest { follow: true, ..FlowRequest::default() };
+    let [hub, of_another_process] = [hub_with_empty_service(), hub_with_empty_service()];
+    assert_eq!(rules(), "");
+    let mut first = subscribe(&namespace, &hub, &request);
+    assert!(matches!(next(&mut first)[..], [FlowEvent::Start(start)] if start.refusals));
+    let second = subscribe(&namespace, &hub, &request);
+    let other = subscribe(&namespace, &of_another_process, &request);
+    // Each hub has a table in each IP family.
+    wait("both tables", || (rules().matches("flags owner").count() == 4).then_some(()));
+    // Neither `nft flush ruleset` of an administrator nor another reader removes them.
+    namespace.command("nft", &["flush", "ruleset"]);
+    drop(other);
+    wait("the end of the other table", || (rules().matches("flags owner").count() == 2).then_some(()));
+    drop(first);
+    assert_eq!(rules().matches("flags owner").count(), 2, "{}", rules());
+    drop(second);
+    wait("the end of the rules", || rules().is_empty().then_some(()));
 }

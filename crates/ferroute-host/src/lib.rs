@@ -30,6 +30,7 @@ mod held_port;
 mod listeners;
 mod local_peer;
 mod node_name;
+mod packet_log;
 mod process;
 pub mod program;
 mod routes;
@@ -50,6 +51,7 @@ pub use local_peer::{
     LocalPeer, LocalPeers, connect_now, is_trusted_user, listen_locally, listen_locally_beside, local_peers,
 };
 pub use node_name::{NodeNameError, node_name};
+pub use packet_log::{LoggedPacket, PacketLog, PacketLogError};
 pub use process::{ProcessError, ProcessUsage};
 pub use routes::{
     FoundRoute, HostInterface, HostRoute, InterfaceAddress, KernelRoutes, RouteError, RouteQuery, RouteReply,

@@ -198,6 +198,7 @@ attributes! {
     NFTA_LIMIT_TYPE = 4,
     NFTA_LIMIT_FLAGS = 5,
     NFTA_LOG_GROUP = 1,
+    NFTA_LOG_PREFIX = 2,
 }
 
 // nft_compat: enum nft_target_attributes, nft_match_attributes, nft_rule_compat_flags of
@@ -225,6 +226,8 @@ pub const NFT_RULE_COMPAT_F_INV: u32 = 1 << 1;
 from_libc!(u32: NFT_SET_INTERVAL NFT_SET_MAP NFT_SET_TIMEOUT NFT_SET_EVAL NFT_SET_ELEM_INTERVAL_END NFT_DATA_VERDICT);
 /// `NFT_TABLE_F_DORMANT`
 pub const NFT_TABLE_F_DORMANT: u32 = 0x1;
+/// `NFT_TABLE_F_OWNER`: only the socket that created the table may change it, and the kernel deletes it with the socket (Linux 5.12).
+pub const NFT_TABLE_F_OWNER: u32 = 0x2;
 /// `NFT_SET_CONCAT`
 pub const NFT_SET_CONCAT: u32 = 0x80;
 

@@ -2,7 +2,7 @@ use std::{io, ops::ControlFlow, os::fd::OwnedFd};
 
 use libc::c_int;
 
-use crate::{Batch, Error, Message, Messages, Protocol, Refusals, Request, reply::Reply, sys};
+use crate::{Batch, Error, Message, Messages, Protocol, Refusals, Request, Subscription, reply::Reply, sys};
 
 /// A socket for requests and replies. For notifications see [`crate::Subscription`].
 #[derive(Debug)]
@@ -35,6 +35,11 @@ impl Socket {
         enlarge(&fd, RECEIVE_BUFFER, RECEIVE_BUFFER_SIZE).map_err(failed)?;
         let send_buffer_size = read_buffer_size(&fd, libc::SO_SNDBUF).map_err(failed)?;
         Ok(Self { fd, sequence: 0, send_buffer_size, buffer: vec![0; MAX_DATAGRAM] })
+    }
+
+    /// Turns the socket into one for what the kernel sends because of earlier requests.
+    pub fn into_subscription(self) -> Subscription {
+        Subscription::from_socket(self.fd)
     }
 
     /// Sends a request and checks the kernel's ack.

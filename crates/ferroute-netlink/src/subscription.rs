@@ -37,7 +37,12 @@ impl Subscription {
             let group = libc::c_int::try_from(group).unwrap_or(libc::c_int::MAX);
             sys::set_option(&fd, libc::SOL_NETLINK, libc::NETLINK_ADD_MEMBERSHIP, group).map_err(failed)?;
         }
-        Ok(Self { fd, buffer: vec![0; MAX_DATAGRAM] })
+        Ok(Self::from_socket(fd))
+    }
+
+    /// Receives from an open socket.
+    pub(crate) fn from_socket(fd: OwnedFd) -> Self {
+        Self { fd, buffer: vec![0; MAX_DATAGRAM] }
     }
 
     /// Sets the size of the receive buffer, beyond which notifications are lost. It is a limit and uses no memory by itself.

@@ -229,7 +229,7 @@ impl Daemon<'_> {
 
         let recording = RecordingObserver::new();
         let versions = VersionsObserver::new(status.history());
-        let flows = Flows::new(registry.active(settings.resolved.mode).traits());
+        let flows = Flows::new(registry.active(resolved.mode).traits(), &resolved.settings);
         let control = Control {
             mode: registry.active(settings.resolved.mode).name().as_str(),
             configuration: settings.config.to_yaml(),

@@ -18,8 +18,9 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use super::{
     Shared,
     readers::{Line, Reader},
+    refused::RefusedPackets,
 };
-use crate::{Change, Flow, FlowStart, FlowTracker, Listing, Losses, RecentEnd, Summary};
+use crate::{Change, Flow, FlowStart, FlowTracker, Listing, Losses, RecentEnd, Services, Summary};
 
 /// The state of the thread.
 pub(super) struct Worker {
@@ -47,6 +48,8 @@ struct Subscription {
     events: ConnectionEvents,
     /// Reads counters of connections that have ended; `None` if the kernel does not count.
     reader: Option<ConnectionReader>,
+    /// Receives packets that rules refuse; `None` if the kernel does not support it, or no Services are known.
+    refused: Option<RefusedPackets>,
     start: FlowStart,
     /// When the connections are listed again, because events were lost.
     list_at: Option<Instant>,
@@ -96,16 +99,25 @@ impl Worker {
     fn subscribe(&mut self) -> Result<Subscription, Error> {
         let sysctls = Sysctls::from_kernel();
         let is_on = |name| sysctls.read(name).is_ok_and(|value| value.trim() == "1");
+        let refused = self.refused_packets();
         let start = FlowStart {
             counts: is_on("net/netfilter/nf_conntrack_acct"),
             timestamps: is_on("net/netfilter/nf_conntrack_timestamp"),
-            refusals: false,
+            refusals: refused.is_some(),
         };
         let events = ConnectionEvents::open(self.shared.limits.buffer)?;
         let reader = start.counts.then(ConnectionReader::open).transpose()?;
         let listing = if self.output.recent.is_empty() { Listing::Initial } else { Listing::Resumed };
         self.list(listing)?;
-        Ok(Subscription { events, reader, start, list_at: None, listed: Instant::now() })
+        Ok(Subscription { events, reader, refused, start, list_at: None, listed: Instant::now() })
+    }
+
+    fn refused_packets(&self) -> Option<RefusedPackets> {
+        if self.shared.services == Services::Unknown {
+            return None;
+        }
+        let opened = RefusedPackets::open(&self.shared.frontends);
+        opened.inspect_err(|error| tracing::info!("flows without refused packets: {}", error_chain(error))).ok()
     }
 
     /// Compares the flows with the connections that exist.
@@ -147,8 +159,12 @@ impl Worker {
         while !self.readers.is_empty() {
             let timeout = PollTimeout::try_from(TICK).unwrap_or(PollTimeout::MAX);
             // A failure is that of the next receive.
-            let _ = poll(&mut [PollFd::new(subscription.events.as_fd(), PollFlags::POLLIN)], timeout);
+            let sources = [Some(subscription.events.as_fd()), subscription.refused.as_ref().map(AsFd::as_fd)];
+            let mut sources: Vec<PollFd<'_>> =
+                sources.into_iter().flatten().map(|source| PollFd::new(source, PollFlags::POLLIN)).collect();
+            let _ = poll(&mut sources, timeout);
             let result = self.receive(subscription).and_then(|()| self.list_again(subscription));
+            self.receive_refused(subscription);
             if let Err(error) = result {
                 let reason = error_chain(&error);
                 return self.readers.drain(..).for_each(|reader| reader.refuse(&reason));
@@ -157,7 +173,7 @@ impl Worker {
             let Self { shared, tracker, output, readers, .. } = self;
             tracker.on_tick(now, &shared.frontends.lock(), &mut |change| output.report(change, now, readers));
             output.summary.tick(now);
-            self.flush();
+            self.flush(subscription);
             while let Ok(reader) = self.queue.try_recv() {
                 self.add(reader, &subscription.start);
             }
@@ -180,7 +196,7 @@ impl Worker {
                 tracker.on_event(*kind, connection, now, &frontends, &mut report);
             }
             drop(frontends);
-            self.flush();
+            self.flush(subscription);
             if received == Received::Lost {
                 self.overruns += 1;
                 subscription.list_at.get_or_insert(subscription.listed + LIST_INTERVAL);
@@ -194,6 +210,19 @@ impl Worker {
         Ok(())
     }
 
+    /// Reports the connections that rules have refused. Without these packets, flows go on.
+    fn receive_refused(&mut self, subscription: &mut Subscription) {
+        let Some(refused) = &mut subscription.refused else { return };
+        let now = SystemTime::now();
+        let Self { shared, tracker, output, readers, .. } = self;
+        let report = |change: Change<'_>| output.report(change, now, readers);
+        let received = refused.receive(now, &shared.frontends.lock(), || tracker.next_id(), report);
+        if let Err(error) = received.and_then(|()| refused.update(&shared.frontends)) {
+            tracing::warn!("no more refused packets among flows: {}", error_chain(&error));
+            subscription.refused = None;
+        }
+    }
+
     fn list_again(&mut self, subscription: &mut Subscription) -> Result<(), Error> {
         if subscription.list_at.is_some_and(|at| at <= Instant::now()) {
             self.list(Listing::AfterLoss)?;
@@ -202,8 +231,9 @@ impl Worker {
         Ok(())
     }
 
-    fn flush(&mut self) {
-        let losses = Losses { overruns: self.overruns, untracked: self.tracker.untracked(), missed: 0 };
+    fn flush(&mut self, subscription: &Subscription) {
+        let unread = subscription.refused.as_ref().map_or(0, RefusedPackets::lost);
+        let losses = Losses { overruns: self.overruns, untracked: self.tracker.untracked(), unread, missed: 0 };
         let (now, summary) = (Instant::now(), &self.output.summary);
         for reader in &mut self.readers {
             if reader.takes_summary(now) {

@@ -1,5 +1,5 @@
 use ferroute_core::{
-    IpFamily,
+    IpFamily, ModeTraits, ProxySettings,
     testing::{Cluster, pod, service, slice},
 };
 use ferroute_host::conntrack::{Entry, Traffic};
@@ -10,9 +10,13 @@ fn frontends() -> Frontends {
     let cluster = Cluster::new("node-1")
         .service(service("shop/web").cluster_ip("10.96.0.1").port("http", 80))
         .slice(slice("shop/web-a", "web").port("http", 8080).pod(pod("10.244.0.2")));
-    let mut frontends = Frontends::default();
-    frontends.set(&cluster.table(IpFamily::V4));
+    let mut frontends = no_frontends();
+    frontends.set(&cluster.table(IpFamily::V4), &[]);
     frontends
+}
+
+fn no_frontends() -> Frontends {
+    Frontends::new(&ModeTraits::IPTABLES, ProxySettings::default())
 }
 
 fn at(milliseconds: u64) -> SystemTime {
@@ -176,7 +180,7 @@ fn connections_of_others_are_no_flows() {
 #[test]
 fn connection_is_matched_with_a_service_that_becomes_known_after_it_has_ended() {
     let mut case = Case::new(10);
-    let known = std::mem::take(&mut case.frontends);
+    let known = std::mem::replace(&mut case.frontends, no_frontends());
     case.event(EventKind::New, &connection(1, SYN, false), 0);
     case.event(EventKind::Update, &connection(1, OPEN, true), 1);
     case.event(EventKind::Update, &connection(1, CLOSED, true), 2);

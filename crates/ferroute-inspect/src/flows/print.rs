@@ -41,16 +41,22 @@ pub fn write_start_into(out: &mut impl fmt::Write, start: &FlowStart) -> fmt::Re
     if !start.timestamps {
         writeln!(out, "times are those of receiving the events: net.netfilter.nf_conntrack_timestamp is 0")?;
     }
+    if !start.refusals {
+        writeln!(
+            out,
+            "packets that rules reject or drop are unknown: there are no Services, or the kernel cannot log them for a program"
+        )?;
+    }
     Ok(())
 }
 
 /// Writes what is missing so far.
 pub fn write_losses_into(out: &mut impl fmt::Write, losses: &Losses) -> fmt::Result {
-    let Losses { overruns, untracked, missed } = losses;
+    let Losses { overruns, untracked, unread, missed } = losses;
     writeln!(
         out,
-        "missing so far: {missed} lines (this reader is too slow), {untracked} connections (too many are open), and what the kernel \
-         discarded {overruns} times (events were read too slowly)"
+        "missing so far: {missed} lines (this reader is too slow), {untracked} connections (too many are open), {unread} refused packets, \
+         and what the kernel discarded {overruns} times (events were read too slowly)"
     )
 }
 

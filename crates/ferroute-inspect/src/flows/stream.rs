@@ -5,7 +5,7 @@ use std::{
 };
 
 use anyhow::{Context, bail};
-use ferroute_core::{IpFamily, Sources};
+use ferroute_core::IpFamily;
 use ferroute_flows::{FlowEvent, FlowReceiver, FlowRequest, Frontends, Hub, Limits, Services, SharedFrontends};
 use ferroute_modes::REGISTRY;
 use ferroute_proxy::control::request_flows;
@@ -50,8 +50,9 @@ impl FlowStream {
     /// If the events cannot be received.
     pub fn from_kernel(desired: &Desired, request: &FlowRequest) -> anyhow::Result<Self> {
         let traits = REGISTRY.active(desired.resolved.mode).traits();
-        let mut frontends = Frontends::new(traits.sources == Sources::Node);
-        IpFamily::BOTH.into_iter().for_each(|family| frontends.set(desired.table(family)));
+        let mut frontends = Frontends::new(traits, desired.resolved.settings.clone());
+        let host = &desired.host.addresses;
+        IpFamily::BOTH.into_iter().for_each(|family| frontends.set(desired.table(family), host));
         let services = if desired.has_objects { Services::Known } else { Services::Unknown };
         let hub = Hub::new(SharedFrontends::new(frontends), services, Limits::default());
         let flows = hub.subscribe(hub.reserve()?, request.clone())?;

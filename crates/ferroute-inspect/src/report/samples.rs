@@ -73,7 +73,7 @@ pub fn all() -> Vec<Sample> {
         sample("ferroute top --once", rates()),
         sample("ferroute flows", FlowEvent::Start(FlowStart::default())),
         sample("ferroute flows", FlowEvent::Flow(Box::new(flow()))),
-        sample("ferroute flows", FlowEvent::Lost(Losses { overruns: 1, untracked: 2, missed: 3 })),
+        sample("ferroute flows", FlowEvent::Lost(Losses { overruns: 1, untracked: 2, unread: 3, missed: 4 })),
         sample("ferroute flows", FlowEvent::RecentEnd(RecentEnd { flows: 1 })),
         sample("ferroute flows", FlowEvent::Summary(flow_summary())),
         sample("ferroute status", status()),

@@ -100,7 +100,7 @@ impl Run {
         self.expected_generation = self.expected_generation.map(next_generation);
         for change in &transaction.changes {
             match change {
-                Change::AddTable(_) | Change::FlushChain(_) => {}
+                Change::AddTable(_) | Change::AddOwnedTable(_) | Change::FlushChain(_) => {}
                 Change::DeleteTable => self.elements.clear(),
                 Change::AddChain(_) | Change::AddRule(..) | Change::AddSet(_) | Change::AddFlowtable(_) => {
                     self.report.written += 1;

@@ -101,7 +101,10 @@ impl Kernel for MemoryKernel {
                 (Change::AddTable(comment), None) => {
                     table = Some(MemoryTable { comment: comment.clone(), ..MemoryTable::default() });
                 }
-                (Change::AddTable(_), Some(_)) => {}
+                (Change::AddOwnedTable(comment), None) => {
+                    table = Some(MemoryTable { comment: Some(comment.clone()), ..MemoryTable::default() });
+                }
+                (Change::AddTable(_) | Change::AddOwnedTable(_), Some(_)) => {}
                 (Change::DeleteTable, Some(_)) => table = None,
                 (_, None) => return Err(error(ErrorKind::NotFound)),
                 (change, Some(table)) => table.change(change).map_err(error)?,
@@ -290,7 +293,7 @@ impl MemoryTable {
 
     fn change(&mut self, change: &Change) -> Result<(), ErrorKind> {
         match change {
-            Change::AddTable(_) | Change::DeleteTable => Err(ErrorKind::Other),
+            Change::AddTable(_) | Change::AddOwnedTable(_) | Change::DeleteTable => Err(ErrorKind::Other),
             Change::AddChain(chain) => match self.chains.get(&chain.name) {
                 Some(old) if old.chain != *chain => Err(ErrorKind::Exists),
                 Some(_) => Ok(()),

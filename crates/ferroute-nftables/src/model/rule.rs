@@ -1,4 +1,4 @@
-use std::{cmp::Ordering, fmt, net::IpAddr, time::Duration};
+use std::{borrow::Cow, cmp::Ordering, fmt, net::IpAddr, time::Duration};
 
 use ferroute_core::{InterfacePattern, IpFamily};
 use ipnet::IpNet;
@@ -170,6 +170,13 @@ pub enum Statement {
     Reject(RejectWith),
     /// `flow add @flowtable`: later packets of the connection skip the hooks.
     FlowAdd(Name),
+    /// `log prefix "prefix" group group`: a copy of the packet for a program.
+    Log {
+        /// Passed to the program.
+        prefix: Cow<'static, str>,
+        /// The number that the program receives packets by.
+        group: u16,
+    },
     /// `notrack`.
     Notrack,
     /// A verdict.

@@ -111,6 +111,7 @@ impl RuleText<'_> {
             }
             Statement::Snat(address) => write!(f, "snat to {address}"),
             Statement::FlowAdd(flowtable) => write!(f, "flow add @{flowtable}"),
+            Statement::Log { prefix, group } => write!(f, "log prefix \"{}\" group {group}", Printable(prefix)),
             Statement::Notrack => f.write_str("notrack"),
             Statement::Opaque(Opaque { outcome: Outcome::Foreign(foreign), .. }) => {
                 f.write_str(&foreign.text(self.family, self.elements))

@@ -27,6 +27,9 @@ pub struct Transaction {
 pub enum Change {
     /// Creates the table unless it exists.
     AddTable(Option<Comment>),
+    /// Creates a table that only the socket which sends the transaction may change. The kernel deletes it when the socket is closed.
+    /// Linux 5.12.
+    AddOwnedTable(Comment),
     /// Deletes the table with its contents.
     DeleteTable,
     /// Creates a chain unless it exists.
@@ -110,6 +113,7 @@ impl Change {
         match self {
             Self::AddTable(None) => format!("add table {table}"),
             Self::AddTable(Some(comment)) => format!("add table {table} {{ {comment} ; }}"),
+            Self::AddOwnedTable(comment) => format!("add table {table} {{ flags owner ; {comment} ; }}"),
             Self::DeleteTable => format!("delete table {table}"),
             Self::AddChain(chain) => format!("add chain {table} {}{}", chain.name, block(&chain.properties())),
             Self::FlushChain(name) => format!("flush chain {table} {name}"),

@@ -26,7 +26,8 @@ pub(crate) fn encode(transaction: &Transaction) -> EncodedTransaction {
         let first = done;
         done += 1;
         match change {
-            Change::AddTable(comment) => objects.add_table(comment.as_ref()),
+            Change::AddTable(comment) => objects.add_table(comment.as_ref(), false),
+            Change::AddOwnedTable(comment) => objects.add_table(Some(comment), true),
             Change::DeleteTable => objects.delete_table(),
             Change::AddChain(chain) => objects.add_chain(chain),
             Change::FlushChain(name) => objects.flush_chain(name),

@@ -89,6 +89,10 @@ impl Expressions<'_, '_> {
             Statement::FlowAdd(flowtable) => self.expression("flow_offload", |data| {
                 data.put_str(NFTA_FLOW_TABLE_NAME, flowtable.as_str());
             }),
+            Statement::Log { prefix, group } => self.expression("log", |data| {
+                data.put_u16_be(NFTA_LOG_GROUP, *group);
+                data.put_str(NFTA_LOG_PREFIX, prefix);
+            }),
             Statement::Notrack => self.expression("notrack", |_| {}),
             Statement::Verdict(verdict) => self.expression("immediate", |data| {
                 data.put_u32_be(NFTA_IMMEDIATE_DREG, NFT_REG_VERDICT);

@@ -79,8 +79,11 @@ impl Objects<'_> {
         writer
     }
 
-    pub(super) fn add_table(&mut self, comment: Option<&Comment>) {
+    pub(super) fn add_table(&mut self, comment: Option<&Comment>, is_owned: bool) {
         let mut message = self.message(NFT_MSG_NEWTABLE, flags::NLM_F_CREATE);
+        if is_owned {
+            message.put_u32_be(NFTA_TABLE_FLAGS, NFT_TABLE_F_OWNER);
+        }
         if let Some(comment) = comment {
             message.put_bytes(NFTA_TABLE_USERDATA, &userdata::comment(comment));
         }

@@ -5,7 +5,9 @@
 //!   (a thread)                                          `-- the kernel's events, while there are readers
 //! ```
 
-use ferroute_core::{IpFamily, ModeTraits, Sources, Tracker};
+use std::net::IpAddr;
+
+use ferroute_core::{IpFamily, ModeTraits, ProxySettings, Tracker};
 use ferroute_flows::{FlowReceiver, FlowRequest, Frontends, Hub, Limits, Services, SharedFrontends, SubscribeError};
 
 use crate::observers::{FamilySynced, Observer, requests::Requests};
@@ -20,7 +22,11 @@ pub(crate) struct Flows {
 
 /// Keeps the frontends up to date while there are readers.
 #[derive(Debug)]
-pub(crate) struct FlowsObserver(Flows);
+pub(crate) struct FlowsObserver {
+    flows: Flows,
+    /// The addresses of the host's interfaces at the last sync.
+    host: Vec<IpAddr>,
+}
 
 /// Why a reader gets no flows.
 #[derive(Debug, thiserror::Error)]
@@ -35,14 +41,14 @@ pub(crate) enum FlowsError {
 
 impl Flows {
     /// Creates the flows of a mode.
-    pub(crate) fn new(traits: &ModeTraits) -> Self {
-        let frontends = SharedFrontends::new(Frontends::new(traits.sources == Sources::Node));
+    pub(crate) fn new(traits: &'static ModeTraits, settings: &ProxySettings) -> Self {
+        let frontends = SharedFrontends::new(Frontends::new(traits, settings.clone()));
         Self { hub: Hub::new(frontends, Services::Known, Limits::default()), frontends: Requests::default() }
     }
 
     /// Returns the observer of the sync loop that the flows require.
     pub(crate) fn observer(&self) -> FlowsObserver {
-        FlowsObserver(self.clone())
+        FlowsObserver { flows: self.clone(), host: Vec::new() }
     }
 
     /// Adds a reader. Waits for the sync loop.
@@ -55,23 +61,26 @@ impl Flows {
 
 impl Observer for FlowsObserver {
     fn on_synced(&mut self, synced: &FamilySynced<'_>) {
-        let Self(Flows { hub, .. }) = self;
+        let Self { flows: Flows { hub, .. }, host } = self;
+        if host != synced.host_addresses {
+            *host = synced.host_addresses.to_vec();
+        }
         if !hub.has_readers() {
             return;
         }
         let mut frontends = hub.frontends().lock();
         // After a full sync, the changes lack new service ports.
         match synced.outcome.report.as_ref().is_some_and(|report| report.full) {
-            true => frontends.set(synced.table),
-            false => frontends.update(synced.table, &synced.outcome.changes),
+            true => frontends.set(synced.table, host),
+            false => frontends.update(synced.table, &synced.outcome.changes, host),
         }
     }
 
     fn on_tick(&mut self, desired: &Tracker) {
-        let Self(Flows { hub, frontends: requests }) = self;
+        let Self { flows: Flows { hub, frontends: requests }, host } = self;
         requests.respond(|()| {
             let mut frontends = hub.frontends().lock();
-            IpFamily::BOTH.into_iter().for_each(|family| frontends.set(desired.table(family)));
+            IpFamily::BOTH.into_iter().for_each(|family| frontends.set(desired.table(family), host));
         });
         if !hub.has_readers() {
             hub.frontends().lock().clear();
@@ -81,6 +90,6 @@ impl Observer for FlowsObserver {
 
 impl Drop for FlowsObserver {
     fn drop(&mut self) {
-        self.0.frontends.close();
+        self.flows.frontends.close();
     }
 }

@@ -260,7 +260,8 @@ impl PacketState<'_> {
                 | Statement::UpdateMap { .. }
                 | Statement::DeleteFromMap { .. }
                 | Statement::UpdateSet { .. }
-                | Statement::FlowAdd(_) => {}
+                | Statement::FlowAdd(_)
+                | Statement::Log { .. } => {}
                 _ => return Relevance::Relevant,
             }
         }

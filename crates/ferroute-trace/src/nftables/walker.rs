@@ -284,7 +284,8 @@ impl<'a> ChainWalker<'a> {
             Statement::UpdateMap { .. }
             | Statement::DeleteFromMap { .. }
             | Statement::UpdateSet { .. }
-            | Statement::FlowAdd(_) => StatementResult::Continue,
+            | Statement::FlowAdd(_)
+            | Statement::Log { .. } => StatementResult::Continue,
             Statement::DnatMap { key, map } => match packet.find(table, map, key, random) {
                 Ok(element) => dnat_to_element(packet, map, element, effects),
                 Err(error) => error.into_result(map),

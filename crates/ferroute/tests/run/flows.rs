@@ -23,11 +23,16 @@ use crate::{
     in_each_mode, in_every_mode,
     proxy::FERROUTE,
     slices,
-    traffic::Flow,
+    traffic::{self, Flow, Reply},
     wait, web, web_tcp, web_udp,
 };
 
-in_every_mode!(flows_equal_what_clients_counted, events_are_subscribed_only_while_flows_are_read);
+in_every_mode!(
+    flows_equal_what_clients_counted,
+    events_are_subscribed_only_while_flows_are_read,
+    refused_packets_are_flows_with_their_reasons,
+    flows_agree_with_what_clients_saw,
+);
 in_each_mode!(failures_have_their_states, flows_need_no_proxy);
 
 /// `ferroute flows -o json`, which is killed on drop.
@@ -199,6 +204,219 @@ fn failures_have_their_states(mode: Mode) {
     };
     assert_eq!(states("shut"), ["refused"; 4]);
     assert_eq!(states("gone"), ["unanswered"; 2]);
+}
+
+/// Services whose connections are refused: without endpoints, with policy Local and endpoints elsewhere, and with source ranges.
+const REFUSING: &str = r#"---
+apiVersion: v1
+kind: Service
+metadata: {name: empty}
+spec:
+  clusterIP: 10.96.0.4
+  clusterIPs: [10.96.0.4, "fd00:96::4"]
+  ipFamilies: [IPv4, IPv6]
+  type: NodePort
+  externalIPs: [198.51.100.4]
+  ports: [{name: tcp, port: 80, nodePort: 30004}, {name: udp, port: 53, nodePort: 30053, protocol: UDP}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: elsewhere}
+spec:
+  clusterIP: 10.96.0.5
+  type: NodePort
+  externalTrafficPolicy: Local
+  ports: [{name: tcp, port: 80, nodePort: 30005}]
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: elsewhere-0, labels: {kubernetes.io/service-name: elsewhere}}
+addressType: IPv4
+ports: [{name: tcp, port: 8080}]
+endpoints: [{addresses: [10.244.0.2], nodeName: node-2}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: ranged}
+spec:
+  clusterIP: 10.96.0.6
+  type: LoadBalancer
+  loadBalancerSourceRanges: [203.0.113.0/24, 192.168.0.1/32]
+  ports: [{name: tcp, port: 80, nodePort: 30006}]
+status: {loadBalancer: {ingress: [{ip: 198.51.100.6}]}}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: ranged-0, labels: {kubernetes.io/service-name: ranged}}
+addressType: IPv4
+ports: [{name: tcp, port: 8080}]
+endpoints: [{addresses: [10.244.0.2], nodeName: node-1}]
+"#;
+
+/// The flows that have to be reported, by Service, reason and state.
+type Refused = BTreeMap<(String, String, String), usize>;
+
+/// Opens connections that have to be refused, and adds the flows that have to be reported.
+fn refuse(expected: &mut Refused, from: &NetNs, to: &str, count: usize, flow: (&str, &str, &str)) {
+    let to: SocketAddr = to.parse().unwrap();
+    let (service, reason, state) = flow;
+    for _ in 0..count {
+        let error = from.run(|| TcpStream::connect_timeout(&to, Duration::from_millis(150)).unwrap_err());
+        // A client over IPv6 waits although its connection is rejected.
+        let is_refused = error.kind() == std::io::ErrorKind::ConnectionRefused;
+        assert_eq!(is_refused, state == "rejected" && to.is_ipv4(), "{to}: {error}");
+    }
+    *expected.entry((service.to_owned(), reason.to_owned(), state.to_owned())).or_default() += count;
+}
+
+fn refused_packets_are_flows_with_their_reasons(mode: Mode) {
+    let case = Case::new(mode, &format!("{}{REFUSING}", web(&[0])));
+    let (client, node) = (&case.cluster.client, &case.cluster.node);
+    let reader = Reader::start(node, &["--failed"]);
+    let mut expected = Refused::new();
+    let empty = ("default/empty:tcp", "noEndpoints", "rejected");
+    let elsewhere = ("default/elsewhere:tcp", "noLocalEndpoints", "dropped");
+    let ranged = ("default/ranged:tcp", "sourceRanges", "dropped");
+    for to in ["10.96.0.4:80", "[fd00:96::4]:80", "198.51.100.4:80", "192.168.0.1:30004"] {
+        refuse(&mut expected, client, to, 3, empty);
+    }
+    refuse(&mut expected, client, "192.168.0.1:30005", 2, elsewhere);
+    refuse(&mut expected, client, "198.51.100.6:80", 2, ranged);
+    // Pods and the node itself.
+    refuse(&mut expected, &case.cluster.pods, "10.96.0.4:80", 2, empty);
+    refuse(&mut expected, node, "10.96.0.4:80", 2, empty);
+    if mode == Mode::Nftables {
+        refuse(&mut expected, client, "10.96.0.1:81", 2, ("default/web", "unknownPort", "rejected"));
+    }
+    // A connection whose first segment is repeated after a second is one, and so is a socket that sends two datagrams.
+    let to: SocketAddr = "198.51.100.6:80".parse().unwrap();
+    client.run(|| TcpStream::connect_timeout(&to, Duration::from_millis(1500)).unwrap_err());
+    *expected.get_mut(&("default/ranged:tcp".into(), "sourceRanges".into(), "dropped".into())).unwrap() += 1;
+    let udp = Flow::open(client, "10.96.0.4:53".parse().unwrap());
+    assert_eq!([udp.request(), udp.request()], [Reply::Rejected; 2]);
+    expected.insert(("default/empty:udp".into(), "noEndpoints".into(), "rejected".into()), 1);
+    // Others are served.
+    case.connect(web_tcp()[0]).unwrap();
+    assert_eq!(traffic::connect(node, to).unwrap(), 0, "the node is in the source ranges");
+    let count = |flows: &BTreeMap<u64, Value>| {
+        let mut counts = Refused::new();
+        for flow in flows.values() {
+            let [service, reason, state] =
+                ["servicePort", "reason", "state"].map(|field| flow[field].as_str().unwrap_or("-").to_owned());
+            *counts.entry((service, reason, state)).or_default() += 1;
+        }
+        counts
+    };
+    let total = expected.values().sum::<usize>();
+    wait("all refused connections", || (reader.flows().len() >= total).then_some(()));
+    assert_eq!(count(&reader.flows()), expected);
+    // A Service is refused as soon as it loses its endpoints, and not any more once it has some.
+    case.files.apply(&format!("{}{REFUSING}", web(&[])));
+    wait("the rejection in the flows", || {
+        // It is served until the change is applied, and the rules that show the rejection follow those that reject.
+        _ = case.connect(web_tcp()[0]);
+        reader.flows().values().any(|flow| flow["servicePort"] == "default/web:tcp").then_some(())
+    });
+    let rules = || node.command("nft", &["list", "tables"]);
+    assert!(rules().contains("ferroute-refused"), "{}", rules());
+    drop(reader);
+    wait("the end of the rules", || (!rules().contains("ferroute-refused")).then_some(()));
+}
+
+/// What a client does with a connection.
+#[derive(Clone, Copy, Debug)]
+enum Use {
+    Close,
+    Reset,
+}
+
+/// Opens a connection from this thread's network namespace, and returns what the client sees: `closed`, `reset`, `refused` or
+/// `unanswered`.
+fn use_here(to: SocketAddr, how: Use) -> &'static str {
+    let mut stream = match TcpStream::connect_timeout(&to, Duration::from_millis(300)) {
+        Ok(stream) => stream,
+        Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => return "refused",
+        // A process that relays connections has reset it at once.
+        Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => return "reset",
+        // The node reports that nothing has the endpoint's address, once it has asked for it in vain.
+        Err(error) if matches!(error.kind(), std::io::ErrorKind::TimedOut | std::io::ErrorKind::HostUnreachable) => {
+            return "unanswered";
+        }
+        Err(error) => panic!("{to}: {error}"),
+    };
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    // The line of a pod. A process that relays connections ends those to an endpoint that refuses.
+    let mut line = [0; 64];
+    match (stream.read(&mut line), how) {
+        (Ok(0), _) => "closed",
+        (Ok(_), Use::Close) => "closed",
+        (Ok(_), Use::Reset) => {
+            socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO)).unwrap();
+            "reset"
+        }
+        (Err(error), _) if error.kind() == std::io::ErrorKind::ConnectionReset => "reset",
+        (Err(error), _) => panic!("{to}: {error}"),
+    }
+}
+
+fn flows_agree_with_what_clients_saw(mode: Mode) {
+    let shut = other("shut", "10.96.0.2", "10.244.0.2", 9);
+    let gone = other("gone", "10.96.0.3", "10.244.0.77", 8080);
+    let case = Case::new(mode, &format!("{}{shut}{gone}{REFUSING}", web(&[0, 1, 2])));
+    let reader = Reader::start(&case.cluster.node, &[]);
+    let destinations = [
+        ("default/web:tcp", "10.96.0.1:80", 10),
+        ("default/web:tcp", "[fd00:96::1]:80", 5),
+        ("default/shut:tcp", "10.96.0.2:80", 4),
+        ("default/gone:tcp", "10.96.0.3:80", 1),
+        ("default/empty:tcp", "10.96.0.4:80", 4),
+        ("default/elsewhere:tcp", "192.168.0.1:30005", 1),
+        ("default/ranged:tcp", "198.51.100.6:80", 1),
+    ];
+    let seen = Mutex::new(BTreeMap::<(String, &str), usize>::new());
+    std::thread::scope(|scope| {
+        for client in 0..4 {
+            let seen = &seen;
+            let work = move || {
+                for round in 0..6 {
+                    for (service, to, count) in destinations {
+                        for number in 0..count {
+                            let how = if (client + round + number) % 3 == 0 { Use::Reset } else { Use::Close };
+                            let saw = use_here(to.parse().unwrap(), how);
+                            *seen.lock().unwrap().entry((service.to_owned(), saw)).or_default() += 1;
+                        }
+                    }
+                }
+            };
+            let from = if client == 3 { &case.cluster.pods } else { &case.cluster.client };
+            scope.spawn(move || from.run(work));
+        }
+    });
+    let seen = seen.into_inner().unwrap();
+    // A client cannot tell a rejected connection from a refused one, nor a dropped one from one without an answer.
+    let as_seen = |flow: &Value| match flow["state"].as_str().unwrap() {
+        "rejected" => "refused".to_owned(),
+        "dropped" => "unanswered".to_owned(),
+        state => state.to_owned(),
+    };
+    let count = || {
+        let mut counts: BTreeMap<(String, String), usize> = BTreeMap::new();
+        for flow in reader.flows().values() {
+            *counts.entry((flow["servicePort"].as_str().unwrap().to_owned(), as_seen(flow))).or_default() += 1;
+        }
+        counts
+    };
+    let expected: BTreeMap<(String, String), usize> =
+        seen.iter().map(|((service, saw), count)| ((service.clone(), (*saw).to_owned()), *count)).collect();
+    let deadline = std::time::Instant::now() + Duration::from_secs(30);
+    while count() != expected && std::time::Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert_eq!(count(), expected);
+    // Each kind occurs.
+    for saw in ["closed", "reset", "refused", "unanswered"] {
+        assert!(seen.keys().any(|(_, kind)| *kind == saw), "{saw}: {seen:?}");
+    }
 }
 
 fn flows_need_no_proxy(mode: Mode) {

@@ -1,5 +1,7 @@
 //! Statements of other programs' rules that nothing here evaluates: their text and what they may do.
 
+use ferroute_netlink::nf_tables::{NFTA_LOG_GROUP, NFTA_LOG_PREFIX};
+
 use super::Parts;
 use crate::model::{Outcome, Printable};
 
@@ -71,5 +73,3 @@ pub(super) fn text(parts: &Parts<'_>) -> Option<(String, Outcome)> {
 }
 
 // `include/uapi/linux/netfilter/nf_tables.h`.
-const NFTA_LOG_GROUP: u16 = 1;
-const NFTA_LOG_PREFIX: u16 = 2;

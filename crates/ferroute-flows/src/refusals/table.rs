@@ -1,0 +1,254 @@
+//! The table whose rules log the packets that rules of Services are about to reject or drop.
+//!
+//! ```text
+//!   prerouting ─► pod, outside ─┐   not in the source ranges ─────────────────► log
+//!   output ─────► node ─────────┴─► a frontend that refuses such clients ─────► log
+//!                               └─► another port of a cluster IP, or none ────► log
+//! ```
+//!
+//! The rules change nothing. They come before all rules of Services in any mode, so that one table serves all modes, and the
+//! prefix of a logged packet is what [`Refusals`] decides by.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    sync::Arc,
+};
+
+use ferroute_core::{Client, FamilySettings, Frontend, LocalTraffic};
+use ferroute_nftables::{
+    DataType, Value,
+    model::{
+        Chain, ChainType, Change, Comment, Element, Field, Hook, InterfacePattern, Key, Match, Name, Rule, Set,
+        Statement, TableId, Transaction, Verdict,
+    },
+    plan::frontend_key,
+};
+use ipnet::IpNet;
+
+use super::Refusals;
+
+/// What the rules of an IP family watch.
+#[derive(Clone, Debug)]
+pub(crate) struct Watched<'a> {
+    pub(crate) settings: &'a FamilySettings,
+    /// The frontends at which some connections are refused.
+    pub(crate) refusing: Vec<(Frontend, &'a Refusals)>,
+    /// All frontends with addresses, if other ports of cluster IPs are refused.
+    pub(crate) frontends: Vec<Frontend>,
+    /// The addresses whose other ports are refused, with their Services.
+    pub(crate) cluster_ips: BTreeMap<IpAddr, Arc<str>>,
+    /// The networks of cluster IPs, if packets to unassigned addresses in them are dropped.
+    pub(crate) networks: &'a [IpNet],
+}
+
+/// What a logged packet is, by the prefix of its rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Logged {
+    /// It is for a frontend.
+    Frontend {
+        /// The class of its sender.
+        client: Client,
+        /// The sender may use the frontend.
+        is_permitted: bool,
+    },
+    /// It is for a port that the Service of the address has not.
+    UnknownPort,
+    /// It is for an address of cluster IPs that no Service has.
+    UnassignedAddress,
+}
+
+impl Logged {
+    /// All prefixes, and what they mean.
+    const PREFIXES: [(&'static str, Self); 8] = {
+        use Client::{Node, Outside, Pod};
+        const fn frontend(client: Client, is_permitted: bool) -> Logged {
+            Logged::Frontend { client, is_permitted }
+        }
+        [
+            ("pod", frontend(Pod, true)),
+            ("node", frontend(Node, true)),
+            ("outside", frontend(Outside, true)),
+            ("restricted-pod", frontend(Pod, false)),
+            ("restricted-node", frontend(Node, false)),
+            ("restricted-outside", frontend(Outside, false)),
+            ("unknown-port", Self::UnknownPort),
+            ("unassigned-address", Self::UnassignedAddress),
+        ]
+    };
+
+    /// Returns the meaning of a prefix.
+    pub(crate) fn from_prefix(prefix: &str) -> Option<Self> {
+        Self::PREFIXES.into_iter().find(|(text, _)| *text == prefix).map(|(_, logged)| logged)
+    }
+
+    /// Returns the statement that logs such packets.
+    fn log(self, group: u16) -> Statement {
+        let prefix = Self::PREFIXES.into_iter().find(|(_, logged)| *logged == self).map_or("", |(prefix, _)| prefix);
+        Statement::Log { prefix: prefix.into(), group }
+    }
+}
+
+/// Returns the name of the table for a group, which has one receiver.
+pub(crate) fn table_name(group: u16) -> Name {
+    format!("ferroute-refused-{group}").into()
+}
+
+/// Returns the transaction that creates the table for packets that are logged to `group`, or replaces it.
+pub(crate) fn table(watched: &Watched<'_>, group: u16) -> Transaction {
+    let Watched { settings, .. } = watched;
+    let mut transaction = Transaction::new(TableId { family: settings.family, name: table_name(group) });
+    transaction.changes.extend([Change::AddOwnedTable(COMMENT), Change::DeleteTable, Change::AddOwnedTable(COMMENT)]);
+    let mut table = Table { watched, group, transaction };
+    table.add();
+    table.transaction
+}
+
+struct Table<'a, 'b> {
+    watched: &'a Watched<'b>,
+    group: u16,
+    transaction: Transaction,
+}
+
+impl Table<'_, '_> {
+    fn add(&mut self) {
+        let Watched { settings, refusing, frontends, cluster_ips, .. } = self.watched;
+        let address = DataType::address(settings.family);
+        let at_address = [address, DataType::InetProto, DataType::InetService];
+        let sources = || refusing.iter().filter_map(|(frontend, refusals)| Some((*frontend, refusals.sources()?)));
+        let lengths: BTreeSet<u8> = sources().flat_map(|(_, sources)| sources).map(IpNet::prefix_len).collect();
+        for length in &lengths {
+            let keys = sources().flat_map(|(frontend, sources)| {
+                let of_length = sources.iter().filter(|net| net.prefix_len() == *length);
+                of_length.map(move |net| {
+                    [Value::Address(net.network())].into_iter().chain(frontend_key(frontend)).collect::<Key>()
+                })
+            });
+            self.set(permitted(*length), [&[address], &at_address[..]].concat(), keys);
+        }
+        self.set(CLUSTER_IPS, [address], cluster_ips.keys().map(|ip| [Value::Address(*ip)].into_iter().collect()));
+        self.set(FRONTENDS, at_address, frontends.iter().map(|frontend| frontend_key(*frontend)));
+        for client in Client::ALL {
+            let permitted = refusing.iter().filter(|(_, refusals)| refusals.of(client, true).is_some());
+            let (at_addresses, node_ports): (Vec<Frontend>, Vec<Frontend>) =
+                permitted.map(|(frontend, _)| *frontend).partition(|frontend| frontend.address.is_some());
+            let restricted = refusing.iter().filter(|(frontend, refusals)| {
+                let is_restricted = frontend.address.is_some() && refusals.sources().is_some();
+                is_restricted && refusals.of(client, false).is_some()
+            });
+            let restricted = restricted.map(|(frontend, _)| frontend_key(*frontend));
+            let names = Names::of(client);
+            self.set(names.frontends, at_address, at_addresses.into_iter().map(frontend_key));
+            self.set(names.node_ports, &at_address[1..], node_ports.into_iter().map(frontend_key));
+            self.set(names.restricted, at_address, restricted);
+            self.chains(client, &lengths);
+        }
+        self.base_chains();
+    }
+
+    fn set(&mut self, name: Name, key: impl Into<Vec<DataType>>, keys: impl Iterator<Item = Key>) {
+        self.transaction.push(Change::AddSet(Set::new(name.clone(), key)));
+        // A key that occurs twice is added once.
+        let elements = keys.map(|key| Change::AddElement(name.clone(), Element::with_key(key)));
+        self.transaction.changes.extend(elements);
+    }
+
+    /// Adds the chains for packets of a class of clients.
+    fn chains(&mut self, client: Client, lengths: &BTreeSet<u8>) {
+        let names = Names::of(client);
+        let log = |is_permitted| [Logged::Frontend { client, is_permitted }.log(self.group), Verdict::Accept.into()];
+        let log_here = |logged: Logged| [logged.log(self.group), Verdict::Accept.into()];
+        let refused = [in_set(&AT_ADDRESS, &names.frontends)].into_iter().chain(log(true));
+        let at_node = [Match::FibDaddrLocal.into(), in_set(&AT_NODE, &names.node_ports)].into_iter().chain(log(true));
+        let served = [in_set(&AT_ADDRESS, &FRONTENDS), Verdict::Accept.into()];
+        let unknown_port = [in_set(&[Field::Daddr], &CLUSTER_IPS)].into_iter().chain(log_here(Logged::UnknownPort));
+        let unassigned = self.watched.networks.iter().map(|net| {
+            let to = Match::Daddr { net: *net, eq: true };
+            Rule::new([to.into()].into_iter().chain(log_here(Logged::UnassignedAddress)).collect::<Vec<_>>())
+        });
+        let mut permitted_rules = vec![
+            Rule::new(refused.collect::<Vec<_>>()),
+            Rule::new(at_node.collect::<Vec<_>>()),
+            Rule::new(served),
+            Rule::new(unknown_port.collect::<Vec<_>>()),
+        ];
+        permitted_rules.extend(unassigned);
+        let from_permitted = lengths.iter().map(|length| {
+            let key = [Field::SaddrNetwork(*length), Field::Daddr, Field::L4proto, Field::Dport];
+            Rule::new([in_set(&key, &permitted(*length)), Verdict::Goto(names.permitted.clone()).into()])
+        });
+        let restricted = [in_set(&AT_ADDRESS, &names.restricted)].into_iter().chain(log(false));
+        let mut rules: Vec<Rule> = from_permitted.collect();
+        rules.push(Rule::new(restricted.collect::<Vec<_>>()));
+        rules.push(Rule::new([Verdict::Goto(names.permitted.clone()).into()]));
+        self.transaction.add_chain(Chain::new(names.permitted).rules(permitted_rules));
+        self.transaction.add_chain(Chain::new(names.chain).rules(rules));
+    }
+
+    fn base_chains(&mut self) {
+        let to = |client| Verdict::Goto(Names::of(client).chain).into();
+        let new = || Statement::from(Match::CtStateNew);
+        let from_pods = self.watched.settings.local_traffic.as_ref().map(|local| {
+            let condition = match local {
+                LocalTraffic::Source(net) => Match::Saddr { net: *net, eq: true },
+                LocalTraffic::Interface(name) => {
+                    Match::Iifname { name: InterfacePattern::Exact(name.as_str().into()), eq: true }
+                }
+                LocalTraffic::InterfacePrefix(prefix) => {
+                    Match::Iifname { name: InterfacePattern::Prefix(prefix.as_str().into()), eq: true }
+                }
+            };
+            Rule::new([new(), condition.into(), to(Client::Pod)])
+        });
+        let prerouting: Vec<Rule> = from_pods.into_iter().chain([Rule::new([new(), to(Client::Outside)])]).collect();
+        let base = |name, hook| Chain::new(Name::fixed(name)).base(ChainType::Filter, hook, PRIORITY);
+        self.transaction.add_chain(base("prerouting", Hook::Prerouting).rules(prerouting));
+        self.transaction.add_chain(base("output", Hook::Output).rules([Rule::new([new(), to(Client::Node)])]));
+    }
+}
+
+/// The names of the chains and sets for a class of clients.
+struct Names {
+    chain: Name,
+    /// The chain for clients that may use the frontend.
+    permitted: Name,
+    frontends: Name,
+    node_ports: Name,
+    restricted: Name,
+}
+
+impl Names {
+    fn of(client: Client) -> Self {
+        let name = match client {
+            Client::Pod => "pod",
+            Client::Node => "node",
+            Client::Outside => "outside",
+        };
+        Self {
+            chain: format!("from-{name}").into(),
+            permitted: format!("from-permitted-{name}").into(),
+            frontends: format!("{name}-frontends").into(),
+            node_ports: format!("{name}-node-ports").into(),
+            restricted: format!("{name}-restricted").into(),
+        }
+    }
+}
+
+fn permitted(length: u8) -> Name {
+    format!("permitted-{length}").into()
+}
+
+fn in_set(key: &[Field], set: &Name) -> Statement {
+    Match::InSet { key: key.to_vec(), set: set.clone(), eq: true }.into()
+}
+
+const AT_ADDRESS: [Field; 3] = [Field::Daddr, Field::L4proto, Field::Dport];
+const AT_NODE: [Field; 2] = [Field::L4proto, Field::Dport];
+const CLUSTER_IPS: Name = Name::fixed("cluster-ips");
+const FRONTENDS: Name = Name::fixed("frontends");
+const COMMENT: Comment = Comment::fixed("ferroute flows: packets that rules refuse");
+/// After connection tracking (-200), and before all rules of Services: the first are those of source ranges in nftables mode (-110).
+const PRIORITY: i32 = -115;
+
+#[cfg(test)]
+mod tests;
