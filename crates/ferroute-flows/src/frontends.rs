@@ -98,7 +98,7 @@ impl Frontends {
         for name in changes.previous.keys() {
             if let Some(entry) = table.entries.get(name) {
                 self.add(table, name, entry, &family.settings);
-                let frontends = entry.service.frontends(name.protocol).into_iter();
+                let frontends = entry.service.frontends(name.protocol);
                 after.extend(frontends.filter_map(|(_, frontend)| {
                     Some((frontend, self.owners.get(&(table.family, frontend))?.refusals.is_some()))
                 }));

@@ -124,10 +124,10 @@ impl Table<'_, '_> {
                     [Value::Address(net.network())].into_iter().chain(frontend_key(frontend)).collect::<Key>()
                 })
             });
-            self.set(permitted(*length), [&[address], &at_address[..]].concat(), keys);
+            self.set(&permitted(*length), [&[address], &at_address[..]].concat(), keys);
         }
-        self.set(CLUSTER_IPS, [address], cluster_ips.keys().map(|ip| [Value::Address(*ip)].into_iter().collect()));
-        self.set(FRONTENDS, at_address, frontends.iter().map(|frontend| frontend_key(*frontend)));
+        self.set(&CLUSTER_IPS, [address], cluster_ips.keys().map(|ip| [Value::Address(*ip)].into_iter().collect()));
+        self.set(&FRONTENDS, at_address, frontends.iter().map(|frontend| frontend_key(*frontend)));
         for client in Client::ALL {
             let permitted = refusing.iter().filter(|(_, refusals)| refusals.of(client, true).is_some());
             let (at_addresses, node_ports): (Vec<Frontend>, Vec<Frontend>) =
@@ -138,15 +138,15 @@ impl Table<'_, '_> {
             });
             let restricted = restricted.map(|(frontend, _)| frontend_key(*frontend));
             let names = Names::of(client);
-            self.set(names.frontends, at_address, at_addresses.into_iter().map(frontend_key));
-            self.set(names.node_ports, &at_address[1..], node_ports.into_iter().map(frontend_key));
-            self.set(names.restricted, at_address, restricted);
+            self.set(&names.frontends, at_address, at_addresses.into_iter().map(frontend_key));
+            self.set(&names.node_ports, &at_address[1..], node_ports.into_iter().map(frontend_key));
+            self.set(&names.restricted, at_address, restricted);
             self.chains(client, &lengths);
         }
         self.base_chains();
     }
 
-    fn set(&mut self, name: Name, key: impl Into<Vec<DataType>>, keys: impl Iterator<Item = Key>) {
+    fn set(&mut self, name: &Name, key: impl Into<Vec<DataType>>, keys: impl Iterator<Item = Key>) {
         self.transaction.push(Change::AddSet(Set::new(name.clone(), key)));
         // A key that occurs twice is added once.
         let elements = keys.map(|key| Change::AddElement(name.clone(), Element::with_key(key)));
