@@ -27,7 +27,7 @@ use prometheus::{IntCounterVec, Registry, TextEncoder};
 
 pub use self::{
     component::ApiRequest,
-    ferroute::{Connections, Draining, Ejected},
+    ferroute::{Connections, Draining, Ejected, RefusedConnections},
     mode::{IPTABLES_METRICS, IPVS_METRICS, ModeMetric, ModeValue, NFTABLES_METRICS, RelayedPort, USERSPACE_METRICS},
 };
 use self::{
@@ -70,6 +70,8 @@ pub struct Sampled {
     pub draining: Vec<Draining>,
     /// Ejected endpoints of each family with Services that ask for ejection.
     pub ejected: Vec<(IpFamily, Ejected)>,
+    /// Connections beyond limits, by family.
+    pub refused: Vec<RefusedConnections>,
     /// Connections that a process relays, in modes with such a process.
     pub relayed: Vec<RelayedPort>,
 }
@@ -158,6 +160,7 @@ impl Metrics {
         self.ferroute.set_problems(&sampled.problems);
         self.ferroute.set_draining(&sampled.draining);
         self.ferroute.set_ejected(&sampled.ejected);
+        self.ferroute.set_refused(&sampled.refused);
         self.mode.set_packets(&sampled.packets);
         self.mode.set_relayed(&sampled.relayed);
         let families = self.registry.gather();

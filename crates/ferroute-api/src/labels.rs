@@ -33,6 +33,21 @@ pub const KUBE_ROUTER_SCHEDULER: &str = "kube-router.io/service.scheduler";
 /// Annotation of a Service, with the value `true` or `false`: endpoints that do not answer get no connections for a while.
 pub const PASSIVE_EJECTION: &str = "ferroute.io/passive-ejection";
 
+/// Annotation of a Service: how many connections may be open at a time.
+pub const MAX_CONNECTIONS: &str = "ferroute.io/max-connections";
+
+/// Annotation of a Service: how many connections a client may have open at a time.
+pub const MAX_CONNECTIONS_PER_CLIENT: &str = "ferroute.io/max-connections-per-client";
+
+/// Annotation of a Service: the rate of new connections, such as `100/second`, and how many may come at once, `burst 200`.
+pub const MAX_NEW_CONNECTIONS: &str = "ferroute.io/max-new-connections";
+
+/// Annotation of a Service: the same for each client.
+pub const MAX_NEW_CONNECTIONS_PER_CLIENT: &str = "ferroute.io/max-new-connections-per-client";
+
+/// Annotation of a Service: `reject` or `drop` connections beyond its limits.
+pub const OVER_LIMIT: &str = "ferroute.io/over-limit";
+
 /// Annotation of an EndpointSlice: the weight of all its endpoints, or of single ones, `1 10.0.0.1=7 10.0.0.2=0`.
 pub const WEIGHT: &str = "ferroute.io/weight";
 
@@ -40,13 +55,18 @@ pub const WEIGHT: &str = "ferroute.io/weight";
 pub const CILIUM_WEIGHT: &str = "service.cilium.io/weight";
 
 /// The annotations of Services and EndpointSlices that are read. Others are dropped when an object is received.
-pub const ANNOTATIONS: [&str; 8] = [
+pub const ANNOTATIONS: [&str; 13] = [
     LAST_CHANGE_TRIGGER_TIME,
     LOAD_BALANCING,
     HASH_TABLE_SIZE,
     CILIUM_ALGORITHM,
     KUBE_ROUTER_SCHEDULER,
     PASSIVE_EJECTION,
+    MAX_CONNECTIONS,
+    MAX_CONNECTIONS_PER_CLIENT,
+    MAX_NEW_CONNECTIONS,
+    MAX_NEW_CONNECTIONS_PER_CLIENT,
+    OVER_LIMIT,
     WEIGHT,
     CILIUM_WEIGHT,
 ];

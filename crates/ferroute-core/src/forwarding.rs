@@ -16,8 +16,8 @@ use ipnet::IpNet;
 
 pub use self::connection::Connection;
 use crate::{
-    Endpoint, EndpointSets, FamilySettings, Frontend, FrontendKind, Method, ModeTraits, Protocol, ServicePort,
-    ServicePortEntry, ServicePortName, ServiceTable, TrafficPolicy,
+    ConnectionLimits, Endpoint, EndpointSets, FamilySettings, Frontend, FrontendKind, Method, ModeTraits, Protocol,
+    ServicePort, ServicePortEntry, ServicePortName, ServiceTable, TrafficPolicy,
     mode_traits::{Sources, WithoutLocalEndpoints},
 };
 
@@ -221,6 +221,11 @@ impl<'a> PortForwarding<'a> {
     /// Returns the method that chooses endpoints, if it is not the mode's own.
     pub fn method(&self) -> Option<Method> {
         self.service.balancing.method.filter(|method| self.traits.methods.contains(method))
+    }
+
+    /// Returns the limits of the connections to the service port; `None` if it has none, or the mode does not support them.
+    pub fn limits(&self) -> Option<&ConnectionLimits> {
+        self.service.limits.as_deref().filter(|_| self.traits.limits)
     }
 
     /// Returns the routes of a kind of frontend.

@@ -42,6 +42,7 @@
 mod backoff;
 mod balancing;
 mod claim;
+mod connection_limits;
 mod dataplane;
 mod digest;
 mod eligibility;
@@ -81,6 +82,7 @@ pub mod tracker;
 pub use backoff::Backoff;
 pub use balancing::{Balancing, Method, TableSize};
 pub use claim::{Claim, CreationTime, FrontendOwner, LostFrontend, LostFrontends};
+pub use connection_limits::{ConnectionLimits, ConnectionRate, LimitKind, OverLimit};
 pub use dataplane::{Dataplane, DataplaneError, Rejection, SyncReport, TableReport};
 pub use digest::{InvalidDigest, RulesDigest};
 pub use eligibility::Eligibility;

@@ -42,6 +42,8 @@ pub struct ModeTraits {
     pub methods: &'static [Method],
     /// Endpoints get connections in proportion to their weights.
     pub weights: bool,
+    /// Connections have the limits that a Service requests.
+    pub limits: bool,
 }
 
 /// What happens to connections with policy Local where this node has no usable endpoint and others have.
@@ -139,6 +141,7 @@ impl ModeTraits {
         accepts_in_firewalls: true,
         methods: &[Method::Random],
         weights: false,
+        limits: false,
     };
 
     /// nftables mode.
@@ -154,6 +157,7 @@ impl ModeTraits {
         accepts_in_firewalls: false,
         methods: &[Method::Random, Method::RoundRobin, Method::SourceHash, Method::SourcePortHash],
         weights: true,
+        limits: true,
         ..Self::IPTABLES
     };
 
@@ -338,6 +342,12 @@ impl ModeTrait {
             title: "weights of endpoints",
             value: |traits| yes(traits.weights),
             copy: |traits, other| traits.weights = other.weights,
+        },
+        Self {
+            name: "limits",
+            title: "limits of connections",
+            value: |traits| yes(traits.limits),
+            copy: |traits, other| traits.limits = other.limits,
         },
     ];
 }

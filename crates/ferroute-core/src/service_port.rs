@@ -3,7 +3,7 @@ use std::{fmt, net::IpAddr, num::NonZeroU16};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use crate::{Balancing, CreationTime};
+use crate::{Balancing, ConnectionLimits, CreationTime};
 
 /// A traffic policy of a Service: the endpoints that traffic may use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -64,6 +64,8 @@ pub struct ServicePort {
     pub external_policy: TrafficPolicy,
     /// How the endpoints share connections.
     pub balancing: Balancing,
+    /// Limits of its connections; `None` if there is none.
+    pub limits: Option<Box<ConnectionLimits>>,
     /// The creation time of the Service, which decides between Services that claim one address.
     pub created: CreationTime,
     /// The rest of the cluster depends on it: it belongs to the API server or to cluster DNS. Where rules are written in

@@ -197,6 +197,8 @@ attributes! {
     NFTA_LIMIT_BURST = 3,
     NFTA_LIMIT_TYPE = 4,
     NFTA_LIMIT_FLAGS = 5,
+    NFTA_CONNLIMIT_COUNT = 1,
+    NFTA_CONNLIMIT_FLAGS = 2,
     NFTA_LOG_GROUP = 1,
     NFTA_LOG_PREFIX = 2,
 }
@@ -287,6 +289,10 @@ pub const CT_STATE_NEW: u32 = 1 << 3;
 pub const IPS_DST_NAT: u32 = 1 << 5;
 /// `include/uapi/linux/netfilter/nf_nat.h`.
 pub const NF_NAT_RANGE_PROTO_RANDOM_FULLY: u32 = 1 << 4;
+/// `enum nft_limit_flags`: the expression matches beyond the limit.
+pub const NFT_LIMIT_F_INV: u32 = 1 << 0;
+/// `enum nft_connlimit_flags`: the expression matches beyond the limit.
+pub const NFT_CONNLIMIT_F_INV: u32 = 1 << 0;
 /// `include/uapi/linux/icmp.h`.
 pub const ICMP_PORT_UNREACH: u8 = 3;
 /// `include/uapi/linux/icmpv6.h`.

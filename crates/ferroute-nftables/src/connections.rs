@@ -12,6 +12,7 @@
 //!
 //! What is *not* here: bytes, because nat rules see only the first packet of a connection; the export of the totals.
 
+mod refusals;
 mod totals;
 
 use std::{
@@ -21,7 +22,7 @@ use std::{
 
 use ferroute_core::{IpFamily, Protocol};
 
-pub use self::totals::ConnectionTotals;
+pub use self::{refusals::RefusalReader, totals::ConnectionTotals};
 use crate::{
     kernel::{Consistency, Counter, Kernel, NetlinkError, NetlinkKernel},
     model::{Data, Key, Set, TableId, Value},

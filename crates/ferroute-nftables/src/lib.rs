@@ -68,6 +68,11 @@
 //! | `sticky-N` | list | lists with an affinity timeout of N seconds |
 //! | `new-clients-N-M` | list | the same, each with a Mth part of its namespace's clients that are not in `affinity` yet |
 //! | `affinity` | list . client | slot of the client's last endpoint; added by rules |
+//! | `limited` | request | the request of a service port with limits, to the same one within them |
+//! | `connections-N`, `rate-H-B` | list | lists with N open connections, or with H new ones per hour and a burst of B |
+//! | `client-connections-N`, `client-rate-H-B` | list | the same for each client |
+//! | `clients-by-connections-N`, `clients-by-rate-H-B` | list . client | their clients; added by rules |
+//! | `refusals` | limit and list | rejects or drops, with a counter |
 //!
 //! # A packet's path
 //!
@@ -111,6 +116,13 @@
 //! half of the part, and the other half flows in during N seconds, so that no more clients of the list are in the map at a
 //! time. Clients beyond are served without affinity. A changed M fills the buckets again.
 //!
+//! # Limits of connections
+//!
+//! The frontends of a Service with limits lead to requests that are not in `lists` but in `limited`, so the rules for them cost others
+//! nothing. Chain `limits` has a rule for each distinct value: if the list is in the set of the value, and the element's `ct count`
+//! or `limit` is exceeded, chain `over-limit` looks up in `refusals` what happens. Otherwise the request is dispatched as usual. The
+//! kernel counts connections that passed the rule, so a new limit begins at zero.
+//!
 //! # Flowtable
 //!
 //! With [`NftablesSettings::flowtable`](plan::NftablesSettings::flowtable), chain `filter-forward` adds connections through a
@@ -146,7 +158,7 @@
 //! | needed | since Linux |
 //! | --- | --- |
 //! | ranges in concatenations: `source-ranges` | 5.6 |
-//! | counters of the elements of a map: connection counters | 5.7 |
+//! | statements of the elements of a set or map: limits, connection counters | 5.7 |
 //! | flowtables without devices, and changes of their devices: only with a flowtable | 5.8 |
 //! | comments of chains, by which a restarted proxy recognises its own chains | 5.10 |
 //!
@@ -205,7 +217,7 @@ mod service_elements;
 pub mod testing;
 mod wire;
 
-pub use connections::{ConnectionReader, ConnectionTotals};
+pub use connections::{ConnectionReader, ConnectionTotals, RefusalReader};
 pub use dataplane::{NftablesDataplane, OpenError};
 pub use model::{ClassId, DataType, Value};
 pub use probe::{MINIMUM_KERNEL, ProbeError, probe};

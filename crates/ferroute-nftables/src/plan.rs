@@ -16,6 +16,7 @@ mod existing;
 mod fixed;
 mod frontend;
 mod kind;
+mod limits;
 mod list;
 mod planner;
 mod port_plan;
@@ -36,10 +37,12 @@ pub use context::NftablesSettings;
 pub(crate) use existing::ExistingLists;
 pub(crate) use fixed::is_optional;
 pub use frontend::{frontend_from_key, frontend_key, frontend_map};
+pub(crate) use kind::Kind;
+pub(crate) use limits::{kind_of_refusal, refusal};
 pub use list::{List, ListNumber};
 pub(crate) use planner::{Planner, Undo};
 use sets::MapName;
-pub use sets::SetId;
+pub use sets::{Bucket, SetId};
 pub(crate) use shared::Written;
 
 /// Returns the whole table for a table of Services as one transaction, starting from an empty ruleset; `host` are the

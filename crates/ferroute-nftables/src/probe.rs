@@ -139,6 +139,7 @@ fn sample(family: IpFamily) -> ServiceTable {
         internal_policy: TrafficPolicy::Cluster,
         external_policy: TrafficPolicy::Local,
         balancing: Balancing::default(),
+        limits: None,
         created: CreationTime::UNKNOWN,
         is_urgent: false,
     };

@@ -1,11 +1,11 @@
 //! Reading the elements of one service port, at a cost that does not depend on the others.
 
-use ferroute_core::{Endpoint, ServicePortEntry, ServicePortName};
+use ferroute_core::{Endpoint, LimitKind, ServicePortEntry, ServicePortName};
 
 use crate::{
     kernel::{Consistency, Counter, Kernel},
     model::{Element, Key, Name, Set, TableId, Value},
-    plan::{ExistingLists, List, SetId, frontend_key},
+    plan::{ExistingLists, Kind, List, SetId, frontend_key, refusal},
 };
 
 /// An element with the name of its set, and its counter if it has one.
@@ -15,7 +15,7 @@ pub type CountedElement = (Name, Element, Option<Counter>);
 /// other service ports that have the same addresses.
 ///
 /// Elements are read by their keys, which follow from the addresses of the service port and from the elements that these lead to.
-/// Source ranges and clients with session affinity are listed, if the service port has any.
+/// Source ranges and clients with session affinity or limits are listed, if the service port has any.
 ///
 /// # Errors
 /// If the kernel returns an error. A table that does not exist has no elements.
@@ -52,6 +52,7 @@ fn read<K: Kernel>(
         let is_listed = match id {
             SetId::SourceRanges(_) => !entry.service.load_balancer_source_ranges.is_empty(),
             SetId::Affinity => entry.service.affinity.is_some(),
+            SetId::ClientRates(_) | SetId::ClientConnections(_) => entry.service.limits.is_some(),
             _ => false,
         };
         let keys = if is_listed { Vec::new() } else { keys(id, name, entry, &lists) };
@@ -107,11 +108,27 @@ fn keys(id: SetId, name: &ServicePortName, entry: &ServicePortEntry, lists: &Exi
         SetId::Lists | SetId::Slots | SetId::Endpoints(_) => {
             lists.service_ports().into_iter().flat_map(|port| lists.keys(id, port)).collect()
         }
-        SetId::Sticky(_) | SetId::NewClients { .. } => {
+        SetId::Limited => {
+            let lists =
+                lists.service_ports().into_iter().flat_map(|(number, _)| List::ALL.map(|list| number.list(list)));
+            lists.flat_map(|list| Kind::ALL.map(|kind| key(&[kind.limited_request(list).into()]))).collect()
+        }
+        SetId::Refusals => {
+            let numbers = lists.service_ports().into_iter().map(|(number, _)| number.list(List::Cluster));
+            numbers.flat_map(|list| LimitKind::ALL.map(|kind| key(&[refusal(kind, list).into()]))).collect()
+        }
+        SetId::Sticky(_)
+        | SetId::NewClients { .. }
+        | SetId::ClientRateLists(_)
+        | SetId::ClientConnectionLists(_)
+        | SetId::Rates(_)
+        | SetId::Connections(_) => {
             let numbers = lists.service_ports().into_iter().map(|(number, _)| number);
             numbers.flat_map(|number| List::ALL.map(|list| key(&[number.list(list).into()]))).collect()
         }
         SetId::Affinity
+        | SetId::ClientRates(_)
+        | SetId::ClientConnections(_)
         | SetId::SourceRanges(_)
         | SetId::Dispatch
         | SetId::LocalDispatch

@@ -161,10 +161,10 @@ fn chains_of_the_firewall_exist_while_there_are_source_ranges() {
     delete element ip ferroute source-ranges-8 { 10.0.0.0 . 1:1 }
     flush chain ip ferroute source-ranges
     add rule ip ferroute source-ranges drop
-    flush chain ip ferroute filter-prerouting-pre-dnat
-    delete chain ip ferroute filter-prerouting-pre-dnat
     flush chain ip ferroute filter-output-pre-dnat
     delete chain ip ferroute filter-output-pre-dnat
+    flush chain ip ferroute filter-prerouting-pre-dnat
+    delete chain ip ferroute filter-prerouting-pre-dnat
     delete set ip ferroute source-ranges-8
     "#);
 }

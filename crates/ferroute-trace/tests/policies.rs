@@ -281,6 +281,12 @@ proptest! {
             let annotations = [("ferroute.io/load-balancing", method), ("ferroute.io/hash-table-size", "1024")];
             service.metadata.annotations = annotations.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
         }
+        // The packet of a trace is within all limits.
+        let limits = ["max-connections", "max-connections-per-client"].map(|name| (name, "1"));
+        let rates = ["max-new-connections", "max-new-connections-per-client"].map(|name| (name, "1/hour"));
+        for (service, (name, value)) in cluster.services.iter_mut().zip(limits.into_iter().chain(rates)) {
+            service.metadata.annotations.insert(format!("ferroute.io/{name}"), value.to_owned());
+        }
         // An endpoint has the same weight in all slices.
         for slice in &mut cluster.slices {
             let weights = slice.endpoints.iter().map(|endpoint| {

@@ -16,15 +16,22 @@ function fact(term, value, note) {
   return el("div", { class: "fact" }, el("dt", {}, term), el("dd", {}, value, note && el("small", {}, note)));
 }
 
+/** The limits of connections, each as a text. */
+function limitTexts({ connections, clientConnections, rate, clientRate }) {
+  const all = { limitConnections: connections, limitClientConnections: clientConnections, limitRate: rate, limitClientRate: clientRate };
+  return Object.entries(all).filter(([, max]) => max).map(([key, max]) => t(`policy.${key}`, { max }));
+}
+
 /** The policies, as facts with what they mean. */
 function policyFacts(policies) {
-  const { internalTraffic, externalTraffic, affinity, balancing, sourceRanges, trafficDistribution, healthCheck } = policies;
+  const { internalTraffic, externalTraffic, affinity, balancing, limits, sourceRanges, trafficDistribution, healthCheck } = policies;
   return el("dl", { class: "facts" },
     fact(t("policy.internal"), internalTraffic, t(`policy.means${internalTraffic}`)),
     externalTraffic && fact(t("policy.external"), externalTraffic, t(`policy.means${externalTraffic}`)),
     balancing?.method && fact(t("policy.balancing"), balancing.method,
       balancing.tableSize && t("policy.tableNote", { size: balancing.tableSize })),
     balancing?.passiveEjection && fact(t("policy.ejection"), t("policy.ejectionOn"), t("policy.ejectionNote")),
+    limits && fact(t("policy.limits"), limitTexts(limits).join(", "), t(`policy.limits-${limits.overLimit}`)),
     affinity && fact(t("policy.affinity"), "ClientIP", t("policy.affinityNote", { seconds: affinity.timeoutSeconds })),
     sourceRanges?.length > 0 && fact(t("policy.ranges"), sourceRanges.join(", "), t("policy.rangesNote")),
     trafficDistribution && fact(t("policy.distribution"), trafficDistribution),

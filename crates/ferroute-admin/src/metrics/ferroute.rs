@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use ferroute_core::{IpFamily, Progress};
+use ferroute_core::{IpFamily, LimitKind, Progress};
 use prometheus::{GaugeVec, HistogramVec, IntCounterVec};
 
 use super::registrar::{FAMILY, Registrar, buckets, number};
@@ -49,6 +49,17 @@ pub struct Ejected {
     pub total: u64,
 }
 
+/// Connections of one family beyond a limit of their Service, since counting started.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RefusedConnections {
+    /// IP family.
+    pub family: IpFamily,
+    /// Connections by service port name (`shop/web:http`) and limit, for a limited number of them.
+    pub services: Vec<(String, LimitKind, u64)>,
+    /// All others.
+    pub others: u64,
+}
+
 pub(super) struct FerrouteMetrics {
     rules: GaugeVec,
     written: IntCounterVec,
@@ -69,6 +80,7 @@ pub(super) struct FerrouteMetrics {
     draining: GaugeVec,
     ejected: GaugeVec,
     ejections: IntCounterVec,
+    refused: IntCounterVec,
 }
 
 impl FerrouteMetrics {
@@ -159,6 +171,12 @@ impl FerrouteMetrics {
                 "Endpoints that did not answer, each time that one was ejected.",
                 FAMILY,
             ),
+            refused: registrar.counters(
+                "ferroute_refused_connections_total",
+                "Connections beyond a limit of their Service, by service port and limit; both are empty for those without a count of \
+                 their own.",
+                &["service_port", "limit", "ip_family"],
+            ),
         }
     }
 
@@ -237,6 +255,19 @@ impl FerrouteMetrics {
         for (family, Ejected { endpoints, total }) in ejected {
             self.ejected.with_label_values(&[family.as_str()]).set(*endpoints as f64);
             self.ejections.with_label_values(&[family.as_str()]).inc_by(*total);
+        }
+    }
+
+    /// Replaces all counts, so that service ports without limits disappear.
+    pub(super) fn set_refused(&self, refused: &[RefusedConnections]) {
+        self.refused.reset();
+        for RefusedConnections { family, services, others } in refused {
+            for (name, limit, count) in services {
+                self.refused.with_label_values(&[name, limit.as_str(), family.as_str()]).inc_by(*count);
+            }
+            if *others > 0 {
+                self.refused.with_label_values(&["", "", family.as_str()]).inc_by(*others);
+            }
         }
     }
 

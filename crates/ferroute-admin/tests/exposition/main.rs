@@ -17,12 +17,12 @@ use ferroute_admin::{
     http::Handler,
     metrics::{
         ApiRequest, Connections, Draining, Ejected, IPTABLES_METRICS, IPVS_METRICS, Metrics, ModeMetric,
-        NFTABLES_METRICS, RelayedPort, Sampled, USERSPACE_METRICS,
+        NFTABLES_METRICS, RefusedConnections, RelayedPort, Sampled, USERSPACE_METRICS,
     },
     version,
 };
 use ferroute_core::{
-    DataplaneError, IpFamily, NamespacedName, NfacctCounters, Progress, Protocol, SyncReport, TableReport,
+    DataplaneError, IpFamily, LimitKind, NamespacedName, NfacctCounters, Progress, Protocol, SyncReport, TableReport,
     parse::ObjectVersion, testing::namespaced_name,
 };
 use ferroute_host::ProcessUsage;
@@ -124,6 +124,14 @@ fn sample_text(mode: &[ModeMetric], families: &[IpFamily]) -> String {
         sync_silence: Duration::from_millis(250),
         dropped_log_lines: 13,
         draining: families.iter().map(|family| draining(*family)).collect(),
+        refused: families
+            .iter()
+            .map(|family| RefusedConnections {
+                family: *family,
+                services: vec![("shop/web:http".to_owned(), LimitKind::Connections, 4)],
+                others: 2,
+            })
+            .collect(),
         ejected: families.iter().map(|family| (*family, Ejected { endpoints: 1, total: 3 })).collect(),
         relayed: families.iter().map(|family| relayed(*family)).collect(),
     })

@@ -1,11 +1,11 @@
 //! The annotations of Services and EndpointSlices that choose how endpoints share connections.
 
-use std::{collections::BTreeMap, net::IpAddr};
+use std::{collections::BTreeMap, net::IpAddr, num::NonZeroU32};
 
 use ferroute_api::labels;
 
 use super::{Errors, parse_ip};
-use crate::{Balancing, Endpoint, Method, TableSize};
+use crate::{Balancing, ConnectionLimits, ConnectionRate, Endpoint, Method, OverLimit, TableSize};
 
 /// Parses the annotations of a Service. An invalid value is ignored and recorded.
 pub(super) fn parse_balancing(errors: &mut Errors, annotations: &BTreeMap<String, String>) -> Balancing {
@@ -29,6 +29,35 @@ pub(super) fn parse_balancing(errors: &mut Errors, annotations: &BTreeMap<String
         .and_then(|text| errors.keep_or_ignore(annotation(labels::PASSIVE_EJECTION), yes_or_no(text.trim())))
         .unwrap_or_default();
     Balancing { method, table_size: table_size.unwrap_or_default(), passive_ejection }
+}
+
+/// Parses the limits of the connections to a Service; `None` if it has none. An invalid value is ignored and recorded.
+pub(super) fn parse_limits(errors: &mut Errors, annotations: &BTreeMap<String, String>) -> Option<ConnectionLimits> {
+    if annotations.is_empty() {
+        return None;
+    }
+    let mut value = Annotations { errors, annotations };
+    let limits = ConnectionLimits {
+        connections: value.parse(labels::MAX_CONNECTIONS, connections),
+        client_connections: value.parse(labels::MAX_CONNECTIONS_PER_CLIENT, connections),
+        rate: value.parse(labels::MAX_NEW_CONNECTIONS, str::parse::<ConnectionRate>),
+        client_rate: value.parse(labels::MAX_NEW_CONNECTIONS_PER_CLIENT, str::parse::<ConnectionRate>),
+        over_limit: value.parse(labels::OVER_LIMIT, over_limit).unwrap_or_default(),
+    };
+    limits.kinds().next().is_some().then_some(limits)
+}
+
+/// The annotations of an object that is being parsed.
+struct Annotations<'a> {
+    errors: &'a mut Errors,
+    annotations: &'a BTreeMap<String, String>,
+}
+
+impl Annotations<'_> {
+    /// Returns the valid value of an annotation that exists.
+    fn parse<T>(&mut self, key: &str, parse: impl Fn(&str) -> Result<T, String>) -> Option<T> {
+        self.errors.keep_or_ignore(annotation(key), parse(self.annotations.get(key)?.trim()))
+    }
 }
 
 /// The weights of the endpoints of a slice.
@@ -115,6 +144,21 @@ fn scheduler(text: &str) -> Result<Method, String> {
 
 fn yes_or_no(text: &str) -> Result<bool, String> {
     text.parse().map_err(|_| format!("unsupported value {text:?} (want true or false)"))
+}
+
+fn connections(text: &str) -> Result<NonZeroU32, String> {
+    let max = ConnectionLimits::MAX_CONNECTIONS;
+    text.parse()
+        .ok()
+        .filter(|number: &NonZeroU32| number.get() <= max)
+        .ok_or_else(|| format!("invalid number of connections {text:?} (want 1 to {max})"))
+}
+
+fn over_limit(text: &str) -> Result<OverLimit, String> {
+    [OverLimit::Reject, OverLimit::Drop]
+        .into_iter()
+        .find(|value| value.as_str() == text)
+        .ok_or_else(|| format!("unsupported value {text:?} (want reject or drop)"))
 }
 
 fn table_size(text: &str) -> Result<TableSize, String> {

@@ -5,13 +5,14 @@ use ipnet::IpNet;
 
 use super::{
     Errors, InvalidObject,
-    balancing::parse_balancing,
+    balancing::{parse_balancing, parse_limits},
     check_destination,
     name::{check_dns_label, parse_name},
     parse_ip, parse_network, parse_port, parse_protocol,
 };
 use crate::{
-    Affinity, Balancing, CreationTime, IpFamily, NamespacedName, Protocol, ServicePort, TrafficPolicy,
+    Affinity, Balancing, ConnectionLimits, CreationTime, IpFamily, NamespacedName, Protocol, ServicePort,
+    TrafficPolicy,
     limits::{MAX_FRONTENDS, MAX_SOURCE_RANGES},
     tracker::{NamedPort, ServiceView},
 };
@@ -135,6 +136,7 @@ struct Common {
     internal_policy: TrafficPolicy,
     external_policy: TrafficPolicy,
     balancing: Balancing,
+    limits: Option<ConnectionLimits>,
     created: CreationTime,
 }
 
@@ -197,6 +199,7 @@ impl Common {
                 .unwrap_or_default(),
             external_policy,
             balancing: parse_balancing(errors, &service.metadata.annotations),
+            limits: parse_limits(errors, &service.metadata.annotations),
             created: CreationTime::from_metadata(&service.metadata),
         }
     }
@@ -262,6 +265,7 @@ impl Common {
             internal_policy: self.internal_policy,
             external_policy: self.external_policy,
             balancing: self.balancing,
+            limits: self.limits.map(Box::new),
             created: self.created,
             is_urgent: name.as_str() == API_SERVER || (name.namespace(), port.port) == (SYSTEM_NAMESPACE, DNS_PORT),
         }

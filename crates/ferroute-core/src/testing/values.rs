@@ -37,6 +37,7 @@ pub fn service_port(socket: &str) -> ServicePort {
         internal_policy: TrafficPolicy::Cluster,
         external_policy: TrafficPolicy::Cluster,
         balancing: Balancing::default(),
+        limits: None,
         created: CreationTime::UNKNOWN,
         is_urgent: false,
     }

@@ -21,10 +21,18 @@ impl ServiceView {
     /// Adds what a mode with these traits does not support to [`ServiceView::ignored`].
     pub fn ignore_unsupported(&mut self, traits: &ModeTraits) {
         let Some(port) = self.ports.iter().flatten().next() else { return };
-        let Some(method) = traits.unsupported_method(&port.port.balancing) else { return };
-        let problem = format!("the proxy mode does not support {method} load balancing, and uses its own method");
-        let error = FieldError { field: "metadata.annotations".to_owned(), problem };
-        self.ignored = std::mem::take(&mut self.ignored).into_iter().chain([error]).collect();
+        let method = traits
+            .unsupported_method(&port.port.balancing)
+            .map(|method| format!("the proxy mode does not support {method} load balancing, and uses its own method"));
+        let limits = port
+            .port
+            .limits
+            .as_ref()
+            .filter(|_| !traits.limits)
+            .map(|_| "the proxy mode does not support limits of connections".to_owned());
+        let error = |problem| FieldError { field: "metadata.annotations".to_owned(), problem };
+        let unsupported: Vec<FieldError> = method.into_iter().chain(limits).map(error).collect();
+        self.ignored = std::mem::take(&mut self.ignored).into_iter().chain(unsupported).collect();
     }
 }
 

@@ -200,5 +200,10 @@ impl fmt::Display for RulesKind {
 }
 
 /// kube-proxy's nftables mode. It masquerades hairpin traffic from all nodes, and chooses endpoints as its iptables mode does.
-const KUBE_PROXY_NFTABLES: ModeTraits =
-    ModeTraits { hairpin: Hairpin::All, methods: &[Method::Random], weights: false, ..ModeTraits::NFTABLES };
+const KUBE_PROXY_NFTABLES: ModeTraits = ModeTraits {
+    hairpin: Hairpin::All,
+    methods: &[Method::Random],
+    weights: false,
+    limits: false,
+    ..ModeTraits::NFTABLES
+};

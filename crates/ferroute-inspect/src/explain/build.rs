@@ -80,6 +80,7 @@ fn policies(
         affinity: all().find_map(|port| port.affinity),
         source_ranges,
         balancing: all().next().and_then(|port| balancing(&port.balancing, inputs.traits)),
+        limits: all().find_map(|port| port.limits.as_deref().copied()).filter(|_| inputs.traits.limits),
         unrestricted_families: unrestricted_families(service),
         traffic_distribution: service.spec.traffic_distribution.clone(),
         health_check: inputs.health_check.clone().map(|check| health_check(check, inputs)),

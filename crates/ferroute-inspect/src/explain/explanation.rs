@@ -6,7 +6,8 @@ use std::{
 
 use ferroute_admin::health::HealthCheck;
 use ferroute_core::{
-    Affinity, Eligibility, FrontendKind, IpFamily, Method, Protocol, Refusal, Reservation, TrafficPolicy,
+    Affinity, ConnectionLimits, Eligibility, FrontendKind, IpFamily, Method, Protocol, Refusal, Reservation,
+    TrafficPolicy,
 };
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
@@ -86,6 +87,9 @@ pub struct Policies {
     /// How endpoints share connections, if the Service requests it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub balancing: Option<ExplainedBalancing>,
+    /// The limits of the connections to each port, in each IP family and on each node by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<ConnectionLimits>,
     /// The IP families whose load balancer addresses are open to all clients, because all source ranges are of the other.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unrestricted_families: Vec<IpFamily>,

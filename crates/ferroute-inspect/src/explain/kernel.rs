@@ -225,7 +225,15 @@ fn nftables_elements(
         | SetId::Affinity
         | SetId::SourceRanges(_)
         | SetId::Sticky(_)
-        | SetId::NewClients { .. } => key.iter().any(|value| match value {
+        | SetId::NewClients { .. }
+        | SetId::Limited
+        | SetId::Refusals
+        | SetId::ClientRateLists(_)
+        | SetId::ClientRates(_)
+        | SetId::ClientConnectionLists(_)
+        | SetId::ClientConnections(_)
+        | SetId::Rates(_)
+        | SetId::Connections(_) => key.iter().any(|value| match value {
             Value::ClassId(id) => number(*id).is_some_and(|number| numbers.contains(&number)),
             _ => false,
         }),

@@ -6,7 +6,7 @@ use std::{
 };
 
 use ferroute_admin::health::HealthCheck;
-use ferroute_core::{Eligibility, Escaped, IpFamily};
+use ferroute_core::{ConnectionLimits, Eligibility, Escaped, IpFamily, OverLimit};
 
 use super::{
     Answer, Clients, ConnectionCount, ExplainedBalancing, ExplainedEndpoint, ExplainedFrontend, ExplainedHealthCheck,
@@ -67,6 +67,7 @@ fn write_policies_into(out: &mut impl fmt::Write, policies: &Policies) -> fmt::R
             writeln!(out, "  passive ejection      endpoints that do not answer get no connections for a while")?;
         }
     }
+    policies.limits.iter().try_for_each(|limits| write_limits_into(out, limits))?;
     let mut ranges = Vec::new();
     if !policies.source_ranges.is_empty() {
         let networks = policies.source_ranges.iter().map(ToString::to_string).collect::<Vec<_>>();
@@ -83,6 +84,21 @@ fn write_policies_into(out: &mut impl fmt::Write, policies: &Policies) -> fmt::R
         writeln!(out, "  traffic distribution  {} (by EndpointSlice hints)", Escaped(distribution))?;
     }
     policies.health_check.iter().try_for_each(|check| write_health_check_into(out, check))
+}
+
+/// The node's share: other nodes have the same limits for themselves.
+fn write_limits_into(out: &mut impl fmt::Write, limits: &ConnectionLimits) -> fmt::Result {
+    let ConnectionLimits { connections, client_connections, rate, client_rate, over_limit } = limits;
+    let open = [(connections, "open connections"), (client_connections, "open connections per client")];
+    let new = [(rate, "new connections"), (client_rate, "new connections per client")];
+    let open = open.into_iter().filter_map(|(max, what)| Some(format!("{} {what}", max.as_ref()?)));
+    let new = new.into_iter().filter_map(|(rate, what)| Some(format!("{what} at {}", rate.as_ref()?)));
+    writeln!(out, "  limits on this node   {}", open.chain(new).collect::<Vec<_>>().join(", "))?;
+    let refused = match over_limit {
+        OverLimit::Reject => "rejected",
+        OverLimit::Drop => "dropped",
+    };
+    writeln!(out, "                        for each port and IP family; other connections are {refused}")
 }
 
 fn write_health_check_into(out: &mut impl fmt::Write, health_check: &ExplainedHealthCheck) -> fmt::Result {

@@ -73,6 +73,8 @@ pub enum Kind {
     Affinity,
     /// The method that chooses endpoints.
     LoadBalancing,
+    /// Limits of connections.
+    ConnectionLimits,
     /// Open connections.
     OpenConnections,
     /// Service addresses as addresses of the host.
@@ -107,6 +109,7 @@ impl Kind {
             Self::NodePortAddresses => "nodePortAddresses",
             Self::Affinity => "affinity",
             Self::LoadBalancing => "loadBalancing",
+            Self::ConnectionLimits => "connectionLimits",
             Self::OpenConnections => "openConnections",
             Self::ServiceAddresses => "serviceAddresses",
             Self::LocalPolicy => "localPolicy",
@@ -134,6 +137,7 @@ pub(super) fn differences(switch: &Switch<'_>) -> Vec<Difference> {
     differences.extend(switch.health_check_addresses());
     differences.extend(switch.affinity());
     differences.extend(switch.load_balancing());
+    differences.extend(switch.connection_limits());
     differences.extend(switch.outcomes());
     differences.extend(switch.remains());
     differences.extend(switch.unknown_destinations());
@@ -260,6 +264,17 @@ impl Switch<'_> {
         });
         let summary = "endpoints share connections differently: one of the modes does not support the requested method";
         (!services.is_empty()).then(|| Difference { services, ..self.difference(Kind::LoadBalancing, summary) })
+    }
+
+    /// Returns the Services whose limits only one of the modes applies.
+    fn connection_limits(&self) -> Option<Difference> {
+        let [before, after] = [self.from, self.to].map(|side| side.traits().limits);
+        let services = self.services(|entry| entry.service.limits.is_some());
+        if before == after || services.is_empty() {
+            return None;
+        }
+        let summary = if after { "limits of connections apply" } else { "limits of connections no longer apply" };
+        Some(Difference { services, ..self.difference(Kind::ConnectionLimits, summary) })
     }
 
     fn affinity(&self) -> Option<Difference> {

@@ -5,13 +5,14 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::SocketAddr,
-    num::NonZeroU16,
+    num::{NonZeroU16, NonZeroU32},
 };
 
 use ferroute_admin::{health::HealthCheck, history::ChangeDelays};
 use ferroute_config::ModeName;
 use ferroute_core::{
-    Affinity, Eligibility, Frontend, FrontendKind, IpFamily, Method, Protocol, Reservation, TrafficPolicy,
+    Affinity, ConnectionLimits, Eligibility, Frontend, FrontendKind, IpFamily, Method, OverLimit, Protocol,
+    Reservation, TrafficPolicy,
 };
 use ferroute_proxy::{
     ServiceVersions,
@@ -212,6 +213,13 @@ fn served() -> Handling {
             table_size: Some(32_768),
         }),
         source_ranges: vec!["192.0.2.0/24".parse().unwrap()],
+        limits: Some(ConnectionLimits {
+            connections: NonZeroU32::new(100),
+            client_connections: NonZeroU32::new(10),
+            rate: "50/second burst 100".parse().ok(),
+            client_rate: "5/second".parse().ok(),
+            over_limit: OverLimit::Reject,
+        }),
         unrestricted_families: vec![IpFamily::V6],
         traffic_distribution: Some("PreferClose".to_owned()),
         health_check: Some(ExplainedHealthCheck {

@@ -26,13 +26,13 @@ pub struct ConnectionTotals {
 
 /// The last counter values of elements.
 #[derive(Clone, Debug)]
-struct Counters<E> {
+pub(super) struct Counters<E> {
     last: HashMap<E, u64>,
 }
 
 /// A bounded number of totals, and a common one for the rest.
 #[derive(Clone, Debug)]
-struct Series<K> {
+pub(super) struct Series<K> {
     max: usize,
     separate: BTreeMap<K, u64>,
     rest: u64,
@@ -43,9 +43,9 @@ impl ConnectionTotals {
     pub fn new(max: NonZeroUsize) -> Self {
         let max = max.get();
         Self {
-            frontends: Counters { last: HashMap::new() },
+            frontends: Counters::default(),
             services: Series::new(max),
-            elements: Counters { last: HashMap::new() },
+            elements: Counters::default(),
             endpoints: Series::new(max.saturating_mul(ENDPOINTS_PER_SERVICE)),
         }
     }
@@ -90,9 +90,15 @@ impl ConnectionTotals {
     }
 }
 
+impl<E> Default for Counters<E> {
+    fn default() -> Self {
+        Self { last: HashMap::new() }
+    }
+}
+
 impl<E: Eq + Hash> Counters<E> {
     /// Returns the increase of all counters since the last call, summed up by key.
-    fn read<K: Ord>(&mut self, counted: impl Iterator<Item = (E, K, u64)>) -> BTreeMap<K, u64> {
+    pub(super) fn read<K: Ord>(&mut self, counted: impl Iterator<Item = (E, K, u64)>) -> BTreeMap<K, u64> {
         let (mut now, mut new) = (HashMap::new(), BTreeMap::new());
         for (element, key, count) in counted {
             let before = self.last.get(&element).copied().unwrap_or_default();
@@ -106,12 +112,22 @@ impl<E: Eq + Hash> Counters<E> {
 }
 
 impl<K: Ord + Clone> Series<K> {
-    fn new(max: usize) -> Self {
+    pub(super) fn new(max: usize) -> Self {
         Self { max, separate: BTreeMap::new(), rest: 0 }
     }
 
+    /// Returns the separate totals.
+    pub(super) fn separate(&self) -> impl Iterator<Item = (&K, u64)> {
+        self.separate.iter().map(|(key, total)| (key, *total))
+    }
+
+    /// Returns the common total.
+    pub(super) fn rest(&self) -> u64 {
+        self.rest
+    }
+
     /// Adds the increases of all existing keys. Keys that are missing were removed.
-    fn add(&mut self, new: BTreeMap<K, u64>) {
+    pub(super) fn add(&mut self, new: BTreeMap<K, u64>) {
         self.separate.retain(|key, _| new.contains_key(key));
         let free = self.max.saturating_sub(self.separate.len());
         if free > 0 {

@@ -138,12 +138,15 @@ pub enum Statement {
         /// A map of such keys to class ids.
         map: Name,
     },
-    /// `update @set { key }`.
+    /// `update @set { key }`: adds an element, or restarts the timeout of an existing one. With a [`Limit`](super::Limit) of the
+    /// set, it is also a condition.
     UpdateSet {
         /// The element's key.
         key: Vec<Field>,
         /// A set of such keys.
         set: Name,
+        /// The element's timeout; `None` if it has none.
+        timeout: Option<Duration>,
     },
     /// `dnat to key map @map`. Ends the base chain.
     DnatMap {

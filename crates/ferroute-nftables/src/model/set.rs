@@ -18,7 +18,7 @@ pub struct Set {
     pub kind: SetKind,
     /// Whether every element has a counter of the packets that matched it.
     pub counter: bool,
-    /// How often each element may match; `None` if always.
+    /// When each element matches; `None` if always.
     pub limit: Option<Limit>,
     /// The protocol of the ports in the data of a declaration with `typeof`.
     pub protocol: Option<Protocol>,
@@ -44,20 +44,29 @@ pub enum SetKind {
     Exact,
     /// `flags interval`: the last field of a key is a range.
     Interval,
-    /// `flags dynamic,timeout`: rules add elements, which expire.
+    /// `flags dynamic`: rules add elements.
     Dynamic {
         /// The maximum number of elements.
         size: u32,
+        /// `flags timeout`: elements expire. Others that count connections disappear with the last of these.
+        expires: bool,
     },
 }
 
-/// A token bucket of each element of a set, which matches a packet only if there is a token left.
+/// A condition of each element of a set, besides its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limit {
-    /// New tokens per day.
-    pub per_day: u64,
-    /// The size of the bucket, which is full at first.
-    pub burst: u32,
+pub enum Limit {
+    /// `limit rate`: a token bucket.
+    Rate {
+        /// New tokens per day.
+        per_day: u64,
+        /// The size of the bucket, which is full at first.
+        burst: u32,
+        /// The element matches only if no token is left, instead of if there is one.
+        over: bool,
+    },
+    /// `ct count over`: the element matches if more connections than this are open, of those that were looked up.
+    ConnectionsOver(u32),
 }
 
 /// An element of a set or map.
@@ -115,7 +124,7 @@ impl Set {
         Self { counter, ..self }
     }
 
-    /// Sets how often each element may match.
+    /// Sets when each element matches.
     pub fn limit(self, limit: Limit) -> Self {
         Self { limit: Some(limit), ..self }
     }
@@ -166,9 +175,9 @@ impl Set {
         match self.kind {
             SetKind::Exact => {}
             SetKind::Interval => properties.push("flags interval".to_owned()),
-            SetKind::Dynamic { size } => {
+            SetKind::Dynamic { size, expires } => {
                 properties.push(format!("size {size}"));
-                properties.push("flags dynamic,timeout".to_owned());
+                properties.push(if expires { "flags dynamic,timeout" } else { "flags dynamic" }.to_owned());
             }
         }
         if self.counter {
@@ -260,10 +269,22 @@ impl fmt::Display for KeyText<'_> {
     }
 }
 
+impl Limit {
+    /// Reports whether an element matches only beyond the limit.
+    pub fn is_over(self) -> bool {
+        matches!(self, Self::Rate { over: true, .. } | Self::ConnectionsOver(_))
+    }
+}
+
 impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { per_day, burst } = self;
-        write!(f, "limit rate {per_day}/day burst {burst} packets")
+        match self {
+            Self::Rate { per_day, burst, over } => {
+                let over = if *over { "over " } else { "" };
+                write!(f, "limit rate {over}{per_day}/day burst {burst} packets")
+            }
+            Self::ConnectionsOver(connections) => write!(f, "ct count over {connections}"),
+        }
     }
 }
 

@@ -104,7 +104,10 @@ impl RuleText<'_> {
             Statement::MetaMarkSet { mask, xor } => {
                 write!(f, "meta mark set meta mark & {mask:#010x} ^ {xor:#010x}")
             }
-            Statement::UpdateSet { key, set } => write!(f, "update @{set} {{ {} }}", self.key(key)),
+            Statement::UpdateSet { key, set, timeout } => {
+                let timeout = timeout.map(|timeout| format!(" timeout {}", duration(timeout.as_secs())));
+                write!(f, "update @{set} {{ {}{} }}", self.key(key), timeout.unwrap_or_default())
+            }
             Statement::Dnat { address, port: None } => write!(f, "dnat to {address}"),
             Statement::Dnat { address, port: Some(port) } => {
                 write!(f, "dnat to {}", SocketAddr::new(*address, *port))

@@ -90,7 +90,10 @@ pub(super) fn set_element((set, list): ShareElement) -> SetElement {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::sets::{NAMESPACE_SHARE, new_clients};
+    use crate::{
+        model::Limit,
+        plan::sets::{NAMESPACE_SHARE, new_clients},
+    };
 
     #[test]
     fn lists_of_a_namespace_have_its_share_at_most_together() {
@@ -100,8 +103,8 @@ mod tests {
             let lists: Lists = (0..count).map(|list| (ClassId(list), seconds)).collect();
             let clients = elements(&lists).map(|(set, _)| {
                 let SetId::NewClients { seconds, parts } = set else { panic!("{set:?}") };
-                let limit = new_clients(seconds, parts);
-                u64::from(limit.burst) + limit.per_day * u64::from(seconds) / 86_400
+                let Limit::Rate { per_day, burst, .. } = new_clients(seconds, parts) else { panic!("a rate") };
+                u64::from(burst) + per_day * u64::from(seconds) / 86_400
             });
             let clients: u64 = clients.sum();
             let share = u64::from(NAMESPACE_SHARE);

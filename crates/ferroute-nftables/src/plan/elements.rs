@@ -31,7 +31,8 @@ impl FrontendView<'_> {
             let comment = Some(Comment::new(&name.to_string()));
             (set, Element { comment, ..Element::with_key(frontend_key(plan.frontend)).values([id.into()]) })
         };
-        let mut elements = vec![element(frontend_map(plan.frontend), port.request_id(plan.request))];
+        let mut elements =
+            vec![element(frontend_map(plan.frontend), port.request_id(plan.request, port.exposure.limits().is_some()))];
         if plan.restricted {
             elements.push(element(SetId::Restricted, port.number.list(List::Cluster)));
         }
@@ -73,13 +74,14 @@ impl PortPlan {
         elements
     }
 
-    /// Returns the elements of source ranges, in the order of sets and keys. They depend on the Service alone.
-    pub(super) fn source_range_elements(&self) -> Vec<SetElement> {
+    /// Returns the elements of source ranges and limits, in the order of sets and keys. They depend on the Service alone.
+    pub(super) fn restriction_elements(&self, name: &ServicePortName) -> Vec<SetElement> {
         let list: Value = self.number.list(List::Cluster).into();
         let ranges = self.exposure.source_ranges().iter();
         let mut elements: Vec<SetElement> = ranges
             .map(|net| (SetId::SourceRanges(net.prefix_len()), Element::new([net.network().into(), list])))
             .collect();
+        elements.extend(self.limit_elements(name));
         elements.sort_unstable_by(compare);
         elements
     }
@@ -88,7 +90,7 @@ impl PortPlan {
     pub(super) fn class_elements(&self) -> Vec<SetElement> {
         let element = |request: &super::port_plan::Request| {
             let class = self.class(*request).of_list(self.number.list(request.list));
-            (SetId::Lists, Element::new([self.request_id(*request).into()]).values([class.into()]))
+            (SetId::Lists, Element::new([self.request_id(*request, false).into()]).values([class.into()]))
         };
         let mut elements: Vec<SetElement> = self.exposure.requests.iter().map(element).collect();
         elements.sort_unstable_by(compare);

@@ -9,6 +9,7 @@ use super::{
     elements::SetElement,
     frontend::{FRONTEND, NODE_PORT, PROTOCOLS},
     kind::{ADMIT, CLIENT, Class, REFUSE, REMEMBER, dispatch_frontend, restricted, send},
+    limits::{LIMITS, limit_chains},
     list::LIST,
 };
 use crate::model::{Chain, ChainType, ChainWithRules, Element, Field, Hook, Match, Name, Rule, Statement, Verdict};
@@ -16,11 +17,17 @@ use crate::model::{Chain, ChainType, ChainWithRules, Element, Field, Hook, Match
 /// Returns these chains, targets of jumps first. `sets` are the sets of timeouts and source ranges that exist.
 pub(super) fn fixed_chains(context: &Context, sets: impl Iterator<Item = SetId> + Clone) -> Vec<ChainWithRules> {
     let has_source_ranges = sets.clone().any(SetId::is_source_ranges);
+    let has_limits = sets.clone().any(|set| set == SetId::Limited);
     let mut chains = vec![
         Chain::new(REFUSE).comment("services without endpoints").rules([Rule::new([Statement::REJECT])]),
         remember(sets.clone()),
         admit(sets.clone()),
-        Chain::new(SERVICES).comment("the choice of an endpoint").rules(services(context)),
+    ];
+    if has_limits {
+        chains.extend(limit_chains(sets.clone()));
+    }
+    chains.extend([
+        Chain::new(SERVICES).comment("the choice of an endpoint").rules(services(context, has_limits)),
         Chain::new(SOURCE_RANGES)
             .comment("the priority is the list of a load balancer with source ranges")
             .rules(source_ranges(context.settings.family, sets)),
@@ -31,7 +38,7 @@ pub(super) fn fixed_chains(context: &Context, sets: impl Iterator<Item = SetId> 
             .comment("what no service has answered although it has the address")
             .rules(cluster_ips(context)),
         Chain::new(MASQUERADING).comment("sources that endpoints could not answer to").rules(masquerading(context)),
-    ];
+    ]);
     if context.flowtable_packets.is_some() {
         chains.push(
             Chain::new(OFFLOAD).comment("connections whose packets may skip the hooks from now on").rules(offload()),
@@ -95,7 +102,7 @@ fn new(chain: Name) -> Rule {
     Rule::new([Match::CtStateNew.into(), Verdict::Jump(chain).into()])
 }
 
-fn services(context: &Context) -> Vec<Rule> {
+fn services(context: &Context, has_limits: bool) -> Vec<Rule> {
     let cluster_ip = || in_set(&[Field::Daddr], SetId::ClusterIps, true);
     let masquerade = Statement::MetaMarkOr(context.settings.masquerade_mark);
     // The source address does not depend on the policy.
@@ -113,7 +120,14 @@ fn services(context: &Context) -> Vec<Rule> {
     };
     let frontends = Rule::new(dispatch_frontend(&FRONTEND, MapName::SERVICES));
     let node_ports = [serves_node_ports(context), dispatch_frontend(&NODE_PORT, MapName::NODE_PORTS)].concat();
-    masqueraded.into_iter().chain([frontends, Rule::new(node_ports).comment("node ports")]).collect()
+    let node_ports = Rule::new(node_ports).comment("node ports");
+    // No list has the request of a service port with limits, so only such packets and those for no Service get here.
+    let limited = has_limits.then(|| {
+        let request = Statement::MetaPriorityMap { key: vec![Field::MetaPriority], map: MapName::LIMITED };
+        Rule::new([request, Verdict::Goto(LIMITS).into()]).comment("services with limits")
+    });
+    let lookups = [Some(frontends), limited.clone(), Some(node_ports), limited];
+    masqueraded.into_iter().chain(lookups.into_iter().flatten()).collect()
 }
 
 /// Returns the conditions for packets to addresses that serve node ports.
@@ -223,7 +237,7 @@ fn clear_priority() -> Vec<Statement> {
     vec![Match::CtStatusDnat.into(), Statement::MetaPriorityNone]
 }
 
-fn in_set(key: &[Field], set: SetId, eq: bool) -> Statement {
+pub(super) fn in_set(key: &[Field], set: SetId, eq: bool) -> Statement {
     Match::InSet { key: key.to_vec(), set: set.name(), eq }.into()
 }
 

@@ -108,6 +108,11 @@ impl Kind {
         with_class(self.number(), list)
     }
 
+    /// Returns the class id of the same request of a service port with limits, the key of map `limited`.
+    pub(crate) fn limited_request(self, list: ClassId) -> ClassId {
+        with_class(KINDS + self.number(), list)
+    }
+
     fn number(self) -> u32 {
         let selection = match self.selection {
             Selection::Pick => 1,

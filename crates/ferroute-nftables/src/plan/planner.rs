@@ -234,7 +234,13 @@ impl Planner {
             | SetId::Slots
             | SetId::SourceRanges(_)
             | SetId::Sticky(_)
-            | SetId::NewClients { .. } => {
+            | SetId::NewClients { .. }
+            | SetId::Limited
+            | SetId::Refusals
+            | SetId::ClientRateLists(_)
+            | SetId::ClientConnectionLists(_)
+            | SetId::Rates(_)
+            | SetId::Connections(_) => {
                 let list = element.key.iter().find_map(|value| match value {
                     Value::ClassId(id) => ListNumber::from_class_id(*id),
                     _ => None,
@@ -249,9 +255,13 @@ impl Planner {
                     ports.find(|(_, port)| port.exposure.service.cluster_ip.map(Value::Address).as_ref() == address);
                 owner.map(|(name, _)| name.clone())
             }
-            SetId::Dispatch | SetId::LocalDispatch | SetId::Affinity | SetId::Hairpin | SetId::NodePortAddresses => {
-                None
-            }
+            SetId::Dispatch
+            | SetId::LocalDispatch
+            | SetId::Affinity
+            | SetId::ClientRates(_)
+            | SetId::ClientConnections(_)
+            | SetId::Hairpin
+            | SetId::NodePortAddresses => None,
         }
     }
 
@@ -369,7 +379,7 @@ impl Planner {
     pub(crate) fn for_each_element(&self, mut each: impl FnMut(SetId, Element)) {
         self.views().flat_map(|view| view.elements()).for_each(|(set, element)| each(set, element));
         for (name, port) in &self.ports {
-            let elements = [port.list_elements(name.protocol), port.source_range_elements(), port.class_elements()];
+            let elements = [port.list_elements(name.protocol), port.restriction_elements(name), port.class_elements()];
             elements.into_iter().flatten().for_each(|(set, element)| each(set, element));
         }
         let shared = self.shared.elements().chain(node_port_addresses(&self.context));
@@ -402,7 +412,8 @@ impl Planner {
         transaction.changes.extend(lists.additions.into_iter().chain(classes.additions));
         let mut ranges = Difference::default();
         if !old.zip(new).is_some_and(|(old, new)| old.number == new.number && old.exposure == new.exposure) {
-            let elements = |port: Option<&PortPlan>| port.map(PortPlan::source_range_elements).unwrap_or_default();
+            let elements =
+                |port: Option<&PortPlan>| port.map(|port| port.restriction_elements(name)).unwrap_or_default();
             ranges = Difference::new(elements(old), elements(new));
             transaction.changes.append(&mut ranges.additions);
             if new.is_some_and(|new| new.exposure.frontends.len() > MANY_FRONTENDS) {

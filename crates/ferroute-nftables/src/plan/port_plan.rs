@@ -6,8 +6,8 @@ use std::{
 
 use arrayvec::ArrayVec;
 use ferroute_core::{
-    Client, Endpoint, FrontendKind, IpFamily, Method, ModeTraits, PortForwarding, Protocol, ServicePort,
-    ServicePortName, limits,
+    Client, ConnectionLimits, Endpoint, FrontendKind, IpFamily, Method, ModeTraits, PortForwarding, Protocol,
+    ServicePort, ServicePortName, limits,
 };
 use ipnet::IpNet;
 
@@ -79,6 +79,8 @@ pub(super) struct Exposure {
     pub(super) method: Method,
     /// The source ranges of restricted frontends, if there are any.
     source_ranges: Option<Box<SourceRanges>>,
+    /// Whether the limits of the Service apply.
+    has_limits: bool,
 }
 
 /// The source ranges of restricted frontends.
@@ -205,9 +207,10 @@ impl PortPlan {
         }
     }
 
-    /// Returns the class id of a request, the key of map `lists`.
-    pub(super) fn request_id(&self, request: Request) -> ClassId {
-        self.kind(request).request(self.number.list(request.list))
+    /// Returns the class id of a request: the key of map `lists`, or of map `limited`.
+    pub(super) fn request_id(&self, request: Request, is_limited: bool) -> ClassId {
+        let (kind, list) = (self.kind(request), self.number.list(request.list));
+        if is_limited { kind.limited_request(list) } else { kind.request(list) }
     }
 
     fn kind(&self, request: Request) -> Kind {
@@ -251,6 +254,7 @@ impl Exposure {
             requests: requests.into_iter().collect(),
             method: forwarding.method().unwrap_or(Method::Random),
             source_ranges: SourceRanges::new(&forwarding, context).map(Box::new),
+            has_limits: forwarding.limits().is_some(),
         })
     }
 
@@ -262,6 +266,11 @@ impl Exposure {
     /// Returns the prefix lengths of the source ranges, each once.
     pub(super) fn prefix_lengths(&self) -> impl Iterator<Item = u8> + '_ {
         self.source_ranges.iter().flat_map(|ranges| ranges.prefix_lengths.iter().copied())
+    }
+
+    /// Returns the limits of connections; `None` if there are none.
+    pub(super) fn limits(&self) -> Option<&ConnectionLimits> {
+        self.service.limits.as_deref().filter(|_| self.has_limits)
     }
 
     /// Reports whether a frontend uses a list.

@@ -1,4 +1,6 @@
-use ferroute_core::Protocol;
+use std::time::Duration;
+
+use ferroute_core::{ConnectionRate, Protocol};
 
 use crate::model::{DataType, Limit, Name, Set, SetKind};
 
@@ -48,6 +50,61 @@ pub enum SetId {
         /// The number of parts of the share, a power of two.
         parts: u32,
     },
+    /// Requests of service ports with limits to what is requested within them.
+    Limited,
+    /// What happens beyond a limit, by its kind and the list of the service port, counted.
+    Refusals,
+    /// Lists of service ports whose clients have this rate of new connections.
+    ClientRateLists(Bucket),
+    /// These lists and clients; written by rules.
+    ClientRates(Bucket),
+    /// Lists of service ports whose clients have this many connections at most.
+    ClientConnectionLists(u32),
+    /// These lists and clients; written by rules.
+    ClientConnections(u32),
+    /// Lists of service ports with this rate of new connections.
+    Rates(Bucket),
+    /// Lists of service ports with this many connections at most.
+    Connections(u32),
+}
+
+/// A token bucket of new connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Bucket {
+    /// New tokens per day.
+    pub per_day: u64,
+    /// Its size.
+    pub burst: u32,
+}
+
+impl Bucket {
+    /// Returns the time in which the bucket fills up. A client without new connections has a full one then, as has one without an
+    /// element.
+    pub(super) fn time_to_fill(self) -> Duration {
+        Duration::from_secs((u64::from(self.burst) * SECONDS_PER_DAY).div_ceil(self.per_day.max(1)).max(1))
+    }
+
+    fn limit(self) -> Limit {
+        Limit::Rate { per_day: self.per_day, burst: self.burst, over: true }
+    }
+
+    /// Returns the bucket of a set's name.
+    fn parse(text: &str) -> Option<Self> {
+        let (per_day, burst) = text.split_once('-')?;
+        Some(Self { per_day: per_day.parse().ok()?, burst: burst.parse().ok()? })
+    }
+}
+
+impl From<ConnectionRate> for Bucket {
+    fn from(rate: ConnectionRate) -> Self {
+        Self { per_day: rate.per_day(), burst: rate.burst().get() }
+    }
+}
+
+impl std::fmt::Display for Bucket {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}-{}", self.per_day, self.burst)
+    }
 }
 
 /// The names of maps that rules look up.
@@ -62,6 +119,8 @@ impl MapName {
     pub(super) const SLOTS: Name = Name::fixed("slots");
     pub(super) const AFFINITY: Name = Name::fixed("affinity");
     pub(super) const RESTRICTED: Name = Name::fixed("restricted");
+    pub(super) const LIMITED: Name = Name::fixed("limited");
+    pub(super) const REFUSALS: Name = Name::fixed("refusals");
 
     pub(super) fn endpoints(protocol: Protocol) -> Name {
         Name::fixed(match protocol {
@@ -75,6 +134,8 @@ impl MapName {
 impl SetId {
     /// The sets that exist with a flowtable.
     pub(super) const OF_FLOWTABLE: [Self; 2] = [Self::FlowServices, Self::FlowNodePorts];
+    /// The maps that exist while a service port has limits.
+    pub(super) const OF_LIMITS: [Self; 2] = [Self::Limited, Self::Refusals];
     /// The sets and maps that exist without any Service.
     pub const FIXED: [Self; 14] = [
         Self::Services,
@@ -113,6 +174,14 @@ impl SetId {
             Self::SourceRanges(length) => format!("{SOURCE_RANGES}{length}").into(),
             Self::Sticky(seconds) => format!("{STICKY}{seconds}").into(),
             Self::NewClients { seconds, parts } => format!("{NEW_CLIENTS}{seconds}-{parts}").into(),
+            Self::Limited => MapName::LIMITED,
+            Self::Refusals => MapName::REFUSALS,
+            Self::ClientRateLists(bucket) => format!("{CLIENT_RATE_LISTS}{bucket}").into(),
+            Self::ClientRates(bucket) => format!("{CLIENT_RATES}{bucket}").into(),
+            Self::ClientConnectionLists(max) => format!("{CLIENT_CONNECTION_LISTS}{max}").into(),
+            Self::ClientConnections(max) => format!("{CLIENT_CONNECTIONS}{max}").into(),
+            Self::Rates(bucket) => format!("{RATES}{bucket}").into(),
+            Self::Connections(max) => format!("{CONNECTIONS}{max}").into(),
         }
     }
 
@@ -129,20 +198,32 @@ impl SetId {
 
     /// Reports whether rules add the elements instead of the planner.
     pub fn is_dynamic(self) -> bool {
-        self == Self::Affinity
+        matches!(self, Self::Affinity | Self::ClientRates(_) | Self::ClientConnections(_))
     }
 
     /// Returns the set with this name; `None` if it is not one of this table's.
     pub fn from_name(name: &Name) -> Option<Self> {
         let text = name.as_str();
+        let fixed = Self::FIXED.into_iter().chain(Self::OF_FLOWTABLE).chain(Self::OF_LIMITS);
+        let number = |prefix: &str| text.strip_prefix(prefix).and_then(|number| number.parse().ok());
+        let bucket = |prefix: &str| text.strip_prefix(prefix).and_then(Bucket::parse);
         let ranges = text.strip_prefix(SOURCE_RANGES).and_then(|length| length.parse().ok()).map(Self::SourceRanges);
-        let sticky = text.strip_prefix(STICKY).and_then(|seconds| seconds.parse().ok()).map(Self::Sticky);
         let new_clients = text.strip_prefix(NEW_CLIENTS).and_then(|text| text.split_once('-'));
         let new_clients = new_clients.and_then(|(seconds, parts)| {
             Some(Self::NewClients { seconds: seconds.parse().ok()?, parts: parts.parse().ok()? })
         });
-        let fixed = Self::FIXED.into_iter().chain(Self::OF_FLOWTABLE);
-        fixed.chain(ranges).chain(sticky).chain(new_clients).find(|id| id.name() == *name)
+        let others = [
+            ranges,
+            number(STICKY).map(Self::Sticky),
+            new_clients,
+            bucket(CLIENT_RATE_LISTS).map(Self::ClientRateLists),
+            bucket(CLIENT_RATES).map(Self::ClientRates),
+            number(CLIENT_CONNECTION_LISTS).map(Self::ClientConnectionLists),
+            number(CLIENT_CONNECTIONS).map(Self::ClientConnections),
+            bucket(RATES).map(Self::Rates),
+            number(CONNECTIONS).map(Self::Connections),
+        ];
+        fixed.chain(others.into_iter().flatten()).find(|id| id.name() == *name)
     }
 
     /// Returns the declaration.
@@ -176,7 +257,7 @@ impl SetId {
                 .comment("list and index to the endpoint's slot, for services with affinity"),
             Self::Affinity => set(&[DataType::ClassId, address])
                 .map_to([DataType::ClassId])
-                .kind(SetKind::Dynamic { size: AFFINITY_CAPACITY })
+                .kind(SetKind::Dynamic { size: AFFINITY_CAPACITY, expires: true })
                 .comment("list and client to the slot of the endpoint that the client had last"),
             Self::Restricted => {
                 set(&frontend).map_to([DataType::ClassId]).comment("load balancers with source ranges, to their list")
@@ -194,6 +275,22 @@ impl SetId {
             Self::SourceRanges(_) => set(&[address, DataType::ClassId]),
             Self::Sticky(_) => set(&[DataType::ClassId]),
             Self::NewClients { seconds, parts } => set(&[DataType::ClassId]).limit(new_clients(seconds, parts)),
+            Self::Limited => set(&[DataType::ClassId])
+                .map_to([DataType::ClassId])
+                .comment("requests of services with limits to requests within them"),
+            Self::Refusals => {
+                set(&[DataType::ClassId]).verdict_map().counter(true).comment("limit:list to what happens beyond it")
+            }
+            Self::ClientRateLists(_) | Self::ClientConnectionLists(_) => set(&[DataType::ClassId]),
+            Self::ClientRates(bucket) => set(&[DataType::ClassId, address])
+                .kind(SetKind::Dynamic { size: CLIENTS_CAPACITY, expires: true })
+                .limit(bucket.limit()),
+            Self::ClientConnections(max) => set(&[DataType::ClassId, address])
+                .kind(SetKind::Dynamic { size: CLIENTS_CAPACITY, expires: false })
+                .limit(Limit::ConnectionsOver(max)),
+            Self::Rates(bucket) => set(&[DataType::ClassId]).limit(bucket.limit()),
+            // The flag `dynamic` would delete elements without connections.
+            Self::Connections(max) => set(&[DataType::ClassId]).limit(Limit::ConnectionsOver(max)),
         }
     }
 }
@@ -206,12 +303,21 @@ const SOURCE_RANGES: &str = "source-ranges-";
 pub(super) fn new_clients(timeout_seconds: u32, parts: u32) -> Limit {
     let half = (NAMESPACE_SHARE / parts.max(1) / 2).max(1);
     // Rounded down to at least one: a timeout has a day at most.
-    Limit { per_day: (u64::from(half) * SECONDS_PER_DAY / u64::from(timeout_seconds.max(1))).max(1), burst: half }
+    let per_day = (u64::from(half) * SECONDS_PER_DAY / u64::from(timeout_seconds.max(1))).max(1);
+    Limit::Rate { per_day, burst: half, over: false }
 }
 
 const SECONDS_PER_DAY: u64 = 86_400;
 const STICKY: &str = "sticky-";
 const NEW_CLIENTS: &str = "new-clients-";
+const CLIENT_RATE_LISTS: &str = "client-rate-";
+const CLIENT_RATES: &str = "clients-by-rate-";
+const CLIENT_CONNECTION_LISTS: &str = "client-connections-";
+const CLIENT_CONNECTIONS: &str = "clients-by-connections-";
+const RATES: &str = "rate-";
+const CONNECTIONS: &str = "connections-";
+/// The maximum number of clients in a set for limits per client. Further ones have no limit.
+const CLIENTS_CAPACITY: u32 = 1 << 16;
 /// The maximum number of clients in the affinity map, at about 100 bytes each.
 const AFFINITY_CAPACITY: u32 = 1 << 20;
 /// The maximum number of clients in the affinity map of one namespace's Services, so that they cannot fill it.

@@ -14,6 +14,7 @@ use super::{
     elements::SetElement,
     fixed::{firewall_chains, fixed_chains, fixed_elements},
     kind::{Class, Selection},
+    limits::limit_sets,
     port_plan::PortPlan,
 };
 use crate::model::{ChainWithRules, Change, Element, Name, SetOrMap, Transaction, Value};
@@ -23,7 +24,7 @@ use crate::model::{ChainWithRules, Change, Element, Name, SetOrMap, Transaction,
 pub(super) struct SharedObjects {
     /// Classes in use. Some are only targets of other chains.
     classes: RefCounts<Class>,
-    /// Sets of timeouts, shares of the affinity map and source ranges.
+    /// Sets of timeouts, shares of the affinity map, source ranges and limits.
     sets: RefCounts<SetId>,
     cluster_ips: RefCounts<IpAddr>,
     hairpins: RefCounts<(SocketAddr, Protocol)>,
@@ -147,13 +148,21 @@ impl SharedObjects {
         let old = fixed_chains(context, self.sets());
         self.written.sets = sets;
         let new = fixed_chains(context, self.sets());
-        for old in old {
+        let is_in = |chains: &[ChainWithRules], chain: &ChainWithRules| chains.iter().any(|it| it.chain == chain.chain);
+        // Base chains were added with the first set.
+        let added = new.iter().filter(|chain| chain.chain.base.is_none() && !is_in(&old, chain));
+        added.for_each(|chain| transaction.add_chain(chain.clone()));
+        for old in &old {
             match new.iter().find(|new| new.chain == old.chain) {
-                Some(new) if new.rules == old.rules => {}
-                Some(new) => transaction.replace_rules(&new.chain.name, new.rules.iter().cloned()),
-                None => transaction.delete_chain(old.chain.name),
+                Some(new) if new.rules != old.rules => {
+                    transaction.replace_rules(&new.chain.name, new.rules.iter().cloned());
+                }
+                _ => {}
             }
         }
+        // Those that go to others come last in the list.
+        let unused = old.into_iter().rev().filter(|chain| !is_in(&new, chain));
+        unused.for_each(|old| transaction.delete_chain(old.chain.name));
         transaction.changes.extend(removed.into_iter().map(|set| Change::DeleteSet(set.name(), SetOrMap::Set)));
     }
 
@@ -272,11 +281,12 @@ fn classes(port: &PortPlan) -> BTreeSet<Class> {
     with_target.collect()
 }
 
-/// Returns the sets of timeouts and source ranges that a service port needs.
+/// Returns the sets of timeouts, source ranges and limits that a service port needs.
 fn sets(port: &PortPlan) -> BTreeSet<SetId> {
     let lists = List::ALL.into_iter().filter(|list| port.exposure.uses(*list) && !port.list(*list).is_empty());
     let timeouts = lists.filter_map(|_| port.affinity());
-    timeouts.map(SetId::Sticky).chain(port.exposure.prefix_lengths().map(SetId::SourceRanges)).collect()
+    let limits = port.exposure.limits().into_iter().flat_map(limit_sets);
+    timeouts.map(SetId::Sticky).chain(port.exposure.prefix_lengths().map(SetId::SourceRanges)).chain(limits).collect()
 }
 
 fn ordered_chains(classes: impl Iterator<Item = Class>, context: &Context) -> Vec<ChainWithRules> {

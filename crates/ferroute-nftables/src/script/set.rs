@@ -51,7 +51,11 @@ impl SetReader {
             elements.map_or_else(Default::default, |list| read_elements(list, &key, self.is_map.then_some(&data)));
         let set = Set::new(name, key.0.iter().map(|words| data_type(*words)).collect::<Vec<_>>());
         let set = if self.is_map { set.verdict_map() } else { set };
-        (set.kind(if is_dynamic { SetKind::Dynamic { size: 0 } } else { SetKind::Interval }), elements, undecoded)
+        (
+            set.kind(if is_dynamic { SetKind::Dynamic { size: 0, expires: true } } else { SetKind::Interval }),
+            elements,
+            undecoded,
+        )
     }
 
     fn fields(&self, keyword: &str, words: &[Token]) -> Fields {

@@ -46,12 +46,16 @@ impl Expressions<'_, '_> {
                 self.dynset(key, map, NFT_DYNSET_OP_UPDATE, Some(milliseconds));
             }
             Statement::DeleteFromMap { key, map } => self.dynset(key, map, NFT_DYNSET_OP_DELETE, None),
-            Statement::UpdateSet { key, set } => {
+            Statement::UpdateSet { key, set, timeout } => {
                 self.load_key(key);
                 self.expression("dynset", |data| {
                     data.put_str(NFTA_DYNSET_SET_NAME, set.as_str());
                     data.put_u32_be(NFTA_DYNSET_OP, NFT_DYNSET_OP_UPDATE);
                     data.put_u32_be(NFTA_DYNSET_SREG_KEY, Register::FIRST.number());
+                    if let Some(timeout) = timeout {
+                        let milliseconds = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
+                        data.put_u64_be(NFTA_DYNSET_TIMEOUT, milliseconds);
+                    }
                 });
             }
             Statement::DnatMap { key, map } => {

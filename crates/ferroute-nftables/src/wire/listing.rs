@@ -6,7 +6,7 @@ use ferroute_netlink::{Attribute, Attributes, Error, Malformed, Message, nfnetli
 use super::{
     EncodedRule,
     constants::*,
-    object::{COUNTER, DAY, LIMIT, TYPE_BITS, TYPE_IFINDEX, TYPE_MASK, hook_number, set_flags, types_of},
+    object::{CONNLIMIT, COUNTER, DAY, LIMIT, TYPE_BITS, TYPE_IFINDEX, TYPE_MASK, hook_number, set_flags, types_of},
     userdata,
 };
 use crate::{
@@ -163,9 +163,10 @@ impl SetParts {
                 let Some(name) = attribute.nested().first(NFTA_EXPR_NAME)? else { return Ok(()) };
                 match name.text().unwrap_or_default() {
                     COUNTER => self.counter = true,
-                    LIMIT => {
+                    name @ (LIMIT | CONNLIMIT) => {
+                        let read = if name == LIMIT { limit } else { connection_limit };
                         self.limit =
-                            attribute.nested().first(NFTA_EXPR_DATA)?.map(|data| limit(&data)).transpose()?.flatten();
+                            attribute.nested().first(NFTA_EXPR_DATA)?.map(|data| read(&data)).transpose()?.flatten();
                     }
                     _ => {}
                 }
@@ -179,7 +180,7 @@ impl SetParts {
     fn lookup_properties(&self, name: &Name) -> Option<Set> {
         let kind = match (self.flags & NFT_SET_INTERVAL, self.flags & (NFT_SET_TIMEOUT | NFT_SET_EVAL)) {
             (0, 0) => SetKind::Exact,
-            (0, _) => SetKind::Dynamic { size: self.size.unwrap_or_default() },
+            (0, _) => SetKind::Dynamic { size: self.size.unwrap_or_default(), expires: self.expires() },
             _ => SetKind::Interval,
         };
         let data = match self.data {
@@ -196,6 +197,10 @@ impl SetParts {
         Some(Set { name: name.clone(), key, data, kind, counter: self.counter, limit: self.limit, protocol, comment })
     }
 
+    fn expires(&self) -> bool {
+        self.flags & NFT_SET_TIMEOUT != 0
+    }
+
     fn protocol(&self, data: &SetData) -> Option<Protocol> {
         match data {
             SetData::Values(types) => userdata::read_protocol(&self.userdata, types),
@@ -209,7 +214,7 @@ impl SetParts {
             0 if self.size.is_none() => SetKind::Exact,
             NFT_SET_INTERVAL if self.size.is_none() => SetKind::Interval,
             0 | NFT_SET_INTERVAL => return None,
-            _ => SetKind::Dynamic { size: self.size? },
+            _ => SetKind::Dynamic { size: self.size?, expires: self.expires() },
         };
         let data = match self.data {
             None => SetData::None,
@@ -232,8 +237,18 @@ fn limit(data: &Attribute<'_>) -> Result<Option<Limit>, Malformed> {
         data.nested().first(NFTA_LIMIT_BURST)?,
     );
     let Some(((rate, unit), burst)) = rate.zip(unit).zip(burst) else { return Ok(None) };
-    let limit = Limit { per_day: rate.u64_be()?, burst: burst.u32_be()? };
+    let flags = data.nested().first(NFTA_LIMIT_FLAGS)?.map_or(Ok(0), |flags| flags.u32_be())?;
+    let over = flags & NFT_LIMIT_F_INV != 0;
+    let limit = Limit::Rate { per_day: rate.u64_be()?, burst: burst.u32_be()?, over };
     Ok((unit.u64_be()? == DAY).then_some(limit))
+}
+
+/// Returns a limit of open connections; `None` if the model cannot represent it.
+fn connection_limit(data: &Attribute<'_>) -> Result<Option<Limit>, Malformed> {
+    let Some(count) = data.nested().first(NFTA_CONNLIMIT_COUNT)? else { return Ok(None) };
+    let flags = data.nested().first(NFTA_CONNLIMIT_FLAGS)?.map_or(Ok(0), |flags| flags.u32_be())?;
+    let limit = Limit::ConnectionsOver(count.u32_be()?);
+    Ok((flags & NFT_CONNLIMIT_F_INV != 0).then_some(limit))
 }
 
 /// Returns the types of a key or of data of this length; `None` if that is not known.

@@ -156,7 +156,7 @@ impl Objects<'_> {
         }
         match item.kind {
             SetKind::Exact => {}
-            SetKind::Dynamic { size } => {
+            SetKind::Dynamic { size, expires: _ } => {
                 message.nest(NFTA_SET_DESC).put_u32_be(NFTA_SET_DESC_SIZE, size);
             }
             SetKind::Interval => {
@@ -174,14 +174,27 @@ impl Objects<'_> {
             expression.put_str(NFTA_EXPR_NAME, COUNTER);
             expression.nest(NFTA_EXPR_DATA);
         }
-        if let Some(Limit { per_day, burst }) = item.limit {
-            let mut expression = message.nest(NFTA_SET_EXPR);
-            expression.put_str(NFTA_EXPR_NAME, LIMIT);
-            // Without a type, packets are counted.
-            let mut data = expression.nest(NFTA_EXPR_DATA);
-            data.put_u64_be(NFTA_LIMIT_RATE, per_day);
-            data.put_u64_be(NFTA_LIMIT_UNIT, DAY);
-            data.put_u32_be(NFTA_LIMIT_BURST, burst);
+        match item.limit {
+            None => {}
+            Some(Limit::Rate { per_day, burst, over }) => {
+                let mut expression = message.nest(NFTA_SET_EXPR);
+                expression.put_str(NFTA_EXPR_NAME, LIMIT);
+                // Without a type, packets are counted.
+                let mut data = expression.nest(NFTA_EXPR_DATA);
+                data.put_u64_be(NFTA_LIMIT_RATE, per_day);
+                data.put_u64_be(NFTA_LIMIT_UNIT, DAY);
+                data.put_u32_be(NFTA_LIMIT_BURST, burst);
+                if over {
+                    data.put_u32_be(NFTA_LIMIT_FLAGS, NFT_LIMIT_F_INV);
+                }
+            }
+            Some(Limit::ConnectionsOver(connections)) => {
+                let mut expression = message.nest(NFTA_SET_EXPR);
+                expression.put_str(NFTA_EXPR_NAME, CONNLIMIT);
+                let mut data = expression.nest(NFTA_EXPR_DATA);
+                data.put_u32_be(NFTA_CONNLIMIT_COUNT, connections);
+                data.put_u32_be(NFTA_CONNLIMIT_FLAGS, NFT_CONNLIMIT_F_INV);
+            }
         }
     }
 
@@ -226,7 +239,8 @@ pub(super) fn set_flags(item: &Set) -> u32 {
     map | match item.kind {
         SetKind::Exact => 0,
         SetKind::Interval => NFT_SET_INTERVAL | NFT_SET_CONCAT,
-        SetKind::Dynamic { .. } => NFT_SET_TIMEOUT | NFT_SET_EVAL,
+        SetKind::Dynamic { expires: true, .. } => NFT_SET_TIMEOUT | NFT_SET_EVAL,
+        SetKind::Dynamic { expires: false, .. } => NFT_SET_EVAL,
     }
 }
 
@@ -300,5 +314,6 @@ const FLOWTABLE_PRIORITY: u32 = 0;
 /// The expression type of counters.
 pub(super) const COUNTER: &str = "counter";
 pub(super) const LIMIT: &str = "limit";
+pub(super) const CONNLIMIT: &str = "connlimit";
 /// Seconds of an hour, the unit of limits.
 pub(super) const DAY: u64 = 86_400;

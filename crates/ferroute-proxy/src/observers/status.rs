@@ -11,14 +11,14 @@ use ferroute_admin::{
     AdminHandler, Moment, Pages,
     history::{History, ObjectChange, Synced},
     http::Handler,
-    metrics::{ApiRequest, Connections, Metrics, ModeMetric, ModeValue, RelayedPort, Sampled},
+    metrics::{ApiRequest, Connections, Metrics, ModeMetric, ModeValue, RefusedConnections, RelayedPort, Sampled},
 };
 use ferroute_config::Resolved;
 use ferroute_core::{Dataplane, DataplaneError, IpFamily, Progress, Tracker, error_chain, tracker::Ejections};
 use ferroute_host::{KernelCounters, PacketCounters, ProcessUsage};
 use ferroute_kube::{RequestCounter, RequestResult};
 use ferroute_modes::{Mode, RelayReader};
-use ferroute_nftables::{ConnectionReader, ConnectionTotals};
+use ferroute_nftables::{ConnectionReader, ConnectionTotals, RefusalReader};
 use tokio::{runtime::Handle, sync::mpsc::UnboundedSender};
 
 use crate::{
@@ -93,7 +93,7 @@ impl Status {
         resolved: &Resolved,
         tasks: &Tasks,
     ) {
-        let Sampler { progress, connections, .. } = &*self.sampler;
+        let Sampler { progress, connections, refusals, .. } = &*self.sampler;
         let reported = dataplanes.iter().filter_map(|(family, dataplane)| Some((*family, dataplane.progress()?)));
         progress.get_or_init(|| reported.collect());
         let families: Vec<IpFamily> = dataplanes.iter().map(|(family, _)| *family).collect();
@@ -101,6 +101,9 @@ impl Status {
             && let Err(error) = connections.start(&families, limit, tasks)
         {
             tracing::warn!("cannot count connections: {error:#}");
+        }
+        if mode.counts_connections() {
+            refusals.open(&families);
         }
         if let Some(reader) = relay_reader
             && let Err(error) = self.sampler.relayed.start(reader, tasks)
@@ -227,6 +230,7 @@ struct Sampler {
     progress: OnceLock<Vec<(IpFamily, Progress)>>,
     connections: ConnectionSampler,
     relayed: RelaySampler,
+    refusals: RefusalSampler,
     draining: Arc<DrainState>,
     ejections: Arc<EjectionState>,
 }
@@ -257,6 +261,7 @@ impl Sampler {
             progress,
             connections,
             relayed,
+            refusals: RefusalSampler::default(),
             draining,
             ejections: Arc::default(),
         }
@@ -275,6 +280,7 @@ impl Sampler {
             dropped_log_lines: ferroute_logging::dropped_lines(),
             draining: self.draining.counts(),
             ejected: self.ejections.counts(),
+            refused: self.refusals.read(),
             relayed: self.relayed.get(),
         }
     }
@@ -352,6 +358,32 @@ fn connections(family: IpFamily, totals: &ConnectionTotals) -> Connections {
         other_endpoints: totals.other_endpoints(),
     }
 }
+
+/// Connections beyond limits, read from the kernel for each request: few Services have limits.
+#[derive(Default)]
+struct RefusalSampler(OnceLock<Mutex<Vec<(IpFamily, RefusalReader)>>>);
+
+impl RefusalSampler {
+    /// Opens readers in the calling thread's network namespace.
+    fn open(&self, families: &[IpFamily]) {
+        let open = |family: &IpFamily| Some((*family, ok_or_log(RefusalReader::open(*family, MAX_REFUSALS))?));
+        self.0.get_or_init(|| Mutex::new(families.iter().filter_map(open).collect()));
+    }
+
+    fn read(&self) -> Vec<RefusedConnections> {
+        let Some(readers) = self.0.get() else { return Vec::new() };
+        let mut readers = readers.lock().unwrap_or_else(PoisonError::into_inner);
+        let read = readers.iter_mut().map(|(family, reader)| {
+            ok_or_log(reader.read());
+            let services = reader.totals().map(|(name, limit, count)| (name.to_owned(), limit, count));
+            RefusedConnections { family: *family, services: services.collect(), others: reader.others() }
+        });
+        read.collect()
+    }
+}
+
+/// The number of separate counts of connections beyond limits, per IP family.
+const MAX_REFUSALS: NonZeroUsize = NonZeroUsize::new(1_000).unwrap();
 
 /// Connections that a process relays, read periodically on a thread of its own, because the process may hang.
 #[derive(Debug, Default)]

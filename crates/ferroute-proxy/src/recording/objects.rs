@@ -11,7 +11,8 @@ use ferroute_api::{
     SliceEndpoint, Taint, labels,
 };
 use ferroute_core::{
-    Balancing, Endpoint, Hints, IpFamily, NamespacedName, NodeView, TableSize, TrafficPolicy,
+    Balancing, ConnectionLimits, Endpoint, Hints, IpFamily, NamespacedName, NodeView, OverLimit, TableSize,
+    TrafficPolicy,
     tracker::{EndpointView, NamedPort, SliceView},
 };
 use ipnet::IpNet;
@@ -41,6 +42,7 @@ pub fn service(name: &NamespacedName, ports: [&[NamedPort]; 2]) -> Service {
     spec.ports = either.iter().map(service_port).collect();
     let common = &either[0].port;
     service.metadata.annotations = annotations(&common.balancing);
+    service.metadata.annotations.extend(common.limits.iter().flat_map(|limits| limit_annotations(limits)));
     service.metadata.creation_timestamp = common.created.to_rfc3339();
     spec.health_check_node_port = common.health_check_node_port.map(|port| port.get().into());
     spec.internal_traffic_policy = policy(common.internal_policy);
@@ -63,6 +65,19 @@ fn annotations(balancing: &Balancing) -> BTreeMap<String, String> {
         (table_size != TableSize::default()).then(|| (labels::HASH_TABLE_SIZE.to_owned(), table_size.to_string()));
     let ejection = passive_ejection.then(|| (labels::PASSIVE_EJECTION.to_owned(), "true".to_owned()));
     method.into_iter().chain(table_size).chain(ejection).collect()
+}
+
+/// Returns the annotations that request these limits.
+fn limit_annotations(limits: &ConnectionLimits) -> impl Iterator<Item = (String, String)> + use<> {
+    let ConnectionLimits { connections, client_connections, rate, client_rate, over_limit } = *limits;
+    let annotations = [
+        (labels::MAX_CONNECTIONS, connections.map(|max| max.to_string())),
+        (labels::MAX_CONNECTIONS_PER_CLIENT, client_connections.map(|max| max.to_string())),
+        (labels::MAX_NEW_CONNECTIONS, rate.map(|rate| rate.to_string())),
+        (labels::MAX_NEW_CONNECTIONS_PER_CLIENT, client_rate.map(|rate| rate.to_string())),
+        (labels::OVER_LIMIT, (over_limit != OverLimit::default()).then(|| over_limit.to_string())),
+    ];
+    annotations.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?)))
 }
 
 /// Returns the simplest type that permits all properties of the Service.

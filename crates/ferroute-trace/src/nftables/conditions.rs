@@ -69,7 +69,10 @@ impl PacketState<'_> {
         let (source, destination) = (self.source.ip(), self.destination.ip());
         match condition {
             Match::InSet { key, set, eq } => match self.find(table, set, key, random) {
-                Ok(_) if *eq => MatchResult::Match,
+                Ok(_) if *eq => match over_limit(table, set) {
+                    None => MatchResult::Match,
+                    Some(reason) => MatchResult::Mismatch(reason),
+                },
                 Err(LookupError::NotFound(_)) if !*eq => MatchResult::Match,
                 Err(LookupError::NotFound(reason)) => MatchResult::Mismatch(reason),
                 Err(LookupError::Unknown(condition)) => MatchResult::Unknown(Unknown { condition, negated: !*eq }),
@@ -366,6 +369,13 @@ pub(super) fn random_range(statement: &Statement) -> Option<(u32, u32)> {
         },
         _ => None,
     }
+}
+
+/// Returns the reason why an element of a set does not match although it exists: it only matches beyond a limit, and a trace is
+/// about a connection within all limits. `None` if the set has no such limit.
+pub(super) fn over_limit(table: &MemoryTable, set: &Name) -> Option<String> {
+    let limit = table.set(set)?.limit.filter(|limit| limit.is_over())?;
+    Some(format!("assuming that the limit of @{set} is not exceeded: {limit}"))
 }
 
 /// Returns the range of numbers that select one of several addresses; `None` if there are too many.

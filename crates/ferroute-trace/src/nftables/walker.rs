@@ -11,7 +11,7 @@ use ferroute_nftables::{
 
 use super::{
     Base,
-    conditions::{LookupError, MatchResult, RandomNumber, RandomResult, Relevance, random_range},
+    conditions::{LookupError, MatchResult, RandomNumber, RandomResult, Relevance, over_limit, random_range},
     foreign::{Lookup, choice, distinct_data, is_fixed, number_of},
 };
 use crate::{
@@ -281,9 +281,11 @@ impl<'a> ChainWalker<'a> {
             Statement::MetaMarkXor(bits) => set_mark(packet, packet.mark ^ bits, effects),
             Statement::MetaMarkSet { mask, xor } => set_mark(packet, packet.mark & mask ^ xor, effects),
             // Updates of maps and sets affect the client's next connection, and flowtables later packets, not this one.
+            Statement::UpdateSet { set, .. } => {
+                over_limit(table, set).map_or(StatementResult::Continue, StatementResult::Mismatch)
+            }
             Statement::UpdateMap { .. }
             | Statement::DeleteFromMap { .. }
-            | Statement::UpdateSet { .. }
             | Statement::FlowAdd(_)
             | Statement::Log { .. } => StatementResult::Continue,
             Statement::DnatMap { key, map } => match packet.find(table, map, key, random) {

@@ -7,7 +7,7 @@ use super::{
     InvalidObject, assert_errors,
 };
 use crate::{
-    Affinity, Balancing, IpFamily, Method, ModeTraits, Protocol, ServicePort, TableSize, TrafficPolicy,
+    Affinity, Balancing, IpFamily, Method, ModeTraits, OverLimit, Protocol, ServicePort, TableSize, TrafficPolicy,
     testing::{ServiceBuilder, namespaced_name, service, service_port},
     tracker::{NamedPort, ServiceView},
 };
@@ -491,4 +491,34 @@ fn methods_that_the_mode_does_not_have_are_reported() {
     assert_eq!(ignored(Method::SourceHash, &ModeTraits::NFTABLES), 0);
     assert_eq!(ignored(Method::SourceHash, &ModeTraits::IPTABLES), 1);
     assert_eq!(ignored(Method::Random, &ModeTraits::IPTABLES), 0);
+}
+
+#[test]
+fn limits_are_read_and_ignored_in_modes_without_them() {
+    let limited = || {
+        let annotations = [
+            (labels::MAX_CONNECTIONS, " 100"),
+            (labels::MAX_CONNECTIONS_PER_CLIENT, "4"),
+            (labels::MAX_NEW_CONNECTIONS, "50/second burst 100"),
+            (labels::MAX_NEW_CONNECTIONS_PER_CLIENT, "5/m"),
+            (labels::OVER_LIMIT, "drop"),
+        ];
+        annotations.into_iter().fold(web(), |service, (key, value)| service.annotation(key, value))
+    };
+    let limits = port(limited()).limits.unwrap();
+    assert_eq!((limits.connections.unwrap().get(), limits.client_connections.unwrap().get()), (100, 4));
+    let rates = [limits.rate, limits.client_rate].map(|rate| rate.unwrap().to_string());
+    assert_eq!((rates, limits.over_limit), (["50/second burst 100", "5/minute"].map(str::to_owned), OverLimit::Drop));
+    for (traits, expected) in [(&ModeTraits::NFTABLES, 0), (&ModeTraits::IPTABLES, 1)] {
+        let mut view = view(limited());
+        view.ignore_unsupported(traits);
+        assert_eq!(view.ignored.len(), expected, "{:?}", view.ignored);
+    }
+    // What is valid applies.
+    let partly = limited().annotation(labels::MAX_CONNECTIONS, "0").annotation(labels::OVER_LIMIT, "ignore");
+    let view = view(partly);
+    assert_eq!(view.ignored.len(), 2, "{:?}", view.ignored);
+    let limits = view.ports[0][0].port.limits.as_deref().unwrap();
+    assert_eq!((limits.connections, limits.over_limit), (None, OverLimit::Reject));
+    assert_eq!(port(web().annotation(labels::OVER_LIMIT, "drop")).limits, None);
 }

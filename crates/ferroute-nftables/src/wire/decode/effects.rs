@@ -81,8 +81,9 @@ impl Decoder<'_, '_> {
                 (NFT_DYNSET_OP_DELETE, Some(Loaded::Field(Field::MetaPriority)), None) => {
                     Some(Statement::DeleteFromMap { key, map: name.clone() })
                 }
-                (NFT_DYNSET_OP_ADD | NFT_DYNSET_OP_UPDATE, None, _) if set.data == SetData::None => {
-                    Some(Statement::UpdateSet { key, set: name.clone() })
+                (NFT_DYNSET_OP_ADD | NFT_DYNSET_OP_UPDATE, None, timeout) if set.data == SetData::None => {
+                    let timeout = timeout.map(Duration::from_millis);
+                    Some(Statement::UpdateSet { key, set: name.clone(), timeout })
                 }
                 _ => None,
             }

@@ -24,7 +24,7 @@ fn sets(family: IpFamily) -> BTreeMap<Name, Set> {
     let sets = [
         Set::new(Name::fixed("addresses"), [address]),
         Set::new(Name::fixed("ports"), [DataType::InetService]).kind(SetKind::Interval),
-        Set::new(Name::fixed("clients"), [address]).kind(SetKind::Dynamic { size: 0 }),
+        Set::new(Name::fixed("clients"), [address]).kind(SetKind::Dynamic { size: 0, expires: true }),
         Set::new(Name::fixed("frontends"), [address, DataType::InetProto, DataType::InetService]).verdict_map(),
         Set::new(Name::fixed("backends"), [DataType::Integer]).map_to([address, DataType::InetService]),
         Set::new(Name::fixed("choice"), [DataType::Integer]).verdict_map(),
@@ -178,7 +178,7 @@ fn rules_of_other_programs_survive_a_round_trip() {
                 Statement::Reject(RejectWith::Icmpx(3)),
             ],
             vec![Match::Nfproto(family).into(), Statement::MetaMarkSet { mask: 0, xor: 5 }],
-            vec![Statement::UpdateSet { key: vec![Field::Saddr], set: Name::fixed("clients") }],
+            vec![Statement::UpdateSet { key: vec![Field::Saddr], set: Name::fixed("clients"), timeout: None }],
             vec![Statement::Notrack],
             vec![
                 Match::CtPacketsAbove(300).into(),

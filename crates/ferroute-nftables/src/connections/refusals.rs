@@ -1,0 +1,83 @@
+//! Connections beyond a limit, per service port and limit, from the counters of map `refusals`.
+
+use std::num::NonZeroUsize;
+
+use ferroute_core::{IpFamily, LimitKind};
+
+use super::totals::{Counters, Series};
+use crate::{
+    kernel::{Consistency, Counter, Kernel, NetlinkError, NetlinkKernel},
+    model::{Key, TableId, Value},
+    plan::{SetId, TABLE, kind_of_refusal},
+};
+
+/// Reads how many connections of one IP family exceeded a limit.
+#[derive(Debug)]
+pub struct RefusalReader<K = NetlinkKernel> {
+    kernel: K,
+    table: TableId,
+    elements: Counters<Key>,
+    totals: Series<(Box<str>, LimitKind)>,
+}
+
+impl RefusalReader {
+    /// Opens a reader in the calling thread's network namespace, with separate totals for up to `max` service ports and limits.
+    ///
+    /// # Errors
+    ///
+    /// The netlink sockets could not be opened, or the kernel does not support nf_tables.
+    pub fn open(family: IpFamily, max: NonZeroUsize) -> Result<Self, NetlinkError> {
+        Ok(Self::with_kernel(NetlinkKernel::open()?, family, max))
+    }
+}
+
+impl<K: Kernel> RefusalReader<K> {
+    /// Returns a reader on top of any kernel.
+    pub fn with_kernel(kernel: K, family: IpFamily, max: NonZeroUsize) -> Self {
+        let table = TableId { family, name: TABLE };
+        Self { kernel, table, elements: Counters::default(), totals: Series::new(max.get()) }
+    }
+
+    /// Reads the counters. The totals stay unchanged if no service port has limits, or if there are so many that reading them would
+    /// take long.
+    ///
+    /// # Errors
+    /// Those of the kernel.
+    pub fn read(&mut self) -> Result<(), K::Error> {
+        let Some(listing) = self.kernel.list_table(&self.table)? else { return Ok(()) };
+        let listed = listing.sets.iter().find(|listed| listed.name == SetId::Refusals.name());
+        let Some(listed) = listed.filter(|it| it.element_count.is_none_or(|count| count <= MAX_ELEMENTS)) else {
+            return Ok(());
+        };
+        let Some(set) = &listed.set else { return Ok(()) };
+        let mut counted = Vec::new();
+        let consistency = self.kernel.dump_elements(&self.table, set, &mut |element, counter| {
+            let Some((element, Counter { packets, .. })) = element.zip(counter) else { return };
+            let kind = match element.key[..] {
+                [Value::ClassId(key)] => kind_of_refusal(key),
+                _ => None,
+            };
+            let name = element.comment.as_ref().map(|comment| Box::from(comment.as_str()));
+            counted.extend(name.zip(kind).map(|name_and_kind| (element.key.clone(), name_and_kind, packets)));
+        })?;
+        // Missing elements would be taken for removed ones.
+        if consistency == Consistency::Consistent {
+            let increases = self.elements.read(counted.into_iter());
+            self.totals.add(increases);
+        }
+        Ok(())
+    }
+
+    /// Returns the totals by service port and limit. Names are as in comments.
+    pub fn totals(&self) -> impl Iterator<Item = (&str, LimitKind, u64)> {
+        self.totals.separate().map(|((name, kind), total)| (&**name, *kind, total))
+    }
+
+    /// Returns the total of all others.
+    pub fn others(&self) -> u64 {
+        self.totals.rest()
+    }
+}
+
+/// A dump of this many elements takes some milliseconds.
+const MAX_ELEMENTS: usize = 10_000;
