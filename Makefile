@@ -284,12 +284,16 @@ VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 NF_TABLES_ONLY ?=
 IMAGE ?= ferroute:$(VERSION)$(if $(NF_TABLES_ONLY),-nf_tables)
 BUILDERS ?= docker podman buildah
+# Other base images than those of deploy/Dockerfile, such as the same by digest.
+RUST_IMAGE ?=
+DEBIAN_IMAGE ?=
 
 image:
 	@set -e; for builder in $(BUILDERS); do \
 	    $$builder info >/dev/null 2>&1 || continue; \
 	    echo "building $(IMAGE) with $$builder"; \
-	    exec $$builder build -f deploy/Dockerfile $(if $(NF_TABLES_ONLY),--target nf_tables) -t $(IMAGE) .; \
+	    exec $$builder build -f deploy/Dockerfile $(if $(NF_TABLES_ONLY),--target nf_tables) \
+	        $(foreach base,RUST_IMAGE DEBIAN_IMAGE,$(if $($(base)),--build-arg $(base)=$($(base)))) -t $(IMAGE) .; \
 	done; \
 	echo "no working image builder (tried: $(BUILDERS))" >&2; exit 1
 
