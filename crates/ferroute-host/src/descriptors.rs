@@ -1,6 +1,6 @@
 use nix::{
     errno::Errno,
-    sys::resource::{Resource, getrlimit, setrlimit},
+    sys::resource::{Resource, getrlimit, rlim_t, setrlimit},
 };
 
 /// The limit of open files cannot be read or raised.
@@ -13,9 +13,9 @@ pub enum DescriptorLimitError {
     #[error("cannot raise the limit of open files from {soft} to {hard}")]
     Raise {
         /// The active limit.
-        soft: u64,
+        soft: rlim_t,
         /// The limit up to which it can be raised.
-        hard: u64,
+        hard: rlim_t,
         /// Error of the kernel.
         #[source]
         source: Errno,
@@ -29,7 +29,7 @@ pub enum DescriptorLimitError {
 /// # Errors
 ///
 /// The limit cannot be read or raised; it has not changed.
-pub fn raise_descriptor_limit() -> Result<u64, DescriptorLimitError> {
+pub fn raise_descriptor_limit() -> Result<rlim_t, DescriptorLimitError> {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).map_err(DescriptorLimitError::Read)?;
     if soft < hard {
         setrlimit(Resource::RLIMIT_NOFILE, hard, hard).map_err(|source| DescriptorLimitError::Raise {
