@@ -200,7 +200,7 @@ fn a_sync_waits_for_the_holder_of_the_lock() {
     let mut dataplane =
         node.dataplane_with(IpFamily::V4, &settings(), |programs, _| programs.unwrap().restore = script);
     let lock_file = std::fs::File::create(&lock).unwrap();
-    lock_file.lock().unwrap();
+    lock_file.try_lock().unwrap();
     let (sender, released) = std::sync::mpsc::channel();
     let table = cluster().table(IpFamily::V4);
     std::thread::scope(|scope| {

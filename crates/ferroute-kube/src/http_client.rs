@@ -82,6 +82,7 @@ pub(crate) fn build(config: &Config, proxy: Option<&str>, keepalive: Duration) -
 }
 
 /// Resolves a host name. The library's resolver uses tokio's blocking pool, which panics where no thread can be started.
+#[expect(clippy::disallowed_methods, reason = "it has a thread of its own")]
 async fn resolve(name: Name) -> io::Result<std::vec::IntoIter<SocketAddr>> {
     run_blocking("resolver", move || (name.as_str(), 0).to_socket_addrs()).await?
 }
@@ -108,6 +109,7 @@ where
 }
 
 /// Returns the addresses that connections of a client with this configuration go to: those of the proxy, or of the server.
+#[expect(clippy::disallowed_methods, reason = "it has a thread of its own")]
 pub(crate) async fn addresses(config: &Config, proxy: Option<&str>) -> io::Result<Vec<SocketAddr>> {
     let environment = |name: &str| std::env::var(name).ok();
     let proxy = Proxy::find(&config.cluster_url, proxy, environment).map_err(io::Error::other)?;

@@ -5,6 +5,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    ffi::OsStr,
     fs,
     path::{Path, PathBuf},
 };
@@ -106,19 +107,51 @@ fn published_crates_have_the_metadata_of_registries() {
     }
 }
 
-/// Returns the names of the threads that the code of these crates starts, without that of tests.
-fn thread_names(path: &Path, names: &mut BTreeSet<String>) {
+/// Calls `each` with the code of every file in a directory, without that of tests.
+fn for_each_source(path: &Path, each: &mut dyn FnMut(&Path, &str)) {
     if path.is_dir() {
         let entries = fs::read_dir(path).unwrap().map(|entry| entry.unwrap());
-        entries.filter(|entry| entry.file_name() != "testing").for_each(|entry| thread_names(&entry.path(), names));
+        let is_code = |name: &OsStr| name != "testing" && name != "tests" && name != "testing.rs";
+        entries.filter(|entry| is_code(&entry.file_name())).for_each(|entry| for_each_source(&entry.path(), each));
     } else if path.extension().is_some_and(|extension| extension == "rs") && !path.ends_with("tests.rs") {
         let text = fs::read_to_string(path).unwrap();
-        let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap().replace(char::is_whitespace, "");
+        each(path, text.split("#[cfg(test)]\nmod tests {").next().unwrap());
+    }
+}
+
+/// Returns the names of the threads that the code of these crates starts.
+fn thread_names(path: &Path, names: &mut BTreeSet<String>) {
+    for_each_source(path, &mut |_, code| {
+        let code = code.replace(char::is_whitespace, "");
         let after =
             |start: &str| code.split(start).skip(1).map(|rest| rest.split('"').next().unwrap().to_owned()).collect();
         let starts = ["run_blocking(\"", ".thread(\"", "with_sockets(\"", "start_beside(\"", "Builder::new().name(\""];
         names.extend(starts.iter().flat_map(|start| -> Vec<String> { after(start) }));
+    });
+}
+
+/// Nothing that the sync thread calls may wait for another process without a deadline. Clippy refuses some such calls by their type
+/// (`clippy.toml`); these are found by their names.
+#[test]
+fn calls_that_may_wait_for_ever_are_where_a_thread_of_its_own_makes_them() {
+    let calls = ["TcpStream::connect(", ".to_socket_addrs()", ".wait()", ".wait_with_output()", "Command::new("];
+    let mut found = BTreeSet::new();
+    for name in IN_THE_SYNC_THREAD {
+        let source = root().join("crates").join(name).join("src");
+        for_each_source(&source, &mut |path, code| {
+            let lines = code.lines().filter(|line| !line.trim_start().starts_with("//"));
+            let path = path.strip_prefix(root().join("crates")).unwrap().display().to_string();
+            found.extend(lines.flat_map(|line| {
+                calls
+                    .iter()
+                    .filter(|call| line.contains(**call))
+                    .map(|call| format!("{path}: {call}"))
+                    .collect::<Vec<_>>()
+            }));
+        });
     }
+    let known: BTreeSet<String> = KNOWN_WAITS.iter().map(|(place, _)| (*place).to_owned()).collect();
+    assert_eq!(found, known, "only these are known not to be made in the sync thread");
 }
 
 #[test]
@@ -187,6 +220,29 @@ fn tables_for_contributors_are_up_to_date() {
 const EXCEPTIONS: [(&str, &str, &str); 2] = [
     ("ferroute-trace", "dev-dependencies", "ferroute-inspect"),
     ("ferroute-trace", "dev-dependencies", "ferroute-modes"),
+];
+
+/// Crates with code that the sync thread executes.
+const IN_THE_SYNC_THREAD: [&str; 9] = [
+    "ferroute-core",
+    "ferroute-host",
+    "ferroute-iptables",
+    "ferroute-ipvs",
+    "ferroute-modes",
+    "ferroute-netlink",
+    "ferroute-nftables",
+    "ferroute-proxy",
+    "ferroute-userspace",
+];
+
+/// Calls that may wait, each with the reason why the sync thread does not.
+const KNOWN_WAITS: [(&str, &str); 6] = [
+    ("ferroute-host/src/program.rs: Command::new(", "runs programs with a deadline"),
+    ("ferroute-host/src/program.rs: .wait()", "its own method, with that deadline"),
+    ("ferroute-proxy/src/process/config_watch.rs: Command::new(", "replaces the process"),
+    ("ferroute-proxy/src/process/shutdown.rs: .wait()", "the thread of signals"),
+    ("ferroute-userspace/src/client.rs: Command::new(", "starts the worker, without waiting for it"),
+    ("ferroute-userspace/src/client.rs: .wait()", "the thread drain-wait"),
 ];
 
 /// Crates whose threads are those of other commands.

@@ -48,10 +48,13 @@ pub enum LockError {
 
 /// A guard of the xtables lock: a file that `iptables` 1.6 locks, and a socket that only one program can bind, which
 /// `iptables` 1.4 uses. The kernel releases both when they are closed.
+///
+/// Every local user can bind the name of the socket, and programs that hold the lock do so for some milliseconds. So a socket that
+/// stays bound is no reason to wait for longer.
 #[derive(Debug)]
 pub(super) struct XtablesLock {
     _file: File,
-    _socket: UnixListener,
+    _socket: Option<UnixListener>,
 }
 
 /// The location of the lock.
@@ -73,7 +76,7 @@ impl XtablesLock {
     /// Acquires the lock, waiting at most `timeout`.
     ///
     /// # Errors
-    /// If another program holds the lock, or file or socket cannot be used.
+    /// If another program holds the lock of the file, or file or socket cannot be used.
     pub(super) fn acquire(location: LockLocation<'_>, timeout: Duration) -> Result<Self, LockError> {
         let io_error = |source| LockError::Io { path: location.file.to_owned(), source };
         let socket_error = |source| LockError::Socket { name: location.socket, source };
@@ -85,11 +88,22 @@ impl XtablesLock {
             Err(TryLockError::WouldBlock) => Ok(None),
             Err(TryLockError::Error(source)) => Err(io_error(source)),
         })?;
-        let socket = retry(start, timeout, || match UnixListener::bind_addr(&address) {
+        let socket = retry(Instant::now(), SOCKET_TIMEOUT, || match UnixListener::bind_addr(&address) {
             Ok(socket) => Ok(Some(socket)),
             Err(source) if source.kind() == io::ErrorKind::AddrInUse => Ok(None),
             Err(source) => Err(socket_error(source)),
-        })?;
+        });
+        let socket = match socket {
+            Ok(socket) => Some(socket),
+            Err(LockError::Busy { .. }) => {
+                tracing::warn!(
+                    socket = location.socket,
+                    "another process does not release the socket of the xtables lock; going on"
+                );
+                None
+            }
+            Err(error) => return Err(error),
+        };
         Ok(Self { _file: file, _socket: socket })
     }
 }
@@ -116,6 +130,9 @@ fn retry<T>(
         }
     }
 }
+
+/// How long the socket may delay, of which each local user can bind the name.
+const SOCKET_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Interval between attempts.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -148,17 +165,19 @@ mod tests {
     }
 
     #[test]
-    fn both_the_file_and_the_socket_exclude() {
+    fn the_file_excludes_and_a_socket_that_stays_bound_does_not() {
         let (directory, mut file) = (tempfile::tempdir().unwrap(), PathBuf::new());
         let location = location(&directory, "ferroute-test-lock-ages", &mut file);
         let new = File::create(location.file).unwrap();
-        new.lock().unwrap();
+        new.try_lock().unwrap();
         XtablesLock::acquire(location, Duration::ZERO).unwrap_err();
         drop(new);
         let old = UnixListener::bind_addr(&SocketAddr::from_abstract_name(location.socket).unwrap()).unwrap();
-        XtablesLock::acquire(location, Duration::ZERO).unwrap_err();
+        drop(XtablesLock::acquire(location, Duration::ZERO).unwrap());
         drop(old);
-        XtablesLock::acquire(location, Duration::ZERO).unwrap();
+        let lock = XtablesLock::acquire(location, Duration::ZERO).unwrap();
+        UnixListener::bind_addr(&SocketAddr::from_abstract_name(location.socket).unwrap()).unwrap_err();
+        drop(lock);
     }
 
     #[test]

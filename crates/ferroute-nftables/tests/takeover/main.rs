@@ -34,6 +34,15 @@ fn cluster() -> Cluster {
     Cluster::new("node-1").service(web.udp("dns", 53).node_port(30053)).slice(of_web).service(cart).slice(of_cart)
 }
 
+/// Ends the clients, also when the test fails: a scope waits for its threads.
+struct End<'a>(&'a AtomicBool);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 fn endpoints_of(lab: &Lab, to: &str) -> BTreeSet<usize> {
     let pod = |outcome| match outcome {
         Outcome::Pod(pod, _) => pod,
@@ -74,10 +83,12 @@ fn table_of_an_earlier_layout_is_replaced_without_losing_connections() {
                 failed
             })
         });
+        let end = End(&is_over);
         let wait_for_connections = || {
             let before = served.each_ref().map(|count| count.load(Ordering::Relaxed));
             let is_served = |(count, before): (&AtomicUsize, &usize)| count.load(Ordering::Relaxed) > *before;
             while !served.iter().zip(&before).all(is_served) {
+                assert!(!clients.iter().any(thread::ScopedJoinHandle::is_finished), "a client has panicked");
                 thread::sleep(Duration::from_millis(1));
             }
         };
@@ -91,7 +102,7 @@ fn table_of_an_earlier_layout_is_replaced_without_losing_connections() {
         let again = lab.node.run(open).resync(&table).unwrap();
         assert_eq!((again.written, again.removed), (0, 0));
         wait_for_connections();
-        is_over.store(true, Ordering::Relaxed);
+        drop(end);
         assert_eq!(clients.map(|client| client.join().unwrap()), [(); 3].map(|()| Vec::new()));
     });
     assert_eq!(exchange(&flow), before, "an established flow keeps its endpoint");
