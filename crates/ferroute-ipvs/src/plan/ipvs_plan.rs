@@ -17,6 +17,9 @@ use super::{
 pub struct IpvsPlan {
     context: IpvsContext,
     servers: BTreeMap<ServerKey, Server>,
+    /// Node ports at addresses where another Service has this port: its cluster IP, or one of its other addresses, is an address
+    /// of the node. As in the other modes it comes first, and the node port takes over when it goes.
+    superseded: BTreeMap<ServerKey, Server>,
     /// Set entries that several servers or service ports may need, with the number of their users.
     shared: HashMap<(SetKind, Entry), u32>,
     /// The addresses of the dummy device, with the number of servers.
@@ -46,6 +49,7 @@ impl IpvsPlan {
         let mut state = Self {
             context,
             servers: BTreeMap::new(),
+            superseded: BTreeMap::new(),
             shared: HashMap::new(),
             bound: BTreeMap::new(),
             sizes: Default::default(),
@@ -183,20 +187,40 @@ impl IpvsPlan {
         new.entries.iter().for_each(|(kind, entry)| self.acquire(*kind, *entry, delta));
         old.entries.iter().for_each(|(kind, entry)| self.release(*kind, *entry, delta));
         for (key, _) in &old.servers {
+            if self.superseded.get(key).is_some_and(|server| server.owner == *name) {
+                self.superseded.remove(key);
+            }
             // A service port that was updated before this one may have the frontend now.
             let is_owner = self.servers.get(key).is_some_and(|server| server.owner == *name);
             if is_owner && !new.servers.iter().any(|(kept, _)| kept == key) {
                 self.remove(*key, delta);
+                if let Some(node_port) = self.superseded.remove(key) {
+                    self.insert(*key, node_port, delta);
+                }
             }
         }
         for (key, server) in new.servers {
-            // Service ports are updated in the order of names, so an earlier one that loses the frontend has been updated. Two
-            // can have the same server as node port and as cluster IP; the earlier one keeps it.
-            if self.servers.get(&key).is_none_or(|old| *old != server && server.owner <= old.owner) {
-                self.remove(key, delta);
-                self.insert(key, server, delta);
-            }
+            self.place(key, server, delta);
         }
+    }
+
+    /// Adds a server, or replaces the one that has its place. Of one kind there is another owner only while owners change: service
+    /// ports are updated in the order of names, so an earlier one that loses the frontend has been updated.
+    fn place(&mut self, key: ServerKey, server: Server, delta: &mut Option<Delta>) {
+        match self.servers.get(&key) {
+            Some(active) if *active == server => return,
+            Some(active) if active.owner != server.owner && active.is_node_port != server.is_node_port => {
+                if server.is_node_port {
+                    self.superseded.insert(key, server);
+                    return;
+                }
+                self.superseded.insert(key, active.clone());
+            }
+            Some(active) if active.owner < server.owner => return,
+            _ => {}
+        }
+        self.remove(key, delta);
+        self.insert(key, server, delta);
     }
 
     fn insert(&mut self, key: ServerKey, server: Server, delta: &mut Option<Delta>) {
