@@ -13,5 +13,5 @@ mod state;
 
 pub use healthz::HealthzHandler;
 pub use service_ports::{HealthCheck, HealthCheckPorts, PortError};
-use state::{FamilyReport, Report};
+use state::{FamilyReport, HealthReport};
 pub use state::{Health, Summary};

@@ -177,10 +177,10 @@ pub struct AppliedChange {
 /// Changes received before the first sync are only counted, so that a large cluster needs no memory here beyond the state
 /// of its Services.
 #[derive(Debug)]
-pub struct History(Mutex<State>);
+pub struct History(Mutex<AppliedAndPending>);
 
 #[derive(Debug)]
-struct State {
+struct AppliedAndPending {
     started: SystemTime,
     families: Vec<IpFamily>,
     /// Indexed by [`IpFamily::index`].
@@ -207,7 +207,7 @@ impl History {
     /// Creates an empty history of a proxy that was started at this time and serves both families. `with_pages` also keeps
     /// what `/services` and `/changes` show.
     pub fn new(started: SystemTime, with_pages: bool) -> Self {
-        Self(Mutex::new(State {
+        Self(Mutex::new(AppliedAndPending {
             started,
             families: IpFamily::BOTH.to_vec(),
             pending: Default::default(),
@@ -321,7 +321,7 @@ impl History {
     }
 
     /// No operation under the lock leaves an inconsistent state behind when it panics.
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, AppliedAndPending> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -7,7 +7,7 @@
 
 mod claims;
 mod event;
-mod shared;
+mod interner;
 mod slices;
 mod view;
 
@@ -19,7 +19,7 @@ use std::{
 
 use ipnet::IpNet;
 
-use self::{claims::Claims, shared::Shared, slices::Slices};
+use self::{claims::Claims, interner::Interner, slices::Slices};
 pub use self::{
     event::TrackerEvent,
     view::{EndpointView, NamedPort, ServiceView, SlicePort, SliceView},
@@ -36,9 +36,9 @@ pub struct Tracker {
     /// The Service of each slice, by the slice's own name: deletions name only the slice.
     owners: HashMap<NamespacedName, NamespacedName>,
     /// The names of ports of Services.
-    port_names: Shared<str>,
+    port_names: Interner<str>,
     /// The ports of slices.
-    slice_ports: Shared<[SlicePort]>,
+    slice_ports: Interner<[SlicePort]>,
     tables: [ServiceTable; 2],
     /// Services that may differ from the table, by family.
     pending: [BTreeSet<NamespacedName>; 2],
@@ -76,8 +76,8 @@ impl Tracker {
         Self {
             services: HashMap::new(),
             owners: HashMap::new(),
-            port_names: Shared::default(),
-            slice_ports: Shared::default(),
+            port_names: Interner::default(),
+            slice_ports: Interner::default(),
             tables: IpFamily::BOTH.map(|family| ServiceTable::new(family, node.clone())),
             pending: Default::default(),
             node,

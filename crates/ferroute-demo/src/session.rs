@@ -11,7 +11,7 @@ use signal_hook::{
     iterator::Signals,
 };
 
-use crate::supervisor::{ClusterSpec, DETACH, Report};
+use crate::supervisor::{ClusterSpec, DETACH, StartupMessage};
 
 /// A running cluster. It is removed when this value is dropped, when a signal is received, and when this process is killed.
 #[derive(Debug)]
@@ -92,9 +92,9 @@ fn wait_until_ready(reports: ChildStdout, on_step: &mut impl FnMut(&str)) -> any
     for line in BufReader::new(reports).lines() {
         let line = line.context("cannot read the output of the demo's supervisor")?;
         match serde_json::from_str(&line).context("invalid output of the demo's supervisor")? {
-            Report::Step(step) => on_step(&step),
-            Report::Ready => return Ok(()),
-            Report::Failed(reason) => bail!(reason),
+            StartupMessage::Step(step) => on_step(&step),
+            StartupMessage::Ready => return Ok(()),
+            StartupMessage::Failed(reason) => bail!(reason),
         }
     }
     bail!("the demo's supervisor ended unexpectedly")

@@ -74,7 +74,7 @@ impl ClusterSpec {
 /// A message of the supervisor to the command that started it, one per line, until the cluster is ready.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) enum Report {
+pub(crate) enum StartupMessage {
     /// The supervisor begins a step.
     Step(String),
     /// The cluster is ready.
@@ -89,7 +89,7 @@ pub(crate) fn run(spec: &ClusterSpec) -> ExitCode {
     let _ = setsid();
     match supervise(spec) {
         Err(error) if !error.is::<Stopped>() => {
-            report(&Report::Failed(format!("{error:#}")));
+            report(&StartupMessage::Failed(format!("{error:#}")));
             ExitCode::FAILURE
         }
         _ => ExitCode::SUCCESS,
@@ -112,7 +112,7 @@ fn supervise(spec: &ClusterSpec) -> anyhow::Result<()> {
     directory.clear()?;
     if net::any_exists(&spec.instance)? {
         net::remove_all(&spec.instance)?;
-        report(&Report::Step("removed leftovers of an earlier demo".into()));
+        report(&StartupMessage::Step("removed leftovers of an earlier demo".into()));
     }
     directory.prepare()?;
     dup2_stderr(directory.open_log("supervisor")?).context("cannot redirect errors to the log")?;
@@ -142,7 +142,7 @@ fn supervise(spec: &ClusterSpec) -> anyhow::Result<()> {
         program: spec.program.clone(),
     };
     supervisor.create(&mut events)?;
-    report(&Report::Ready);
+    report(&StartupMessage::Ready);
     loop {
         events.wait(INTERVAL)?;
         supervisor.check(&mut watcher)?;
@@ -171,18 +171,18 @@ struct Supervisor<'a> {
 
 impl Supervisor<'_> {
     fn create(&mut self, events: &mut Events) -> anyhow::Result<()> {
-        report(&Report::Step("creating the machines".into()));
+        report(&StartupMessage::Step("creating the machines".into()));
         net::add_machines(self.instance, self.plan.ipv6)
             .context("the demo requires CAP_SYS_ADMIN and CAP_NET_ADMIN (for a container, --privileged)")?;
         self.directory.link_program(&self.program)?;
         self.dns = Some(Dns::start(self.instance)?);
         events.wait(Duration::ZERO)?;
-        report(&Report::Step(format!("starting {} pods", self.plan.pods.len())));
+        report(&StartupMessage::Step(format!("starting {} pods", self.plan.pods.len())));
         self.publish()?;
         self.pods.apply(&self.plan);
         self.publish()?;
         events.wait(Duration::ZERO)?;
-        report(&Report::Step("starting a proxy on each node".into()));
+        report(&StartupMessage::Step("starting a proxy on each node".into()));
         self.proxies.start(self.plan.ipv6)?;
         self.proxies.wait_until_ready(self.plan.ipv6, events)?;
         self.write_status()
@@ -298,7 +298,7 @@ fn plan(
     Ok((plan, objects.ignored))
 }
 
-fn report(report: &Report) {
+fn report(report: &StartupMessage) {
     let line = serde_json::to_string(report).expect("bug: a report is always serializable");
     // If the command has ended, standard input closes too.
     let _ = writeln!(io::stdout(), "{line}");

@@ -22,10 +22,10 @@ use crate::{FlowRequest, Services, SharedFrontends};
 ///
 /// Clones share one thread. It belongs to the network namespace of the thread that adds the first reader.
 #[derive(Clone, Debug)]
-pub struct Hub(Arc<Shared>);
+pub struct Hub(Arc<HubThread>);
 
 #[derive(Debug)]
-struct Shared {
+struct HubThread {
     frontends: SharedFrontends,
     services: Services,
     limits: Limits,
@@ -53,7 +53,7 @@ pub struct Limits {
 
 /// The place of a reader, which keeps the frontends up to date.
 #[derive(Debug)]
-pub struct Reservation(Arc<Shared>);
+pub struct Reservation(Arc<HubThread>);
 
 /// Receives the lines of a reader, some at a time.
 #[derive(Debug)]
@@ -78,7 +78,7 @@ impl Hub {
     /// Creates a hub that finds Services in these frontends. Nothing is started before there is a reader.
     pub fn new(frontends: SharedFrontends, services: Services, limits: Limits) -> Self {
         let (queue, readers) = (Mutex::default(), AtomicUsize::new(0));
-        Self(Arc::new(Shared { frontends, services, limits, queue, readers }))
+        Self(Arc::new(HubThread { frontends, services, limits, queue, readers }))
     }
 
     /// Returns the frontends.
@@ -129,7 +129,7 @@ impl Hub {
     }
 }
 
-impl Shared {
+impl HubThread {
     fn queue(&self) -> MutexGuard<'_, Option<mpsc::Sender<Reader>>> {
         // The queue is valid even if a thread panicked while it held the lock.
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)

@@ -5,7 +5,7 @@
 use criterion::{Criterion, criterion_group, criterion_main};
 use ferroute_core::{HostState, IpFamily, ProxySettings, testing::Cluster};
 use ferroute_inspect::diff::{Expected, Rules, compare};
-use ferroute_iptables::PlanContext;
+use ferroute_iptables::IptablesContext;
 use ferroute_nftables::{
     kernel::{Kernel, MemoryKernel},
     model::TableId,
@@ -20,7 +20,7 @@ fn diff(criterion: &mut Criterion) {
     let default = Route { to: "0.0.0.0/0".parse().unwrap(), interface: "eth0".to_owned(), source };
     let host = Host { addresses: vec![source], routes: vec![default], route_localnet: true, ..Host::default() };
     let host_state = HostState { addresses: host.addresses.clone(), ..HostState::default() };
-    let iptables = ferroute_iptables::render(&services, &PlanContext::new(&settings, &services, &host_state));
+    let iptables = ferroute_iptables::render(&services, &IptablesContext::new(&settings, &services, &host_state));
     let nftables_settings = NftablesSettings { proxy: settings.clone(), ..NftablesSettings::default() };
     let mut kernel = MemoryKernel::new();
     kernel.commit(&ferroute_nftables::plan::render(&services, &nftables_settings, &host.addresses)).unwrap();

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   files ─┬─► documents ─► unknown kinds and fields ──────────┐
-//!          └─► source ──► problems of reading, invalid objects ┼─► Report
+//!          └─► source ──► problems of reading, invalid objects ┼─► CheckReport
 //!                   `───► Desired ─► explain each Service ─────┘
 //! ```
 //!
@@ -33,7 +33,7 @@ use crate::{
 /// The result of a check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Report {
+pub struct CheckReport {
     /// The number of files.
     pub files: usize,
     /// The number of valid objects that a proxy reads, by kind.
@@ -92,7 +92,7 @@ pub enum Effect {
 ///
 /// # Errors
 /// If the configuration or the host cannot be read. Problems of the files are in the report.
-pub fn check(paths: &[PathBuf], settings: &SettingsArgs) -> anyhow::Result<(About, Report)> {
+pub fn check(paths: &[PathBuf], settings: &SettingsArgs) -> anyhow::Result<(About, CheckReport)> {
     let mut check = Check::default();
     let mut events = Vec::new();
     for path in paths {
@@ -120,7 +120,7 @@ pub fn check(paths: &[PathBuf], settings: &SettingsArgs) -> anyhow::Result<(Abou
     problems.sort();
     problems.dedup();
     let objects = counts.into_iter().map(|(kind, count)| ObjectCount { kind: kind.to_owned(), count }).collect();
-    Ok((desired.about, Report { files, objects, problems }))
+    Ok((desired.about, CheckReport { files, objects, problems }))
 }
 
 /// A check in progress.
@@ -303,7 +303,7 @@ fn other_format(path: &std::path::Path) -> &'static str {
 ///
 /// # Errors
 /// Only those of `out`.
-pub fn write_report_into(out: &mut impl fmt::Write, report: &Report) -> fmt::Result {
+pub fn write_report_into(out: &mut impl fmt::Write, report: &CheckReport) -> fmt::Result {
     for Problem { file, line, object, field, effect, problem } in &report.problems {
         let line = line.map(|line| format!(":{line}")).unwrap_or_default();
         let place = file.as_ref().map(|file| format!("{}{line}", Escaped(file)));

@@ -30,7 +30,8 @@ pub use kernel::{Comparison, compare_with_kernel};
 pub use outcomes::{Outcomes, PacketOutcome, outcomes};
 pub use print::write_report_into;
 pub use report::{
-    Answer, Conclusion, Coverage, Finding, Mismatch, ModeDifference, Report, SourceAddress, StaleFrontend, Undetermined,
+    Answer, Conclusion, Coverage, DiffReport, Finding, Mismatch, ModeDifference, SourceAddress, StaleFrontend,
+    Undetermined,
 };
 pub use rules::{Rules, RulesKind};
 

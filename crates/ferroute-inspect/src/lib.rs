@@ -19,7 +19,7 @@
 //!
 //! ```text
 //!   manifests, API server ─► desired::Desired ─┬─► explain::explain ──► Explanation ─┐
-//!                                              ├─► diff::compare ─────► Report ──────┼─► text, JSON
+//!                                              ├─► diff::compare ─────► DiffReport ──┼─► text, JSON
 //!   kernel, host ──────────────────────────────┴─► doctor::diagnose ──► Diagnosis ───┘
 //! ```
 //!

@@ -35,7 +35,7 @@ use crate::desired::Desired;
 /// The differences in behaviour after a switch of modes on a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Report {
+pub struct PreflightReport {
     /// The node.
     pub node: String,
     /// The old mode.
@@ -51,7 +51,7 @@ pub struct Report {
 ///
 /// # Errors
 /// If `from` is [`None`], no proxy runs and no rules of a proxy are in the kernel, or if the configuration is invalid in that mode.
-pub fn preflight(desired: &Desired, from: Option<ModeName>) -> anyhow::Result<Report> {
+pub fn preflight(desired: &Desired, from: Option<ModeName>) -> anyhow::Result<PreflightReport> {
     let kernel = snapshot::read();
     if let Some(error) = &kernel.error {
         tracing::warn!("cannot read the rules in the kernel, so those of other programs are not listed: {error}");
@@ -71,7 +71,7 @@ pub fn preflight(desired: &Desired, from: Option<ModeName>) -> anyhow::Result<Re
         })
     };
     let differences = IpFamily::BOTH.into_iter().flat_map(for_family).collect();
-    Ok(Report { node: desired.node().name.clone(), from, to, differences })
+    Ok(PreflightReport { node: desired.node().name.clone(), from, to, differences })
 }
 
 /// Resolves the configuration for another mode, which has other defaults.
@@ -84,8 +84,8 @@ fn resolve_for(config: &KubeProxyConfiguration, mode: ModeName) -> anyhow::Resul
 ///
 /// # Errors
 /// Only those of `out`.
-pub fn write_report_into(out: &mut impl fmt::Write, report: &Report) -> fmt::Result {
-    let Report { node, from, to, differences } = report;
+pub fn write_report_into(out: &mut impl fmt::Write, report: &PreflightReport) -> fmt::Result {
+    let PreflightReport { node, from, to, differences } = report;
     writeln!(out, "node {}: switch from {from} to {to} mode", Escaped(node))?;
     if differences.is_empty() {
         return writeln!(out, "\nno differences");

@@ -27,7 +27,7 @@ pub use self::{
     node::TraceNode,
     outline::write_outline_into,
     packet::{Arrival, resolve},
-    report::{Report, RulesSource, TracedFrontend},
+    report::{RulesSource, TraceReport, TracedFrontend},
     rules::{Rules, load},
 };
 

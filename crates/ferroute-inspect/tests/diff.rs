@@ -11,8 +11,8 @@ use ferroute_core::{
     HostState, IpFamily, LocalTrafficDetector, NodePortAddresses, ProxySettings, ServicePortName, ServiceTable,
     testing::{Cluster, arbitrary},
 };
-use ferroute_inspect::diff::{Conclusion, Expected, Report, Rules, compare, write_report_into};
-use ferroute_iptables::{PlanContext, RuleSet};
+use ferroute_inspect::diff::{Conclusion, DiffReport, Expected, Rules, compare, write_report_into};
+use ferroute_iptables::{IptablesContext, RuleSet};
 use ferroute_nftables::{
     kernel::{Kernel, MemoryKernel},
     model::TableId,
@@ -59,7 +59,7 @@ impl Planned {
     fn new(cluster: &Cluster, settings: &ProxySettings, family: IpFamily) -> Self {
         let (services, host) = (cluster.table(family), host(settings));
         let host_state = HostState { addresses: host.addresses.clone(), random_fully: true, ..HostState::default() };
-        let iptables = ferroute_iptables::render(&services, &PlanContext::new(settings, &services, &host_state));
+        let iptables = ferroute_iptables::render(&services, &IptablesContext::new(settings, &services, &host_state));
         let nftables_settings = NftablesSettings { proxy: settings.clone(), ..NftablesSettings::default() };
         let mut nftables = MemoryKernel::new();
         nftables.commit(&ferroute_nftables::plan::render(&services, &nftables_settings, &host.addresses)).unwrap();
@@ -72,7 +72,7 @@ impl Planned {
     }
 
     /// Compares with actual rules, in all pairs of modes.
-    fn compare_with(&self, actual: &Self) -> Vec<Report> {
+    fn compare_with(&self, actual: &Self) -> Vec<DiffReport> {
         let (expected, actual) = (self.rules(), actual.rules());
         let compare = |expected, actual| {
             let (services, settings, host) = (&self.services, &self.settings, &self.host);
@@ -107,7 +107,7 @@ fn settings() -> impl Strategy<Value = ProxySettings> {
     )
 }
 
-fn text(report: &Report) -> String {
+fn text(report: &DiffReport) -> String {
     let mut text = format!("{:?} against {:?}\n", report.actual, report.expected);
     write_report_into(&mut text, report, 0).unwrap();
     text

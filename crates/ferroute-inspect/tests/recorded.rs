@@ -7,7 +7,7 @@ mod records;
 
 use ferroute_core::IpFamily;
 use ferroute_inspect::diff::{Conclusion, Expected, Rules, RulesKind, compare, write_report_into};
-use ferroute_iptables::{PlanContext, RuleSet};
+use ferroute_iptables::{IptablesContext, RuleSet};
 use ferroute_nftables::{
     kernel::{Kernel, MemoryKernel},
     model::TableId,
@@ -35,7 +35,7 @@ fn recorded_rules_are_equal_to_planned_rules_of_both_modes() {
     for record in records::records() {
         let (services, settings, host) = (record.table(), record.settings(), host(&record));
         let recorded = RuleSet::parse_save(record.family, &record.text).unwrap();
-        let planned = ferroute_iptables::render(&services, &PlanContext::new(&settings, &services, &record.host()));
+        let planned = ferroute_iptables::render(&services, &IptablesContext::new(&settings, &services, &record.host()));
         let mut kernel = MemoryKernel::new();
         let nftables_settings = NftablesSettings { proxy: settings.clone(), ..NftablesSettings::default() };
         kernel.commit(&ferroute_nftables::plan::render(&services, &nftables_settings, &host.addresses)).unwrap();

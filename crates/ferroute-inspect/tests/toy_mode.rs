@@ -14,7 +14,7 @@ use ferroute_core::{
     tracker::TrackerEvent,
 };
 use ferroute_inspect::{
-    diff::{Conclusion, Expected, Report, Rules, RulesKind, compare},
+    diff::{Conclusion, DiffReport, Expected, Rules, RulesKind, compare},
     replay::{Options, Verdict, replay},
 };
 use ferroute_iptables::{HostExec, exec::search_path};
@@ -45,7 +45,7 @@ fn dataplane(table: &ServiceTable) -> Box<dyn Dataplane> {
 }
 
 /// Compares the rules in the kernel with those planned for a table.
-fn diff(table: &ServiceTable) -> Report {
+fn diff(table: &ServiceTable) -> DiffReport {
     let kernel = NetNs::new().run(|| kernel_rules::read(IpFamily::V4, &HostExec, &search_path())).unwrap();
     let proxies = REGISTRY.active_proxies(&kernel);
     let resolved = resolved();

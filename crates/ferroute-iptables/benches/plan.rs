@@ -8,12 +8,12 @@ use ferroute_core::{
     ServiceTable,
     testing::{endpoint, entry, node, port_name, service_port, table},
 };
-use ferroute_iptables::{ChainState, Difference, KernelChains, KernelChainsReader, PlanContext};
+use ferroute_iptables::{ChainState, Difference, IptablesContext, KernelChains, KernelChainsReader};
 
 /// Services and endpoints of each.
 const SIZES: [(usize, usize); 3] = [(100, 10), (1_000, 10), (10_000, 10)];
 
-fn cluster(services: usize, endpoints: usize) -> (ServiceTable, PlanContext) {
+fn cluster(services: usize, endpoints: usize) -> (ServiceTable, IptablesContext) {
     let address = |first: u8, n: usize| {
         let [_, b, c, d] = u32::try_from(n + 1).expect("less than 2^24 addresses").to_be_bytes();
         format!("{first}.{b}.{c}.{d}")
@@ -26,7 +26,7 @@ fn cluster(services: usize, endpoints: usize) -> (ServiceTable, PlanContext) {
     let table = table(IpFamily::V4, node("node-1"), entries);
     let detector = LocalTrafficDetector::ClusterCidr(vec!["10.0.0.0/8".parse().expect("a network")]);
     let settings = ProxySettings { detector, ..ProxySettings::default() };
-    let context = PlanContext::new(&settings, &table, &HostState { random_fully: true, ..HostState::default() });
+    let context = IptablesContext::new(&settings, &table, &HostState { random_fully: true, ..HostState::default() });
     (table, context)
 }
 
@@ -45,7 +45,7 @@ fn change(table: &mut ServiceTable) -> Changes {
     }
 }
 
-fn saved(table: &ServiceTable, context: &PlanContext) -> String {
+fn saved(table: &ServiceTable, context: &IptablesContext) -> String {
     ferroute_iptables::render(table, context).to_string()
 }
 

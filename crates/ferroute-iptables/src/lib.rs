@@ -14,11 +14,11 @@
 //!
 //! ```
 //! use ferroute_core::{HostState, IpFamily, NodeView, ProxySettings, ServiceTable};
-//! use ferroute_iptables::{ChainName, PlanContext, RuleSet, TableName, plan::chains, render};
+//! use ferroute_iptables::{ChainName, IptablesContext, RuleSet, TableName, plan::chains, render};
 //!
 //! // Plan the rules of a cluster without Services, on a host without optional features.
 //! let table = ServiceTable::new(IpFamily::V4, NodeView::default().into());
-//! let context = PlanContext::new(&ProxySettings::default(), &table, &HostState::default());
+//! let context = IptablesContext::new(&ProxySettings::default(), &table, &HostState::default());
 //! let planned = render(&table, &context);
 //! assert!(planned.to_string().contains(":KUBE-SERVICES - [0:0]"));
 //!
@@ -44,7 +44,7 @@ pub use extension::{
     AddressType, CtStates, MarkMatch, PortList, PortRange, PortSide, Probability, Recent, RecentAction, RejectWith,
     SetMatch, SetSide, VirtualServerMatch,
 };
-pub use plan::{ChainState, Difference, KernelChains, KernelChainsReader, PlanContext, render};
+pub use plan::{ChainState, Difference, IptablesContext, KernelChains, KernelChainsReader, render};
 pub use rule::{AddressMatch, InterfaceMatch, Match, ProtocolMatch, Rule, Sense, Target};
 pub use ruleset::{Chain, ChainHead, ChainName, Counters, InvalidChainName, Policy, RuleSet, Table, TableName};
 pub use text::{ParseError, ParseErrorKind, RuleCounters, SaveItem, SaveParser, SavedRules, SavedRulesReader};

@@ -42,7 +42,7 @@ use fixed::{localnet_rule, node_port_jumps};
 pub(crate) use chain_group::ChainGroupCollector;
 pub use chain_group::{ChainGroup, GroupCounts, GroupSummary};
 pub use chain_state::{ChainState, Drift, RuleCounts};
-pub use context::PlanContext;
+pub use context::IptablesContext;
 pub use difference::Difference;
 pub use digest::rules_digest;
 pub(crate) use digest::{ChainDigest, RuleSum};
@@ -77,7 +77,7 @@ pub fn udp_frontend(rule: &Rule) -> Option<Frontend> {
 
 /// Returns all rules for a service table, as the kernel would have them without rules of other programs. Chains are
 /// sorted by name, builtin ones first.
-pub fn render(table: &ServiceTable, context: &PlanContext) -> RuleSet {
+pub fn render(table: &ServiceTable, context: &IptablesContext) -> RuleSet {
     let mut set = RuleSet::new(table.family);
     for name in TableName::PROXY {
         set.table_mut(name);

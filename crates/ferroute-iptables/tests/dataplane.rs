@@ -19,7 +19,7 @@ use ferroute_core::{
 };
 use ferroute_host::{GenerationError, RuleGeneration, Sysctls};
 use ferroute_iptables::{
-    GenerationTracker, HostAccess, IptablesDataplane, PlanContext, Rule, TableName, Target,
+    GenerationTracker, HostAccess, IptablesContext, IptablesDataplane, Rule, TableName, Target,
     exec::{CleanupError, CleanupScope, RestoreError, RuleAccess, SaveError, clean_up},
     plan::chains,
     render,
@@ -333,7 +333,7 @@ fn expected(
     let host = HostState { random_fully: true, ..HostState::default() };
     // Sysctls cannot be set here.
     let settings = ferroute_core::ProxySettings { localhost_node_ports: false, ..Default::default() };
-    let chains = chains_of(&render(table, &PlanContext::new(&settings, table, &host)));
+    let chains = chains_of(&render(table, &IptablesContext::new(&settings, table, &host)));
     let ours = chains.iter().filter(|((_, chain), _)| !chain.is_builtin());
     let rules = ours.map(|(_, rules)| rules.len()).sum();
     (chains, rules)
@@ -343,7 +343,7 @@ fn expected(
 fn first_input(table: &ServiceTable) -> String {
     let host = HostState { random_fully: true, ..HostState::default() };
     let settings = ferroute_core::ProxySettings { localhost_node_ports: false, ..Default::default() };
-    let context = PlanContext::new(&settings, table, &host);
+    let context = IptablesContext::new(&settings, table, &host);
     let mut text = Vec::new();
     let nothing = common::fake_kernel::kernel_chains(IpFamily::V4, "");
     ferroute_iptables::Difference::from_kernel(table, context, nothing).write(table, &mut text).unwrap();

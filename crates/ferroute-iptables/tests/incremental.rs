@@ -13,14 +13,14 @@ use ferroute_core::{
     testing::{Cluster, Edit, arbitrary},
 };
 use ferroute_iptables::{
-    ChainName, ChainState, Difference, KernelChains, PlanContext, Rule, RuleSet, TableName, Target,
+    ChainName, ChainState, Difference, IptablesContext, KernelChains, Rule, RuleSet, TableName, Target,
     plan::{SharedChain, chains, is_service_chain},
     render,
 };
 use proptest::{collection::vec, option, prelude::*};
 
 /// Applies all rules to an empty kernel.
-fn fresh(table: &ServiceTable, context: &PlanContext) -> FakeKernel {
+fn fresh(table: &ServiceTable, context: &IptablesContext) -> FakeKernel {
     let mut kernel = FakeKernel::new(table.family);
     kernel.restore(&written(&Difference::from_kernel(table, context.clone(), KernelChains::empty()), table));
     kernel

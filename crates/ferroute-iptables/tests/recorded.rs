@@ -5,7 +5,7 @@ mod common;
 use std::{collections::BTreeMap, fmt::Write};
 
 use ferroute_iptables::{
-    ChainName, Match, PlanContext, RuleSet, TableName, Target,
+    ChainName, IptablesContext, Match, RuleSet, TableName, Target,
     plan::{SharedChain, chains},
     render,
     text::Line,
@@ -36,7 +36,7 @@ fn every_recorded_cluster_is_planned_as_by_kube_proxy() {
     let mut failures = String::new();
     for record in common::records::records() {
         let table = record.table();
-        let context = PlanContext::new(&record.settings(), &table, &record.host());
+        let context = IptablesContext::new(&record.settings(), &table, &record.host());
         let planned = comparable(&render(&table, &context));
         let recorded = comparable(&RuleSet::parse_save(record.family, &record.text).unwrap());
         let keys = planned.keys().chain(recorded.keys().filter(|key| !planned.contains_key(*key)));

@@ -12,7 +12,7 @@ use ferroute_core::{
     HostState, IpFamily, ProxySettings,
     testing::{arbitrary, endpoint, entry, node, port_name, service_port, table},
 };
-use ferroute_iptables::{ChainName, PlanContext, RuleSet, TableName, render};
+use ferroute_iptables::{ChainName, IptablesContext, RuleSet, TableName, render};
 use proptest::prelude::*;
 
 proptest! {
@@ -89,7 +89,7 @@ fn name_with_line_breaks_adds_no_line() {
         let unserved = entry(service, []);
         let entries = [(port_name(name), served), (port_name(&format!("{name}-2")), unserved)];
         let table = table(IpFamily::V4, node("node-1"), entries);
-        let context = PlanContext::new(&ProxySettings::default(), &table, &HostState::default());
+        let context = IptablesContext::new(&ProxySettings::default(), &table, &HostState::default());
         render(&table, &context).to_string().lines().map(|line| line.split(' ').next().unwrap().to_owned()).collect()
     };
     let sorted = |mut lines: Vec<String>| {

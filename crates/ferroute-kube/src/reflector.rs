@@ -21,7 +21,7 @@ use tokio::{
 
 use self::{
     objects::ObjectState,
-    state::{State, Transition},
+    state::{Phase, Transition},
 };
 use crate::{
     api_client::{ApiClient, CollectionRequest, RequestError, ResponseStream},
@@ -35,7 +35,7 @@ use crate::{
 pub(crate) struct Reflector {
     collection: Collection,
     client: Arc<ApiClient>,
-    state: State,
+    state: Phase,
     objects: ObjectState,
     events: EventSender,
     backoff: Backoff,
@@ -117,7 +117,7 @@ impl Reflector {
         batches: mpsc::Sender<Vec<Event>>,
     ) -> Self {
         Self {
-            state: State::default(),
+            state: Phase::default(),
             objects: ObjectState::new(collection.resource),
             events: EventSender::new(batches),
             backoff: Backoff::new(client.timing.initial_backoff, client.timing.max_backoff),
@@ -137,8 +137,8 @@ impl Reflector {
         loop {
             self.recoveries.mark_unchanged();
             let result = match &self.state {
-                State::List(list) => self.list(list.clone()).await,
-                State::Watch { version } => self.watch(&version.clone()).await,
+                Phase::List(list) => self.list(list.clone()).await,
+                Phase::Watch { version } => self.watch(&version.clone()).await,
             };
             let pause = match result {
                 Ok(()) => continue,
@@ -237,7 +237,7 @@ impl Reflector {
     }
 
     fn is_listing(&self) -> bool {
-        matches!(self.state, State::List(_))
+        matches!(self.state, Phase::List(_))
     }
 
     /// Completes the list as of `version`.

@@ -40,14 +40,14 @@ pub use self::{
 /// A fake API server on a free port of the loopback interface. Dropping it stops it.
 #[derive(Debug)]
 pub struct FakeApiServer {
-    shared: Arc<Shared>,
+    shared: Arc<ServedCluster>,
     address: SocketAddr,
     task: JoinHandle<()>,
 }
 
 #[derive(Debug)]
-struct Shared {
-    state: Mutex<State>,
+struct ServedCluster {
+    state: Mutex<ClusterData>,
     /// Wakes the watches.
     signals: watch::Sender<Signals>,
     /// Bytes of all bodies of lists and watches.
@@ -80,7 +80,7 @@ impl Drop for OpenList {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct ClusterData {
     store: Store,
     behaviour: Behaviour,
     faults: Vec<Fault>,
@@ -97,15 +97,15 @@ struct State {
     exec: Option<ExecHandler>,
 }
 
-impl Shared {
+impl ServedCluster {
     /// Changes the state and wakes the watches.
-    fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+    fn change<T>(&self, change: impl FnOnce(&mut ClusterData) -> T) -> T {
         let result = change(&mut self.state());
         self.signals.send_modify(|signals| signals.changes += 1);
         result
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ClusterData> {
         self.state.lock().expect("no code that holds it panics")
     }
 }
@@ -130,7 +130,7 @@ impl FakeApiServer {
         let address = listener.local_addr().expect("a bound socket has an address");
         let signals = watch::channel(Signals::default()).0;
         let shared =
-            Arc::new(Shared { state: Mutex::default(), signals, sent: Arc::default(), lists: Lists::default() });
+            Arc::new(ServedCluster { state: Mutex::default(), signals, sent: Arc::default(), lists: Lists::default() });
         let task = tokio::spawn(accept(listener, Arc::clone(&shared)));
         Self { shared, address, task }
     }
@@ -269,7 +269,7 @@ impl FakeApiServer {
         self.shared.state().writes.clone()
     }
 
-    fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+    fn change<T>(&self, change: impl FnOnce(&mut ClusterData) -> T) -> T {
         self.shared.change(change)
     }
 }
@@ -280,7 +280,7 @@ impl Drop for FakeApiServer {
     }
 }
 
-async fn accept(listener: TcpListener, shared: Arc<Shared>) {
+async fn accept(listener: TcpListener, shared: Arc<ServedCluster>) {
     let mut connections = JoinSet::new();
     loop {
         let Ok((socket, _)) = listener.accept().await else { continue };

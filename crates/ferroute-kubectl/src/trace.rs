@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Context, bail};
 use ferroute_core::{Escaped, NamespacedName};
-use ferroute_inspect::{desired::service_name, report::Versioned, trace::Report};
+use ferroute_inspect::{desired::service_name, report::Versioned, trace::TraceReport};
 use ferroute_trace::Verdict;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -148,7 +148,7 @@ async fn trace_on(
     }
     let ask = async || {
         let (value, _) = ask_command(fleet, proxy, &arguments, true).await?;
-        let report = Versioned::<Report>::deserialize(&value);
+        let report = Versioned::<TraceReport>::deserialize(&value);
         let report = report.map_err(|error| format!("invalid answer of the node: {error}"))?.report;
         let trace = if json { value } else { ask_command(fleet, proxy, &arguments, false).await?.0 };
         Ok((report, trace))

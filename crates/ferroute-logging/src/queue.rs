@@ -18,11 +18,11 @@ use tracing_subscriber::fmt::MakeWriter;
 
 /// The queue. Clones share it.
 #[derive(Clone, Debug, Default)]
-pub(super) struct LogQueue(Arc<Shared>);
+pub(super) struct LogQueue(Arc<LineBuffer>);
 
 #[derive(Debug, Default)]
-struct Shared {
-    state: Mutex<State>,
+struct LineBuffer {
+    state: Mutex<WaitingLines>,
     /// Notified when there is something to write.
     filled: Condvar,
     /// Notified when everything has been written.
@@ -30,7 +30,7 @@ struct Shared {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct WaitingLines {
     /// Lines that have not been passed to the output.
     lines: Vec<u8>,
     /// Whether earlier lines are being written.
@@ -67,7 +67,7 @@ impl LogQueue {
 
     /// Waits until everything has been written, but not longer than `at_most`.
     pub(super) fn flush(&self, at_most: Duration) {
-        let is_busy = |state: &mut State| state.is_writing || !state.lines.is_empty();
+        let is_busy = |state: &mut WaitingLines| state.is_writing || !state.lines.is_empty();
         // What matters is that it returns.
         let _ = self.0.emptied.wait_timeout_while(self.state(), at_most, is_busy);
     }
@@ -103,7 +103,7 @@ impl LogQueue {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, WaitingLines> {
         // No operation leaves an inconsistent state behind when it panics.
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

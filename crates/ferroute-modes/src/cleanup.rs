@@ -20,7 +20,7 @@ use crate::Registry;
 
 /// The outcome of a removal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Report {
+pub struct RemovalReport {
     /// Removed objects.
     pub removed: Vec<String>,
     /// Objects that remain or may remain, with reasons.
@@ -29,7 +29,7 @@ pub struct Report {
     pub udp_frontends: BTreeSet<Frontend>,
 }
 
-impl Report {
+impl RemovalReport {
     /// Adds a removed object.
     pub fn removed(&mut self, object: impl Into<String>) {
         self.removed.push(object.into());
@@ -49,13 +49,13 @@ impl Report {
 /// Objects in the kernel that a proxy may have left behind.
 pub trait Leftovers: fmt::Debug + Send {
     /// Removes them. An error for one object does not prevent the removal of others; missing objects are not an error.
-    fn remove(&mut self, report: &mut Report);
+    fn remove(&mut self, report: &mut RemovalReport);
 }
 
 /// Removes everything that proxies have left on this host in any mode of the registry, and nothing else. Logs what was
 /// removed. Fails if something remains.
 pub fn cleanup(registry: &Registry) -> ExitCode {
-    let mut report = Report::default();
+    let mut report = RemovalReport::default();
     registry.leftovers().into_iter().for_each(|mut leftovers| leftovers.remove(&mut report));
     for removed in &report.removed {
         tracing::info!("removed {removed}");

@@ -10,7 +10,7 @@ use ferroute_core::{
 };
 use ferroute_host::KernelCounters;
 use ferroute_iptables::{
-    ChainState, Difference, HostAccess, HostExec, IptablesDataplane, KernelChains, PlanContext, RuleSet, TableName,
+    ChainState, Difference, HostAccess, HostExec, IptablesContext, IptablesDataplane, KernelChains, RuleSet, TableName,
     exec::{
         Backend, ChainMode, ChosenAccess, CleanupReport, CleanupScope, Exec, clean_up, detect_modes, existing_accesses,
         remove_counters, search_path,
@@ -22,7 +22,7 @@ use ferroute_iptables::{
 use crate::{
     ActiveProxy, Mode, OpenMode, OtherWriting, PlannedRules, RemovableMode, Removal, RulesView, SimulatedSync,
     Simulation,
-    cleanup::{Leftovers, Report},
+    cleanup::{Leftovers, RemovalReport},
     host_rules::{HostRules, probe_access},
     kernel_rules::KernelRules,
 };
@@ -141,14 +141,14 @@ pub(super) fn chain_modes() -> Vec<ChainMode> {
 }
 
 /// Returns the context for a host that supports all optional features.
-fn plan_context(resolved: &Resolved, table: &ServiceTable, addresses: &[IpAddr]) -> PlanContext {
+fn plan_context(resolved: &Resolved, table: &ServiceTable, addresses: &[IpAddr]) -> IptablesContext {
     let host = HostState {
         addresses: addresses.to_vec(),
         random_fully: true,
         counters: NfacctCounters { invalid_dropped: true, localhost_accepted: true },
         conntrack_tcp_be_liberal: resolved.conntrack.tcp_be_liberal,
     };
-    PlanContext::new(&resolved.settings, table, &host)
+    IptablesContext::new(&resolved.settings, table, &host)
 }
 
 impl PlannedRules for RuleSet {
@@ -226,7 +226,7 @@ struct Rules {
 }
 
 impl Leftovers for Rules {
-    fn remove(&mut self, report: &mut Report) {
+    fn remove(&mut self, report: &mut RemovalReport) {
         let Self { family, active } = *self;
         let exec: Arc<dyn Exec> = Arc::new(HostExec);
         for access in existing_accesses(family, &exec, &search_path()) {
@@ -259,7 +259,7 @@ impl Leftovers for Rules {
 struct PacketCounters;
 
 impl Leftovers for PacketCounters {
-    fn remove(&mut self, report: &mut Report) {
+    fn remove(&mut self, report: &mut RemovalReport) {
         match KernelCounters::open() {
             Ok(Some(mut counters)) => {
                 for attempt in 1..=ATTEMPTS {

@@ -22,7 +22,7 @@ use ferroute_trace::{Ruleset, Traceable};
 
 use crate::{
     ActiveProxy, Mode, OpenMode, PlannedRules, RemovableMode, Removal, RulesView, Simulation,
-    cleanup::{Leftovers, Report},
+    cleanup::{Leftovers, RemovalReport},
     kernel_has_ipv6, kernel_release,
     kernel_rules::KernelRules,
     simulated::Simulated,
@@ -206,7 +206,7 @@ fn tables(owner: TableOwner) -> Vec<Box<dyn Leftovers>> {
 }
 
 impl Leftovers for Table {
-    fn remove(&mut self, report: &mut Report) {
+    fn remove(&mut self, report: &mut RemovalReport) {
         let table = self.owner.table(self.family);
         let remove = |mut kernel: NetlinkKernel| {
             let udp_frontends = udp_frontends(&mut kernel, &table)?;

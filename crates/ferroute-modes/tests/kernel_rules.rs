@@ -12,7 +12,7 @@ use ferroute_iptables::{
 };
 use ferroute_modes::{
     REGISTRY,
-    cleanup::Report,
+    cleanup::RemovalReport,
     kernel_rules::{KernelRules, read},
 };
 use ferroute_nftables::kernel::TableSnapshot;
@@ -196,7 +196,7 @@ fn cleanup_removes_rules_beside_rules_of_nft_in_both_backends() {
     for family in FAMILIES {
         for foreign in FOREIGN {
             let host = with_foreign_rule(family, foreign);
-            let mut report = Report::default();
+            let mut report = RemovalReport::default();
             host.run(|| REGISTRY.leftovers().into_iter().for_each(|mut leftovers| leftovers.remove(&mut report)));
             let name = family.0;
             assert_eq!(
@@ -222,7 +222,7 @@ fn cleanup_names_what_it_cannot_remove_and_removes_the_rest() {
         FAMILIES[0],
         "add map ip nat verdicts { type mark : verdict; }; add element ip nat verdicts { 1 : jump KUBE-SERVICES }",
     );
-    let mut report = Report::default();
+    let mut report = RemovalReport::default();
     host.run(|| REGISTRY.leftovers().into_iter().for_each(|mut leftovers| leftovers.remove(&mut report)));
     assert_eq!(report.removed[0], "4 chains and 2 jumps to them from IPv4 iptables (nf_tables)");
     assert_eq!(

@@ -1,9 +1,9 @@
 //! The planner: computes the contents of the table, and the changes that lead to it. A pure function of its input.
 //!
 //! ```text
-//!   ServicePortEntry ──► PortPlan ──► elements of its lists and frontends ──► difference ──► Transaction
-//!                       (compact,     (endpoints, lists, services, …)            ▲
-//!                        kept)                                                   └── previous PortPlan
+//!   ServicePortEntry ──► PortElements ──► elements of its lists and frontends ──► difference ──► Transaction
+//!                       (compact,         (endpoints, lists, services, …)        ▲
+//!                        kept)                                                   └── previous PortElements
 //! ```
 
 mod affinity_shares;

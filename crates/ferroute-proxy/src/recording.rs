@@ -14,7 +14,7 @@ use std::{net::IpAddr, time::SystemTime};
 use ferroute_core::{DataplaneError, IpFamily, Tracker, error_chain};
 
 pub use self::{
-    bundle::{Bundle, FORMAT, FamilyRecord, Outcome, ReadError, RecordedChange, State, SyncRecord, ejections},
+    bundle::{Bundle, DesiredObjects, FORMAT, FamilyRecord, Outcome, ReadError, RecordedChange, SyncRecord, ejections},
     recorder::{Limits, Recorder, Snapshot},
 };
 use crate::{

@@ -69,7 +69,7 @@ use crate::{
     recording::RecordingObserver,
     sync::{
         Change,
-        thread::{QUEUE, Shared, SyncThread},
+        thread::{DaemonParts, QUEUE, SyncThread},
     },
     this_host::{ThisHost, node_name},
 };
@@ -289,7 +289,7 @@ impl Daemon<'_> {
                 lost = lost.next() => return Err(lost.into()),
             }
         }
-        let shared = Shared { status: &status, health, events: &events, watchdog: &watchdog, tasks: &tasks };
+        let shared = DaemonParts { status: &status, health, events: &events, watchdog: &watchdog, tasks: &tasks };
         let mut sync = SyncThread::start(registry, resolved, feed.node(), state, other_changes, shared)?;
         let mut addresses = AddressWatch::open()?;
         let mut addresses_at = None;

@@ -29,7 +29,7 @@ use ferroute_core::{
     parse::ObjectVersion,
     tracker::{Ejections, TrackerEvent},
 };
-use ferroute_modes::cleanup::{Leftovers, Report};
+use ferroute_modes::cleanup::{Leftovers, RemovalReport};
 use tokio::{sync::mpsc, time::Instant};
 
 pub use self::family::FamilyOutcome;
@@ -264,7 +264,7 @@ impl SyncLoop {
         }
         let mut udp_frontends = BTreeSet::new();
         self.leftovers.retain_mut(|leftovers| {
-            let mut report = Report::default();
+            let mut report = RemovalReport::default();
             leftovers.remove(&mut report);
             for removed in &report.removed {
                 tracing::info!("removed leftovers of another mode: {removed}");

@@ -15,7 +15,7 @@ use common::{
     world::{Client, World, ip},
 };
 use ferroute_core::{HostState, IpFamily, LocalTrafficDetector, Protocol, ProxySettings};
-use ferroute_iptables::{PlanContext, RuleSet, render};
+use ferroute_iptables::{IptablesContext, RuleSet, render};
 use ferroute_trace::{Event, Leaf, Ruleset, Verdict, write_leaf_into};
 
 /// Returns the text of each rule that matched.
@@ -107,7 +107,7 @@ fn check_services(family: IpFamily) {
     let world = World::new(ProxySettings { detector, ..ProxySettings::default() });
     let table = cluster(family).table(family);
     let host_state = HostState { addresses: world.addresses(), random_fully: true, ..HostState::default() };
-    let rules = render(&table, &PlanContext::new(&world.settings, &table, &host_state));
+    let rules = render(&table, &IptablesContext::new(&world.settings, &table, &host_state));
     let mut trial = Trial::new(world, rules);
     let mut verdicts = BTreeSet::new();
     for client in clients(family) {

@@ -18,7 +18,7 @@ use ferroute_core::{
     IpFamily, Protocol, ServiceTable,
     testing::{Cluster, arbitrary},
 };
-use ferroute_inspect::diff::{self, Conclusion, Expected, Outcomes, PacketOutcome, Report, Rules};
+use ferroute_inspect::diff::{self, Conclusion, DiffReport, Expected, Outcomes, PacketOutcome, Rules};
 use ferroute_modes::{PlannedRules, REGISTRY};
 use ferroute_nftables::{
     ClassId, Value,
@@ -54,7 +54,7 @@ fn compare_all(cluster: &Cluster, world: &World) -> Result<BTreeSet<(ModeName, M
             let rules = Rules::from(rules.view());
             let expected = Expected { services: &table, settings: &world.settings, host: &world.host(), rules: &rules };
             for (other, rules) in &planned {
-                let report: Report = diff::compare(&expected, &Rules::from(rules.view()));
+                let report: DiffReport = diff::compare(&expected, &Rules::from(rules.view()));
                 let mut text = String::new();
                 diff::write_report_into(&mut text, &report, 5).unwrap();
                 prop_assert_eq!(report.conclusion(), Conclusion::Equal, "{:?}\n{}", world.settings, text);

@@ -15,7 +15,7 @@ use ferroute_inspect::{
     doctor::{Diagnosis, diagnose, read_inputs},
     explain::explain_on_host,
     report::Versioned,
-    trace::{Report, Request, TraceNode, load, resolve},
+    trace::{Request, TraceNode, TraceReport, load, resolve},
 };
 use ferroute_modes::REGISTRY;
 use serde::{Deserialize, Serialize};
@@ -260,7 +260,7 @@ pub(crate) async fn trace(State(app): State<Arc<App>>, Query(query): Query<Trace
             let (packet, _) = resolve(&request, &node)?;
             let rules = load(&request, &node, packet.family())?;
             let trace = rules.trace(&node.host, &packet);
-            Ok(serde_json::to_string(&Versioned::from(Report::new(&node, &packet, &rules, &trace)))?)
+            Ok(serde_json::to_string(&Versioned::from(TraceReport::new(&node, &packet, &rules, &trace)))?)
         };
         Ok(JsonText(app.source().on_node(trace)??))
     })

@@ -12,7 +12,7 @@ use ferroute_config::{
     flags::{DesiredArgs, SettingsArgs, SourceArgs},
 };
 use ferroute_core::{IpFamily, OtherHosts};
-use ferroute_proxy::recording::{Bundle, FORMAT, FamilyRecord, Outcome, RecordedChange, State, SyncRecord};
+use ferroute_proxy::recording::{Bundle, DesiredObjects, FORMAT, FamilyRecord, Outcome, RecordedChange, SyncRecord};
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
 use tower::ServiceExt;
@@ -281,7 +281,7 @@ async fn page_has_no_dead_links() {
 
 /// A bundle of a Service whose endpoint changes, with a repair.
 fn bundle() -> Bundle {
-    let mut base = State::default();
+    let mut base = DesiredObjects::default();
     let mut changed = None;
     let texts = [CLUSTER, &CLUSTER.replace("{ready: false}", "{ready: true}")].map(ToOwned::to_owned);
     for object in texts.iter().flat_map(|text| manifest::read(text)) {

@@ -70,7 +70,7 @@ pub(crate) struct Row<'a> {
     name: &'a str,
     #[serde(rename = "type")]
     type_: &'a str,
-    state: State,
+    state: Handling,
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -89,7 +89,7 @@ pub(crate) struct Row<'a> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-enum State {
+enum Handling {
     Served,
     NotServed,
     Invalid,
@@ -228,19 +228,19 @@ fn row<'a>(name: &'a str, service: &'a Service, desired: &Desired, counts: &mut 
     counts.services += 1;
     counts.endpoints += row.endpoints;
     counts.used += row.used;
-    counts.not_served += usize::from(state == State::NotServed);
-    counts.invalid += usize::from(state == State::Invalid);
+    counts.not_served += usize::from(state == Handling::NotServed);
+    counts.invalid += usize::from(state == Handling::Invalid);
     row
 }
 
-fn state(service: &Service) -> (State, Option<String>, Option<&'static str>) {
+fn state(service: &Service) -> (Handling, Option<String>, Option<&'static str>) {
     match (SkipReason::for_service(service), parse_service(service)) {
         (_, Err(invalid)) => {
             let errors: Vec<String> = invalid.errors.iter().map(ToString::to_string).collect();
-            (State::Invalid, Some(errors.join("; ")), None)
+            (Handling::Invalid, Some(errors.join("; ")), None)
         }
-        (Some(reason), Ok(_)) => (State::NotServed, Some(reason.to_string()), Some(reason.code())),
-        (None, Ok(_)) => (State::Served, None, None),
+        (Some(reason), Ok(_)) => (Handling::NotServed, Some(reason.to_string()), Some(reason.code())),
+        (None, Ok(_)) => (Handling::Served, None, None),
     }
 }
 

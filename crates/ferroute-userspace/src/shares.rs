@@ -15,12 +15,12 @@ use tokio::sync::Notify;
 #[derive(Debug)]
 pub(crate) struct Shares {
     limit: usize,
-    state: Mutex<State>,
+    state: Mutex<InUse>,
     released: Notify,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct InUse {
     used: Use,
     listeners: HashMap<ListenerId, Use>,
     /// The number of listeners so far.
@@ -147,7 +147,7 @@ impl Shares {
         self.lock().used.total
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, InUse> {
         // It is valid after each of its operations.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

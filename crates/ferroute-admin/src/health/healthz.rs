@@ -5,7 +5,7 @@ use hyper::StatusCode;
 use serde::Serialize;
 
 use crate::{
-    health::{FamilyReport, Health, Report},
+    health::{FamilyReport, Health, HealthReport},
     http::{Handler, Request, Response, json, not_found},
     metrics::Metrics,
     time::go_time,
@@ -37,7 +37,7 @@ impl Handler for HealthzHandler {
     }
 }
 
-impl Report {
+impl HealthReport {
     /// Returns the answer to `/healthz`, which load balancers check: 200 if the proxy is healthy and the node eligible,
     /// else 503.
     fn healthz(&self) -> Response {

@@ -19,14 +19,14 @@ use crate::Moment;
 /// unhealthy.
 #[derive(Debug)]
 pub struct Health {
-    state: Mutex<State>,
+    state: Mutex<SyncProgress>,
     /// The heartbeat of the sync thread.
     heartbeat: Heartbeat,
 }
 
 /// [`Health`] without lock and clock.
 #[derive(Debug)]
-struct State {
+struct SyncProgress {
     /// Changes that have waited for this long are late.
     timeout: Duration,
     node_eligible: bool,
@@ -38,7 +38,7 @@ struct State {
 
 /// Health at one point in time.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Report {
+pub(super) struct HealthReport {
     /// Time of the report.
     pub(super) now: SystemTime,
     /// Whether every family is healthy.
@@ -87,7 +87,7 @@ struct FamilyState {
 impl Health {
     /// Creates the state of a starting proxy on an eligible node. kube-proxy's timeout is twice the sync period.
     pub fn new(timeout: Duration) -> Self {
-        Self { state: Mutex::new(State::new(timeout)), heartbeat: Heartbeat::default() }
+        Self { state: Mutex::new(SyncProgress::new(timeout)), heartbeat: Heartbeat::default() }
     }
 
     /// Uses the heartbeat of the sync thread, without which every first sync counts as one that hangs.
@@ -134,7 +134,7 @@ impl Health {
     }
 
     /// Returns the current health.
-    pub(super) fn report(&self) -> Report {
+    pub(super) fn report(&self) -> HealthReport {
         self.lock().report(Moment::now(), self.heartbeat.silence())
     }
 
@@ -153,12 +153,12 @@ impl Health {
     }
 
     /// No operation under the lock leaves an inconsistent state behind when it panics.
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, SyncProgress> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl SyncProgress {
     fn new(timeout: Duration) -> Self {
         Self { timeout, node_eligible: true, sent: VecDeque::new(), families: [FamilyState::default(); 2] }
     }
@@ -173,7 +173,7 @@ impl State {
     }
 
     /// Returns the health at a time when the sync thread has made no progress for `silence`.
-    fn report(&self, now: Moment, silence: Duration) -> Report {
+    fn report(&self, now: Moment, silence: Duration) -> HealthReport {
         let is_late = |since: Instant| now.instant.saturating_duration_since(since) >= self.timeout;
         let is_waiting = |state: &FamilyState| state.waiting_since.is_some_and(is_late);
         let is_starting = |state: &FamilyState| state.last_updated.is_none();
@@ -189,7 +189,7 @@ impl State {
         let is_first_sync = self.families.iter().any(|state| is_starting(state) && state.waiting_since.is_some());
         let receives =
             !self.sent.front().is_some_and(|since| is_late(*since)) || (is_first_sync && first_sync_advances);
-        Report {
+        HealthReport {
             now: now.wall,
             healthy: receives && self.families.iter().all(is_healthy),
             node_eligible: self.node_eligible,
@@ -198,7 +198,7 @@ impl State {
     }
 }
 
-impl Report {
+impl HealthReport {
     /// Returns the time of the latest successful sync of any family.
     pub(super) fn last_updated(&self) -> Option<SystemTime> {
         self.families.iter().map(|family| family.last_updated).max()

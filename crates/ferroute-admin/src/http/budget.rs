@@ -59,13 +59,13 @@ impl Default for Budget {
 #[derive(Debug)]
 pub(super) struct OpenSockets {
     budget: Budget,
-    state: Mutex<State>,
+    state: Mutex<Usage>,
     /// Counts the times at which a connection became idle, so that they can be compared.
     clock: AtomicU64,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct Usage {
     ports: usize,
     /// Those of [`Self::ports`] that are only held.
     held: usize,
@@ -180,12 +180,12 @@ impl OpenSockets {
     }
 
     /// No operation under the lock leaves an inconsistent state behind when it panics.
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, Usage> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl Usage {
     fn evict_down_to(&mut self, most: usize) {
         while self.connections.len() > most {
             let Some(peer) = self.by_peer.iter().max_by_key(|(_, open)| **open).map(|(peer, open)| (*peer, *open))

@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use super::{EndpointView, SlicePort, SliceView, shared::Shared};
+use super::{EndpointView, SlicePort, SliceView, interner::Interner};
 use crate::{Endpoint, Endpoints, Hints, IpFamily, NamespacedName, ServicePortName, endpoints::Conditions};
 
 /// The slices of a Service, sorted by name, so that the same slices always result in the same endpoints.
@@ -41,7 +41,7 @@ impl Slices {
     }
 
     /// Adds a slice, or replaces the slice with this name and returns its family.
-    pub(super) fn insert(&mut self, slice: SliceView, ports: &mut Shared<[SlicePort]>) -> Option<IpFamily> {
+    pub(super) fn insert(&mut self, slice: SliceView, ports: &mut Interner<[SlicePort]>) -> Option<IpFamily> {
         let slice = Slice::new(slice, ports);
         match self.position(&slice.name) {
             Ok(index) => Some(std::mem::replace(&mut self.0[index], slice).family()),
@@ -106,7 +106,7 @@ impl Slices {
 }
 
 impl Slice {
-    fn new(slice: SliceView, shared_ports: &mut Shared<[SlicePort]>) -> Self {
+    fn new(slice: SliceView, shared_ports: &mut Interner<[SlicePort]>) -> Self {
         let SliceView { service: _, name, family, ports, endpoints, ignored: _ } = slice;
         let addresses = Addresses::new(family, &endpoints);
         let weighted = endpoints.iter().any(|endpoint| endpoint.weight != Endpoint::DEFAULT_WEIGHT);

@@ -16,7 +16,7 @@ use ferroute_host::{
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::{
-    Shared,
+    HubThread,
     readers::{Line, Reader},
     refused::RefusedPackets,
 };
@@ -24,7 +24,7 @@ use crate::{Change, Flow, FlowStart, FlowTracker, Listing, Losses, RecentEnd, Se
 
 /// The state of the thread.
 pub(super) struct Worker {
-    shared: Arc<Shared>,
+    shared: Arc<HubThread>,
     queue: mpsc::Receiver<Reader>,
     readers: Vec<Reader>,
     tracker: FlowTracker,
@@ -57,7 +57,7 @@ struct Subscription {
 }
 
 impl Worker {
-    pub(super) fn new(shared: Arc<Shared>, queue: mpsc::Receiver<Reader>) -> Self {
+    pub(super) fn new(shared: Arc<HubThread>, queue: mpsc::Receiver<Reader>) -> Self {
         let limits = shared.limits;
         let tracker = FlowTracker::new(limits.open, shared.services);
         let output = Output {

@@ -11,7 +11,7 @@ use ferroute_trace::Host;
 use ipnet::IpNet;
 
 use super::{
-    Client, Coverage, Finding, Mismatch, ModeDifference, Outcomes, PacketOutcome, Report, Rules, StaleFrontend,
+    Client, Coverage, DiffReport, Finding, Mismatch, ModeDifference, Outcomes, PacketOutcome, Rules, StaleFrontend,
     Undetermined,
     clients::Topology,
     mode_differences::{Attempt, ModeDifferences},
@@ -33,7 +33,7 @@ pub struct Expected<'a> {
 }
 
 /// Compares actual with expected rules, service port by service port, on all CPUs.
-pub fn compare(expected: &Expected<'_>, actual: &Rules<'_>) -> Report {
+pub fn compare(expected: &Expected<'_>, actual: &Rules<'_>) -> DiffReport {
     let topology = Topology::new(expected.services, expected.settings, expected.host);
     let traits = (expected.rules.kind() != actual.kind()).then(|| (expected.rules.traits(), actual.traits()));
     let modes = traits.map(|(planned, actual)| {
@@ -64,7 +64,7 @@ pub fn compare(expected: &Expected<'_>, actual: &Rules<'_>) -> Report {
     parts.into_iter().fold(begin(), Comparison::merge).report()
 }
 
-impl Report {
+impl DiffReport {
     /// A report on the absence of any rules of a service proxy.
     pub fn without_rules(expected: &Expected<'_>) -> Self {
         Self {
@@ -132,7 +132,7 @@ impl Comparison<'_> {
         self
     }
 
-    fn report(self) -> Report {
+    fn report(self) -> DiffReport {
         let stale = self.actual.frontends().into_iter().filter(|(frontend, _)| !self.frontends.contains(frontend));
         let [planned, actual] = [self.expected.rules, self.actual].map(Rules::traits);
         let intended = ModeTrait::ALL.iter().filter_map(|it| {
@@ -144,7 +144,7 @@ impl Comparison<'_> {
                 actual: it.value(actual),
             })
         });
-        Report {
+        DiffReport {
             family: self.expected.services.family,
             expected: self.expected.rules.kind(),
             actual: Some(self.actual.kind()),

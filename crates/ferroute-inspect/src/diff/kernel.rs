@@ -14,7 +14,7 @@ use ferroute_nftables::kernel::Consistency;
 use ferroute_trace::Host;
 use serde::{Deserialize, Serialize};
 
-use super::{Conclusion, Expected, Report, Rules, Undetermined, compare};
+use super::{Conclusion, DiffReport, Expected, Rules, Undetermined, compare};
 use crate::desired::Desired;
 
 /// The reports on all proxies whose rules are in the kernel, and their conclusion.
@@ -24,12 +24,12 @@ pub struct Comparison {
     /// The worst conclusion of all reports.
     pub conclusion: Conclusion,
     /// A report for each proxy and IP family.
-    pub reports: Vec<Report>,
+    pub reports: Vec<DiffReport>,
 }
 
 impl Comparison {
-    fn new(reports: Vec<Report>) -> Self {
-        let conclusion = reports.iter().map(Report::conclusion).max().unwrap_or(Conclusion::Equal);
+    fn new(reports: Vec<DiffReport>) -> Self {
+        let conclusion = reports.iter().map(DiffReport::conclusion).max().unwrap_or(Conclusion::Equal);
         Self { conclusion, reports }
     }
 }
@@ -65,7 +65,7 @@ fn reports_for(
     host: &Host,
     family: IpFamily,
     mut kernel: KernelRules,
-) -> anyhow::Result<Vec<Report>> {
+) -> anyhow::Result<Vec<DiffReport>> {
     let services = desired.table(family);
     let addresses: &[IpAddr] = &host.addresses;
     let planned = REGISTRY.active(desired.resolved.mode).plan(&desired.resolved, services, addresses)?;
@@ -79,7 +79,7 @@ fn reports_for(
         if services.entries.is_empty() {
             return Ok(Vec::new());
         }
-        let mut report = Report::without_rules(&expected);
+        let mut report = DiffReport::without_rules(&expected);
         report.undetermined.extend(unread(&kernel, &kernel.unread));
         return Ok(vec![report]);
     }

@@ -4,16 +4,26 @@ use std::fmt;
 
 use ferroute_core::Escaped;
 
-use super::{Answer, Finding, Mismatch, Report, SourceAddress};
+use super::{Answer, DiffReport, Finding, Mismatch, SourceAddress};
 use crate::plural;
 
 /// Writes a report with at most `limit` findings, stale frontends and undetermined comparisons each (0: all).
 ///
 /// # Errors
 /// Only those of `out`.
-pub fn write_report_into(out: &mut impl fmt::Write, report: &Report, limit: usize) -> fmt::Result {
-    let Report { family, expected, actual, coverage, findings, stale, structure, undetermined, limitation, intended } =
-        report;
+pub fn write_report_into(out: &mut impl fmt::Write, report: &DiffReport, limit: usize) -> fmt::Result {
+    let DiffReport {
+        family,
+        expected,
+        actual,
+        coverage,
+        findings,
+        stale,
+        structure,
+        undetermined,
+        limitation,
+        intended,
+    } = report;
     let limit = if limit == 0 { usize::MAX } else { limit };
     let ports = plural(coverage.service_ports, "service port");
     match actual {

@@ -8,7 +8,7 @@ use super::{Client, RulesKind};
 /// The differences between the actual and the expected rules of one IP family.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Report {
+pub struct DiffReport {
     /// The IP family.
     pub family: IpFamily,
     /// The format of the expected rules.
@@ -183,7 +183,7 @@ pub enum Conclusion {
     Different,
 }
 
-impl Report {
+impl DiffReport {
     /// Returns the result of the comparison.
     pub fn conclusion(&self) -> Conclusion {
         if !(self.findings.is_empty() && self.stale.is_empty() && self.structure.is_empty()) {

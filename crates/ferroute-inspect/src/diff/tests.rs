@@ -5,7 +5,7 @@ use ferroute_core::{
     Frontend, HostState, IpFamily, LocalTrafficDetector, ProxySettings, ServiceTable,
     testing::{Cluster, HOSTILE, assert_visible, pod, service, slice},
 };
-use ferroute_iptables::{ChainName, PlanContext, RuleSet, TableName};
+use ferroute_iptables::{ChainName, IptablesContext, RuleSet, TableName};
 use ferroute_modes::ComparableRules;
 use ferroute_nftables::{
     kernel::{Kernel, MemoryKernel},
@@ -61,7 +61,7 @@ fn host() -> Host {
 
 fn iptables(table: &ServiceTable, settings: &ProxySettings) -> RuleSet {
     let host = HostState { addresses: host().addresses, random_fully: true, ..HostState::default() };
-    ferroute_iptables::render(table, &PlanContext::new(settings, table, &host))
+    ferroute_iptables::render(table, &IptablesContext::new(settings, table, &host))
 }
 
 fn nftables(table: &ServiceTable, settings: &ProxySettings) -> MemoryKernel {
@@ -71,14 +71,14 @@ fn nftables(table: &ServiceTable, settings: &ProxySettings) -> MemoryKernel {
     kernel
 }
 
-fn report(services: &ServiceTable, settings: &ProxySettings, expected: &Rules<'_>, actual: &Rules<'_>) -> Report {
+fn report(services: &ServiceTable, settings: &ProxySettings, expected: &Rules<'_>, actual: &Rules<'_>) -> DiffReport {
     let host = host();
     compare(&Expected { services, settings, host: &host, rules: expected }, actual)
 }
 
 /// Compares rules for two clusters in every pair of modes, and asserts that all pairs give the same findings.
 #[track_caller]
-fn differences(expected: &Cluster, actual: &Cluster) -> Report {
+fn differences(expected: &Cluster, actual: &Cluster) -> DiffReport {
     let (services, actual_services) = (expected.table(IpFamily::V4), actual.table(IpFamily::V4));
     let settings = settings();
     let id = TableId { family: IpFamily::V4, name: TABLE };
@@ -99,7 +99,7 @@ fn differences(expected: &Cluster, actual: &Cluster) -> Report {
     first
 }
 
-fn text(report: &Report) -> String {
+fn text(report: &DiffReport) -> String {
     let mut text = String::new();
     write_report_into(&mut text, report, 0).unwrap();
     text

@@ -26,7 +26,7 @@ use crate::{
     about::{About, Fact, Origin, ProxyState},
     check,
     diff::{
-        Answer, Client, Comparison, Conclusion, Coverage, Finding, Mismatch, ModeDifference, Report, RulesKind,
+        Answer, Client, Comparison, Conclusion, Coverage, DiffReport, Finding, Mismatch, ModeDifference, RulesKind,
         SourceAddress, StaleFrontend, Undetermined,
     },
     doctor::{self, Diagnosis, Severity, Unknown},
@@ -107,7 +107,7 @@ fn about() -> About {
     }
 }
 
-fn checked() -> check::Report {
+fn checked() -> check::CheckReport {
     let problem = check::Problem {
         file: Some("shop.yaml".to_owned()),
         line: Some(7),
@@ -117,7 +117,7 @@ fn checked() -> check::Report {
         problem: "unknown field".to_owned(),
     };
     let objects = vec![check::ObjectCount { kind: "Service".to_owned(), count: 1 }];
-    check::Report { files: 1, objects, problems: vec![problem] }
+    check::CheckReport { files: 1, objects, problems: vec![problem] }
 }
 
 fn socket(text: &str) -> SocketAddr {
@@ -262,7 +262,7 @@ fn comparison() -> Comparison {
         mismatch,
     };
     let undetermined = Undetermined { service_port: Some("shop/web:http".to_owned()), reason: "a reason".to_owned() };
-    let report = |actual| Report {
+    let report = |actual| DiffReport {
         family: IpFamily::V4,
         expected: RulesKind::Nftables,
         actual,
@@ -306,7 +306,7 @@ fn diagnosis() -> Diagnosis {
     }
 }
 
-fn differences() -> preflight::Report {
+fn differences() -> preflight::PreflightReport {
     let difference = Difference {
         kind: Kind::LocalhostNodePorts,
         family: IpFamily::V6,
@@ -316,10 +316,10 @@ fn differences() -> preflight::Report {
         rules: vec!["-A OTHER -j KUBE-SERVICES".to_owned()],
     };
     let (from, to) = (ModeName::IPTABLES, ModeName::USERSPACE);
-    preflight::Report { node: "node-1".to_owned(), from, to, differences: vec![difference] }
+    preflight::PreflightReport { node: "node-1".to_owned(), from, to, differences: vec![difference] }
 }
 
-fn trace() -> trace::Report {
+fn trace() -> trace::TraceReport {
     let (before, after) = (socket("10.96.0.1:80"), socket("10.244.0.2:8080"));
     let (client, node) = ("192.0.2.1".parse().unwrap(), "192.168.0.1".parse().unwrap());
     let (hook, table, path) = (Hook::Prerouting, "nat", vec!["PREROUTING".to_owned()]);
@@ -375,7 +375,7 @@ fn trace() -> trace::Report {
         events: events.clone(),
     };
     let packet = Packet::arriving(Protocol::Tcp, SocketAddr::new(client, 50_000), before, "eth0");
-    trace::Report {
+    trace::TraceReport {
         node: "node-1".to_owned(),
         mode: "iptables".to_owned(),
         rules: RulesSource::Planned,

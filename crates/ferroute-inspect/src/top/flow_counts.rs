@@ -15,10 +15,10 @@ use super::Sample;
 use crate::flows::{Flow, FlowEvent, FlowRequest, FlowState, FlowStream};
 
 /// Counts flows on a thread of its own until it is dropped.
-pub(super) struct FlowCounts(Arc<Shared>);
+pub(super) struct FlowCounts(Arc<Tally>);
 
 #[derive(Default)]
-struct Shared {
+struct Tally {
     counted: Mutex<Counted>,
     has_ended: AtomicBool,
 }
@@ -40,7 +40,7 @@ impl FlowCounts {
     pub(super) fn start() -> anyhow::Result<Self> {
         let (since, request) = (SystemTime::now(), FlowRequest { follow: true, ..FlowRequest::default() });
         let mut stream = FlowStream::from_proxy(&request)?;
-        let shared = Arc::<Shared>::default();
+        let shared = Arc::<Tally>::default();
         let counter = shared.clone();
         thread::Builder::new().spawn(move || {
             while !counter.has_ended.load(Relaxed) {
@@ -77,7 +77,7 @@ impl Drop for FlowCounts {
     }
 }
 
-impl Shared {
+impl Tally {
     fn counted(&self) -> MutexGuard<'_, Counted> {
         // The numbers are valid even if a thread panicked while it held the lock.
         self.counted.lock().unwrap_or_else(PoisonError::into_inner)

@@ -2,7 +2,7 @@ use ferroute_core::{
     HostState, IpFamily, ProxySettings,
     testing::{Cluster, HOSTILE, assert_visible, pod, service, slice},
 };
-use ferroute_iptables::{PlanContext, SavedRulesReader};
+use ferroute_iptables::{IptablesContext, SavedRulesReader};
 use insta::assert_snapshot;
 
 use super::*;
@@ -90,7 +90,7 @@ fn each_iptables_rule_of_endpoint_is_counted_once() {
         .service(service("shop/web").cluster_ip("10.96.0.1").port("http", 80).node_port(30080).external_local())
         .slice(slice("shop/web-a", "web").port("http", 8080).pod(pod("10.244.0.2").on("node-1")).pod("10.244.1.2"));
     let table = cluster.table(IpFamily::V4);
-    let context = PlanContext::new(&ProxySettings::default(), &table, &HostState::default());
+    let context = IptablesContext::new(&ProxySettings::default(), &table, &HostState::default());
     let rules = ferroute_iptables::render(&table, &context).to_string();
     let mut reader = SavedRulesReader::new(IpFamily::V4);
     let counted = |line: &str| match line.starts_with("-A") {

@@ -14,7 +14,7 @@ use super::{node::TraceNode, rules::Rules};
 /// A trace with what its reader needs to understand it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Report {
+pub struct TraceReport {
     /// The node on which the packet is traced.
     pub node: String,
     /// The mode of the rules.
@@ -59,7 +59,7 @@ pub struct TracedFrontend {
     pub kind: FrontendKind,
 }
 
-impl Report {
+impl TraceReport {
     /// Creates the report of a trace.
     pub fn new(node: &TraceNode, packet: &Packet, rules: &Rules, trace: &Trace) -> Self {
         let desired = &node.desired;

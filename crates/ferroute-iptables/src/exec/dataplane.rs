@@ -13,7 +13,7 @@ use super::{
     version::Backend,
 };
 use crate::{
-    ChainName, ChainState, Difference, KernelChains, PlanContext, TableName,
+    ChainName, ChainState, Difference, IptablesContext, KernelChains, TableName,
     plan::{KernelChainsCollector, SharedChain, WriteSummary, chains, rules_digest},
     sink::RuleSink,
 };
@@ -66,8 +66,8 @@ impl IptablesDataplane {
         self.access.backend()
     }
 
-    fn context(&self, table: &ServiceTable) -> PlanContext {
-        PlanContext::new(&self.environment.settings, table, &self.environment.host)
+    fn context(&self, table: &ServiceTable) -> IptablesContext {
+        IptablesContext::new(&self.environment.settings, table, &self.environment.host)
     }
 
     /// Reads the proxy's chains from the kernel; `expected` are chains that probably exist. Also returns the time that it took.

@@ -6,8 +6,8 @@ use std::{
 use ferroute_core::{Changes, NamespacedName, Protocol, ServicePortName, ServiceTable};
 
 use super::{
-    ChainContents, ChainDigest, Difference, FixedChain, KernelChains, PlanContext, RuleSum, ServicePlan, SharedChain,
-    chains,
+    ChainContents, ChainDigest, Difference, FixedChain, IptablesContext, KernelChains, RuleSum, ServicePlan,
+    SharedChain, chains,
     difference::{SharedChange, proxy_chains},
     fixed::{fixed_chains, node_port_jumps},
 };
@@ -21,7 +21,7 @@ use crate::{ChainName, TableName};
 #[derive(Clone, Debug)]
 pub struct ChainState {
     /// The context of the applied rules.
-    pub(super) context: PlanContext,
+    pub(super) context: IptablesContext,
     pub(super) ports: BTreeMap<ServicePortName, PortState>,
     /// [`super::fixed::localnet_rule`] exists. It is never deleted, because the kubelet may need it.
     has_localnet_rule: bool,
@@ -111,7 +111,7 @@ impl ChainState {
 
     /// Determines what must be written for `table` after `changes`. Compares only ports of changed Services, unless the
     /// node or the context changed, which may affect every port.
-    pub fn difference(&self, table: &ServiceTable, context: &PlanContext, changes: &Changes) -> Difference {
+    pub fn difference(&self, table: &ServiceTable, context: &IptablesContext, changes: &Changes) -> Difference {
         let mut difference =
             Difference { has_localnet_rule: self.has_localnet_rule, ..Difference::empty(context.clone()) };
         if self.context == *context && !changes.node {
@@ -250,7 +250,7 @@ pub(super) fn shared_digests_of(port: Option<&PortState>) -> [RuleSum; SharedCha
 
 /// Returns the digests of the shared chains with the rules of these service ports.
 pub(super) fn shared_digests<'a>(
-    context: &PlanContext,
+    context: &IptablesContext,
     ports: impl Iterator<Item = &'a PortState>,
 ) -> [RuleSum; SharedChain::ALL.len()] {
     let mut digests = [RuleSum::EMPTY; SharedChain::ALL.len()];

@@ -4,7 +4,7 @@ use crate::Match;
 
 /// The inputs of the planner besides Services and endpoints. If it changes, rules of any Service may.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PlanContext {
+pub struct IptablesContext {
     /// The proxy's settings. The primary address of a node without addresses is localhost, as in kube-proxy.
     pub settings: FamilySettings,
     /// The cluster has so many endpoints that their rules have no comments.
@@ -17,7 +17,7 @@ pub struct PlanContext {
     pub conntrack_tcp_be_liberal: bool,
 }
 
-impl PlanContext {
+impl IptablesContext {
     /// The number of endpoints above which kube-proxy omits the comments on rules of endpoints.
     const LARGE_CLUSTER: usize = 1000;
 

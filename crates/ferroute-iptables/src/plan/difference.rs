@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use ferroute_core::{ServicePortName, ServiceTable};
 
 use super::{
-    ChainContents, ChainDigest, FixedChain, Jump, KernelChains, PlanContext, ServicePlan, SharedChain,
+    ChainContents, ChainDigest, FixedChain, IptablesContext, Jump, KernelChains, ServicePlan, SharedChain,
     chain_state::{PortState, shared_digests},
     edit::SharedEdit,
     fixed::fixed_chains,
@@ -15,7 +15,7 @@ use crate::{ChainName, TableName};
 /// differs, and then as a whole, except for shared chains that are edited.
 #[derive(Clone, Debug)]
 pub struct Difference {
-    pub(super) context: PlanContext,
+    pub(super) context: IptablesContext,
     /// All service ports were compared, not only those of changed Services.
     pub(super) complete: bool,
     /// The compared service ports; `None` for removed ones.
@@ -50,7 +50,7 @@ pub(super) enum SharedChange {
 
 impl Difference {
     /// Creates an empty difference.
-    pub(super) fn empty(context: PlanContext) -> Self {
+    pub(super) fn empty(context: IptablesContext) -> Self {
         Self {
             context,
             complete: false,
@@ -66,12 +66,12 @@ impl Difference {
     }
 
     /// Compares the rules planned for `table` with the chains in the kernel, whichever program wrote those.
-    pub fn from_kernel(table: &ServiceTable, context: PlanContext, kernel: KernelChains) -> Self {
+    pub fn from_kernel(table: &ServiceTable, context: IptablesContext, kernel: KernelChains) -> Self {
         Self::everything(table, context).without(kernel)
     }
 
     /// Plans all rules for `table`, as if the kernel had none of the proxy's chains.
-    pub(crate) fn everything(table: &ServiceTable, context: PlanContext) -> Self {
+    pub(crate) fn everything(table: &ServiceTable, context: IptablesContext) -> Self {
         let mut difference = Self { complete: true, ..Self::empty(context) };
         let context = &difference.context;
         for (name, entry) in &table.entries {
@@ -181,7 +181,7 @@ impl Difference {
 
 /// The proxy's chains, with those of some service ports.
 pub(super) fn proxy_chains<'a>(
-    context: &PlanContext,
+    context: &IptablesContext,
     ports: impl Iterator<Item = &'a PortState>,
 ) -> Vec<(TableName, ChainName)> {
     let fixed = fixed_chains(context).into_iter().map(|chain| (chain.table, chain.name));

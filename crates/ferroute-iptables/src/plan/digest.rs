@@ -6,7 +6,7 @@ use std::{
 
 use ferroute_core::{NfacctCounters, RulesDigest, ServiceTable};
 
-use super::{PlanContext, ServicePlan};
+use super::{IptablesContext, ServicePlan};
 use crate::{ChainName, Rule, TableName, text::write_rule};
 
 /// A 64-bit digest of a chain's rules and their order. Two different chains collide with probability 2^-64. Digests are
@@ -75,8 +75,8 @@ fn hash(value: &impl Hash) -> u64 {
 
 /// Computes a digest of the rules planned for the Services of `table`, which is comparable between machines. Rules that
 /// exist without any Service, and rules that only count packets, are excluded: they depend on the host.
-pub fn rules_digest(table: &ServiceTable, context: &PlanContext) -> RulesDigest {
-    let context = PlanContext { counters: NfacctCounters::default(), ..context.clone() };
+pub fn rules_digest(table: &ServiceTable, context: &IptablesContext) -> RulesDigest {
+    let context = IptablesContext { counters: NfacctCounters::default(), ..context.clone() };
     RulesDigest::compute(|mut out| {
         let mut result = Ok(());
         let mut write = |table: TableName, chain: ChainName, rules: &[Rule]| {
@@ -117,7 +117,7 @@ mod tests {
     }
 
     fn digest(table: &ServiceTable, host: &HostState) -> RulesDigest {
-        rules_digest(table, &PlanContext::new(&ProxySettings::default(), table, host))
+        rules_digest(table, &IptablesContext::new(&ProxySettings::default(), table, host))
     }
 
     #[test]

@@ -90,16 +90,16 @@ mod tests {
     };
 
     use super::*;
-    use crate::{PlanContext, text::RestoreWriter};
+    use crate::{IptablesContext, text::RestoreWriter};
 
     /// Applies edits to a cluster whose rules are active and returns the difference.
     fn difference(
         tracker: &mut Tracker,
         edits: &[Edit],
-        change: impl FnOnce(&mut PlanContext, &mut Changes),
+        change: impl FnOnce(&mut IptablesContext, &mut Changes),
     ) -> Difference {
         let table = tracker.table(IpFamily::V4);
-        let mut context = PlanContext::new(&ProxySettings::default(), table, &HostState::default());
+        let mut context = IptablesContext::new(&ProxySettings::default(), table, &HostState::default());
         let state = ChainState::new(Difference::everything(table, context.clone()));
         edits.iter().for_each(|edit| edit.apply_to(tracker));
         let mut changes = tracker.update(IpFamily::V4);
@@ -171,12 +171,12 @@ mod tests {
         let edits = remove(&cluster, 1);
         let other = cluster.tracker().table(IpFamily::V4).entries.values().next_back().cloned();
         for previous in [None, other] {
-            let change = |_: &mut PlanContext, changes: &mut Changes| {
+            let change = |_: &mut IptablesContext, changes: &mut Changes| {
                 changes.previous.values_mut().for_each(|entry| entry.clone_from(&previous));
             };
             assert!(!difference(&mut cluster.tracker(), &edits, change).has_edits());
         }
-        let change = |context: &mut PlanContext, _: &mut Changes| context.settings.masquerade_mark += 1;
+        let change = |context: &mut IptablesContext, _: &mut Changes| context.settings.masquerade_mark += 1;
         assert!(!difference(&mut cluster.tracker(), &edits, change).has_edits());
         assert!(difference(&mut cluster.tracker(), &edits, |_, _| {}).has_edits());
     }

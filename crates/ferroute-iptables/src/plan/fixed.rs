@@ -2,7 +2,7 @@
 
 use ferroute_core::{IpFamily, NfacctCounters, NodePortMatch};
 
-use super::{PlanContext, chains, context::count_packet, names::IPTABLES_FIREWALL_COMMENT};
+use super::{IptablesContext, chains, context::count_packet, names::IPTABLES_FIREWALL_COMMENT};
 use crate::{AddressType, ChainName, CtStates, MarkMatch, Match, Rule, Sense, TableName, Target};
 
 /// A jump from a builtin chain into a chain of the proxy.
@@ -133,7 +133,7 @@ pub fn jumps() -> Vec<Jump> {
 }
 
 /// Returns the chains whose rules do not depend on Services, those of table filter first.
-pub fn fixed_chains(context: &PlanContext) -> Vec<FixedChain> {
+pub fn fixed_chains(context: &IptablesContext) -> Vec<FixedChain> {
     use TableName::{Filter, Mangle, Nat};
     let chain = |table, name, contents| FixedChain { table, name, contents };
     vec![
@@ -153,7 +153,7 @@ pub fn fixed_chains(context: &PlanContext) -> Vec<FixedChain> {
 
 /// Returns the last rules of nat `KUBE-SERVICES`, after those of the Services: packets to the host itself may be for a
 /// node port.
-pub(super) fn node_port_jumps(context: &PlanContext) -> Vec<Rule> {
+pub(super) fn node_port_jumps(context: &IptablesContext) -> Vec<Rule> {
     let comment = "kubernetes service nodeports; NOTE: this must be the last rule in this chain";
     let jump = |rule: Rule| rule.then(Target::Jump(chains::NODE_PORTS));
     match &context.settings.node_ports {
@@ -184,7 +184,7 @@ pub(super) fn localnet_rule(family: IpFamily) -> Rule {
         .then(Target::Drop)
 }
 
-fn forward(context: &PlanContext) -> Vec<Rule> {
+fn forward(context: &IptablesContext) -> Vec<Rule> {
     let mut rules = Vec::with_capacity(3);
     if !context.conntrack_tcp_be_liberal {
         // An untracked packet would leave with its pod's address and make the client reset the connection.
@@ -201,7 +201,7 @@ fn forward(context: &PlanContext) -> Vec<Rule> {
     rules
 }
 
-fn postrouting(context: &PlanContext) -> Vec<Rule> {
+fn postrouting(context: &IptablesContext) -> Vec<Rule> {
     let mark = context.settings.masquerade_mark;
     vec![
         Rule::new().and(Match::Mark(Sense::Not(MarkMatch::has(mark)))).then(Target::Return),

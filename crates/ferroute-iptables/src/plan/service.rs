@@ -8,12 +8,12 @@ use ferroute_core::{
     Routes, ServicePortEntry, ServicePortName, ServiceTable, SourceAddress, TrafficPolicy, forwarding,
 };
 
-use super::{PlanContext, SharedChain, chains, context::count_packet, names::ServiceChainNames, refusal};
+use super::{IptablesContext, SharedChain, chains, context::count_packet, names::ServiceChainNames, refusal};
 use crate::{AddressType, ChainName, Match, Probability, Recent, RecentAction, Rule, Sense, Target, address_text};
 
 /// A plan of the rules of one service port, which are generated one after the other and not stored.
 pub(crate) struct ServicePlan<'a> {
-    context: &'a PlanContext,
+    context: &'a IptablesContext,
     forwarding: PortForwarding<'a>,
     /// `namespace/name:port`.
     name: Arc<str>,
@@ -33,7 +33,7 @@ impl<'a> ServicePlan<'a> {
         table: &ServiceTable,
         name: &ServicePortName,
         entry: &'a ServicePortEntry,
-        context: &'a PlanContext,
+        context: &'a IptablesContext,
     ) -> Self {
         let forwarding = forwarding(table, name, entry, &context.settings, &ModeTraits::IPTABLES);
         let text: Arc<str> = name.to_string().into();

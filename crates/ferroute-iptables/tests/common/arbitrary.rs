@@ -3,10 +3,10 @@
 use std::net::IpAddr;
 
 use ferroute_core::{HostState, IpFamily, NfacctCounters, ProxySettings, ServiceTable, testing::arbitrary};
-use ferroute_iptables::PlanContext;
+use ferroute_iptables::IptablesContext;
 use proptest::{prelude::*, sample::select};
 
-/// Settings and host state, which determine the [`PlanContext`] of any table.
+/// Settings and host state, which determine the [`IptablesContext`] of any table.
 #[derive(Clone, Debug)]
 pub(crate) struct Environment {
     pub(crate) settings: ProxySettings,
@@ -16,9 +16,9 @@ pub(crate) struct Environment {
 }
 
 impl Environment {
-    pub(crate) fn context(&self, table: &ServiceTable) -> PlanContext {
-        let context = PlanContext::new(&self.settings, table, &self.host);
-        PlanContext { large_cluster: self.large_cluster, ..context }
+    pub(crate) fn context(&self, table: &ServiceTable) -> IptablesContext {
+        let context = IptablesContext::new(&self.settings, table, &self.host);
+        IptablesContext { large_cluster: self.large_cluster, ..context }
     }
 }
 

@@ -7,7 +7,7 @@ use ferroute_core::{
     testing::{Cluster, arbitrary, pod, service, slice},
 };
 use ferroute_iptables::{
-    ChainName, IptablesDataplane, PlanContext, Rule, RuleSet, TableName,
+    ChainName, IptablesContext, IptablesDataplane, Rule, RuleSet, TableName,
     plan::{SharedChain, chains, is_service_chain},
     render,
 };
@@ -58,7 +58,7 @@ pub(crate) fn rendered(table: &ServiceTable) -> BTreeMap<(TableName, ChainName),
         counters: NfacctCounters { invalid_dropped: true, localhost_accepted: true },
         ..HostState::default()
     };
-    let mut rules = render(table, &PlanContext::new(&settings(), table, &host));
+    let mut rules = render(table, &IptablesContext::new(&settings(), table, &host));
     // The kernel has these, too.
     for (name, builtin) in [
         (TableName::Filter, &[ChainName::INPUT, ChainName::FORWARD, ChainName::OUTPUT][..]),

@@ -5,7 +5,7 @@ use ferroute_core::{
     TrafficPolicy,
     testing::{port_name, service_port, table},
 };
-use ferroute_iptables::{PlanContext, TableName, plan::chains, render};
+use ferroute_iptables::{IptablesContext, TableName, plan::chains, render};
 use insta::assert_snapshot;
 
 use super::{chain_rules, cluster_cidr, lines, local, one, rules, this_node};
@@ -102,7 +102,7 @@ fn rules_use_only_features_of_the_host() {
         ..HostState::default()
     };
     let shown = [host(false, false), host(false, true), host(true, true)].map(|host| {
-        let rules = render(&table, &PlanContext::new(&ProxySettings::default(), &table, &host));
+        let rules = render(&table, &IptablesContext::new(&ProxySettings::default(), &table, &host));
         [
             chain_rules(&rules, TableName::Filter, chains::FORWARD),
             chain_rules(&rules, TableName::Nat, chains::POSTROUTING),

@@ -10,7 +10,7 @@ use ferroute_core::{
     ServiceTable,
     testing::{endpoint, entry, node, table},
 };
-use ferroute_iptables::{ChainName, PlanContext, RuleSet, TableName, plan::fixed_chains, render, text::Line};
+use ferroute_iptables::{ChainName, IptablesContext, RuleSet, TableName, plan::fixed_chains, render, text::Line};
 
 /// The node `node-1` with addresses of both families.
 fn this_node() -> NodeView {
@@ -45,12 +45,12 @@ fn cluster_cidr() -> ProxySettings {
 }
 
 fn rules(table: &ServiceTable, settings: &ProxySettings) -> RuleSet {
-    render(table, &PlanContext::new(settings, table, &host()))
+    render(table, &IptablesContext::new(settings, table, &host()))
 }
 
 /// Returns the rules that depend on Services.
 fn service_rules(table: &ServiceTable, settings: &ProxySettings) -> String {
-    let fixed = fixed_chains(&PlanContext::new(settings, table, &host()));
+    let fixed = fixed_chains(&IptablesContext::new(settings, table, &host()));
     let is_fixed = |table: TableName, chain: ChainName| fixed.iter().any(|own| own.table == table && own.name == chain);
     lines(&rules(table, settings), |table, chain, line| {
         !chain.is_builtin() && !is_fixed(table, chain) && !line.contains("NOTE: this must be the last rule")

@@ -5,7 +5,7 @@ use ferroute_core::{
     testing::{endpoint, entry, port_name, service_port, table},
 };
 use ferroute_iptables::{
-    PlanContext, TableName,
+    IptablesContext, TableName,
     plan::{self, chains},
     render,
 };
@@ -182,8 +182,8 @@ fn in_a_large_cluster_rules_of_endpoints_have_no_comments() {
     };
     let endpoints = [endpoint("10.244.2.2:8080"), endpoint("10.244.2.3:8080")];
     let table = one(port_name("shop/web:http"), service, endpoints);
-    let context = PlanContext::new(&cluster_cidr(), &table, &host());
-    let rules = render(&table, &PlanContext { large_cluster: true, ..context });
+    let context = IptablesContext::new(&cluster_cidr(), &table, &host());
+    let rules = render(&table, &IptablesContext { large_cluster: true, ..context });
     let of_port = |_, chain, line: &str| plan::is_service_chain(chain) || line.contains("shop/web");
     assert_snapshot!(lines(&rules, of_port), @r#"
     nat -A KUBE-EXT-67NZLRHBNDSAWJRO -m comment --comment "masquerade traffic for shop/web:http external destinations" -j KUBE-MARK-MASQ
@@ -210,7 +210,7 @@ fn a_cluster_with_more_than_a_thousand_endpoints_in_any_state_is_large() {
             Endpoint { ready: n % 2 == 0, ..endpoint }
         });
         let table = one(port_name("shop/crowd"), service_port("10.96.0.2:80"), endpoints);
-        PlanContext::new(&cluster_cidr(), &table, &host()).large_cluster
+        IptablesContext::new(&cluster_cidr(), &table, &host()).large_cluster
     };
     assert!(!is_large(1000));
     assert!(is_large(1001));

@@ -12,11 +12,11 @@ use super::version_cache::ResourceVersion;
 
 /// What a reflector has received, and which request it sends next.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum Phase {
     /// A list is due or being received. Objects that arrive belong to it; what was received earlier stays valid until it
     /// is complete.
     ///
-    /// A complete list leads to [`State::Watch`]. A list that fails is sent again; the failure may change how.
+    /// A complete list leads to [`Phase::Watch`]. A list that fails is sent again; the failure may change how.
     List(List),
     /// Every change up to `version` has been received. A watch that resumes from there is due or open.
     ///
@@ -88,13 +88,13 @@ pub(super) enum Transition {
     ListFailed,
 }
 
-impl Default for State {
+impl Default for Phase {
     fn default() -> Self {
         Self::list(ListVersion::Any)
     }
 }
 
-impl State {
+impl Phase {
     fn list(version: ListVersion) -> Self {
         Self::List(List { version, strategy: Strategy::Streaming, paging: Paging::Limited })
     }
@@ -140,16 +140,16 @@ impl Strategy {
 mod tests {
     use super::*;
 
-    fn watch(version: &str) -> State {
-        State::Watch { version: version.to_owned() }
+    fn watch(version: &str) -> Phase {
+        Phase::Watch { version: version.to_owned() }
     }
 
-    fn list(version: ListVersion, strategy: Strategy, paging: Paging) -> State {
-        State::List(List { version, strategy, paging })
+    fn list(version: ListVersion, strategy: Strategy, paging: Paging) -> Phase {
+        Phase::List(List { version, strategy, paging })
     }
 
-    fn after<const N: usize>(state: State, transitions: [Transition; N]) -> State {
-        transitions.into_iter().fold(state, State::next)
+    fn after<const N: usize>(state: Phase, transitions: [Transition; N]) -> Phase {
+        transitions.into_iter().fold(state, Phase::next)
     }
 
     fn listed(version: &str) -> Transition {
@@ -167,7 +167,7 @@ mod tests {
     #[test]
     fn first_list_is_of_any_version_and_leads_to_a_watch() {
         let first = list(ListVersion::Any, Strategy::Streaming, Paging::Limited);
-        assert_eq!(State::default(), first);
+        assert_eq!(Phase::default(), first);
         assert_eq!(after(first, [listed("7")]), watch("7"));
     }
 
@@ -195,22 +195,22 @@ mod tests {
     fn list_of_an_expired_version_asks_for_the_most_recent_one() {
         let most_recent = |paging| list(ListVersion::MostRecent, Strategy::Streaming, paging);
         assert_eq!(after(watch("7"), [Transition::Expired, Transition::Expired]), most_recent(Paging::Limited));
-        assert_eq!(after(State::default(), [Transition::ContinueExpired]), most_recent(Paging::Unlimited));
+        assert_eq!(after(Phase::default(), [Transition::ContinueExpired]), most_recent(Paging::Unlimited));
     }
 
     #[test]
     fn failed_lists_alternate_between_strategies_until_one_is_complete() {
         let any = |strategy| list(ListVersion::Any, strategy, Paging::Limited);
         let failed = || Transition::ListFailed;
-        assert_eq!(after(State::default(), [failed()]), any(Strategy::Pages));
-        assert_eq!(after(State::default(), [failed(), failed()]), any(Strategy::Streaming));
-        let complete = after(State::default(), [failed(), Transition::ContinueExpired, listed("7")]);
+        assert_eq!(after(Phase::default(), [failed()]), any(Strategy::Pages));
+        assert_eq!(after(Phase::default(), [failed(), failed()]), any(Strategy::Streaming));
+        let complete = after(Phase::default(), [failed(), Transition::ContinueExpired, listed("7")]);
         let next = after(complete, [Transition::Expired]);
         assert_eq!(next, list(ListVersion::NotOlderThan("7".to_owned()), Strategy::Streaming, Paging::Limited));
     }
 
     #[test]
     fn objects_of_a_list_do_not_advance_the_version() {
-        assert_eq!(after(State::default(), [changed("7"), bookmark("8"), Transition::Rejected]), State::default());
+        assert_eq!(after(Phase::default(), [changed("7"), bookmark("8"), Transition::Rejected]), Phase::default());
     }
 }

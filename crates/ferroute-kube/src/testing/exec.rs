@@ -15,7 +15,7 @@ use tokio_tungstenite::{
 };
 
 use super::{
-    Shared,
+    ServedCluster,
     serve::{FakeResponse, status, whole},
 };
 
@@ -63,7 +63,7 @@ impl fmt::Debug for ExecHandler {
 
 /// Responds to a request for the pods of a namespace or all of them, or for one of them, for a Service, for the slices of a Service, or for nodes
 /// with some labels, or for an object that was set for its path. `None` for any other path.
-pub(super) fn read(shared: &Shared, path: &str, query: &str) -> Option<FakeResponse> {
+pub(super) fn read(shared: &ServedCluster, path: &str, query: &str) -> Option<FakeResponse> {
     if let Some(object) = shared.state().user_objects.get(path) {
         return Some(whole(StatusCode::OK, MediaType::Json.as_str(), object.to_string().into()));
     }
@@ -108,7 +108,7 @@ pub(super) fn read(shared: &Shared, path: &str, query: &str) -> Option<FakeRespo
 }
 
 /// Responds to a request to run a program.
-pub(super) fn respond(shared: &Shared, mut request: Request<Incoming>) -> FakeResponse {
+pub(super) fn respond(shared: &ServedCluster, mut request: Request<Incoming>) -> FakeResponse {
     let error = |code| status(code, MediaType::Json, None);
     let Some(handler) = shared.state().exec.clone() else { return error(404) };
     let Some(exec) = parse(&request) else { return error(404) };

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tokio::{sync::watch, time::sleep};
 
 use super::{
-    Behaviour, Fault, Shared, Streaming,
+    Behaviour, Fault, ServedCluster, Streaming,
     behaviour::Signals,
     body::{Disconnected, Writer, write_endless, write_garbage},
     encode, exec,
@@ -76,7 +76,7 @@ impl CollectionRequest {
     }
 
     /// Returns a writer and its body.
-    fn writer(&self, shared: &Shared) -> (Writer, Channel<Bytes, io::Error>) {
+    fn writer(&self, shared: &ServedCluster) -> (Writer, Channel<Bytes, io::Error>) {
         let (writer, body) =
             Writer::new(&self.behaviour, self.fault.as_ref(), &shared.sent, shared.signals.subscribe());
         (writer.with_gzip(self.gzip), body)
@@ -91,7 +91,7 @@ impl CollectionRequest {
     }
 }
 
-pub(super) async fn respond(shared: Arc<Shared>, request: Request<Incoming>) -> io::Result<FakeResponse> {
+pub(super) async fn respond(shared: Arc<ServedCluster>, request: Request<Incoming>) -> io::Result<FakeResponse> {
     let target = request.uri().to_string();
     let header = |name| request.headers().get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
     let (accept, authorization) = (header(header::ACCEPT), header(header::AUTHORIZATION));
@@ -169,7 +169,7 @@ pub(super) async fn respond(shared: Arc<Shared>, request: Request<Incoming>) -> 
     Ok(if is_watch { begin_watch(shared, request) } else { list(&shared, &request) })
 }
 
-fn list(shared: &Shared, request: &CollectionRequest) -> FakeResponse {
+fn list(shared: &ServedCluster, request: &CollectionRequest) -> FakeResponse {
     let (items, version, token) = {
         let state = shared.state();
         let (now, compacted) = (state.store.version(), state.store.compacted());
@@ -205,7 +205,7 @@ fn list(shared: &Shared, request: &CollectionRequest) -> FakeResponse {
     request.respond(request.media_type.as_str(), body)
 }
 
-fn begin_watch(shared: Arc<Shared>, request: CollectionRequest) -> FakeResponse {
+fn begin_watch(shared: Arc<ServedCluster>, request: CollectionRequest) -> FakeResponse {
     let signals = shared.signals.subscribe();
     let requests_list = request.parameter("sendInitialEvents") == "true";
     let (now, compacted) = {
@@ -242,7 +242,7 @@ fn begin_watch(shared: Arc<Shared>, request: CollectionRequest) -> FakeResponse 
 
 /// An open watch.
 struct Watch {
-    shared: Arc<Shared>,
+    shared: Arc<ServedCluster>,
     request: CollectionRequest,
     writer: Writer,
     /// Everything up to here has been sent.

@@ -7,12 +7,12 @@ use hyper::{Method, Request, StatusCode, body::Incoming};
 use serde_json::Value;
 
 use super::{
-    Shared, State,
+    ClusterData, ServedCluster,
     serve::{FakeResponse, status, whole},
 };
 
 /// Responds to a write, or to a request for a single Node.
-pub(super) async fn respond(shared: &Shared, request: Request<Incoming>) -> FakeResponse {
+pub(super) async fn respond(shared: &ServedCluster, request: Request<Incoming>) -> FakeResponse {
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let text = match request.into_body().collect().await {
         Ok(body) => body.to_bytes(),
@@ -36,7 +36,7 @@ pub(super) async fn respond(shared: &Shared, request: Request<Incoming>) -> Fake
 }
 
 /// Returns the object of the response, or an error status.
-fn apply(state: &mut State, method: &Method, path: &str, body: &Value) -> Result<Value, u16> {
+fn apply(state: &mut ClusterData, method: &Method, path: &str, body: &Value) -> Result<Value, u16> {
     if let Some(name) = path.strip_prefix("/api/v1/nodes/") {
         let mut node = state.store.get(Resource::Nodes, "", name).ok_or(404_u16)?.clone();
         if method == Method::PATCH {

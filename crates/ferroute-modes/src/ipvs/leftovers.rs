@@ -7,7 +7,7 @@ use ferroute_core::Protocol;
 use ferroute_host::{HostAddresses, KernelAddresses};
 use ferroute_ipvs::{DUMMY_DEVICE, DUMMY_KIND, Devices, IpSets, SetError, VirtualServers, kube_proxy_set_names};
 
-use crate::cleanup::{Leftovers, Report};
+use crate::cleanup::{Leftovers, RemovalReport};
 
 /// All leftovers of ipvs mode except its iptables rules, which must be removed first. With `drain`, objects that open
 /// connections need are kept.
@@ -17,7 +17,7 @@ pub(super) struct VirtualServersAndSets {
 }
 
 impl Leftovers for VirtualServersAndSets {
-    fn remove(&mut self, report: &mut Report) {
+    fn remove(&mut self, report: &mut RemovalReport) {
         remove(self.drain, report);
     }
 }
@@ -26,7 +26,7 @@ impl Leftovers for VirtualServersAndSets {
 ///
 /// With `drain`, virtual servers that have connections are kept, because the kernel would drop the packets of these
 /// connections. The device and the ipsets are then kept as well: they identify kube-proxy's servers at the next attempt.
-fn remove(drain: bool, report: &mut Report) {
+fn remove(drain: bool, report: &mut RemovalReport) {
     let mut sets = match IpSets::open() {
         Ok(sets) => sets,
         Err(error) => return report.failed(&error),
@@ -44,7 +44,7 @@ fn remove(drain: bool, report: &mut Report) {
 }
 
 /// Removes virtual servers, then the device. Returns false if a virtual server remains.
-fn remove_servers_and_device(sets: &mut IpSets, drain: bool, report: &mut Report) -> anyhow::Result<bool> {
+fn remove_servers_and_device(sets: &mut IpSets, drain: bool, report: &mut RemovalReport) -> anyhow::Result<bool> {
     let mut devices = Devices::open()?;
     let device = match devices.find(DUMMY_DEVICE)? {
         Some(device) if device.kind.as_deref() == Some(DUMMY_KIND) => device,
@@ -73,7 +73,7 @@ fn remove_servers(
     device_addresses: &[IpAddr],
     sets: &mut IpSets,
     drain: bool,
-    report: &mut Report,
+    report: &mut RemovalReport,
 ) -> anyhow::Result<bool> {
     let Some(mut servers) = VirtualServers::open()? else { return Ok(true) };
     let host_addresses = KernelAddresses::open()?.list()?;
@@ -109,7 +109,7 @@ fn remove_servers(
 }
 
 /// Removes an ipset, with retries: the kernel releases it some time after the last rule that refers to it was removed.
-fn remove_set(sets: &mut IpSets, name: &str, report: &mut Report) {
+fn remove_set(sets: &mut IpSets, name: &str, report: &mut RemovalReport) {
     let mut attempt = 1;
     loop {
         match sets.destroy(name) {

@@ -4,7 +4,7 @@ use std::{fmt, time::Duration};
 
 use ferroute_userspace::{DRAIN_DEADLINE, WorkerClient, running_workers};
 
-use crate::cleanup::{Leftovers, Report};
+use crate::cleanup::{Leftovers, RemovalReport};
 
 /// The workers in the network namespace.
 pub(super) struct Workers {
@@ -26,7 +26,7 @@ impl Workers {
 }
 
 impl Leftovers for Workers {
-    fn remove(&mut self, report: &mut Report) {
+    fn remove(&mut self, report: &mut RemovalReport) {
         let workers = match running_workers() {
             Ok(workers) => workers,
             Err(error) => return report.failed(&error),

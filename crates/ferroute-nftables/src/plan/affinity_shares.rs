@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use super::{List, SetId, elements::SetElement, port_plan::PortPlan};
+use super::{List, SetId, elements::SetElement, port_plan::PortElements};
 use crate::model::{ClassId, Element};
 
 /// The lists with session affinity of one namespace, with their timeouts in seconds.
@@ -31,7 +31,7 @@ pub(super) type ShareElement = (SetId, ClassId);
 
 impl AffinityShares {
     /// Replaces the lists of a service port.
-    pub(super) fn replace(&mut self, namespace: &str, old: Option<&PortPlan>, new: Option<&PortPlan>) {
+    pub(super) fn replace(&mut self, namespace: &str, old: Option<&PortElements>, new: Option<&PortElements>) {
         let (old, new) = (old.map(lists).unwrap_or_default(), new.map(lists).unwrap_or_default());
         if old == new {
             return;
@@ -70,7 +70,7 @@ impl AffinityShares {
 
 /// Returns the lists of a service port. Whether they have endpoints makes no difference, because parts should not change as often
 /// as endpoints do.
-fn lists(port: &PortPlan) -> Lists {
+fn lists(port: &PortElements) -> Lists {
     let timeout = port.affinity();
     let used = List::ALL.into_iter().filter(|list| port.exposure.uses(*list));
     used.filter_map(|list| Some((port.number.list(list), timeout?))).collect()

@@ -5,7 +5,7 @@ use ferroute_core::RulesDigest;
 use super::{
     List, Planner,
     kind::Selection,
-    port_plan::{FrontendPlan, PortPlan, Request},
+    port_plan::{FrontendPlan, PortElements, Request},
 };
 
 impl Planner {
@@ -28,7 +28,7 @@ impl Planner {
     }
 }
 
-fn write_port(out: &mut impl Write, port: &PortPlan) -> fmt::Result {
+fn write_port(out: &mut impl Write, port: &PortElements) -> fmt::Result {
     for (list, backends) in
         [("cluster", port.list(List::Cluster)), ("local", port.list(List::Local)), ("own", port.on_node())]
     {
@@ -44,7 +44,7 @@ fn write_port(out: &mut impl Write, port: &PortPlan) -> fmt::Result {
     port.exposure.source_ranges().iter().try_for_each(|net| writeln!(out, "source {net}"))
 }
 
-fn write_plan(out: &mut impl Write, port: &PortPlan, plan: &FrontendPlan) -> fmt::Result {
+fn write_plan(out: &mut impl Write, port: &PortElements, plan: &FrontendPlan) -> fmt::Result {
     write!(out, "{} {}", plan.frontend, port.class(plan.request).text())?;
     if plan.request.selection == Selection::ExternalLocal {
         let local = Request { selection: Selection::Pick, list: List::Local };

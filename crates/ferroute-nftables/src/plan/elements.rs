@@ -8,7 +8,7 @@ use super::{
     List, SetId,
     existing::list_key,
     frontend_key, frontend_map,
-    port_plan::{FrontendPlan, PortPlan},
+    port_plan::{FrontendPlan, PortElements},
 };
 use crate::model::{Change, ClassId, Comment, Element, Transaction, Value};
 
@@ -19,7 +19,7 @@ pub(super) type SetElement = (SetId, Element);
 #[derive(Clone, Copy)]
 pub(super) struct FrontendView<'a> {
     pub(super) name: &'a ServicePortName,
-    pub(super) port: &'a PortPlan,
+    pub(super) port: &'a PortElements,
     pub(super) plan: &'a FrontendPlan,
 }
 
@@ -44,7 +44,7 @@ impl FrontendView<'_> {
     }
 }
 
-impl PortPlan {
+impl PortElements {
     /// Returns the contents of the lists and the lists' timeouts of session affinity, in the order of sets and keys.
     pub(super) fn list_elements(&self, protocol: Protocol) -> Vec<SetElement> {
         let mut elements = Vec::with_capacity(self.list(List::Cluster).len() + self.list(List::Local).len());

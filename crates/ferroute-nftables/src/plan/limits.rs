@@ -17,7 +17,7 @@ use super::{
     fixed::in_set,
     kind::{Class, dispatch},
     list::{CLASS_SHIFT, NUMBER},
-    port_plan::PortPlan,
+    port_plan::PortElements,
 };
 use crate::model::{Chain, ChainWithRules, ClassId, Comment, Element, Field, Name, Rule, Statement, Verdict};
 
@@ -94,7 +94,7 @@ pub(crate) fn kind_of_refusal(key: ClassId) -> Option<LimitKind> {
     LimitKind::ALL.into_iter().find(|kind| refusal(*kind, ClassId(0)).0 >> CLASS_SHIFT == key.0 >> CLASS_SHIFT)
 }
 
-impl PortPlan {
+impl PortElements {
     /// Returns the elements of the limits. They depend on the Service alone.
     pub(super) fn limit_elements(&self, name: &ServicePortName) -> Vec<SetElement> {
         let Some(limits) = self.exposure.limits() else { return Vec::new() };

@@ -12,7 +12,7 @@ use super::{
     fixed::{fixed_chains, fixed_elements},
     frontend_from_key,
     list::ListNumbers,
-    port_plan::{Exposure, PlanError, PortPlan},
+    port_plan::{Exposure, PlanError, PortElements},
     shared::{SharedObjects, Written, delete},
 };
 use crate::model::{ChainWithRules, Change, Comment, Element, Flowtable, Name, Set, TableId, Transaction, Value};
@@ -25,7 +25,7 @@ use crate::model::{ChainWithRules, Change, Comment, Element, Flowtable, Name, Se
 pub(crate) struct Planner {
     context: Context,
     /// Boxed, because a hash table allocates up to twice as many slots as it has entries.
-    ports: HashMap<ServicePortName, Box<PortPlan>>,
+    ports: HashMap<ServicePortName, Box<PortElements>>,
     /// Frontends that changed service ports lose in the current sync, with these service ports.
     leaving: HashMap<Frontend, ServicePortName>,
     /// The service ports that lose frontends in the current sync.
@@ -43,9 +43,9 @@ pub(crate) struct Planner {
 pub(crate) struct Undo {
     /// The service port.
     pub(crate) name: ServicePortName,
-    old: Option<Box<PortPlan>>,
+    old: Option<Box<PortElements>>,
     /// The plans of the service ports that lost a frontend to this one.
-    losers: Vec<(ServicePortName, Box<PortPlan>)>,
+    losers: Vec<(ServicePortName, Box<PortElements>)>,
 }
 
 /// The frontends whose elements are replaced with the plan of a service port.
@@ -165,9 +165,9 @@ impl Planner {
     /// Returns the plans that these had before.
     fn take_frontends(
         &mut self,
-        new: &PortPlan,
+        new: &PortElements,
         transaction: &mut Transaction,
-    ) -> Vec<(ServicePortName, Box<PortPlan>)> {
+    ) -> Vec<(ServicePortName, Box<PortElements>)> {
         if self.leaving.is_empty() {
             return Vec::new();
         }
@@ -269,9 +269,9 @@ impl Planner {
     fn plan(
         &mut self,
         name: &ServicePortName,
-        old: Option<&PortPlan>,
+        old: Option<&PortElements>,
         table: &ServiceTable,
-    ) -> Result<Option<Box<PortPlan>>, PlanError> {
+    ) -> Result<Option<Box<PortElements>>, PlanError> {
         let Some(entry) = table.entries.get(name) else { return Ok(None) };
         let forwarding = forwarding(table, name, entry, &self.context.settings, &ModeTraits::NFTABLES);
         let exposure = Exposure::new(name, &entry.service, &self.context, old.map(|old| &old.exposure));
@@ -284,10 +284,11 @@ impl Planner {
         };
         let Some(number) = number else { return Ok(None) };
         let protocol = name.protocol;
-        let mut plan = PortPlan::new(number, exposure, self.context.settings.family, &forwarding, |list| match old {
-            Some(old) => old.list(list).iter().map(Some).collect(),
-            None => self.existing.endpoints_of(number.list(list), protocol),
-        })?;
+        let mut plan =
+            PortElements::new(number, exposure, self.context.settings.family, &forwarding, |list| match old {
+                Some(old) => old.list(list).iter().map(Some).collect(),
+                None => self.existing.endpoints_of(number.list(list), protocol),
+            })?;
         if plan.affinity().is_some() {
             plan.assign_slots(|list| match old {
                 Some(old) => old.slots(list).into_iter().flatten().collect(),
@@ -343,7 +344,7 @@ impl Planner {
     }
 
     /// Returns the plan of each service port, in no particular order.
-    pub(super) fn ports(&self) -> impl Iterator<Item = (&ServicePortName, &PortPlan)> {
+    pub(super) fn ports(&self) -> impl Iterator<Item = (&ServicePortName, &PortElements)> {
         self.ports.iter().map(|(name, port)| (name, &**port))
     }
 
@@ -395,8 +396,8 @@ impl Planner {
     fn replace(
         &mut self,
         name: &ServicePortName,
-        old: Option<&PortPlan>,
-        new: Option<&PortPlan>,
+        old: Option<&PortElements>,
+        new: Option<&PortElements>,
         frontends: Scope,
         transaction: &mut Transaction,
     ) {
@@ -405,15 +406,16 @@ impl Planner {
             self.numbers.take(new.number);
             self.shared.acquire(new, name.protocol, &self.context, transaction);
         }
-        let lists = |port: Option<&PortPlan>| port.map(|port| port.list_elements(name.protocol)).unwrap_or_default();
-        let classes = |port: Option<&PortPlan>| port.map(PortPlan::class_elements).unwrap_or_default();
+        let lists =
+            |port: Option<&PortElements>| port.map(|port| port.list_elements(name.protocol)).unwrap_or_default();
+        let classes = |port: Option<&PortElements>| port.map(PortElements::class_elements).unwrap_or_default();
         let (lists, classes) = (Difference::new(lists(old), lists(new)), Difference::new(classes(old), classes(new)));
         // What a frontend leads to is there before it and after it, because a long transaction is split.
         transaction.changes.extend(lists.additions.into_iter().chain(classes.additions));
         let mut ranges = Difference::default();
         if !old.zip(new).is_some_and(|(old, new)| old.number == new.number && old.exposure == new.exposure) {
             let elements =
-                |port: Option<&PortPlan>| port.map(|port| port.restriction_elements(name)).unwrap_or_default();
+                |port: Option<&PortElements>| port.map(|port| port.restriction_elements(name)).unwrap_or_default();
             ranges = Difference::new(elements(old), elements(new));
             transaction.changes.append(&mut ranges.additions);
             if new.is_some_and(|new| new.exposure.frontends.len() > MANY_FRONTENDS) {
@@ -435,8 +437,8 @@ impl Planner {
     fn replace_frontends(
         &self,
         name: &ServicePortName,
-        old: Option<&PortPlan>,
-        new: Option<&PortPlan>,
+        old: Option<&PortElements>,
+        new: Option<&PortElements>,
         transaction: &mut Transaction,
     ) {
         let views = |port| move |plan| FrontendView { name, port, plan };

@@ -41,7 +41,7 @@ pub(crate) enum PlanError {
 
 /// The plan of a service port: all that is needed to compute the changes to another plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct PortPlan {
+pub(super) struct PortElements {
     /// The number that its lists are named after.
     pub(super) number: ListNumber,
     /// What does not depend on endpoints.
@@ -112,7 +112,7 @@ pub(super) struct Request {
     pub(super) list: List,
 }
 
-impl PortPlan {
+impl PortElements {
     /// Plans a service port, without slots. Endpoints that `old` contains keep their index.
     pub(super) fn new(
         number: ListNumber,

@@ -15,7 +15,7 @@ use super::{
     fixed::{firewall_chains, fixed_chains, fixed_elements},
     kind::{Class, Selection},
     limits::limit_sets,
-    port_plan::PortPlan,
+    port_plan::PortElements,
 };
 use crate::model::{ChainWithRules, Change, Element, Name, SetOrMap, Transaction, Value};
 
@@ -46,7 +46,7 @@ impl SharedObjects {
     /// Adds the objects that a service port needs.
     pub(super) fn acquire(
         &mut self,
-        port: &PortPlan,
+        port: &PortElements,
         protocol: Protocol,
         context: &Context,
         transaction: &mut Transaction,
@@ -89,7 +89,7 @@ impl SharedObjects {
     }
 
     /// Deletes the objects of [`SharedObjects::acquire`] that have no other user.
-    pub(super) fn release(&mut self, port: &PortPlan, protocol: Protocol, transaction: &mut Transaction) {
+    pub(super) fn release(&mut self, port: &PortElements, protocol: Protocol, transaction: &mut Transaction) {
         for class in classes(port) {
             if self.classes.release(&class) {
                 self.written.unused.insert(class, true);
@@ -117,7 +117,7 @@ impl SharedObjects {
 
     /// Replaces the lists of a service port among those that share the affinity map. [`SharedObjects::write_rules`] writes the
     /// elements, once for all service ports of a transaction.
-    pub(super) fn divide_affinity(&mut self, namespace: &str, old: Option<&PortPlan>, new: Option<&PortPlan>) {
+    pub(super) fn divide_affinity(&mut self, namespace: &str, old: Option<&PortElements>, new: Option<&PortElements>) {
         self.affinity_shares.replace(namespace, old, new);
     }
 
@@ -272,7 +272,7 @@ impl<T: Eq + Hash> RefCounts<T> {
 }
 
 /// Returns the classes that a service port needs, targets of gotos first. Empty lists have classes that always exist.
-fn classes(port: &PortPlan) -> BTreeSet<Class> {
+fn classes(port: &PortElements) -> BTreeSet<Class> {
     let used = port.exposure.requests.iter().map(|request| port.class(*request));
     let with_target = used.flat_map(|class| match class {
         Class::Forward(kind, choice) => kind.goto_target(choice).into_iter().chain([class]).collect(),
@@ -282,7 +282,7 @@ fn classes(port: &PortPlan) -> BTreeSet<Class> {
 }
 
 /// Returns the sets of timeouts, source ranges and limits that a service port needs.
-fn sets(port: &PortPlan) -> BTreeSet<SetId> {
+fn sets(port: &PortElements) -> BTreeSet<SetId> {
     let lists = List::ALL.into_iter().filter(|list| port.exposure.uses(*list) && !port.list(*list).is_empty());
     let timeouts = lists.filter_map(|_| port.affinity());
     let limits = port.exposure.limits().into_iter().flat_map(limit_sets);

@@ -36,13 +36,13 @@ struct DrainingPort {
 /// Terminating endpoints and the connections to them, shared by the sync loop, the reader and `/metrics`.
 #[derive(Debug, Default)]
 pub(crate) struct DrainState {
-    state: Mutex<State>,
+    state: Mutex<DrainingPorts>,
     /// Wakes the reader.
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct DrainingPorts {
     /// Service ports with terminating endpoints, by [`IpFamily::index`] and Service.
     ports: [BTreeMap<NamespacedName, Vec<DrainingPort>>; 2],
     counts: Vec<Draining>,
@@ -65,14 +65,14 @@ impl DrainState {
         self.lock().counts.clone()
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, DrainingPorts> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Reads whenever there are terminating endpoints.
     fn run(&self) {
         loop {
-            let has_none = |state: &mut State| state.is_empty();
+            let has_none = |state: &mut DrainingPorts| state.is_empty();
             let state = self.changed.wait_while(self.lock(), has_none).unwrap_or_else(PoisonError::into_inner);
             let ports = IpFamily::BOTH.map(|family| state.ports(family));
             drop(state);
@@ -100,7 +100,7 @@ impl DrainState {
     }
 }
 
-impl State {
+impl DrainingPorts {
     fn is_empty(&self) -> bool {
         self.ports.iter().all(BTreeMap::is_empty)
     }

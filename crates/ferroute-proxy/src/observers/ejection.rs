@@ -33,13 +33,13 @@ use crate::{
 /// The service ports with ejection and the ejected endpoints, shared by the sync loop, the thread and `/metrics`.
 #[derive(Debug, Default)]
 pub(crate) struct EjectionState {
-    state: Mutex<State>,
+    state: Mutex<WatchedPorts>,
     /// Wakes the thread.
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct WatchedPorts {
     /// By [`IpFamily::index`] and Service.
     ports: [BTreeMap<NamespacedName, Vec<WatchedPort>>; 2],
     counts: [Ejected; 2],
@@ -66,7 +66,7 @@ impl EjectionState {
         watched.map(|family| (family, state.counts[family.index()])).collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, WatchedPorts> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -75,7 +75,7 @@ impl EjectionState {
         let mut sent = Ejections::new();
         loop {
             // Without ports the last ejections are taken back.
-            let has_none = |state: &mut State| state.ports.iter().all(BTreeMap::is_empty) && sent.is_empty();
+            let has_none = |state: &mut WatchedPorts| state.ports.iter().all(BTreeMap::is_empty) && sent.is_empty();
             let state = self.changed.wait_while(self.lock(), has_none).unwrap_or_else(PoisonError::into_inner);
             let ports = [0, 1].map(|index| state.ports[index].values().flatten().cloned().collect::<Vec<_>>());
             drop(state);

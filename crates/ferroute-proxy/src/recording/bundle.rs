@@ -48,7 +48,7 @@ pub struct Bundle {
     #[serde(default)]
     pub other_hosts: OtherHosts,
     /// The applied state before the first sync.
-    pub base: State,
+    pub base: DesiredObjects,
     /// The syncs, oldest first. The last one has no families if its changes are not applied yet.
     pub syncs: Vec<SyncRecord>,
 }
@@ -56,7 +56,7 @@ pub struct Bundle {
 /// The desired state at one time.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct State {
+pub struct DesiredObjects {
     /// The Node.
     pub node: Node,
     /// All Services that the proxy handles.
@@ -102,7 +102,7 @@ pub enum RecordedChange {
     /// The networks of cluster IPs changed to these.
     #[serde(rename = "serviceCIDRs")]
     ServiceCidrs(Vec<ServiceCidr>),
-    /// The endpoints that do not answer changed to these; see [`State::ejected`].
+    /// The endpoints that do not answer changed to these; see [`DesiredObjects::ejected`].
     Ejected(BTreeMap<String, BTreeSet<SocketAddr>>),
 }
 
@@ -313,9 +313,9 @@ impl Rewind {
         }
     }
 
-    fn state(&self) -> State {
+    fn state(&self) -> DesiredObjects {
         let services = self.services.iter();
-        State {
+        DesiredObjects {
             node: objects::node(&self.node),
             services: services
                 .map(|(name, ports)| objects::service(name, ports.each_ref().map(AsRef::as_ref)))

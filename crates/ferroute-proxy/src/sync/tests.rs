@@ -95,7 +95,7 @@ struct FakeLeftovers {
 }
 
 impl Leftovers for FakeLeftovers {
-    fn remove(&mut self, report: &mut Report) {
+    fn remove(&mut self, report: &mut RemovalReport) {
         self.journal.write("clean up");
         match self.failures_left.checked_sub(1) {
             None => {

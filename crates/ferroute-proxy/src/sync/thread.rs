@@ -36,7 +36,7 @@ pub(crate) struct SyncThread {
 }
 
 /// What the sync loop shares with the rest of the daemon.
-pub(crate) struct Shared<'a> {
+pub(crate) struct DaemonParts<'a> {
     pub(crate) status: &'a Status,
     pub(crate) health: Arc<Health>,
     pub(crate) events: &'a EventRecorder,
@@ -55,9 +55,9 @@ impl SyncThread {
         node: &NodeView,
         state: ObservedTracker,
         first: Vec<Change>,
-        shared: Shared<'_>,
+        shared: DaemonParts<'_>,
     ) -> anyhow::Result<Self> {
-        let Shared { status, health, events, watchdog, tasks } = shared;
+        let DaemonParts { status, health, events, watchdog, tasks } = shared;
         // Opening can hang as well.
         watchdog.heartbeat().beat();
         health.sent();

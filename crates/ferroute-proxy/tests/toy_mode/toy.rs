@@ -17,7 +17,7 @@ use ferroute_core::{
 use ferroute_modes::{
     ActiveProxy, ComparableRules, Mode, OpenMode, PlannedRules, Registry, RemovableMode, Removal, RulesView,
     SimulatedSync, Simulation,
-    cleanup::{Leftovers, Report},
+    cleanup::{Leftovers, RemovalReport},
     kernel_rules::KernelRules,
 };
 use ferroute_trace::{BaseChain, ChainVerdict, Forks, Hook, Ruleset, Traceable, Walker};
@@ -218,7 +218,7 @@ impl RemovableMode for Toy {
 struct ToyLeftovers;
 
 impl Leftovers for ToyLeftovers {
-    fn remove(&mut self, report: &mut Report) {
+    fn remove(&mut self, report: &mut RemovalReport) {
         if KERNEL.take().is_some() {
             report.removed("toy rules");
         }

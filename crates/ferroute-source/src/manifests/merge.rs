@@ -12,7 +12,7 @@ use ferroute_core::NamespacedName;
 use super::{
     entry::{Digest, Entry, Key, ServiceDigest},
     file::FileState,
-    store::State,
+    store::Contents,
 };
 use crate::Problem;
 
@@ -24,7 +24,7 @@ use crate::Problem;
 pub(super) fn merge<'f>(
     files: impl Iterator<Item = (&'f PathBuf, &'f FileState)> + Clone,
     missing: &'f HashSet<PathBuf>,
-) -> (State, Vec<Arc<Problem>>) {
+) -> (Contents, Vec<Arc<Problem>>) {
     let mut merge = Merge::new(missing);
     let mut endpoints = Vec::new();
     let present = entries(files.clone()).filter(|(path, _)| !missing.contains(*path));

@@ -16,7 +16,7 @@ use super::{
 use crate::{Event, Problem, Resource};
 
 /// A set of objects, by digest. The objects themselves are not kept.
-pub(super) type State = BTreeMap<Key, Digest>;
+pub(super) type Contents = BTreeMap<Key, Digest>;
 
 /// The files, and the objects and problems that have been sent.
 #[derive(Default)]
@@ -25,7 +25,7 @@ pub(super) struct Store {
     files: BTreeMap<PathBuf, FileState>,
     /// The objects that have been sent; `None` if they are those that the files define, each once. Then the next version of an
     /// object depends on no other file.
-    applied: Option<State>,
+    applied: Option<Contents>,
     /// The current problems, which have been sent, by text.
     problems: BTreeMap<String, Arc<Problem>>,
     /// [`Event::Synced`] has been sent.
@@ -113,7 +113,7 @@ impl Store {
         }
         let duplicates = match contents {
             Some(contents) => {
-                let contents: State = contents.into_iter().collect();
+                let contents: Contents = contents.into_iter().collect();
                 let event = |object| loaded.remove(&object).expect("bug: changed object was not read");
                 batch.extend(contents.into_iter().map(event));
                 Vec::new()
@@ -214,7 +214,7 @@ impl Store {
 }
 
 /// Returns the changes from `old` to `new`, in the order of the keys: the new digest, or `None` for a deletion.
-fn diff(old: &State, new: &State) -> Vec<(Key, Option<Digest>)> {
+fn diff(old: &Contents, new: &Contents) -> Vec<(Key, Option<Digest>)> {
     let deleted = old.keys().filter(|key| !new.contains_key(key)).map(|key| (key.clone(), None));
     let applied = new.iter().filter(|(key, digest)| old.get(key) != Some(digest));
     let applied = applied.map(|(key, digest)| (key.clone(), Some(*digest)));

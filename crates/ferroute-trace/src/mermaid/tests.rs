@@ -1,5 +1,5 @@
 use ferroute_core::{HostState, IpFamily};
-use ferroute_iptables::{PlanContext, RuleSet, render};
+use ferroute_iptables::{IptablesContext, RuleSet, render};
 
 use super::*;
 use crate::{
@@ -15,7 +15,7 @@ fn chart(rules: &RuleSet, packet: &Packet) -> String {
 
 fn planned() -> RuleSet {
     let table = nginx(|it| it).table(IpFamily::V4);
-    render(&table, &PlanContext::new(&settings(), &table, &HostState::default()))
+    render(&table, &IptablesContext::new(&settings(), &table, &HostState::default()))
 }
 
 /// Asserts that every line conforms to Mermaid's grammar: a node with quoted text, or an edge between existing nodes,

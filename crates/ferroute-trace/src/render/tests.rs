@@ -4,7 +4,7 @@ use ferroute_core::{
     EscapedLines, HostState, IpFamily,
     testing::{HOSTILE, assert_visible},
 };
-use ferroute_iptables::{PlanContext, RuleSet, render};
+use ferroute_iptables::{IptablesContext, RuleSet, render};
 
 use super::*;
 use crate::{
@@ -14,7 +14,7 @@ use crate::{
 
 fn rules(cluster: &ferroute_core::testing::Cluster) -> RuleSet {
     let table = cluster.table(IpFamily::V4);
-    render(&table, &PlanContext::new(&settings(), &table, &HostState::default()))
+    render(&table, &IptablesContext::new(&settings(), &table, &HostState::default()))
 }
 
 fn name(address: IpAddr) -> Option<String> {

@@ -13,7 +13,7 @@ use ferroute_config::flags::DesiredArgs;
 use ferroute_core::{Protocol, Style};
 use ferroute_inspect::{
     report::Versioned,
-    trace::{Report, Request, TraceNode, load, resolve, write_outline_into},
+    trace::{Request, TraceNode, TraceReport, load, resolve, write_outline_into},
 };
 use ferroute_trace::{Outcome, TextOptions, mermaid, write_trace_into};
 
@@ -162,7 +162,7 @@ pub(crate) fn run(args: &TraceArgs, verbosity: Option<u32>, out: &mut impl Write
             write_trace_into(&mut text, &trace, &packet, options)?;
         }
         TraceOutput::Json => {
-            let report = Report::new(&node, &packet, &rules, &trace);
+            let report = TraceReport::new(&node, &packet, &rules, &trace);
             text = serde_json::to_string_pretty(&Versioned::new(&node.desired.about, report))? + "\n";
         }
         TraceOutput::Mermaid => {

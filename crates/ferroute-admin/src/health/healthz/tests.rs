@@ -16,8 +16,8 @@ fn family(family: IpFamily, healthy: bool) -> FamilyReport {
     FamilyReport { family, last_updated, healthy }
 }
 
-fn report(families: &[FamilyReport], node_eligible: bool) -> Report {
-    Report {
+fn report(families: &[FamilyReport], node_eligible: bool) -> HealthReport {
+    HealthReport {
         now: time(123_456_789),
         healthy: families.iter().all(|family| family.healthy),
         node_eligible,

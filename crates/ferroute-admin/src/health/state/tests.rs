@@ -20,15 +20,15 @@ use Event::{Eligible, Failed, Queued, Received, Sent, Updated};
 
 /// The report `seconds` after the start of a proxy with these events; times in events are seconds too. The sync thread makes
 /// progress.
-fn report_after(events: &[Event], seconds: u64) -> Report {
+fn report_after(events: &[Event], seconds: u64) -> HealthReport {
     report_after_silence(events, seconds, 0)
 }
 
 /// Like `report_after`, with a sync thread that has made no progress for some seconds.
-fn report_after_silence(events: &[Event], seconds: u64, silence: u64) -> Report {
+fn report_after_silence(events: &[Event], seconds: u64, silence: u64) -> HealthReport {
     let start = Instant::now();
     let at = |seconds| Moment { wall: wall(seconds), instant: start + Duration::from_secs(seconds) };
-    let mut health = State::new(TIMEOUT);
+    let mut health = SyncProgress::new(TIMEOUT);
     for event in events {
         match *event {
             Queued(family, seconds) => health.queued(family, at(seconds)),
@@ -43,8 +43,8 @@ fn report_after_silence(events: &[Event], seconds: u64, silence: u64) -> Report 
 }
 
 /// For each family the time of its update and its health.
-fn report(now: u64, families: &[(IpFamily, u64, bool)]) -> Report {
-    Report {
+fn report(now: u64, families: &[(IpFamily, u64, bool)]) -> HealthReport {
+    HealthReport {
         now: wall(now),
         healthy: families.iter().all(|(_, _, healthy)| *healthy),
         node_eligible: true,
@@ -131,7 +131,7 @@ fn one_unhealthy_family_makes_the_proxy_unhealthy() {
 
 #[test]
 fn node_eligibility_does_not_affect_health() {
-    let expected = |node_eligible| Report { node_eligible, ..report(5, &[(V4, 1, true)]) };
+    let expected = |node_eligible| HealthReport { node_eligible, ..report(5, &[(V4, 1, true)]) };
     assert_eq!(report_after(&[Updated(V4, 1), Eligible(false)], 5), expected(false));
     assert_eq!(report_after(&[Updated(V4, 1), Eligible(false), Eligible(true)], 5), expected(true));
 }
@@ -139,7 +139,7 @@ fn node_eligibility_does_not_affect_health() {
 #[test]
 fn wall_clock_steps_make_no_change_late() {
     let start = Instant::now();
-    let mut health = State::new(TIMEOUT);
+    let mut health = SyncProgress::new(TIMEOUT);
     health.updated(V4, Moment { wall: wall(1), instant: start });
     health.queued(V4, Moment { wall: wall(2), instant: start });
     let later = Moment { wall: wall(100_000), instant: start + Duration::from_secs(3) };

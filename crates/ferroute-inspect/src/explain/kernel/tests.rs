@@ -2,7 +2,7 @@ use ferroute_core::{
     HostState, IpFamily, ProxySettings,
     testing::{Cluster, arbitrary, pod, port_name, service, slice, udp_port_name},
 };
-use ferroute_iptables::{PlanContext, SavedRulesReader};
+use ferroute_iptables::{IptablesContext, SavedRulesReader};
 use ferroute_nftables::{
     kernel::{Counter, Kernel, MemoryKernel},
     model::TableId,
@@ -29,7 +29,7 @@ fn lines(rules: &[ServiceRule]) -> String {
 #[test]
 fn rules_of_service_port_are_found_in_shared_and_own_chains() {
     let table = shop().table(IpFamily::V4);
-    let context = PlanContext::new(&ProxySettings::default(), &table, &HostState::default());
+    let context = IptablesContext::new(&ProxySettings::default(), &table, &HostState::default());
     let text = ferroute_iptables::render(&table, &context).to_string();
     let mut reader = SavedRulesReader::new(IpFamily::V4);
     text.lines().for_each(|line| reader.line(&line.replace("-A KUBE-SERVICES", "[7:420] -A KUBE-SERVICES")));

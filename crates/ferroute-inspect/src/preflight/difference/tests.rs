@@ -6,7 +6,7 @@ use ferroute_iptables::RuleSet;
 use insta::assert_snapshot;
 
 use super::*;
-use crate::preflight::{Report, write_report_into};
+use crate::preflight::{PreflightReport, write_report_into};
 
 fn cluster() -> Cluster {
     let mut cluster = Cluster::new("node-1")
@@ -43,7 +43,7 @@ fn report(from: ModeName, to: ModeName, fields: &str, kernel: &KernelSnapshot, t
         kernel,
     };
     let mut text = String::new();
-    let report = Report { node: "node-1".to_owned(), from, to, differences: differences(&switch) };
+    let report = PreflightReport { node: "node-1".to_owned(), from, to, differences: differences(&switch) };
     write_report_into(&mut text, &report).unwrap();
     text
 }

@@ -60,12 +60,12 @@ pub(super) struct Judge {
 struct Record {
     /// How often in a row.
     times: u32,
-    state: State,
+    state: EjectionPhase,
     since: Instant,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum EjectionPhase {
     Ejected,
     OnTrial,
 }
@@ -90,7 +90,7 @@ impl Judge {
         for connection in unanswered {
             self.unanswered.entry(connection).or_insert(now);
         }
-        let on_trial = self.records.iter().filter(|(_, record)| record.state == State::OnTrial);
+        let on_trial = self.records.iter().filter(|(_, record)| record.state == EjectionPhase::OnTrial);
         let suspects: HashSet<SocketAddr> = self
             .unanswered
             .iter()
@@ -123,15 +123,15 @@ impl Judge {
             }
             *before = connections;
             self.excused.insert(endpoint, now);
-            self.records.retain(|(_, other), record| *other != endpoint || record.state == State::Ejected);
+            self.records.retain(|(_, other), record| *other != endpoint || record.state == EjectionPhase::Ejected);
         }
         self.records.retain(|(name, endpoint), record| {
-            let is_forgotten = record.state == State::OnTrial && now - record.since > FORGIVEN_AFTER;
+            let is_forgotten = record.state == EjectionPhase::OnTrial && now - record.since > FORGIVEN_AFTER;
             !is_forgotten && ports.iter().any(|port| port.name == *name && port.endpoints.contains(endpoint))
         });
         for ((name, endpoint), record) in &mut self.records {
-            if record.state == State::Ejected && now - record.since >= pause(record.times) {
-                (record.state, record.since) = (State::OnTrial, now);
+            if record.state == EjectionPhase::Ejected && now - record.since >= pause(record.times) {
+                (record.state, record.since) = (EjectionPhase::OnTrial, now);
                 verdicts.push(Verdict { name: name.clone(), endpoint: *endpoint, ejected_for: None });
             }
         }
@@ -146,7 +146,8 @@ impl Judge {
         for (connection, first_seen) in self.unanswered.iter().filter(|(connection, _)| port.has(connection)) {
             let record = self.records.get(&(port.name.clone(), connection.endpoint));
             // Connections from before it was ejected do not count again.
-            let is_new = record.is_none_or(|record| record.state == State::OnTrial && *first_seen > record.since);
+            let is_new =
+                record.is_none_or(|record| record.state == EjectionPhase::OnTrial && *first_seen > record.since);
             let age = now - *first_seen;
             if is_new && age >= PATIENCE && self.counts(connection, *first_seen) {
                 let (count, oldest) = failed.entry(connection.endpoint).or_default();
@@ -167,18 +168,18 @@ impl Judge {
             }
             room -= 1;
             let times = times.saturating_add(1);
-            self.records.insert(key, Record { times, state: State::Ejected, since: now });
+            self.records.insert(key, Record { times, state: EjectionPhase::Ejected, since: now });
             verdicts.push(Verdict { name: port.name.clone(), endpoint, ejected_for: Some(pause(times)) });
         }
     }
 
     fn is_ejected(&self, name: &ServicePortName, endpoint: SocketAddr) -> bool {
-        self.records.get(&(name.clone(), endpoint)).is_some_and(|record| record.state == State::Ejected)
+        self.records.get(&(name.clone(), endpoint)).is_some_and(|record| record.state == EjectionPhase::Ejected)
     }
 
     /// Adds the endpoints that are ejected now.
     pub(super) fn add_ejected(&self, ejections: &mut Ejections) {
-        let ejected = self.records.iter().filter(|(_, record)| record.state == State::Ejected);
+        let ejected = self.records.iter().filter(|(_, record)| record.state == EjectionPhase::Ejected);
         for ((name, endpoint), _) in ejected {
             ejections.entry(name.clone()).or_default().insert(*endpoint);
         }

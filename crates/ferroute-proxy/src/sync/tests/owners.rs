@@ -121,7 +121,7 @@ struct Recorder {
 }
 
 #[derive(Clone)]
-struct Shared(Arc<Mutex<Recorder>>);
+struct SharedRecorder(Arc<Mutex<Recorder>>);
 
 impl Recorder {
     fn record<'a>(
@@ -141,7 +141,7 @@ impl Recorder {
     }
 }
 
-impl Dataplane for Shared {
+impl Dataplane for SharedRecorder {
     fn sync(&mut self, table: &ServiceTable, changes: &Changes) -> Result<SyncReport, DataplaneError> {
         let mut recorder = self.0.lock().unwrap();
         for (name, previous) in &changes.previous {
@@ -204,7 +204,7 @@ impl Case {
         let refused = Refused::default();
         let recorder = Recorder { inner: dataplane(&refused), applied: BTreeMap::new(), host_addresses: Vec::new() };
         let recorder = Arc::new(Mutex::new(recorder));
-        let sync = FamilySync::new(IpFamily::V4, Box::new(Shared(recorder.clone())), settings());
+        let sync = FamilySync::new(IpFamily::V4, Box::new(SharedRecorder(recorder.clone())), settings());
         Self { mode, tracker: Cluster::new(arbitrary::NODE).tracker(), sync, recorder, refused }
     }
 

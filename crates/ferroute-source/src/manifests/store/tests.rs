@@ -6,7 +6,7 @@ fn key(resource: Resource, name: &str) -> Key {
     Key { resource, name: NamespacedName::new("default", name) }
 }
 
-fn state(objects: &[(Resource, &str, &str)]) -> State {
+fn state(objects: &[(Resource, &str, &str)]) -> Contents {
     objects.iter().map(|(resource, name, content)| (key(*resource, name), Digest::new(*content))).collect()
 }
 
@@ -46,6 +46,6 @@ fn diff_returns_one_change_per_object_in_order() {
 #[test]
 fn everything_differs_from_the_empty_state() {
     let some = state(&[(Resource::Services, "a", "1")]);
-    assert_eq!(diff(&State::new(), &some), [(key(Resource::Services, "a"), Some(Digest::new("1")))]);
-    assert_eq!(diff(&some, &State::new()), [(key(Resource::Services, "a"), None)]);
+    assert_eq!(diff(&Contents::new(), &some), [(key(Resource::Services, "a"), Some(Digest::new("1")))]);
+    assert_eq!(diff(&some, &Contents::new()), [(key(Resource::Services, "a"), None)]);
 }

@@ -4,7 +4,7 @@ use ferroute_core::{
     HostState,
     testing::{Cluster, ServiceBuilder, pod, service, slice},
 };
-use ferroute_iptables::{PlanContext, render};
+use ferroute_iptables::{IptablesContext, render};
 
 use super::*;
 use crate::{testing, write_leaf_into, write_summary_into};
@@ -17,7 +17,7 @@ fn nginx(change: impl FnOnce(ServiceBuilder) -> ServiceBuilder) -> RuleSet {
 fn planned(cluster: &Cluster) -> RuleSet {
     let table = cluster.table(IpFamily::V4);
     let host_state = HostState { random_fully: true, ..HostState::default() };
-    render(&table, &PlanContext::new(&testing::settings(), &table, &host_state))
+    render(&table, &IptablesContext::new(&testing::settings(), &table, &host_state))
 }
 
 fn summary(rules: &RuleSet, packet: &Packet) -> String {

@@ -4,13 +4,13 @@ use std::{borrow::Borrow, collections::HashSet, hash::Hash, sync::Arc};
 
 /// Values in use, each of them once.
 #[derive(Debug)]
-pub(super) struct Shared<T: ?Sized> {
+pub(super) struct Interner<T: ?Sized> {
     values: HashSet<Arc<T>>,
     /// The number of values at which those that are no longer in use are dropped.
     limit: usize,
 }
 
-impl<T: Eq + Hash + ?Sized> Shared<T>
+impl<T: Eq + Hash + ?Sized> Interner<T>
 where
     Arc<T>: for<'a> From<&'a T> + Borrow<T>,
 {
@@ -29,7 +29,7 @@ where
     }
 }
 
-impl<T: ?Sized> Default for Shared<T> {
+impl<T: ?Sized> Default for Interner<T> {
     fn default() -> Self {
         Self { values: HashSet::new(), limit: MIN_LIMIT }
     }
@@ -43,7 +43,7 @@ mod tests {
 
     #[test]
     fn equal_values_share_an_allocation() {
-        let mut shared = Shared::<str>::default();
+        let mut shared = Interner::<str>::default();
         let (first, second) = (shared.share("http"), shared.share("http"));
         assert!(Arc::ptr_eq(&first, &second) && &*first == "http");
         assert!(!Arc::ptr_eq(&first, &shared.share("https")));
@@ -51,7 +51,7 @@ mod tests {
 
     #[test]
     fn values_that_are_no_longer_in_use_are_dropped() {
-        let mut shared = Shared::<str>::default();
+        let mut shared = Interner::<str>::default();
         let kept = shared.share("http");
         (0..1000).for_each(|i| drop(shared.share(&i.to_string())));
         assert!(shared.values.len() <= MIN_LIMIT);
