@@ -39,11 +39,15 @@ pub trait Router: fmt::Debug + Send + Sync {
     /// Returns the type of an address as `-m addrtype` and `fib` see it; `None` if it is unknown.
     fn address_type(&self, address: IpAddr) -> Option<AddressKind>;
 
+    /// Returns the type of a local or broadcast address for packets that arrive on an interface: one of another interface is
+    /// that of another host. `None` if it is unknown.
+    fn address_type_on(&self, address: IpAddr, interface: &str) -> Option<AddressKind>;
+
     /// Returns the source that masquerading gives to a packet for `destination` that leaves through `interface`, to `gateway`
     /// if there is one. `None` if the host has no such address.
     fn masquerade_source(&self, destination: IpAddr, interface: &str, gateway: Option<IpAddr>) -> Option<IpAddr>;
 
-    /// Returns the first address of an interface.
+    /// Returns the first address of an interface; for IPv6 also a link-local one.
     fn address_of(&self, interface: &str, family: IpFamily) -> Option<IpAddr>;
 
     /// Returns the VRF that an interface is a port of.
@@ -180,6 +184,14 @@ impl Host {
     pub fn is_martian_source(&self, address: IpAddr) -> bool {
         let localhost = IpAddr::from([127, 0, 0, 1]);
         address == localhost || self.addresses.contains(&address) || (address.is_loopback() && !self.route_localnet)
+    }
+
+    /// Returns the type of a local or broadcast address for packets that arrive on an interface; `None` if it is unknown.
+    pub(crate) fn address_type_on(&self, address: IpAddr, interface: &str) -> Option<AddressKind> {
+        if address.is_loopback() {
+            return Some(if interface == "lo" { AddressKind::Local } else { AddressKind::Unicast });
+        }
+        self.router.as_ref()?.address_type_on(address, interface)
     }
 
     /// Returns the type of an address; `None` if it is unknown.

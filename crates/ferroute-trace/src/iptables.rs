@@ -10,7 +10,7 @@ use ferroute_iptables::{ChainName, Policy, Rule, RuleSet, TableName};
 use self::walker::ChainWalker;
 pub(crate) use self::{
     conditions::ExtensionResult,
-    targets::{TargetResult, is_irrelevant},
+    targets::{TargetResult, address_count, is_irrelevant, nth_address},
 };
 use crate::{BaseChain, ChainVerdict, Forks, Hook, Ruleset, Traceable, Walker, ruleset::HOOKS};
 

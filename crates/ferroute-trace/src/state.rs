@@ -48,7 +48,8 @@ pub struct PacketState<'a> {
     /// The mark of the connection.
     pub(crate) connection_mark: u32,
     pub(crate) priority: ClassId,
-    /// The states of the connection that rules can match; the packet is its first one.
+    /// The states of the connection that rules can match; the packet is its first one. Before connection tracking, and for
+    /// untracked packets, there is no connection.
     pub(crate) connection: CtStates,
     /// The packet comes back through the loopback interface after the host has sent it to itself.
     pub(crate) looped: bool,
@@ -89,7 +90,7 @@ impl<'a> PacketState<'a> {
             mark: original.mark,
             connection_mark: 0,
             priority: ClassId(0),
-            connection: CtStates::NEW,
+            connection: BEFORE_TRACKING,
             looped: false,
             resent: false,
             nat_is_settled: false,
@@ -115,6 +116,14 @@ impl<'a> PacketState<'a> {
     /// Returns the type of an address; `None` where that depends on more of the routing tables than is known.
     pub(crate) fn address_type(&self, address: IpAddr) -> Option<AddressKind> {
         if self.is_local(address) { Some(AddressKind::Local) } else { self.host.address_type(address) }
+    }
+
+    /// Returns the type of an address for packets that arrive on an interface: only addresses of that interface are the host's.
+    pub(crate) fn address_type_on(&self, address: IpAddr, interface: &str) -> Option<AddressKind> {
+        match self.address_type(address)? {
+            AddressKind::Local | AddressKind::Broadcast => self.host.address_type_on(address, interface),
+            kind => Some(kind),
+        }
     }
 
     /// Returns the IP family of the addresses.
@@ -156,7 +165,7 @@ impl<'a> PacketState<'a> {
     /// it leaves or, otherwise, where it is delivered. A packet that comes back through the loopback interface has
     /// already been sent and has left. An untracked packet has no connection.
     pub(crate) fn sees_nat(&self) -> bool {
-        !self.looped && !self.nat_is_settled && !self.connection.intersects(CtStates::UNTRACKED)
+        !self.looped && !self.nat_is_settled && self.has_connection()
     }
 
     /// Changes the connection's destination. The kernel sets the status bit only if the address or port changes.
@@ -189,7 +198,7 @@ impl<'a> PacketState<'a> {
         };
         // The kernel chooses a port.
         self.source.set_ip(source);
-        (self.mark, self.connection, self.looped) = (0, CtStates::NEW, false);
+        (self.mark, self.connection, self.looped) = (0, BEFORE_TRACKING, false);
         Effect::Connect { before, after: endpoint }
     }
 
@@ -207,9 +216,23 @@ impl<'a> PacketState<'a> {
         Ok(effect)
     }
 
-    /// Excludes the packet from connection tracking: it has no state and no NAT.
+    /// Reports whether the packet has a connection: that is not so before connection tracking, nor for untracked packets.
+    pub(crate) fn has_connection(&self) -> bool {
+        !self.connection.intersects(BEFORE_TRACKING.or(CtStates::UNTRACKED))
+    }
+
+    /// Passes connection tracking, which sets up the connection.
+    pub(crate) fn track(&mut self) {
+        if self.connection == BEFORE_TRACKING {
+            self.connection = CtStates::NEW;
+        }
+    }
+
+    /// Excludes the packet from connection tracking: it has no state and no NAT. Later, that has no effect.
     pub(crate) fn untrack(&mut self) {
-        self.connection = CtStates::UNTRACKED;
+        if self.connection == BEFORE_TRACKING {
+            self.connection = CtStates::UNTRACKED;
+        }
     }
 
     // === hooks and routing ===
@@ -362,6 +385,9 @@ fn discard(record: &mut Record, reason: &'static str) -> Verdict {
 
 /// The replies to packets with a `prohibit` route.
 const PROHIBITED: [&str; 2] = ["icmp-admin-prohibited", "icmp6-adm-prohibited"];
+
+/// The state that the kernel reports for packets without a connection, unless a rule has excluded them from tracking.
+const BEFORE_TRACKING: CtStates = CtStates::INVALID;
 
 /// The loopback interface.
 const LOOPBACK: &str = "lo";

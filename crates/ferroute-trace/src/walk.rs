@@ -177,10 +177,19 @@ impl<'a> Walker<'a> {
                 None => Position { hook: self.packet.first_hook(&mut self.record)?, next: 0 },
             };
             let mut chains = rules.chains(hook).iter().enumerate().skip(next);
-            if let Some((index, chain)) = chains.find(|(_, chain)| !chain.is_nat() || self.packet.sees_nat()) {
+            let tracks = matches!(hook, Hook::Prerouting | Hook::Output);
+            let is_tracked = |chain: &dyn BaseChain| tracks && chain.priority() > CONNTRACK_PRIORITY;
+            let next = chains.find(|(_, chain)| {
+                if is_tracked(chain.as_ref()) {
+                    self.packet.track();
+                }
+                !chain.is_nat() || self.packet.sees_nat()
+            });
+            if let Some((index, chain)) = next {
                 self.position = Some(Position { hook, next: index + 1 });
                 return Ok(chain.as_ref());
             }
+            self.packet.track();
             let hook = self.packet.next_hook(hook, &mut self.record)?;
             self.position = Some(Position { hook, next: 0 });
         }
@@ -244,6 +253,9 @@ impl<'a> Iterator for Walk<'a> {
         }
     }
 }
+
+/// The priority at which packets get their connection (`NF_IP_PRI_CONNTRACK`).
+const CONNTRACK_PRIORITY: i32 = -200;
 
 /// The maximum number of leaves. Each endpoint needs one, and nftables mode has 16-bit endpoint numbers.
 const MAX_LEAVES: usize = 1 << 17;

@@ -226,6 +226,11 @@ fn iptables_match(rng: &mut Rng, is_forward: bool) -> String {
         "-m conntrack --ctorigdst 10.96.0.0/16",
         "-m iprange --src-range 10.244.1.1-10.244.1.5",
         "-m pkttype --pkt-type unicast",
+        "-m addrtype ! --dst-type LOCAL,BROADCAST",
+        "-m addrtype --dst-type LOCAL --limit-iface-in",
+        "-m conntrack --ctstatus NONE",
+        "-m conntrack ! --ctstatus SEEN_REPLY,ASSURED",
+        "-m conntrack --ctreplsrc 10.244.1.6 --ctrepldstport 1024:65535",
     ];
     if is_forward && rng.u8(..4) == 0 {
         return pick(rng, &["-o cali2", "! -o eth0", "-o eth+", "-m conntrack --ctstate DNAT"]).to_owned();
@@ -234,7 +239,17 @@ fn iptables_match(rng: &mut Rng, is_forward: bool) -> String {
 }
 
 fn iptables_rules(rng: &mut Rng) -> String {
-    let mut text = "*mangle\n".to_owned();
+    let mut text = "*raw\n".to_owned();
+    for _ in 0..rng.u8(..2) {
+        // Before connection tracking.
+        let target = pick(rng, &["CT --notrack", "DROP", "ACCEPT", "MARK --set-xmark 0x80/0xff"]);
+        let condition = match target {
+            "CT --notrack" => "-s 10.244.1.5/32 -d 10.244.1.6/32".to_owned(),
+            _ => iptables_match(rng, false),
+        };
+        text += &format!("-A PREROUTING {condition} -j {target}\n");
+    }
+    text += "COMMIT\n*mangle\n";
     for _ in 0..rng.u8(..4) {
         let target = pick(
             rng,
@@ -255,11 +270,32 @@ fn iptables_rules(rng: &mut Rng) -> String {
         text += "-A SVC -p udp -m statistic --mode random --probability 0.5 -j DNAT --to-destination 10.244.1.5:8080\n";
     }
     if rng.u8(..4) > 0 {
-        let to = pick(rng, &["10.244.1.6:8080", "10.244.1.5:9000", "192.168.6.9:9000", ":9000", "198.51.100.7"]);
+        let to = pick(
+            rng,
+            &[
+                "10.244.1.6:8080",
+                "10.244.1.5:9000",
+                "192.168.6.9:9000",
+                ":9000",
+                "198.51.100.7",
+                "10.244.1.5-10.244.1.6:8080 --random",
+                "10.244.1.6-10.244.1.7 --persistent",
+                "10.244.1.6:8080-8180/80",
+            ],
+        );
         text += &format!("-A SVC -p udp -j DNAT --to-destination {to}\n");
     }
     for _ in 0..rng.u8(..3) {
-        let target = pick(rng, &["MASQUERADE", "MASQUERADE --random-fully", "SNAT --to-source 192.168.6.1", "RETURN"]);
+        let target = pick(
+            rng,
+            &[
+                "MASQUERADE",
+                "MASQUERADE --random-fully",
+                "SNAT --to-source 192.168.6.1",
+                "SNAT --to-source 192.168.6.1-192.168.6.3",
+                "RETURN",
+            ],
+        );
         text += &format!(
             "-A POSTROUTING {} -j {target}\n",
             pick(
@@ -325,6 +361,11 @@ fn nft_condition(rng: &mut Rng, is_forward: bool) -> String {
             "meta pkttype host",
             "ct reply ip daddr 10.244.1.6",
             "meta skuid != 0",
+            "meta protocol { ip, ip6 }",
+            "udp dport vmap { 80 : continue, 8080 : accept, 1-79 : drop }",
+            "ct state vmap { invalid : drop, new : continue }",
+            "ct direction original",
+            "fib daddr . iif type { local, broadcast }",
         ],
     )
     .to_owned()
@@ -339,6 +380,7 @@ fn nft_rules(rng: &mut Rng) -> String {
         }
         text
     };
+    let raw = rules(false, &["drop", "accept", "meta mark set 0x80", "meta mark set ct mark"]);
     let before =
         rules(false, &["meta mark set 0x80", "meta mark set ct mark", "ct mark set meta mark | 0x1", "accept"]);
     let forward = rules(true, &["drop", "accept", "jump more", "goto more", "counter reject"]);
@@ -347,6 +389,7 @@ fn nft_rules(rng: &mut Rng) -> String {
         "table inet own {{
             set addresses {{ type ipv4_addr; flags interval; elements = {{ 10.244.1.6, 192.168.6.0/24 }}; }}
             chain more {{\n{more}}}
+            chain raw {{ type filter hook prerouting priority -290;\n{raw}}}
             chain before {{ type filter hook prerouting priority -160;\n{before}}}
             chain forward {{ type filter hook forward priority -5;\n{forward}}}
         }}\n"

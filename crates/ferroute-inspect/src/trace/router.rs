@@ -20,8 +20,8 @@ use ipnet::IpNet;
 #[derive(Debug)]
 pub(super) struct KernelRouter {
     interfaces: Vec<HostInterface>,
-    /// The networks whose addresses are local or broadcast addresses, with the type.
-    own: Vec<(IpNet, AddressKind)>,
+    /// The networks whose addresses are local or broadcast addresses, with the type and the index of the interface.
+    own: Vec<(IpNet, AddressKind, Option<u32>)>,
     sysctls: Sysctls,
     lookups: Mutex<Lookups>,
 }
@@ -47,7 +47,7 @@ impl KernelRouter {
                 libc::RTN_BROADCAST => AddressKind::Broadcast,
                 _ => return None,
             };
-            Some((IpNet::new(route.destination, route.prefix_len).ok()?, kind))
+            Some((IpNet::new(route.destination, route.prefix_len).ok()?, kind, route.interface))
         });
         let own = own.collect();
         let lookups = Mutex::new(Lookups { kernel, known: HashMap::new() });
@@ -155,8 +155,7 @@ impl Router for KernelRouter {
     }
 
     fn address_type(&self, address: IpAddr) -> Option<AddressKind> {
-        let own = self.own.iter().filter(|(network, _)| network.contains(&address));
-        if let Some((_, kind)) = own.max_by_key(|(network, _)| network.prefix_len()) {
+        if let Some((_, kind, _)) = self.own_route(address) {
             return Some(*kind);
         }
         if address.is_multicast() {
@@ -170,6 +169,21 @@ impl Router for KernelRouter {
                 RouteDecision::Unicast { .. } => Some(AddressKind::Unicast),
                 _ => None,
             },
+        }
+    }
+
+    /// For IPv6, addresses of other interfaces may have any type.
+    fn address_type_on(&self, address: IpAddr, interface: &str) -> Option<AddressKind> {
+        let (_, kind, index) = self.own_route(address)?;
+        let has_interface = |other: &HostInterface| other.addresses.iter().any(|own| own.address == address);
+        let is_on = match address {
+            IpAddr::V4(_) => *index == self.index(interface),
+            IpAddr::V6(_) => self.interfaces.iter().any(|other| other.name == interface && has_interface(other)),
+        };
+        match address {
+            _ if is_on => Some(*kind),
+            IpAddr::V4(_) => Some(AddressKind::Unicast),
+            IpAddr::V6(_) => None,
         }
     }
 
@@ -197,11 +211,9 @@ impl Router for KernelRouter {
         same_network.or(own.first()).copied().or_else(others).map(|address| address.address)
     }
 
-    /// As REDIRECT selects it: for IPv6, only addresses of global scope.
     fn address_of(&self, interface: &str, family: IpFamily) -> Option<IpAddr> {
         let interface = self.interfaces.iter().find(|other| other.name == interface)?;
-        let mut own = interface.addresses.iter().filter(|own| IpFamily::of(own.address) == family);
-        own.find(|own| own.is_global || family == IpFamily::V4).map(|own| own.address)
+        interface.addresses.iter().map(|own| own.address).find(|address| IpFamily::of(*address) == family)
     }
 
     fn vrf(&self, interface: &str) -> Option<Arc<str>> {
@@ -211,6 +223,12 @@ impl Router for KernelRouter {
 }
 
 impl KernelRouter {
+    /// Returns the route of table `local` to an address.
+    fn own_route(&self, address: IpAddr) -> Option<&(IpNet, AddressKind, Option<u32>)> {
+        let own = self.own.iter().filter(|(network, ..)| network.contains(&address));
+        own.max_by_key(|(network, ..)| network.prefix_len())
+    }
+
     fn vrf_of(&self, interface: &HostInterface) -> Option<&HostInterface> {
         self.interface(interface.master?).filter(|master| master.kind.as_deref() == Some("vrf"))
     }

@@ -185,6 +185,16 @@ impl Router for StaticRouter {
         })
     }
 
+    fn address_type_on(&self, address: IpAddr, interface: &str) -> Option<AddressKind> {
+        let is_own = |net: &IpNet| net.addr() == address || (net.addr().is_ipv4() && net.broadcast() == address);
+        match self.addresses.iter().find(|(_, net)| is_own(net))? {
+            (name, _) if name == interface => self.address_type(address),
+            _ if address.is_ipv4() => Some(AddressKind::Unicast),
+            // For IPv6, it may have any type.
+            _ => None,
+        }
+    }
+
     fn masquerade_source(&self, destination: IpAddr, interface: &str, gateway: Option<IpAddr>) -> Option<IpAddr> {
         let family = IpFamily::of(destination);
         let next_hop = gateway.unwrap_or(destination);

@@ -34,6 +34,13 @@ impl AddressType {
         (Self::Prohibit, "PROHIBIT", 1 << 8),
     ];
 
+    /// Returns the names of the types with these bits (`1 << RTN_*`), separated by commas.
+    pub(crate) fn names(bits: u16) -> String {
+        let unspecified = if bits & 1 != 0 { Some("UNSPEC") } else { None };
+        let types = Self::ALL.iter().filter(|(.., bit)| bits & bit != 0).map(|(_, name, _)| *name);
+        unspecified.into_iter().chain(types).collect::<Vec<_>>().join(",")
+    }
+
     fn parse(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|(_, name, _)| *name == word).map(|(kind, ..)| kind)
     }

@@ -85,7 +85,7 @@ impl Structure<'_> {
         self.as_bytes().get(at).copied()
     }
 
-    pub(super) fn u16(&self, at: usize) -> Option<u16> {
+    pub(crate) fn u16(&self, at: usize) -> Option<u16> {
         self.as_bytes().get(at..)?.first_chunk().copied().map(u16::from_ne_bytes)
     }
 

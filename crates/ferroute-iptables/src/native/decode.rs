@@ -268,11 +268,23 @@ fn other_target(structure: &Structure<'_>) -> String {
     // `struct xt_ct_target_info`, and the next revision of it.
     let flags = structure.as_bytes().first_chunk().map_or(0, |flags| u16::from_ne_bytes(*flags));
     let is_notrack = structure.name == "CT" && flags & XT_CT_NOTRACK != 0;
-    format!("{}{}", structure.name, if is_notrack { " --notrack" } else { "" })
+    // `struct xt_set_info_target_v3`: the number of the set whose entries have marks, and the flags.
+    let number = |at| structure.u16(at).unwrap_or(IPSET_INVALID);
+    let maps_mark = structure.name == "SET" && number(8) != IPSET_INVALID && number(12) & IPSET_FLAG_MAP_SKBMARK != 0;
+    let option = match (is_notrack, maps_mark) {
+        (true, _) => " --notrack",
+        (_, true) => " --map-mark",
+        (false, false) => "",
+    };
+    format!("{}{option}", structure.name)
 }
 
 /// The burst of `-m limit` that `iptables-save` does not print.
 const DEFAULT_BURST: u32 = 5;
+/// No set (`IPSET_INVALID_ID`).
+const IPSET_INVALID: u16 = 65535;
+/// `IPSET_FLAG_MAP_SKBMARK`.
+const IPSET_FLAG_MAP_SKBMARK: u16 = 1 << 8;
 /// The packet is not tracked (`XT_CT_NOTRACK`).
 const XT_CT_NOTRACK: u16 = 1;
 /// `NFTNL_UDATA_RULE_COMMENT`.

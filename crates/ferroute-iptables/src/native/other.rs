@@ -110,6 +110,26 @@ pub(super) fn match_text(structure: &Structure<'_>, family: IpFamily) -> Option<
                 }
             }
         }
+        ("addrtype", 1) => {
+            let flags = u32_at(bytes, 4)?;
+            for (name, at, bit) in [("src-type", 0, 1), ("dst-type", 2, 2)] {
+                let types = u16_at(bytes, at)?;
+                if types != 0 {
+                    option(flags & bit != 0, format!("{name} {}", crate::AddressType::names(types)))?;
+                }
+            }
+            for (bit, name) in [(4, "limit-iface-in"), (8, "limit-iface-out")] {
+                if flags & bit != 0 {
+                    option(false, name.to_owned())?;
+                }
+            }
+        }
+        ("statistic", 0) if u16_at(bytes, 0)? == 1 => {
+            let every = u32_at(bytes, 4)?.checked_add(1)?;
+            option(false, "mode nth".to_owned())?;
+            option(u16_at(bytes, 2)? != 0, format!("every {every}"))?;
+            option(false, format!("packet {}", u32_at(bytes, 8)?))?;
+        }
         ("conntrack", 3) => conntrack(bytes, family, &mut option)?,
         _ => return None,
     }
@@ -118,10 +138,6 @@ pub(super) fn match_text(structure: &Structure<'_>, family: IpFamily) -> Option<
 
 fn conntrack(bytes: &[u8], family: IpFamily, option: &mut dyn FnMut(bool, String) -> Option<()>) -> Option<()> {
     let (wanted, inverted) = (u16_at(bytes, 146)?, u16_at(bytes, 148)?);
-    const SUPPORTED: u16 = 0x1 | 0x2 | 0x4 | 0x8 | 0x40 | 0x100 | 0x200 | 0x1000 | 0x2000;
-    if wanted & !SUPPORTED != 0 {
-        return None;
-    }
     let names = |bits: u16, names: &[(u16, &str)]| {
         let set = names.iter().filter(|(bit, _)| bits & bit != 0).map(|(_, name)| *name);
         set.collect::<Vec<_>>().join(",")
@@ -132,13 +148,20 @@ fn conntrack(bytes: &[u8], family: IpFamily, option: &mut dyn FnMut(bool, String
     if wanted & 0x2 != 0 {
         option(inverted & 0x2 != 0, format!("ctproto {}", u16_at(bytes, 136)?))?;
     }
-    for (bit, name, at) in [(0x4, "ctorigsrc", 0), (0x8, "ctorigdst", 32)] {
+    let sides = [(0x4, "ctorigsrc", 0), (0x8, "ctorigdst", 32), (0x10, "ctreplsrc", 64), (0x20, "ctrepldst", 96)];
+    for (bit, name, at) in sides {
         if wanted & bit != 0 {
             let prefix = ipnet::ip_mask_to_prefix(address(bytes, at + 16, family)?).ok()?;
             option(inverted & bit != 0, format!("{name} {}/{prefix}", address(bytes, at, family)?))?;
         }
     }
-    for (bit, name, at) in [(0x100, "ctorigsrcport", 138), (0x200, "ctorigdstport", 140)] {
+    let ports = [
+        (0x100, "ctorigsrcport", 138),
+        (0x200, "ctorigdstport", 140),
+        (0x400, "ctreplsrcport", 142),
+        (0x800, "ctrepldstport", 144),
+    ];
+    for (bit, name, at) in ports {
         if wanted & bit != 0 {
             let (first, last) = (u16_at(bytes, at)?, u16_at(bytes, at + 16)?);
             let range = if first == last { first.to_string() } else { format!("{first}:{last}") };
@@ -149,6 +172,9 @@ fn conntrack(bytes: &[u8], family: IpFamily, option: &mut dyn FnMut(bool, String
         let status = u16_at(bytes, 152)?;
         let text = if status == 0 { "NONE".to_owned() } else { names(status, &STATUSES) };
         option(inverted & 0x40 != 0, format!("ctstatus {text}"))?;
+    }
+    if wanted & 0x80 != 0 {
+        option(inverted & 0x80 != 0, format!("ctexpire {}:{}", u32_at(bytes, 128)?, u32_at(bytes, 132)?))?;
     }
     if wanted & 0x1000 != 0 {
         option(false, format!("ctdir {}", if inverted & 0x1000 != 0 { "REPLY" } else { "ORIGINAL" }))?;
@@ -177,8 +203,7 @@ pub(super) fn target_text(structure: &Structure<'_>, family: IpFamily) -> Option
         ("REDIRECT" | "MASQUERADE", _) => {
             let range = Range::read(structure, family)?;
             let ports = range.ports.map(|ports| format!(" --to-ports {}", dashed(ports))).unwrap_or_default();
-            let random = if range.flags & 0x10 != 0 { " --random-fully" } else { "" };
-            format!("{name}{ports}{random}")
+            format!("{name}{ports}{}", range.options())
         }
         ("NETMAP", _) => {
             let (first, last) = Range::read(structure, family)?.addresses?;
@@ -190,12 +215,13 @@ pub(super) fn target_text(structure: &Structure<'_>, family: IpFamily) -> Option
             let range = Range::read(structure, family)?;
             let option = if name == "DNAT" { "--to-destination" } else { "--to-source" };
             let address = range.addresses.map(dashed).unwrap_or_default();
+            let base = range.base.map(|base| format!("/{base}")).unwrap_or_default();
             let text = match (range.ports, family) {
                 (None, _) => address,
-                (Some(ports), IpFamily::V6) if !address.is_empty() => format!("[{address}]:{}", dashed(ports)),
-                (Some(ports), _) => format!("{address}:{}", dashed(ports)),
+                (Some(ports), IpFamily::V6) if !address.is_empty() => format!("[{address}]:{}{base}", dashed(ports)),
+                (Some(ports), _) => format!("{address}:{}{base}", dashed(ports)),
             };
-            format!("{name} {option} {text}")
+            format!("{name} {option} {text}{}", range.options())
         }
         _ => return None,
     })
@@ -206,6 +232,8 @@ struct Range {
     flags: u32,
     addresses: Option<(IpAddr, IpAddr)>,
     ports: Option<(u16, u16)>,
+    /// The port from which the first one is counted.
+    base: Option<u16>,
 }
 
 impl Range {
@@ -219,8 +247,15 @@ impl Range {
             0 => None,
             _ => Some((address(bytes, first, family)?, address(bytes, last, family)?)),
         };
+        let base = if flags & 0x20 == 0 { None } else { Some(port(ports + 4)?) };
         let ports = if flags & 0x2 == 0 { None } else { Some((port(ports)?, port(ports + 2)?)) };
-        Some(Self { flags, addresses, ports })
+        Some(Self { flags, addresses, ports, base })
+    }
+
+    /// Returns the options that are flags (`NF_NAT_RANGE_*`).
+    fn options(&self) -> String {
+        let names = [(0x4, " --random"), (0x10, " --random-fully"), (0x8, " --persistent")];
+        names.iter().filter(|(bit, _)| self.flags & bit != 0).map(|(_, name)| *name).collect()
     }
 }
 

@@ -85,6 +85,8 @@ pub enum Verdict {
     Jump(Name),
     /// `goto`: continues in another chain and does not return to this one.
     Goto(Name),
+    /// `continue`: continues with the rest of the rule, as without a verdict.
+    Continue,
 }
 
 impl Chain {
@@ -171,6 +173,7 @@ impl fmt::Display for Verdict {
             Self::Accept => f.write_str("accept"),
             Self::Drop => f.write_str("drop"),
             Self::Return => f.write_str("return"),
+            Self::Continue => f.write_str("continue"),
             Self::Jump(chain) => write!(f, "jump {chain}"),
             Self::Goto(chain) => write!(f, "goto {chain}"),
         }

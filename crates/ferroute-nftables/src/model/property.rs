@@ -54,6 +54,10 @@ pub enum Property {
     /// `meta skuid` and other properties of the socket that sent the packet. Packets of others have none, so that no
     /// comparison matches.
     Sender(Sender),
+    /// `meta protocol` (`ETH_P_*`), of packets that are IP packets.
+    EtherType,
+    /// `meta nfproto` (`NFPROTO_*`).
+    Nfproto,
     /// `ip version` or `ip6 version`.
     IpVersion,
     /// `ip hdrlength`, of a packet without options.
@@ -196,6 +200,8 @@ impl Property {
             Self::Sender(Sender::User) => "meta skuid".to_owned(),
             Self::Sender(Sender::Group) => "meta skgid".to_owned(),
             Self::Sender(Sender::Cgroup) => "meta cgroup".to_owned(),
+            Self::EtherType => "meta protocol".to_owned(),
+            Self::Nfproto => "meta nfproto".to_owned(),
             Self::IpVersion => format!("{ip} version"),
             Self::IpHeaderLength => "ip hdrlength".to_owned(),
             Self::IpFragment => "ip frag-off".to_owned(),
@@ -241,7 +247,8 @@ impl Property {
             Self::PacketType => Words::Names(&[(0, "host"), (1, "broadcast"), (2, "multicast"), (3, "other")]),
             Self::CtDirection => Words::Names(&[(0, "original"), (1, "reply")]),
             Self::CtProtocol => PROTOCOLS,
-            Self::CtFamily => Words::Names(&[(2, "ipv4"), (10, "ipv6")]),
+            Self::CtFamily | Self::Nfproto => Words::Names(&[(2, "ipv4"), (10, "ipv6")]),
+            Self::EtherType => ETHER_TYPES,
             Self::CtEnd { end: End::Saddr | End::Daddr, .. } => address,
             Self::CtEnd { .. } => Words::Port,
             Self::CtHelper | Self::Interface { .. } => Words::Text,
@@ -350,7 +357,6 @@ static NAMED: &[Named] = &[
     host("meta time", Words::Date),
     host("meta day", DAYS),
     host("meta hour", Words::Hour),
-    named("meta protocol", ETHER_TYPES),
     host("ct secmark", Words::Number),
     host("ct expiration", Words::Duration),
     host("ct label", Words::Label),

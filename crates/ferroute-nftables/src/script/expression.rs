@@ -90,6 +90,8 @@ fn meta(key: &str) -> Option<Property> {
         "iif" => Property::Interface { output: false },
         "oif" => Property::Interface { output: true },
         "pkttype" => Property::PacketType,
+        "protocol" => Property::EtherType,
+        "nfproto" => Property::Nfproto,
         "skuid" => Property::Sender(Sender::User),
         "skgid" => Property::Sender(Sender::Group),
         "cgroup" => Property::Sender(Sender::Cgroup),

@@ -177,17 +177,21 @@ impl RuleReader {
         if ["nfproto", "protocol"].iter().any(|key| cursor.peek() == *key || cursor.peek_at(1) == *key)
             && ["meta", "nfproto", "protocol"].contains(&cursor.peek())
         {
+            let start = cursor.at;
             cursor.accept("meta");
             cursor.at += 1;
             let eq = !cursor.accept("!=");
             cursor.accept("==");
             let family = match (cursor.take(), eq) {
-                ("ip" | "ipv4", true) | ("ip6" | "ipv6", false) => IpFamily::V4,
-                ("ip6" | "ipv6", true) | ("ip" | "ipv4", false) => IpFamily::V6,
-                _ => return None,
+                ("ip" | "ipv4", true) | ("ip6" | "ipv6", false) => Some(IpFamily::V4),
+                ("ip6" | "ipv6", true) | ("ip" | "ipv4", false) => Some(IpFamily::V6),
+                _ => None,
             };
-            reading.require(Requirements { family: Some(family), protocol: None });
-            return Some(());
+            if let Some(family) = family {
+                reading.require(Requirements { family: Some(family), protocol: None });
+                return Some(());
+            }
+            cursor.at = start;
         }
         let key = self.key(cursor, reading)?;
         if cursor.accept("vmap") {

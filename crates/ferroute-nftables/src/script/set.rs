@@ -184,6 +184,7 @@ pub(super) fn verdict(words: &[&str]) -> Option<Verdict> {
         ["accept", ..] => Verdict::Accept,
         ["drop", ..] => Verdict::Drop,
         ["return", ..] => Verdict::Return,
+        ["continue", ..] => Verdict::Continue,
         ["jump", chain, ..] => Verdict::Jump(Name::from(unquoted(chain))),
         ["goto", chain, ..] => Verdict::Goto(Name::from(unquoted(chain))),
         _ => return None,

@@ -49,6 +49,7 @@ pub(super) fn put_verdict(data: &mut Writer<'_>, verdict: &Verdict) {
         Verdict::Accept => (NF_ACCEPT, None),
         Verdict::Drop => (NF_DROP, None),
         Verdict::Return => (NFT_RETURN, None),
+        Verdict::Continue => (libc::NFT_CONTINUE, None),
         Verdict::Jump(chain) => (NFT_JUMP, Some(chain)),
         Verdict::Goto(chain) => (NFT_GOTO, Some(chain)),
     };
@@ -168,6 +169,7 @@ pub(super) fn parse_verdict(data: &Attribute<'_>) -> Result<Option<Verdict>, Mal
         (Some(NFT_RETURN), _) => Some(Verdict::Return),
         (Some(NFT_JUMP), Some(chain)) => Some(Verdict::Jump(chain)),
         (Some(NFT_GOTO), Some(chain)) => Some(Verdict::Goto(chain)),
+        (Some(libc::NFT_CONTINUE), _) => Some(Verdict::Continue),
         _ => None,
     })
 }

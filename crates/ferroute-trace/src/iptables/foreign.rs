@@ -41,6 +41,14 @@ impl<'a> Words<'a> {
         arguments.first().copied()
     }
 
+    /// Returns the share of packets that `-m statistic --mode nth` matches: a counter may be at any number.
+    fn nth(&self) -> Option<f64> {
+        let (negated, ..) = self.options.iter().find(|(_, option, _)| *option == "--every")?;
+        let every: u32 = self.argument("--every")?.parse().ok().filter(|every| *every > 0)?;
+        let share = 1.0 / f64::from(every);
+        Some(if *negated { 1.0 - share } else { share })
+    }
+
     pub(super) fn has(&self, option: &str) -> bool {
         self.options.iter().any(|(_, name, _)| *name == option)
     }
@@ -70,6 +78,15 @@ impl PacketState<'_> {
         }
         if words.name == "rpfilter" {
             return self.passes_reverse_path_filter(&words).map_or_else(unknown, |passes| self.result(passes, text));
+        }
+        if words.name == "addrtype" {
+            return self.is_of_types(&words).map_or_else(unknown, |matches| self.result(matches, text));
+        }
+        if words.name == "statistic" {
+            return words.nth().map_or_else(unknown, ExtensionResult::Chance);
+        }
+        if !self.has_connection() && ["conntrack", "connmark", "connbytes", "connlabel"].contains(&words.name) {
+            return self.result(self.matches_without_connection(&words), text);
         }
         let mut is_unknown = false;
         for (negated, option, arguments) in &words.options {
@@ -132,12 +149,14 @@ impl PacketState<'_> {
             ("conntrack", "--ctorigdst") => in_network(first?, original.1.ip())?,
             ("conntrack", "--ctorigsrcport") => in_ports(first?, original.0.port())?,
             ("conntrack", "--ctorigdstport") => in_ports(first?, original.1.port())?,
+            // Those of replies, which the translations so far determine.
+            ("conntrack", "--ctreplsrc") => in_network(first?, destination.ip())?,
+            ("conntrack", "--ctrepldst") => in_network(first?, source.ip())?,
+            ("conntrack", "--ctreplsrcport") => in_ports(first?, destination.port())?,
+            ("conntrack", "--ctrepldstport") => in_ports(first?, source.port())?,
             ("conntrack", "--ctdir") => first? == "ORIGINAL",
-            ("conntrack", "--ctstatus") => match first? {
-                "NONE" => true,
-                "EXPECTED" | "SEEN_REPLY" | "ASSURED" | "CONFIRMED" => false,
-                _ => return None,
-            },
+            // The kernel compares bits, and `NONE` has none.
+            ("conntrack", "--ctstatus") => first?.split(',').any(|status| status == "CONFIRMED" && self.looped),
             // A new connection that no helper of another one expects.
             ("helper", "--helper") => false,
             // Packets of others have no socket.
@@ -146,8 +165,54 @@ impl PacketState<'_> {
         })
     }
 
+    /// Evaluates conditions on the connection of a packet that has none. The kernel compares its state, and nothing else.
+    fn matches_without_connection(&self, words: &Words<'_>) -> bool {
+        let state = words.options.iter().find(|(_, option, _)| *option == "--ctstate");
+        state.is_some_and(|(negated, _, arguments)| {
+            let mut states = arguments.first().into_iter().flat_map(|list| list.split(','));
+            states.any(|state| self.has_state(state)) != *negated
+        })
+    }
+
+    /// Evaluates the module `addrtype` with several types, or for addresses of one interface; `None` if that is unknown.
+    fn is_of_types(&self, words: &Words<'_>) -> Option<bool> {
+        let interface = match (words.has("--limit-iface-in"), words.has("--limit-iface-out")) {
+            (true, _) => Some(self.in_interface.as_deref()?),
+            (_, true) => Some(self.out_interface.as_deref()?),
+            (false, false) => None,
+        };
+        let mut matches = true;
+        for (negated, option, arguments) in &words.options {
+            let address = match *option {
+                "--src-type" => self.source.ip(),
+                "--dst-type" => self.destination.ip(),
+                "--limit-iface-in" | "--limit-iface-out" => continue,
+                _ => return None,
+            };
+            let kind = match interface {
+                Some(interface) => self.address_type_on(address, interface),
+                None => self.address_type(address),
+            };
+            let wanted: Vec<&str> = arguments.first()?.split(',').collect();
+            let name = match kind {
+                Some(AddressKind::Unicast) => "UNICAST",
+                Some(AddressKind::Local) => "LOCAL",
+                Some(AddressKind::Broadcast) => "BROADCAST",
+                Some(AddressKind::Multicast) => "MULTICAST",
+                // An address whose type is not known is neither local nor multicast.
+                None if !self.is_local(address) && wanted.iter().all(|name| ["LOCAL", "MULTICAST"].contains(name)) => {
+                    ""
+                }
+                None => return None,
+            };
+            matches &= wanted.contains(&name) != *negated;
+        }
+        Some(matches)
+    }
+
     fn has_state(&self, state: &str) -> bool {
         match state {
+            "INVALID" => self.connection.intersects(CtStates::INVALID),
             "NEW" => self.connection.intersects(CtStates::NEW),
             "UNTRACKED" => self.connection.intersects(CtStates::UNTRACKED),
             "DNAT" => self.connection.intersects(CtStates::DNAT),

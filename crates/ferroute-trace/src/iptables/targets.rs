@@ -13,13 +13,22 @@ pub(crate) enum TargetResult {
     Continue(Option<Effect>),
     /// The chain of the hook ends.
     Accept(Effect),
+    /// The target selects one of so many addresses, and needs the number of one.
+    Choose(u32),
     /// The walk ends.
     End(Option<Effect>, Verdict),
 }
 
 impl PacketState<'_> {
-    /// Applies a target. Those that lead to another chain, or back from one, do nothing here.
-    pub(crate) fn apply_target(&mut self, target: &Target, hook: Hook, record: &mut Record) -> TargetResult {
+    /// Applies a target. Those that lead to another chain, or back from one, do nothing here. `nth` selects one of several
+    /// addresses.
+    pub(crate) fn apply_target(
+        &mut self,
+        target: &Target,
+        hook: Hook,
+        nth: Option<u32>,
+        record: &mut Record,
+    ) -> TargetResult {
         match target {
             Target::Jump(_) | Target::Goto(_) | Target::Return => TargetResult::Continue(None),
             Target::Accept => TargetResult::Accept(Effect::Accept),
@@ -44,7 +53,7 @@ impl PacketState<'_> {
                 TargetResult::Continue(None)
             }
             Target::Other(_) if is_irrelevant(target) => TargetResult::Continue(None),
-            Target::Other(text) => self.apply_words(text, hook, record).unwrap_or_else(|| {
+            Target::Other(text) => self.apply_words(text, hook, nth, record).unwrap_or_else(|| {
                 TargetResult::End(None, Verdict::Unknown { reason: format!("effect of `-j {text}`") })
             }),
         }
@@ -58,13 +67,17 @@ impl PacketState<'_> {
     }
 
     /// Applies a target in the text of `iptables-save`: `NAME OPTIONS`.
-    fn apply_words(&mut self, text: &str, hook: Hook, record: &mut Record) -> Option<TargetResult> {
+    fn apply_words(&mut self, text: &str, hook: Hook, nth: Option<u32>, record: &mut Record) -> Option<TargetResult> {
         let words = Words::parse(text)?;
         Some(match words.name {
             "CONNMARK" => self.connmark(&words)?,
             "MASQUERADE" => self.masquerade_target(words.has("--random-fully"), record),
             "REDIRECT" => {
-                let port = first_port(words.argument("--to-ports"), self.destination.port())?;
+                let ports = words.argument("--to-ports").map(port_range);
+                let port = match ports {
+                    Some(ports) => self.port_in(ports?.0, None),
+                    None => self.destination.port(),
+                };
                 let Some(address) = self.redirect_address(hook) else {
                     return Some(dropped());
                 };
@@ -80,19 +93,39 @@ impl PacketState<'_> {
                 }
             }
             "DNAT" => {
-                let (address, port) = translation(words.argument("--to-destination")?)?;
-                let address = address.unwrap_or(self.destination.ip());
-                TargetResult::Accept(self.dnat(SocketAddr::new(address, port.unwrap_or(self.destination.port()))))
+                let (addresses, ports) = translation(words.argument("--to-destination")?)?;
+                let address = match addresses {
+                    None => self.destination.ip(),
+                    Some(addresses) => match nth_of(addresses, nth)? {
+                        Ok(address) => address,
+                        Err(count) => return Some(TargetResult::Choose(count)),
+                    },
+                };
+                let port = ports.map_or(self.destination.port(), |(ports, base)| self.port_in(ports, base));
+                TargetResult::Accept(self.dnat(SocketAddr::new(address, port)))
             }
             "SNAT" => {
-                let (address, _) = translation(words.argument("--to-source")?)?;
-                TargetResult::Accept(self.snat(address.unwrap_or(self.source.ip())))
+                let (addresses, ports) = translation(words.argument("--to-source")?)?;
+                // A source in the range is kept.
+                let (own, port) = (self.source.ip(), self.source.port());
+                let is_free = ports.is_none_or(|((first, last), _)| (first..=last).contains(&port));
+                let is_in = |(first, last): &(IpAddr, IpAddr)| is_free && (*first..=*last).contains(&own);
+                match addresses.filter(|addresses| !is_in(addresses)).map(|addresses| nth_of(addresses, nth)) {
+                    None => TargetResult::Accept(self.snat(own)),
+                    Some(selected) => match selected? {
+                        Ok(address) => TargetResult::Accept(self.snat(address)),
+                        Err(count) => TargetResult::Choose(count),
+                    },
+                }
             }
             _ => return None,
         })
     }
 
     fn connmark(&mut self, words: &Words<'_>) -> Option<TargetResult> {
+        if !self.has_connection() {
+            return Some(TargetResult::Continue(None));
+        }
         if let Some(value) = words.argument("--set-xmark").or_else(|| words.argument("--set-mark")) {
             let (value, mask) = value_and_mask(value)?;
             self.connection_mark = self.connection_mark & !mask ^ value;
@@ -115,6 +148,21 @@ impl PacketState<'_> {
             return None;
         }
         Some(TargetResult::Continue(None))
+    }
+
+    /// Returns the port that a translation of the destination to a range of ports selects: one in the range is kept, or moved
+    /// by as much as it is above `base`.
+    pub(crate) fn port_in(&self, (first, last): (u16, u16), base: Option<u16>) -> u16 {
+        let port = self.destination.port();
+        match base {
+            Some(base) => {
+                let count = u32::from(last.saturating_sub(first)) + 1;
+                let offset = u32::from(port.wrapping_sub(base)) % count;
+                first.wrapping_add(u16::try_from(offset).unwrap_or(0))
+            }
+            None if (first..=last).contains(&port) => port,
+            None => first,
+        }
     }
 
     /// Returns the address that REDIRECT sends packets to: that of the input interface, or localhost.
@@ -141,28 +189,68 @@ fn masks(words: &Words<'_>) -> Option<(u32, u32)> {
     }
 }
 
-/// Returns the address and port of a translation; `None` if it names several.
-fn translation(text: &str) -> Option<(Option<IpAddr>, Option<u16>)> {
-    let single = |text: &str| match text.split_once('-') {
-        Some((first, last)) => (first == last).then(|| first.to_owned()),
-        None => Some(text.to_owned()),
+/// The first and the last port of a translation, and the port from which the first one is counted.
+type Ports = ((u16, u16), Option<u16>);
+
+/// Returns the first and the last address of a translation, and its ports.
+fn translation(text: &str) -> Option<(Option<(IpAddr, IpAddr)>, Option<Ports>)> {
+    let addresses = |text: &str| {
+        let (first, last) = text.split_once('-').unwrap_or((text, text));
+        Some((first.parse::<IpAddr>().ok()?, last.parse::<IpAddr>().ok()?))
     };
-    let address = |text: &str| single(text)?.parse::<IpAddr>().ok();
     if let Some(rest) = text.strip_prefix('[') {
-        let (inside, port) = rest.split_once(']')?;
-        let port = port.strip_prefix(':').map(|port| first_port(Some(port), 0));
-        return Some((Some(address(inside)?), port.map_or(Some(None), |port| port.map(Some))?));
+        let (inside, ports) = rest.split_once(']')?;
+        let ports = match ports.strip_prefix(':') {
+            Some(ports) => Some(port_range(ports)?),
+            None => None,
+        };
+        return Some((Some(addresses(inside)?), ports));
     }
     match text.rsplit_once(':') {
-        Some(("", port)) => Some((None, Some(first_port(Some(port), 0)?))),
-        Some((ip, port)) if !ip.contains(':') => Some((Some(address(ip)?), Some(first_port(Some(port), 0)?))),
-        _ => Some((Some(address(text)?), None)),
+        Some(("", ports)) => Some((None, Some(port_range(ports)?))),
+        Some((ip, ports)) if !ip.contains(':') => Some((Some(addresses(ip)?), Some(port_range(ports)?))),
+        _ => Some((Some(addresses(text)?), None)),
     }
 }
 
-/// Returns the first port of a range.
-fn first_port(text: Option<&str>, default: u16) -> Option<u16> {
-    text.map_or(Some(default), |text| text.split(['-', '/']).next()?.parse().ok())
+/// Reads `8080`, `8080-8090` or `8080-8090/80`.
+fn port_range(text: &str) -> Option<Ports> {
+    let (range, base) = match text.split_once('/') {
+        Some((range, base)) => (range, Some(base.parse().ok()?)),
+        None => (text, None),
+    };
+    let (first, last) = range.split_once('-').unwrap_or((range, range));
+    Some(((first.parse().ok()?, last.parse().ok()?), base))
+}
+
+/// Returns an address of a range by number, or how many there are; `None` if there are too many.
+fn nth_of((first, last): (IpAddr, IpAddr), nth: Option<u32>) -> Option<Result<IpAddr, u32>> {
+    match (address_count(first, last)?, nth) {
+        (1, _) => Some(Ok(first)),
+        (_, Some(nth)) => Some(Ok(nth_address(first, nth))),
+        (count, None) => Some(Err(count)),
+    }
+}
+
+/// Returns the number of addresses in a range; `None` if there are more than are told apart.
+pub(crate) fn address_count(first: IpAddr, last: IpAddr) -> Option<u32> {
+    let number = |address| match address {
+        IpAddr::V4(address) => u128::from(u32::from(address)),
+        IpAddr::V6(address) => u128::from(address),
+    };
+    let count = number(last).checked_sub(number(first))?.checked_add(1)?;
+    u32::try_from(count).ok().filter(|count| *count <= MAX_ADDRESSES)
+}
+
+/// How many addresses of a range are told apart.
+const MAX_ADDRESSES: u32 = 64;
+
+/// Returns the address that many after the first one.
+pub(crate) fn nth_address(first: IpAddr, n: u32) -> IpAddr {
+    match first {
+        IpAddr::V4(first) => IpAddr::V4(u32::from(first).wrapping_add(n).into()),
+        IpAddr::V6(first) => IpAddr::V6(u128::from(first).wrapping_add(n.into()).into()),
+    }
 }
 
 /// Returns an address with the network's prefix and its own host part.
@@ -182,7 +270,7 @@ fn mapped(address: IpAddr, network: ipnet::IpNet) -> Option<IpAddr> {
 
 /// Reports whether a target has no effect on the packet, or only one that no rule here matches on.
 pub(crate) fn is_irrelevant(target: &Target) -> bool {
-    const IRRELEVANT: [&str; 24] = [
+    const IRRELEVANT: [&str; 23] = [
         "LOG",
         "NFLOG",
         "ULOG",
@@ -205,13 +293,12 @@ pub(crate) fn is_irrelevant(target: &Target) -> bool {
         "LED",
         "RATEEST",
         "TCPOPTSTRIP",
-        "HMARK",
         "ACCOUNT",
     ];
     match target {
         Target::Other(text) => {
             let name = text.split(' ').next().unwrap_or_default();
-            IRRELEVANT.contains(&name) && !is_notrack(text)
+            IRRELEVANT.contains(&name) && !is_notrack(text) && !text.contains("--map-mark")
         }
         _ => false,
     }

@@ -108,15 +108,16 @@ impl<'a> ChainWalker<'a> {
             walker.multiply_share(chance);
         }
         self.record_rule(walker, rule, number, None, (chance < 1.0).then_some(chance));
-        self.apply(target, walker)
+        self.apply(target, None, walker, forks)
     }
 
-    fn apply(&mut self, target: &'a Target, walker: &mut Walker<'a>) -> Next {
+    /// Applies a target; `nth` selects one of its addresses.
+    fn apply(&mut self, target: &'a Target, nth: Option<u32>, walker: &mut Walker<'a>, forks: &mut Forks<'a>) -> Next {
         match target {
             Target::Jump(chain) => self.call(*chain, false),
             Target::Goto(chain) => self.call(*chain, true),
             Target::Return => self.leave_chain(walker),
-            other => match walker.packet.apply_target(other, self.base.hook, &mut walker.record) {
+            other => match walker.packet.apply_target(other, self.base.hook, nth, &mut walker.record) {
                 TargetResult::Continue(effect) => {
                     effect.into_iter().for_each(|effect| self.record_effect(walker, effect));
                     Next::Rule
@@ -124,6 +125,19 @@ impl<'a> ChainWalker<'a> {
                 TargetResult::Accept(effect) => {
                     self.record_effect(walker, effect);
                     Next::Chain(ChainVerdict::Continue)
+                }
+                TargetResult::Choose(count) => {
+                    let share = 1.0 / f64::from(count);
+                    for nth in (1..count).rev() {
+                        let (mut rest, mut other) = (self.clone(), walker.clone());
+                        other.multiply_share(share);
+                        forks.push(other, move |walker, forks| match rest.apply(target, Some(nth), walker, forks) {
+                            Next::Chain(verdict) => verdict,
+                            Next::Rule => rest.run(walker, forks),
+                        });
+                    }
+                    walker.multiply_share(share);
+                    self.apply(target, Some(0), walker, forks)
                 }
                 TargetResult::End(effect, verdict) => {
                     effect.into_iter().for_each(|effect| self.record_effect(walker, effect));

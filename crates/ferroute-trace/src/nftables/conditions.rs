@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     PacketState,
-    iptables::{ExtensionResult, is_irrelevant},
+    iptables::{ExtensionResult, address_count, is_irrelevant},
     walk::Unknown,
 };
 
@@ -67,6 +67,9 @@ impl PacketState<'_> {
     /// Matches the packet against a condition.
     pub(super) fn matches(&self, condition: &Match, table: &MemoryTable, random: RandomNumber) -> MatchResult {
         let (source, destination) = (self.source.ip(), self.destination.ip());
+        if condition_fields(condition).iter().any(|field| self.lacks(*field)) {
+            return self.match_if(false, || NO_CONNECTION.to_owned());
+        }
         match condition {
             Match::InSet { key, set, eq } => match self.find(table, set, key, random) {
                 Ok(_) if *eq => match over_limit(table, set) {
@@ -110,6 +113,7 @@ impl PacketState<'_> {
             Match::CtStatusDnat => self.match_if(self.connection.intersects(CtStates::DNAT), || {
                 "the destination was not translated".to_owned()
             }),
+            Match::CtPacketsAbove(_) if !self.has_connection() => self.match_if(false, || NO_CONNECTION.to_owned()),
             Match::CtPacketsAbove(packets) => self.match_if(FIRST_PACKET > *packets, || {
                 format!("this is the connection's first packet, not one after {packets}")
             }),
@@ -194,6 +198,9 @@ impl PacketState<'_> {
         fields: &[Field],
         random: RandomNumber,
     ) -> Result<&'t Element, LookupError> {
+        if fields.iter().any(|field| self.lacks(*field)) {
+            return Err(LookupError::NotFound(NO_CONNECTION.to_owned()));
+        }
         let key =
             self.key(fields, random).map_err(|unknown| LookupError::Unknown(format!("{unknown} is in @{map}")))?;
         table.find(map, &key).ok_or_else(|| match table.undecoded(map) {
@@ -285,6 +292,11 @@ impl PacketState<'_> {
         bytes
     }
 
+    /// Reports whether a field is one of a connection, and the packet has none.
+    pub(super) fn lacks(&self, field: Field) -> bool {
+        matches!(field, Field::CtStatus | Field::CtOriginalDaddr | Field::CtOriginalDport) && !self.has_connection()
+    }
+
     fn key(&self, fields: &[Field], random: RandomNumber) -> Result<Key, String> {
         let mut key = Key::new();
         for field in fields {
@@ -311,7 +323,8 @@ impl PacketState<'_> {
             Field::Iifname => interface(self.in_interface.as_deref()),
             Field::Oifname => interface(self.out_interface.as_deref()),
             Field::CtState if self.connection.intersects(CtStates::UNTRACKED) => Value::Integer(STATE_UNTRACKED),
-            Field::CtState => Value::Integer(STATE_NEW),
+            Field::CtState if self.has_connection() => Value::Integer(STATE_NEW),
+            Field::CtState => Value::Integer(STATE_INVALID),
             Field::CtStatus => return Err("the connection's status".to_owned()),
             Field::CtOriginalDaddr => self.original.destination.ip().into(),
             Field::CtOriginalDport => Value::Port(self.original.destination.port()),
@@ -335,10 +348,11 @@ impl PacketState<'_> {
         }
     }
 
-    /// Returns `IPS_SRC_NAT` and `IPS_DST_NAT` of the connection's status.
+    /// Returns `IPS_CONFIRMED`, `IPS_SRC_NAT` and `IPS_DST_NAT` of the connection's status.
     pub(super) fn status(&self) -> u32 {
         let bit = |state, bit| if self.connection.intersects(state) { bit } else { 0 };
-        bit(CtStates::SNAT, STATUS_SNAT) | bit(CtStates::DNAT, STATUS_DNAT)
+        let confirmed = if self.looped { STATUS_CONFIRMED } else { 0 };
+        confirmed | bit(CtStates::SNAT, STATUS_SNAT) | bit(CtStates::DNAT, STATUS_DNAT)
     }
 
     pub(super) fn match_if(&self, matches: bool, reason: impl FnOnce() -> String) -> MatchResult {
@@ -347,6 +361,15 @@ impl PacketState<'_> {
             false if self.explain => MatchResult::Mismatch(reason()),
             false => MatchResult::Mismatch(String::new()),
         }
+    }
+}
+
+/// Returns the fields of a condition that are compared.
+fn condition_fields(condition: &Match) -> &[Field] {
+    match condition {
+        Match::InSet { key, .. } => key,
+        Match::Cmp { field, .. } | Match::Range { field, .. } => std::slice::from_ref(field),
+        _ => &[],
     }
 }
 
@@ -364,7 +387,9 @@ pub(super) fn random_range(statement: &Statement) -> Option<(u32, u32)> {
         | Statement::Vmap { key, .. } => key.iter().find_map(range),
         Statement::Opaque(Opaque { outcome: Outcome::Foreign(foreign), .. }) => match foreign {
             // The kernel selects one by a hash of the addresses.
-            Foreign::Nat { addresses: Some((first, last)), .. } if first != last => address_count(*first, *last),
+            Foreign::Nat { addresses: Some((first, last)), .. } if first != last => {
+                Some((0, address_count(*first, *last)?))
+            }
             other => Operand::from(number_of(other)?).number_range(),
         },
         _ => None,
@@ -377,15 +402,6 @@ pub(super) fn over_limit(table: &MemoryTable, set: &Name) -> Option<String> {
     let limit = table.set(set)?.limit.filter(|limit| limit.is_over())?;
     Some(format!("assuming that the limit of @{set} is not exceeded: {limit}"))
 }
-
-/// Returns the range of numbers that select one of several addresses; `None` if there are too many.
-fn address_count(first: IpAddr, last: IpAddr) -> Option<(u32, u32)> {
-    let count = Value::Address(last).number().checked_sub(Value::Address(first).number())?.checked_add(1)?;
-    u32::try_from(count).ok().filter(|count| *count <= MAX_ADDRESSES).map(|count| (0, count))
-}
-
-/// How many addresses of a range are told apart.
-const MAX_ADDRESSES: u32 = 64;
 
 fn interface(name: Option<&str>) -> Value {
     Value::IfName(IfName::new(name.unwrap_or_default()))
@@ -428,6 +444,12 @@ const FIRST_PACKET: u64 = 1;
 const LOCAL: Value = Value::Integer(2);
 /// `RTN_MULTICAST`.
 const MULTICAST: Value = Value::Integer(5);
+/// Why conditions on the connection do not match packets without one.
+pub(super) const NO_CONNECTION: &str = "the packet has no connection";
+/// `NF_CT_STATE_INVALID_BIT`.
+const STATE_INVALID: u32 = 1;
+/// `IPS_CONFIRMED`: the packet has left the host, and returns.
+const STATUS_CONFIRMED: u32 = 0x8;
 /// `NF_CT_STATE_BIT(IP_CT_NEW)`.
 const STATE_NEW: u32 = 8;
 /// `NF_CT_STATE_UNTRACKED_BIT`.

@@ -11,7 +11,7 @@ use ferroute_nftables::{
     },
 };
 
-use super::conditions::{MatchResult, RandomNumber};
+use super::conditions::{MatchResult, NO_CONNECTION, RandomNumber};
 use crate::{
     Origin, PacketState,
     host::{AddressKind, RouteDecision, RoutedPacket},
@@ -148,7 +148,7 @@ impl PacketState<'_> {
             }
             // An address whose type is not known is neither local nor multicast.
             Known::Unknown
-                if matches!(operand.property, Property::Field(Field::FibSaddrType | Field::FibDaddrType))
+                if is_address_type(operand.property)
                     && matches!(op, CmpOp::Eq | CmpOp::Neq)
                     && [LOCAL, MULTICAST].contains(&wanted) =>
             {
@@ -160,6 +160,9 @@ impl PacketState<'_> {
 
     fn property(&self, property: Property, random: RandomNumber) -> Known {
         let is_foreign = matches!(self.original.origin, Origin::Interface(_));
+        if !self.has_connection() && is_of_connection(property) {
+            return Known::Absent;
+        }
         Known::Value(match property {
             Property::Field(Field::CtStatus) => self.status().into(),
             Property::Field(field) => match self.value(field, random) {
@@ -169,10 +172,10 @@ impl PacketState<'_> {
             Property::CtMark => self.connection_mark.into(),
             // That of the first packet: SYN alone.
             Property::TcpFlags => TCP_SYN,
-            // The first packet is from the client, and has the default zone unless it is untracked.
+            // The first packet is from the client, and has the default zone.
             Property::CtDirection | Property::CtZone => 0,
             Property::CtProtocol => self.protocol().number().into(),
-            Property::CtFamily => match self.family() {
+            Property::CtFamily | Property::Nfproto => match self.family() {
                 IpFamily::V4 => 2,
                 IpFamily::V6 => 10,
             },
@@ -203,6 +206,10 @@ impl PacketState<'_> {
                 IpFamily::V4 => 4,
                 IpFamily::V6 => 6,
             },
+            Property::EtherType => match self.family() {
+                IpFamily::V4 => 0x800,
+                IpFamily::V6 => 0x86dd,
+            },
             Property::IpHeaderLength => 5,
             Property::Number { first, .. } => random.unwrap_or(first).into(),
             Property::Sender(_) | Property::IpFragment | Property::Named(_) | Property::Payload { .. } => {
@@ -216,12 +223,11 @@ impl PacketState<'_> {
         let address = if source { self.source.ip() } else { self.destination.ip() };
         let input = self.in_interface.as_deref();
         if result == FibResult::Type {
-            return match self.address_type(address) {
-                // Only of the input interface, whose addresses are not all known.
-                Some(AddressKind::Local | AddressKind::Broadcast) if iif => Known::Unknown,
-                Some(kind) => Known::Value(kind_number(kind).into()),
-                None => Known::Unknown,
+            let kind = match input.filter(|_| iif) {
+                Some(input) => self.address_type_on(address, input),
+                None => self.address_type(address),
             };
+            return kind.map_or(Known::Unknown, |kind| Known::Value(kind_number(kind).into()));
         }
         let output = if input == Some("lo") {
             input.map(Into::into)
@@ -260,6 +266,9 @@ impl PacketState<'_> {
     }
 
     fn absence(&self, property: Property) -> String {
+        if !self.has_connection() && is_of_connection(property) {
+            return NO_CONNECTION.to_owned();
+        }
         format!("the packet has no {}", property.text(self.family()))
     }
 
@@ -301,6 +310,29 @@ pub(super) fn number_of(foreign: &Foreign) -> Option<Property> {
         other => other.key()?.iter().find(|operand| operand.number_range().is_some()),
     };
     operand.map(|operand| operand.property).filter(|property| Operand::from(*property).number_range().is_some())
+}
+
+/// Reports whether a property is one of the connection: a packet without a connection has none. Its state is always known.
+fn is_of_connection(property: Property) -> bool {
+    match property {
+        Property::Field(field) => matches!(field, Field::CtStatus | Field::CtOriginalDaddr | Field::CtOriginalDport),
+        Property::CtMark
+        | Property::CtDirection
+        | Property::CtZone
+        | Property::CtProtocol
+        | Property::CtFamily
+        | Property::CtEnd { .. }
+        | Property::CtHelper => true,
+        Property::Named(named) => named.text.starts_with("ct "),
+        _ => false,
+    }
+}
+
+fn is_address_type(property: Property) -> bool {
+    matches!(
+        property,
+        Property::Field(Field::FibSaddrType | Field::FibDaddrType) | Property::Fib { result: FibResult::Type, .. }
+    )
 }
 
 /// Reports whether a property is the number of packets of a connection.

@@ -11,12 +11,14 @@ use ferroute_nftables::{
 
 use super::{
     Base,
-    conditions::{LookupError, MatchResult, RandomNumber, RandomResult, Relevance, over_limit, random_range},
+    conditions::{
+        LookupError, MatchResult, NO_CONNECTION, RandomNumber, RandomResult, Relevance, over_limit, random_range,
+    },
     foreign::{Lookup, choice, distinct_data, is_fixed, number_of},
 };
 use crate::{
     ChainVerdict, Effect, Event, Forks, Hook, PacketState, Verdict, Walker,
-    iptables::{ExtensionResult, TargetResult, shown},
+    iptables::{ExtensionResult, TargetResult, nth_address, shown},
     walk::Unknown,
 };
 
@@ -313,8 +315,6 @@ impl<'a> ChainWalker<'a> {
                 effects.push((Effect::Reject { with: with.clone() }, None));
                 StatementResult::End(Verdict::Rejected { with })
             }
-            // Later, the packet has its connection.
-            Statement::Notrack if self.base.base.priority > CONNTRACK_PRIORITY => StatementResult::Continue,
             Statement::Notrack => {
                 packet.untrack();
                 StatementResult::Continue
@@ -327,6 +327,7 @@ impl<'a> ChainWalker<'a> {
                 effects.push((Effect::Accept, None));
                 StatementResult::Verdict(RuleVerdict::Accept)
             }
+            Statement::Verdict(RuleVerdict::Continue) => StatementResult::Continue,
             Statement::Verdict(verdict) => StatementResult::Verdict(verdict.clone()),
             Statement::Vmap { key, map } => match packet.find(table, map, key, random) {
                 Ok(Element { data: Some(Data::Verdict(verdict)), .. }) => {
@@ -353,7 +354,7 @@ impl<'a> ChainWalker<'a> {
                 Some(ExtensionResult::Mismatch(reason)) => StatementResult::Mismatch(reason),
                 Some(ExtensionResult::Unknown(unknown)) => StatementResult::Unknown(unknown),
                 None => match packet.target_of(text) {
-                    Some(target) => match packet.apply_target(&target, hook, &mut walker.record) {
+                    Some(target) => match packet.apply_target(&target, hook, random, &mut walker.record) {
                         TargetResult::Continue(effect) => {
                             effects.extend(effect.map(|effect| (effect, None)));
                             StatementResult::Continue
@@ -362,6 +363,7 @@ impl<'a> ChainWalker<'a> {
                             effects.push((effect, None));
                             StatementResult::Verdict(RuleVerdict::Accept)
                         }
+                        TargetResult::Choose(count) => StatementResult::Random { first: 0, count },
                         TargetResult::End(effect, verdict) => {
                             effects.extend(effect.map(|effect| (effect, None)));
                             StatementResult::End(verdict)
@@ -403,6 +405,9 @@ impl<'a> ChainWalker<'a> {
             (Foreign::Vmap { .. }, Some(Data::Verdict(verdict))) => {
                 self.execute(&Statement::Verdict(verdict.clone()), None, effects, walker)
             }
+            (Foreign::SetMark { from_connection: true, .. }, _) if !packet.has_connection() => {
+                StatementResult::Mismatch(NO_CONNECTION.to_owned())
+            }
             (Foreign::SetMark { to_connection, from_connection, mask, xor }, _) => {
                 let from = if *from_connection { packet.connection_mark } else { packet.mark };
                 put_mark(packet, *to_connection, from & mask ^ xor, effects)
@@ -427,7 +432,8 @@ impl<'a> ChainWalker<'a> {
             }
             (Foreign::Nat { kind, addresses, ports }, _) => {
                 let address = addresses.map(|(first, _)| nth_address(first, random.unwrap_or(0)));
-                translate(packet, *kind, address, ports.map(|(first, _)| first), hook, None, effects)
+                let port = ports.map(|ports| packet.port_in(ports, None));
+                translate(packet, *kind, address, port, hook, None, effects)
             }
             (Foreign::NatPrefix { kind, net }, _) => {
                 let address = mapped(translated(packet, *kind), net.network(), net.broadcast());
@@ -459,6 +465,7 @@ impl<'a> ChainWalker<'a> {
             RuleVerdict::Accept => Next::Chain(ChainVerdict::Continue),
             RuleVerdict::Drop => Next::Chain(ChainVerdict::End(Verdict::Dropped)),
             RuleVerdict::Return => self.leave_chain(walker),
+            RuleVerdict::Continue => Next::Rule,
             RuleVerdict::Jump(chain) => self.enter_chain(chain, false),
             RuleVerdict::Goto(chain) => self.enter_chain(chain, true),
         }
@@ -584,7 +591,9 @@ fn put_mark(
     if !to_connection {
         return set_mark(packet, mark, effects);
     }
-    packet.connection_mark = mark;
+    if packet.has_connection() {
+        packet.connection_mark = mark;
+    }
     StatementResult::Continue
 }
 
@@ -636,16 +645,6 @@ fn mapped(address: IpAddr, first: IpAddr, last: IpAddr) -> IpAddr {
         _ => first,
     }
 }
-
-fn nth_address(first: IpAddr, n: u32) -> IpAddr {
-    match first {
-        IpAddr::V4(first) => IpAddr::V4(u32::from(first).wrapping_add(n).into()),
-        IpAddr::V6(first) => IpAddr::V6(u128::from(first).wrapping_add(n.into()).into()),
-    }
-}
-
-/// The priority at which packets get their connection (`NF_IP_PRI_CONNTRACK`).
-const CONNTRACK_PRIORITY: i32 = -200;
 
 fn dnat_to_element(
     packet: &mut PacketState<'_>,

@@ -71,7 +71,7 @@ impl MemoryTable {
     fn targets<'a>(&'a self, statement: &'a Statement) -> Vec<&'a Name> {
         let target = |verdict: &'a Verdict| match verdict {
             Verdict::Goto(chain) | Verdict::Jump(chain) => Some(chain),
-            Verdict::Accept | Verdict::Drop | Verdict::Return => None,
+            Verdict::Accept | Verdict::Drop | Verdict::Return | Verdict::Continue => None,
         };
         match statement {
             Statement::Verdict(verdict) => target(verdict).into_iter().collect(),

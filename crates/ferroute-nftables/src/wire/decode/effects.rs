@@ -2,11 +2,12 @@
 
 use std::{net::IpAddr, time::Duration};
 
+use ferroute_core::IpFamily;
 use ferroute_netlink::Attribute;
 
-use super::{super::constants::*, Decoder, Parts, registers::Loaded};
+use super::{super::constants::*, Decoder, Parts, nfproto, registers::Loaded};
 use crate::model::{
-    ClassId, DataType, Field, Foreign, Name, Operand, Outcome, Printable, RejectWith, SetData, Statement, Value,
+    ClassId, DataType, Field, Foreign, Match, Name, Operand, Outcome, Printable, RejectWith, SetData, Statement, Value,
     key_text,
 };
 
@@ -115,6 +116,13 @@ impl Decoder<'_, '_> {
 
     /// `dnat` and `snat`.
     pub(super) fn nat(&mut self, parts: &Parts<'_>) -> Option<()> {
+        // In tables of both families, it applies to packets of one.
+        let of_family = |family: &IpFamily| parts.u32(NFTA_NAT_FAMILY) == Some(nfproto(*family).into());
+        if let Some(family) = IpFamily::BOTH.into_iter().find(of_family).filter(|family| *family != self.family) {
+            let loads = std::mem::take(&mut self.pending);
+            self.push(Match::Nfproto(family));
+            self.pending = loads;
+        }
         let (nat_type, from) = (parts.u32(NFTA_NAT_TYPE)?, parts.register(NFTA_NAT_REG_ADDR_MIN));
         let is_range = |first, last| parts.u32(last).is_some_and(|last| parts.u32(first) != Some(last));
         let address = from.map(|from| self.registers.at(from));
@@ -176,8 +184,8 @@ impl Decoder<'_, '_> {
     /// `reject`.
     pub(super) fn reject(&mut self, parts: &Parts<'_>) -> Option<()> {
         let port_unreachable = match self.family {
-            ferroute_core::IpFamily::V4 => ICMP_PORT_UNREACH,
-            ferroute_core::IpFamily::V6 => ICMPV6_PORT_UNREACH,
+            IpFamily::V4 => ICMP_PORT_UNREACH,
+            IpFamily::V6 => ICMPV6_PORT_UNREACH,
         };
         let code = parts.get(NFTA_REJECT_ICMP_CODE).map_or(Some(0), |code| code.u8().ok())?;
         self.push(Statement::Reject(match parts.u32(NFTA_REJECT_TYPE)? {

@@ -103,8 +103,6 @@ impl Loaded {
     pub(super) fn text(&self, headers: Headers) -> String {
         match self {
             Self::Unknown(name) => name.clone(),
-            Self::Family { key: NFT_META_PROTOCOL } => "meta protocol".to_owned(),
-            Self::Family { .. } => "meta nfproto".to_owned(),
             Self::CtPackets | Self::OrderedCtPackets => "ct packets".to_owned(),
             Self::MapData { key, map, .. } => format!("{} map @{map}", key_text(key, headers.family)),
             Self::Constant(bytes) => super::hexadecimal(bytes),
@@ -227,6 +225,8 @@ impl Loaded {
                 };
                 Some(Operand { mask, ..Property::Field(field).into() })
             }
+            Self::Family { key: NFT_META_PROTOCOL } => Some(Property::EtherType.into()),
+            Self::Family { .. } => Some(Property::Nfproto.into()),
             other => Some(Property::Field(other.field()?).into()),
         }
     }

@@ -194,3 +194,50 @@ fn numbers_of_options_that_could_not_be_read_are_not_shown() {
     assert_eq!(crate::iptables::shown("-m bpf --undecoded 12ab34cd"), "-m bpf …");
     assert_eq!(unknown("-m bpf --undecoded 12ab34cd -j DROP", &packets()[0])[0], "`-m bpf …` matches");
 }
+
+#[test]
+fn packets_without_a_connection_match_its_state_alone() {
+    let end = |raw: &str, rule: &str| {
+        let text = format!("*raw\n-A PREROUTING {raw}\n*filter\n-A FORWARD {rule} -j DROP");
+        verdicts(&text, &from_pod("10.0.0.1:80"))[0] == "dropped"
+    };
+    // Before connection tracking.
+    for (condition, is_dropped) in [
+        ("-m conntrack --ctstate INVALID", true),
+        ("-m conntrack ! --ctstate NEW", true),
+        ("-m conntrack --ctstate NEW,UNTRACKED", false),
+        ("-m conntrack ! --ctdir REPLY", false),
+        ("-m conntrack --ctstate INVALID --ctproto 17", true),
+        ("-m connmark ! --mark 0x1", false),
+    ] {
+        assert_eq!(end(&format!("{condition} -j DROP"), "-m comment --comment x -p udp"), is_dropped, "{condition}");
+    }
+    // Of untracked packets.
+    for (condition, is_dropped) in [
+        ("-m conntrack --ctstate UNTRACKED", true),
+        ("-m conntrack --ctstate NEW", false),
+        ("-m connmark --mark 0x0", false),
+        ("-m conntrack --ctorigdst 10.0.0.1", false),
+    ] {
+        assert_eq!(end("-j CT --notrack", condition), is_dropped, "{condition}");
+    }
+}
+
+#[test]
+fn one_address_of_a_range_is_selected() {
+    let ends = |target: &str| {
+        let rules = rules(IpFamily::V4, &format!("*nat\n-A PREROUTING -p tcp -j DNAT --to-destination {target}"));
+        let trace = Ruleset::from_rules(&rules).trace(&host(), &from_pod("10.0.0.1:80"));
+        let choices = trace.branches.iter().flat_map(|branch| &branch.choices);
+        choices.map(|choice| (choice.to.to_string(), choice.share)).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        ends("172.17.0.4-172.17.0.5:8080 --persistent"),
+        [("172.17.0.4:8080".to_owned(), 0.5), ("172.17.0.5:8080".to_owned(), 0.5)]
+    );
+    assert_eq!(ends("172.17.0.4:8080-8180/79"), [("172.17.0.4:8081".to_owned(), 1.0)]);
+    assert_eq!(ends("172.17.0.4:79-90"), [("172.17.0.4:80".to_owned(), 1.0)]);
+    let many = rules(IpFamily::V4, "*nat\n-A PREROUTING -p tcp -j DNAT --to-destination 10.0.0.0-10.0.9.9");
+    let trace = Ruleset::from_rules(&many).trace(&host(), &from_pod("10.0.0.1:80"));
+    assert!(matches!(trace.branches[0].verdict, Verdict::Unknown { .. }));
+}

@@ -3,7 +3,7 @@ use super::*;
 /// Returns the reason why a rule with these conditions does not match; `None` if it does.
 fn mismatch(conditions: &str, packet: &Packet) -> Option<String> {
     let hook = if packet.origin == Origin::Local { "OUTPUT" } else { "PREROUTING" };
-    let rules = rules(packet.family(), &format!("*raw\n-A {hook} {conditions} -j DROP"));
+    let rules = rules(packet.family(), &format!("*mangle\n-A {hook} {conditions} -j DROP"));
     let leaves: Vec<Leaf> = Ruleset::from_rules(&rules).leaves(&host(), packet).collect();
     assert_eq!(leaves.len(), 1, "{conditions}");
     let mismatch = leaves[0].events.iter().find_map(|event| match event {

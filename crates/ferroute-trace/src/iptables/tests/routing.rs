@@ -119,6 +119,10 @@ impl Router for Vrf {
         RouteDecision::Unicast { interface: "eth1".into(), gateway: None, source: None }
     }
 
+    fn address_type_on(&self, _: IpAddr, _: &str) -> Option<AddressKind> {
+        None
+    }
+
     fn address_type(&self, _: IpAddr) -> Option<AddressKind> {
         Some(AddressKind::Unicast)
     }
