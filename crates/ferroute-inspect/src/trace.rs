@@ -22,6 +22,7 @@ use std::{net::IpAddr, num::NonZeroU16, path::PathBuf};
 use ferroute_config::flags::DesiredArgs;
 use ferroute_core::Protocol;
 
+pub(crate) use self::node::kernel_host;
 pub use self::{
     dump::DumpedRules,
     node::TraceNode,

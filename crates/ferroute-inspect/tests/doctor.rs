@@ -132,8 +132,7 @@ fn each_problem_is_found_by_one_check() {
     let cases: &[Case] = &[
         (
             |inputs| {
-                inputs.accepts_in_firewalls = true;
-                let (rule, service) = ("-t nat -A DOCKER -j DNAT".to_owned(), "shop/web:http".to_owned());
+                let (rule, service) = ("iptables -t nat -A DOCKER -j DNAT".to_owned(), "shop/web:http".to_owned());
                 inputs.families[0].earlier_translations = Ok(vec![EarlierTranslation { rule, service }]);
             },
             "earlier-translation",
@@ -177,7 +176,7 @@ fn each_problem_is_found_by_one_check() {
             "running-proxy",
             Severity::Problem,
         ),
-        (|inputs| inputs.proxies = Ok(Vec::new()), "other-proxies", Severity::Warning),
+        (|inputs| (inputs.proxies, inputs.proxy_problems) = (Ok(Vec::new()), None), "other-proxies", Severity::Warning),
         (
             |inputs| inputs.families[0].active_proxies.as_mut().unwrap().push("kube-proxy in nftables mode".to_owned()),
             "other-proxies",
@@ -315,6 +314,8 @@ fn unused_features_are_not_problems() {
         set(inputs, "net.bridge.bridge-nf-call-ip6tables", "0");
     };
     assert_eq!(findings_after(without_ipv6), []);
+    // A proxy in another PID namespace is not listed, but answers.
+    assert_eq!(findings_after(|inputs| inputs.proxies = Ok(Vec::new())), []);
     // A strict filter has no effect with a single interface.
     assert_eq!(findings_after(|inputs| set(inputs, "net.ipv4.conf.eth0.rp_filter", "1")), []);
     // The sysctls only matter with a bridge.

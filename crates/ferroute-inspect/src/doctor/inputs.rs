@@ -91,7 +91,7 @@ pub struct BackendRules {
 /// A rule of another program that may translate packets to a Service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EarlierTranslation {
-    /// The rule, as arguments of `iptables`.
+    /// The rule: a command of `iptables`, or the words of `nft` with the chain and the table.
     pub rule: String,
     /// The service port.
     pub service: String,

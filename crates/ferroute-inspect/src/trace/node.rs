@@ -65,7 +65,7 @@ impl TraceNode {
     /// If the host cannot be read.
     pub fn new(desired: Arc<Desired>, kernel: bool) -> anyhow::Result<Self> {
         let here = kernel || desired.is_this_host;
-        let host = if here { from_kernel()? } else { desired.host.clone() };
+        let host = if here { kernel_host()? } else { desired.host.clone() };
         let forwards =
             FORWARDING.map(|name| !here || Sysctls::from_kernel().read(name).is_ok_and(|value| value != "0"));
         Ok(Self { desired, host, here, is_unknown: false, forwards })
@@ -77,7 +77,11 @@ impl TraceNode {
     }
 }
 
-fn from_kernel() -> anyhow::Result<Host> {
+/// Reads the addresses and routes of this machine.
+///
+/// # Errors
+/// If the kernel returns an error.
+pub(crate) fn kernel_host() -> anyhow::Result<Host> {
     let router = KernelRouter::open()?;
     let route_localnet = Sysctls::from_kernel().read("net/ipv4/conf/all/route_localnet")? == "1";
     Ok(Host { addresses: router.addresses(), routes: Vec::new(), route_localnet, router: Some(Arc::new(router)) })

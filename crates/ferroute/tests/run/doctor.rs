@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::{Case, Mode, cluster::pod_addresses, in_each_mode, web};
 
-in_each_mode!(working_host_has_no_problems);
+in_each_mode!(working_host_has_no_problems, translations_before_those_of_the_proxy_are_reported);
 
 /// Returns the exit status and the JSON output of `ferroute doctor` on the cluster's node.
 fn examine(case: &Case, arguments: &[&str]) -> (Option<i32>, Value) {
@@ -133,5 +133,26 @@ fn source_ranges_of_one_family_and_missing_node_port_addresses_are_reported() {
     let examination: Value = serde_json::from_slice(&output.stdout).unwrap();
     for check in ["source-ranges", "node-port-addresses"] {
         assert_eq!(findings_of(&examination, check).len(), 1, "{examination:#}");
+    }
+}
+
+fn translations_before_those_of_the_proxy_are_reported(mode: Mode) {
+    let node_port = "type: NodePort\n  ports: [{name: tcp, port: 80, nodePort: 30080}, {name: udp";
+    let case = Case::new(mode, &web(&[0, 1]).replace("ports: [{name: tcp, port: 80}, {name: udp", node_port));
+    for (priority, is_first) in [("dstnat - 20", true), ("dstnat", mode != Mode::Nftables), ("dstnat + 20", false)] {
+        let table = format!(
+            "table inet netavark; delete table inet netavark; table inet netavark {{
+                chain ports {{ tcp dport 30080 dnat ip to 10.88.0.2:80; }}
+                chain prerouting {{ type nat hook prerouting priority {priority}; fib daddr type local jump ports; }}
+            }}"
+        );
+        case.cluster.node.feed("nft", &["-f", "-"], &table);
+        let (_, examination) = examine(&case, &["--no-connect"]);
+        let findings = findings_of(&examination, "earlier-translation");
+        assert_eq!(findings.len(), usize::from(is_first), "{priority}: {examination:#}");
+        let problem = |finding: &&Value| finding["problem"].as_str().unwrap().to_owned();
+        let is_named =
+            |text: String| text.contains("default/web:tcp") && text.contains("chain ports of table inet netavark");
+        assert!(findings.iter().map(problem).all(is_named), "{priority}: {findings:?}");
     }
 }

@@ -302,28 +302,23 @@ pub(super) fn conntrack(inputs: &Inputs) -> CheckResult {
 
 /// Checks that no rule of another program translates packets to Services before the proxy does.
 pub(super) fn earlier_translations(inputs: &Inputs) -> CheckResult {
-    // In nftables mode, the proxy's chains come first.
-    if !inputs.accepts_in_firewalls {
-        return CheckResult::NotApplicable;
-    }
     let mut defects = Vec::new();
     for family in IpFamily::BOTH {
         let earlier = match &inputs.families[family.index()].earlier_translations {
             Ok(earlier) => earlier,
             Err(reason) => return CheckResult::Unknown(reason.clone()),
         };
-        let program = if family == IpFamily::V4 { "iptables" } else { "ip6tables" };
         defects.extend(earlier.iter().take(MAX_NAMES).map(|EarlierTranslation { rule, service }| {
             Defect::new(
                 Severity::Warning,
-                format!("a rule of another program translates packets to {service} first: {program} {rule}"),
+                format!("a rule of another program translates packets to {service} first: {rule}"),
                 "these packets do not reach the Service, but the destination of the rule: usually of a host port of a container with \
                  the same number",
                 "use another port for the container or the Service; or, if the program inserts its rules at the start, restart it \
-                 before the proxy; nftables mode comes before such rules",
+                 before the proxy; nftables mode comes before rules of iptables, and before chains with the usual priority dstnat",
             )
             .with("service", service)
-            .with("rule", format!("{program} {rule}"))
+            .with("rule", rule)
         }));
     }
     CheckResult::Defects(defects)

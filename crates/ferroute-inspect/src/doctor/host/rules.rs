@@ -34,7 +34,7 @@ pub(super) fn read(family: IpFamily, desired: &Desired, has_services: Option<boo
         unserved_node_ports: 0,
         full_affinity_lists: rules.as_ref().map_err(Clone::clone).and_then(full_affinity_lists),
         table_is_owned: table_is_owned(family),
-        earlier_translations: rules.as_ref().map(|rules| earlier(desired, rules)).map_err(Clone::clone),
+        earlier_translations: rules.as_ref().map_err(Clone::clone).and_then(|rules| earlier(desired, rules)),
         unrouted: Ok(None),
         supported: mode.probe(resolved, family),
         backends: rules.as_ref().map(backends).map_err(Clone::clone),

@@ -1,9 +1,10 @@
 //! Rules of other programs, such as those of host ports, that translate the destination of packets to Services before the proxy.
 //!
-//! Only iptables rules can: in nftables mode, the proxy's chains come before them. Conditions that do not depend on the destination
-//! are taken to be true, because some client satisfies them.
+//! In rules of iptables, conditions that do not depend on the destination are taken to be true, because some client satisfies them.
+//! If there are other tables of nf_tables with translations, a packet from outside and one of the host itself are also walked
+//! through all rules in the kernel, whose order depends on priorities and on when the chains were registered.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use ferroute_core::{IpFamily, ModeTraits, NodePortMatch, Protocol};
 use ferroute_iptables::{
@@ -12,8 +13,18 @@ use ferroute_iptables::{
     text::Line,
 };
 use ferroute_modes::{REGISTRY, kernel_rules::KernelRules};
+use ferroute_nftables::{
+    TableOwner,
+    kernel::{TableFamily, TableSnapshot},
+    model::ChainType,
+};
+use ferroute_trace::{Effect, Event, Host, Packet, Ruleset};
 
-use crate::{desired::Desired, doctor::EarlierTranslation};
+use crate::{
+    desired::Desired,
+    doctor::{EarlierTranslation, Reading},
+    trace::kernel_host,
+};
 
 /// A frontend at one address.
 struct Destination {
@@ -26,19 +37,117 @@ struct Destination {
 }
 
 /// Returns the rules of other programs that may translate packets to Services before the proxy does, each with one Service.
-pub(super) fn earlier(desired: &Desired, rules: &KernelRules) -> Vec<EarlierTranslation> {
-    let mode = REGISTRY.active(desired.resolved.mode);
-    if !mode.traits().accepts_in_firewalls {
-        return Vec::new();
+pub(super) fn earlier(desired: &Desired, rules: &KernelRules) -> Reading<Vec<EarlierTranslation>> {
+    let traits = REGISTRY.active(desired.resolved.mode).traits();
+    let destinations = destinations(desired, rules.family, traits);
+    // In nftables mode, the proxy's chains come before those of iptables.
+    let mut found = if traits.accepts_in_firewalls { by_iptables(&destinations, rules, traits) } else { Vec::new() };
+    if rules.nftables.iter().any(|snapshot| is_foreign(snapshot) && translates(snapshot)) {
+        let host = kernel_host().map_err(|error| format!("{error:#}"))?;
+        by_walks(&destinations, rules, &host, &mut found);
     }
-    let destinations = destinations(desired, rules.family, mode.traits());
+    Ok(found)
+}
+
+/// Walks packets to the first destinations through all rules.
+fn by_walks(destinations: &[Destination], rules: &KernelRules, host: &Host, found: &mut Vec<EarlierTranslation>) {
+    let ruleset = Ruleset::from_rules(rules);
+    for destination in destinations.iter().take(MAX_WALKS) {
+        for packet in packets(destination, host) {
+            for leaf in ruleset.leaves(host, &packet).take(MAX_LEAVES) {
+                let Some(rule) = first_translation(&leaf.events).filter(|rule| !rule.is_ours(rules.family)) else {
+                    continue;
+                };
+                let rule = format!("{} in chain {} of table {}", rule.text, rule.chain, rule.table);
+                // Rules of iptables have been found above.
+                if found.iter().all(|other| other.rule != rule && other.service != destination.service) {
+                    found.push(EarlierTranslation { rule, service: destination.service.clone() });
+                }
+            }
+        }
+    }
+}
+
+/// Returns a packet from outside, and one of the host itself.
+fn packets(destination: &Destination, host: &Host) -> Vec<Packet> {
+    let to = SocketAddr::new(destination.address, destination.port);
+    let outside = match IpFamily::of(to.ip()) {
+        IpFamily::V4 => IpAddr::from([203, 0, 113, 7]),
+        IpFamily::V6 => IpAddr::from([0x2001, 0xdb8, 0, 0, 0, 0, 0, 7]),
+    };
+    let arriving = host.path_to(outside).map(|(interface, _)| {
+        Packet::arriving(destination.protocol, SocketAddr::new(outside, CLIENT_PORT), to, &interface)
+    });
+    let source = if host.owns(to.ip()) { Some(to.ip()) } else { host.path_to(to.ip()).and_then(|(_, source)| source) };
+    let local = source.map(|source| Packet::local(destination.protocol, SocketAddr::new(source, CLIENT_PORT), to));
+    arriving.into_iter().chain(local).collect()
+}
+
+/// A rule that translates a packet.
+struct Translation<'a> {
+    table: &'a str,
+    path: &'a [String],
+    chain: &'a str,
+    text: &'a str,
+}
+
+impl Translation<'_> {
+    /// Reports whether a service proxy has the rule.
+    fn is_ours(&self, family: IpFamily) -> bool {
+        let is_proxy_table = |owner: TableOwner| {
+            let name = owner.table(family).name;
+            self.table == format!("{} {name}", TableFamily::Ip(family)) || self.table == name.as_str()
+        };
+        let is_proxy_chain =
+            |name: &String| ChainName::new(name).is_ok_and(|chain| is_proxy_chain(TableName::Nat, chain));
+        OWNERS.into_iter().any(is_proxy_table) || self.path.iter().any(is_proxy_chain)
+    }
+}
+
+/// Returns the rule that translates the destination first.
+fn first_translation(events: &[Event]) -> Option<Translation<'_>> {
+    let is_translation = |event: &Event| matches!(event, Event::Effect { effect: Effect::Dnat { .. }, .. });
+    let at = events.iter().position(is_translation)?;
+    let Event::Effect { table, path, .. } = &events[at] else { return None };
+    let rule = events[..at].iter().rev().find_map(|event| match event {
+        Event::Rule { chain, text, .. } => Some((chain, text)),
+        _ => None,
+    });
+    let (chain, text) = rule?;
+    Some(Translation { table, path, chain, text })
+}
+
+/// Reports whether a table is that of no service proxy.
+fn is_foreign(snapshot: &TableSnapshot) -> bool {
+    let is_of = |owner: TableOwner| match snapshot.family {
+        TableFamily::Ip(family) => snapshot.name == owner.table(family).name,
+        TableFamily::Inet => false,
+    };
+    !OWNERS.into_iter().any(is_of)
+}
+
+fn translates(snapshot: &TableSnapshot) -> bool {
+    snapshot.table.chains().any(|chain| chain.chain.base.is_some_and(|base| base.kind == ChainType::Nat))
+}
+
+/// The proxies with a table of their own.
+const OWNERS: [TableOwner; 2] = [TableOwner::Ferroute, TableOwner::KubeProxy];
+/// The maximum number of destinations to which packets are walked.
+const MAX_WALKS: usize = 500;
+/// The maximum number of branches of a walk that are examined.
+const MAX_LEAVES: usize = 64;
+/// A port of a client.
+const CLIENT_PORT: u16 = 50000;
+
+fn by_iptables(destinations: &[Destination], rules: &KernelRules, traits: &ModeTraits) -> Vec<EarlierTranslation> {
     let mut found: Vec<EarlierTranslation> = Vec::new();
+    let program = if rules.family == IpFamily::V4 { "iptables" } else { "ip6tables" };
     for backend in &rules.iptables {
-        for destination in &destinations {
+        for destination in destinations {
             for chain in [ChainName::PREROUTING, ChainName::OUTPUT] {
-                let walk =
-                    Walk { rules: &backend.saved.rules, destination, of_ipvs: mode.traits().binds_service_addresses };
+                let walk = Walk { rules: &backend.saved.rules, destination, of_ipvs: traits.binds_service_addresses };
                 let Some(rule) = walk.translation(chain, 0) else { continue };
+                let rule = format!("{program} {rule}");
                 if found.iter().all(|other| other.rule != rule) {
                     found.push(EarlierTranslation { rule, service: destination.service.clone() });
                 }
