@@ -130,6 +130,15 @@ impl ApiServer {
         Ok(Self { client: Arc::new(client), node: node.to_owned() })
     }
 
+    /// Reads the credentials and prepares a connection, which the first request does otherwise. Nothing is sent yet.
+    ///
+    /// # Errors
+    ///
+    /// A certificate, a key or a token cannot be used, or a credential plugin has failed.
+    pub async fn prepare(&self) -> Result<(), ApiError> {
+        self.client.connection().await.map(drop)
+    }
+
     /// Sets the time limits and delays.
     #[must_use]
     pub fn with_timing(self, timing: Timing) -> Self {

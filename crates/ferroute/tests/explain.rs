@@ -201,3 +201,23 @@ fn top_without_counters_is_an_error_with_the_flag_to_use() {
     let empty = NetNs::new().try_command(PROGRAM, &["top", "--once"]);
     assert!(String::from_utf8(empty.stderr).unwrap().contains("no rules of a service proxy"));
 }
+
+#[test]
+fn credentials_that_cannot_be_used_are_an_error_at_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let (key, kubeconfig) = (directory.path().join("key.pem"), directory.path().join("kubeconfig"));
+    // Of a kind that nobody can sign with.
+    std::fs::write(&key, "-----BEGIN PRIVATE KEY-----\nMAA=\n-----END PRIVATE KEY-----\n").unwrap();
+    let text = format!(
+        "apiVersion: v1\nkind: Config\ncurrent-context: x\ncontexts: [{{name: x, context: {{cluster: c, user: u}}}}]\n\
+         clusters: [{{name: c, cluster: {{server: 'https://127.0.0.1:1'}}}}]\n\
+         users: [{{name: u, user: {{client-certificate: {key}, client-key: {key}}}}}]\n",
+        key = key.display()
+    );
+    std::fs::write(&kubeconfig, text).unwrap();
+    let output = ferroute(&["explain", "service", "shop/web", "--kubeconfig", kubeconfig.to_str().unwrap()]);
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{error}");
+    assert!(error.contains("cannot prepare requests") && error.contains("key.pem"), "{error}");
+    assert!(!error.contains("waiting for the API server"), "{error}");
+}

@@ -48,6 +48,8 @@ fn list_within(
     let list = async {
         let server = ApiServer::new(&connection, source.master.as_deref(), &node).await;
         let server = server.context("cannot connect to the API server")?;
+        // The reflector would retry, but no such error goes away by itself.
+        server.prepare().await?;
         let (sender, receiver) = mpsc::channel(QUEUE);
         let reflector = tokio::spawn(server.follow(sender));
         let events = until_synced(receiver, reports_waiting).await;
