@@ -167,12 +167,19 @@ check_affinity() {
 }
 
 check_commands() {
-    echo "== explain, diff, top, doctor"
-    local options="--config config.yaml --manifests manifests --hostname-override node-1"
-    /files/ferroute explain service default/web $options >explain.log 2>&1 || fail "explain: $(cat explain.log)"
+    echo "== commands without flags"
+    local call log
+    # They answer for the running proxy.
+    for call in "explain service default/web" diff "trace --local --to default/web:80" doctor render preflight \
+        "trace --local --to default/web:80 --kernel"; do
+        log=${call%% *}.log
+        /files/ferroute $call >$log 2>&1 || fail "$call: $(cat $log)"
+        grep -q 'running proxy: node node-1, ipvs mode$' $log || fail "$call: $(cat $log)"
+    done
     grep -q 'ipvs  -a -t 10.96.0.1:80 -r 10.244.0.2:8080 -m -w 1' explain.log &&
         grep -q 'ipset KUBE-CLUSTER-IP  10.96.0.1,tcp:80' explain.log || fail "explain: $(cat explain.log)"
-    /files/ferroute diff $options >diff.log 2>&1 || fail "diff: $(cat diff.log)"
+    grep -q "^no differences" preflight.log || fail "preflight: $(cat preflight.log)"
+    grep -q "delivered to one of these 3 " trace.log || fail "trace: $(cat trace.log)"
     ipvsadm -d -t 10.96.0.1:80 -r ${POD_NET}2:8080
     # The proxy repairs it at the same time.
     wait_for "the repair of a real server" has_weight 2 1
@@ -187,7 +194,6 @@ check_commands() {
     touch stop
     wait $traffic
     awk '$2 == "10.96.0.1:80/tcp" && $1 > 0 && /10.244.0.4:8080 3[0-9] %/ { found = 1 } END { exit !found }' top.log || fail "top: $(cat top.log)"
-    /files/ferroute doctor $options >doctor.log 2>&1 || fail "doctor: $(cat doctor.log)"
 }
 
 # Leaves connection `held` open, to an endpoint with weight 0.

@@ -220,6 +220,33 @@ fn exec_runs_commands_in_pods_and_on_machines() {
 }
 
 #[test]
+fn commands_on_a_node_answer_for_its_proxy_without_flags() {
+    for mode in ["iptables", "nftables", "userspace"] {
+        let demo = Demo::new(&nginx());
+        let output = demo.run(&["up", "--proxy-mode", mode, demo.yaml().to_str().unwrap()]);
+        assert!(output.status.success(), "{}", text(&output));
+        for node in ["node", "node2"] {
+            for call in [
+                "explain service nginx-service",
+                "diff",
+                "trace --from 172.17.0.14 --to default/nginx-service:80",
+                "trace --from 172.17.0.14 --to default/nginx-service:80 --kernel",
+                "doctor",
+                "preflight",
+                "render",
+            ] {
+                let words: Vec<&str> = ["ferroute"].into_iter().chain(call.split(' ')).collect();
+                let printed = demo.exec(node, &words);
+                let first = printed.lines().next().unwrap_or_default();
+                let expected = format!("running proxy: node {node}, {mode} mode");
+                assert_eq!(first.trim_start_matches("# "), expected, "{call}: {printed}");
+            }
+        }
+        demo.down();
+    }
+}
+
+#[test]
 fn only_one_demo_can_run() {
     let demo = Demo::up(&nginx());
     for arguments in [&["up"][..], &[]] {
