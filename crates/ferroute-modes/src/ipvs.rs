@@ -20,12 +20,15 @@ use ferroute_ipvs::{
     plan::{IpvsContext, IpvsPlan, IpvsSettings},
 };
 
-use self::{leftovers::VirtualServersAndSets, planned::Planned};
+use self::{
+    leftovers::{ServersOf, VirtualServersAndSets},
+    planned::Planned,
+};
 use crate::{
     ActiveProxy, Mode, OpenMode, PlannedRules, RemovableMode, Removal, RulesView, Simulation, Sysctl,
     cleanup::Leftovers,
     host_rules::{HostRules, probe_access},
-    iptables::chain_modes,
+    iptables::{chain_modes, leftovers_beside_own_rules},
     kernel_release,
     kernel_rules::KernelRules,
     memory_rules::MemoryRules,
@@ -45,7 +48,7 @@ impl Mode for Ipvs {
     }
 
     fn open(&self, resolved: &Resolved, node: &NodeView) -> anyhow::Result<OpenMode> {
-        let HostRules { generations, families, .. } = HostRules::find(resolved, node, Modules::Ipvs)?;
+        let HostRules { generations, families, disabled } = HostRules::find(resolved, node, Modules::Ipvs)?;
         let mut servers = open_servers(resolved)?;
         check_sysctls(resolved)?;
         let ferroute_config::IpvsSettings { tcp_timeout, tcp_fin_timeout, udp_timeout, .. } = resolved.ipvs;
@@ -63,7 +66,10 @@ impl Mode for Ipvs {
             let dataplane = IpvsDataplane::new(family, settings.clone(), kernel, rules, host);
             dataplanes.push((family, Box::new(dataplane)));
         }
-        Ok(OpenMode { dataplanes, leftovers: Vec::new(), relay_reader: None })
+        // Those of a family that was served before lead to endpoints that may be gone.
+        let rules = disabled.iter().map(|family| leftovers_beside_own_rules(*family, None));
+        let leftovers = rules.chain([Box::new(ServersOf(disabled.clone())) as Box<dyn Leftovers>]).collect();
+        Ok(OpenMode { dataplanes, leftovers, relay_reader: None })
     }
 
     fn plan(

@@ -37,7 +37,7 @@ use crate::{
     ActiveProxy, Mode, OpenMode, PlannedRules, RelayReader, RemovableMode, Removal, RulesView, Simulation,
     cleanup::Leftovers,
     host_rules::{HostRules, probe_access},
-    iptables::chain_modes,
+    iptables::{chain_modes, leftovers_beside_own_rules},
     kernel_rules::KernelRules,
     memory_rules::MemoryRules,
     simulated::Simulated,
@@ -54,7 +54,7 @@ impl Mode for Userspace {
     }
 
     fn open(&self, resolved: &Resolved, node: &NodeView) -> anyhow::Result<OpenMode> {
-        let HostRules { generations, families, .. } = HostRules::find(resolved, node, Modules::Common)?;
+        let HostRules { generations, families, disabled } = HostRules::find(resolved, node, Modules::Common)?;
         let mut worker = WorkerClient::new(worker_program(resolved));
         // A host that cannot run it should not get rules that lead to it.
         worker.generation()?;
@@ -69,7 +69,10 @@ impl Mode for Userspace {
         }
         let mut stats = StatsReader::new(worker.clone());
         let relay_reader: RelayReader = Box::new(move || Ok(relayed_ports(stats.read()?)));
-        let leftovers: Vec<Box<dyn Leftovers>> = vec![Box::new(Workers::others_than(worker))];
+        // Those of a family that was served before lead to endpoints that may be gone.
+        let rules = disabled.into_iter().map(|family| leftovers_beside_own_rules(family, None));
+        let workers: Box<dyn Leftovers> = Box::new(Workers::others_than(worker));
+        let leftovers = rules.chain([workers]).collect();
         Ok(OpenMode { dataplanes, leftovers, relay_reader: Some(relay_reader) })
     }
 

@@ -3,7 +3,7 @@
 
 use std::{net::IpAddr, thread, time::Duration};
 
-use ferroute_core::Protocol;
+use ferroute_core::{IpFamily, Protocol};
 use ferroute_host::{HostAddresses, KernelAddresses};
 use ferroute_ipvs::{DUMMY_DEVICE, DUMMY_KIND, Devices, IpSets, SetError, VirtualServers, kube_proxy_set_names};
 
@@ -20,6 +20,30 @@ impl Leftovers for VirtualServersAndSets {
     fn remove(&mut self, report: &mut RemovalReport) {
         remove(self.drain, report);
     }
+}
+
+/// The virtual servers of IP families that ipvs mode no longer serves. The addresses on the device stay, so that connections to them
+/// are refused.
+#[derive(Debug)]
+pub(super) struct ServersOf(pub(super) Vec<IpFamily>);
+
+impl Leftovers for ServersOf {
+    fn remove(&mut self, report: &mut Report) {
+        if let Err(error) = remove_servers_of(&self.0, report) {
+            report.failed(error.as_ref());
+        }
+    }
+}
+
+fn remove_servers_of(families: &[IpFamily], report: &mut Report) -> anyhow::Result<()> {
+    if families.is_empty() {
+        return Ok(());
+    }
+    let mut devices = Devices::open()?;
+    let device = devices.find(DUMMY_DEVICE)?.filter(|device| device.kind.as_deref() == Some(DUMMY_KIND));
+    let Some(device) = device else { return Ok(()) };
+    let addresses = devices.addresses(&device)?;
+    remove_servers(families, &addresses, &mut IpSets::open()?, false, report).map(drop)
 }
 
 /// Removes kube-proxy's virtual servers, its device and its ipsets.
@@ -58,7 +82,7 @@ fn remove_servers_and_device(sets: &mut IpSets, drain: bool, report: &mut Remova
         None => return Ok(true),
     };
     let addresses = devices.addresses(&device)?;
-    if !remove_servers(&addresses, sets, drain, report)? {
+    if !remove_servers(&IpFamily::BOTH, &addresses, sets, drain, report)? {
         return Ok(false);
     }
     match devices.delete(&device) {
@@ -68,8 +92,9 @@ fn remove_servers_and_device(sets: &mut IpSets, drain: bool, report: &mut Remova
     Ok(true)
 }
 
-/// Removes virtual servers. Returns false if some may remain.
+/// Removes virtual servers of some IP families. Returns false if some may remain.
 fn remove_servers(
+    families: &[IpFamily],
     device_addresses: &[IpAddr],
     sets: &mut IpSets,
     drain: bool,
@@ -80,6 +105,9 @@ fn remove_servers(
     let mut all_removed = true;
     for (server, _) in servers.list()? {
         let address = server.address;
+        if !families.contains(&IpFamily::of(address)) {
+            continue;
+        }
         // A node port has a server at each address that the node had. The same port at other addresses is not kube-proxy's.
         let is_kube_proxys = device_addresses.contains(&address)
             || sets.has_service(server)?
