@@ -187,6 +187,7 @@ const ENTRIES: &[Entry] = entries! {
         "ferroute trace --from pod/shop/client --to svc/shop/web:80" => "by the running proxy's rules",
         "ferroute trace --kernel --from 10.244.1.7 --to 10.96.0.1:443" => "by all rules in the kernel",
         "ferroute trace --manifests shop.yaml --from web-1 --to web:80 -n shop" => "without a cluster",
+        "ferroute trace --rules node.txt --routes node.txt --from 10.42.7.4 --to 10.43.0.77:80" => "by rules in a file",
     ] &[
         ("0", "an endpoint receives the packet in all cases"),
         ("1", "the packet is or may be rejected, dropped, unroutable or not addressed to a Service"),
