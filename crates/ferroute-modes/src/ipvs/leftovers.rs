@@ -28,14 +28,14 @@ impl Leftovers for VirtualServersAndSets {
 pub(super) struct ServersOf(pub(super) Vec<IpFamily>);
 
 impl Leftovers for ServersOf {
-    fn remove(&mut self, report: &mut Report) {
+    fn remove(&mut self, report: &mut RemovalReport) {
         if let Err(error) = remove_servers_of(&self.0, report) {
             report.failed(error.as_ref());
         }
     }
 }
 
-fn remove_servers_of(families: &[IpFamily], report: &mut Report) -> anyhow::Result<()> {
+fn remove_servers_of(families: &[IpFamily], report: &mut RemovalReport) -> anyhow::Result<()> {
     if families.is_empty() {
         return Ok(());
     }
