@@ -12,7 +12,7 @@
 //! KUBERNETES=~/kubernetes cargo bench -p ferroute --bench compare -- public                  # clusters of public reports
 //! ```
 //!
-//! Both proxies get the same configuration file, in which the time between syncs is the default. A change replaces all endpoints of a
+//! `FERROUTE` names another build of Ferroute, to compare two of them. Both proxies get the same configuration file, in which the time between syncs is the default. A change replaces all endpoints of a
 //! Service. New ones accept connections and old ones refuse them.
 
 #![allow(clippy::print_stderr, clippy::print_stdout, clippy::unwrap_used, reason = "it is an interactive program")]

@@ -2,7 +2,7 @@
 
 use std::{
     fmt, fs,
-    path::Path,
+    path::{Path, PathBuf},
     process::Command,
     time::{Duration, Instant},
 };
@@ -48,8 +48,9 @@ impl Proxy {
         node.node.run(|| {
             Self(match program {
                 Program::Ferroute => {
-                    let program = Path::new(env!("CARGO_BIN_EXE_ferroute"));
-                    control_plane::start(program, &log, &["run", "--config", &config])
+                    let other = std::env::var_os("FERROUTE").map(PathBuf::from);
+                    let program = other.unwrap_or_else(|| env!("CARGO_BIN_EXE_ferroute").into());
+                    control_plane::start(&program, &log, &["run", "--config", &config])
                 }
                 Program::KubeProxy => control_plane::start(&control_plane.kube_proxy, &log, &["--config", &config]),
             })
