@@ -160,10 +160,15 @@ impl<K: Kernel> NftablesDataplane<K> {
         mut run: Run,
     ) -> Result<SyncReport, Failure<K::Error>> {
         pending.planner.begin_updates(names.clone(), table);
-        for name in names {
-            pending.update(name, table, &mut run);
-            if self.transaction_size.is_reached(pending.transaction.len()) {
+        let mut names = names.peekable();
+        while pending.fill(&mut names, table, self.transaction_size, &mut run) {
+            if names.peek().is_none() || self.is_divided(&pending) {
                 self.commit_pending(table, &mut pending, &mut run)?;
+            } else {
+                let size = self.transaction_size;
+                self.commit_and_plan(table, &mut pending, &mut run, |pending, run| {
+                    pending.fill(&mut names, table, size, run);
+                })?;
             }
         }
         self.commit_pending(table, &mut pending, &mut run)?;

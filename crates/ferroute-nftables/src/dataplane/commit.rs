@@ -2,6 +2,8 @@
 
 use std::{
     ops::Range,
+    panic::resume_unwind,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -27,12 +29,62 @@ impl<K: Kernel> NftablesDataplane<K> {
         run: &mut Run,
     ) -> Result<(), Failure<K::Error>> {
         self.commit_or_divide(table, pending, run)?;
-        self.progress.advance(pending.service_ports);
+        self.advance(pending.service_ports, run);
+        Ok(())
+    }
+
+    /// Commits the pending changes as [`NftablesDataplane::commit_pending`] does, and plans the next transaction meanwhile, in another
+    /// thread. `fill` must add no more than one transaction.
+    pub(super) fn commit_and_plan(
+        &mut self,
+        table: &ServiceTable,
+        pending: &mut Pending,
+        run: &mut Run,
+        fill: impl FnOnce(&mut Pending, &mut Run),
+    ) -> Result<(), Failure<K::Error>> {
+        let service_ports = pending.service_ports;
+        let sent = pending.take();
+        let committed = thread::scope(|scope| {
+            let commit = || timed(&mut self.kernel, &sent.transaction);
+            let thread = thread::Builder::new().name("commit".to_owned()).spawn_scoped(scope, commit).ok()?;
+            fill(pending, run);
+            Some(thread.join().unwrap_or_else(|panic| resume_unwind(panic)))
+        });
+        match committed {
+            Some((Ok(()), took)) => {
+                self.transaction_size.adapt(sent.transaction.len(), took);
+                self.committed(&sent.transaction, took, run);
+            }
+            Some((Err(error), _)) => {
+                let failure = Failure::Kernel(error);
+                if !self.is_at_fault(&failure, run) {
+                    return Err(failure);
+                }
+                // What was planned meanwhile assumes that this transaction was committed.
+                let names = pending.roll_back();
+                pending.batch = sent;
+                pending.service_ports = service_ports;
+                self.divide(failure, table, pending, run)?;
+                pending.next();
+                names.iter().for_each(|name| pending.update(name, table, run));
+            }
+            // There is no other thread.
+            None => {
+                pending.batch = sent;
+                self.commit_or_divide(table, pending, run)?;
+            }
+        }
+        self.advance(service_ports, run);
+        Ok(())
+    }
+
+    /// Reports how many service ports were written.
+    fn advance(&self, service_ports: usize, run: &mut Run) {
+        self.progress.advance(service_ports);
         if run.is_log_due() {
             let (done, total) = self.progress.get();
             tracing::info!(table = %self.table, done, total, "writing services");
         }
-        Ok(())
     }
 
     /// Commits a transaction for all service ports. If the kernel refuses it, the error names the one at fault.
@@ -60,13 +112,21 @@ impl<K: Kernel> NftablesDataplane<K> {
         if transaction.is_empty() {
             return Ok(Duration::ZERO);
         }
-        let start = Instant::now();
-        self.kernel.commit(transaction)?;
-        let took = start.elapsed();
+        let (result, took) = timed(&mut self.kernel, transaction);
+        result?;
+        self.committed(transaction, took, run);
+        Ok(took)
+    }
+
+    fn committed(&self, transaction: &Transaction, took: Duration, run: &mut Run) {
         Heartbeat::beat_thread();
         tracing::debug!(table = %self.table, changes = transaction.len(), ?took, "committed transaction");
         run.count(transaction, took);
-        Ok(took)
+    }
+
+    /// Reports whether the pending changes are so many that they are committed in pieces.
+    pub(super) fn is_divided(&self, pending: &Pending) -> bool {
+        pieces(&pending.batch.transaction.changes, pending.batch.piece_size(self.transaction_size)).len() > 1
     }
 
     fn commit_or_divide(
@@ -75,14 +135,14 @@ impl<K: Kernel> NftablesDataplane<K> {
         pending: &mut Pending,
         run: &mut Run,
     ) -> Result<(), Failure<K::Error>> {
-        pending.planner.finish_transaction(&mut pending.transaction);
-        let pieces = pieces(&pending.transaction.changes, self.transaction_size.get());
+        pending.planner.finish_transaction(&mut pending.batch.transaction);
+        let pieces = pieces(&pending.batch.transaction.changes, pending.batch.piece_size(self.transaction_size));
         if pieces.len() > 1 {
             // A refused piece cannot be taken back alone. The next resync finds the service port at fault.
             self.commit_pieces(pieces, pending, run)?;
         } else {
-            match self.commit(&pending.transaction, run) {
-                Ok(took) => self.transaction_size.adapt(pending.transaction.len().max(1), took),
+            match self.commit(&pending.batch.transaction, run) {
+                Ok(took) => self.transaction_size.adapt(pending.batch.transaction.len().max(1), took),
                 Err(failure) if self.is_at_fault(&failure, run) => self.divide(failure, table, pending, run)?,
                 Err(failure) => return Err(failure),
             }
@@ -97,7 +157,7 @@ impl<K: Kernel> NftablesDataplane<K> {
         pending: &mut Pending,
         run: &mut Run,
     ) -> Result<(), Failure<K::Error>> {
-        let mut changes = std::mem::take(&mut pending.transaction.changes).into_iter();
+        let mut changes = std::mem::take(&mut pending.batch.transaction.changes).into_iter();
         for piece in pieces {
             let changes = changes.by_ref().take(piece.len()).collect();
             self.commit(&Transaction { table: self.table.clone(), changes }, run)?;
@@ -123,9 +183,9 @@ impl<K: Kernel> NftablesDataplane<K> {
         run: &mut Run,
     ) -> Result<(), Failure<K::Error>> {
         let names = pending.roll_back();
-        if !pending.transaction.is_empty() {
+        if !pending.batch.transaction.is_empty() {
             // Changes that belong to no service port.
-            self.commit(&pending.transaction, run)?;
+            self.commit(&pending.batch.transaction, run)?;
         } else if let [name] = &names[..] {
             run.reject(name, &failure);
             return Ok(());
@@ -139,6 +199,12 @@ impl<K: Kernel> NftablesDataplane<K> {
         }
         Ok(())
     }
+}
+
+/// Commits a transaction, and measures the kernel's time.
+fn timed<K: Kernel>(kernel: &mut K, transaction: &Transaction) -> (Result<(), K::Error>, Duration) {
+    let start = Instant::now();
+    (kernel.commit(transaction), start.elapsed())
 }
 
 /// Divides changes into pieces of about this size, if they are much longer.

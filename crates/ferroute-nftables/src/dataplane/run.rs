@@ -16,6 +16,13 @@ use crate::{
 /// The planner with the changes that are not committed yet.
 pub(super) struct Pending {
     pub(super) planner: Planner,
+    pub(super) batch: Batch,
+    /// The number of service ports that were planned in this sync.
+    pub(super) service_ports: usize,
+}
+
+/// A transaction, with what is needed to take it back.
+pub(super) struct Batch {
     pub(super) transaction: Transaction,
     /// How many changes at the start of the transaction belong to no service port.
     base: usize,
@@ -23,8 +30,8 @@ pub(super) struct Pending {
     updates: Vec<Undo>,
     /// What was written before the transaction.
     written: Written,
-    /// The number of service ports that were planned in this sync.
-    pub(super) service_ports: usize,
+    /// The size up to which service ports were added; 0 if that was not limited.
+    size: usize,
 }
 
 /// What a sync has committed so far.
@@ -45,34 +52,71 @@ pub(super) struct Run {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TransactionSize(usize);
 
+impl Batch {
+    /// Returns the size of pieces in which the transaction is committed if it is much longer. The size for the next one may have
+    /// become smaller since service ports were added.
+    pub(super) fn piece_size(&self, next: TransactionSize) -> usize {
+        self.size.max(next.get())
+    }
+
+    /// Returns a batch of changes that belong to no service port.
+    fn new(transaction: Transaction, planner: &Planner) -> Self {
+        Self { base: transaction.len(), transaction, updates: Vec::new(), written: planner.written(), size: 0 }
+    }
+}
+
 impl Pending {
     pub(super) fn new(planner: Planner, transaction: Transaction) -> Self {
-        let (base, written) = (transaction.len(), planner.written());
-        Self { planner, transaction, base, updates: Vec::new(), written, service_ports: 0 }
+        Self { batch: Batch::new(transaction, &planner), planner, service_ports: 0 }
     }
 
     /// Adds the changes of a service port. One that cannot be planned keeps its previous elements and is reported.
     pub(super) fn update(&mut self, name: &ServicePortName, table: &ServiceTable, run: &mut Run) {
-        match self.planner.update(name, table, &mut self.transaction) {
-            Ok(update) => self.updates.extend(update),
+        match self.planner.update(name, table, &mut self.batch.transaction) {
+            Ok(update) => self.batch.updates.extend(update),
             Err(error) => run.reject(name, &error),
         }
         self.service_ports += 1;
     }
 
+    /// Adds the changes of service ports until the transaction has this size, or there are no more. Reports whether it has.
+    pub(super) fn fill<'a>(
+        &mut self,
+        names: &mut impl Iterator<Item = &'a ServicePortName>,
+        table: &ServiceTable,
+        size: TransactionSize,
+        run: &mut Run,
+    ) -> bool {
+        self.batch.size = self.batch.size.max(size.get());
+        while !size.is_reached(self.batch.transaction.len()) {
+            let Some(name) = names.next() else { return false };
+            self.update(name, table, run);
+        }
+        true
+    }
+
+    /// Takes the transaction and starts the next one.
+    pub(super) fn take(&mut self) -> Batch {
+        self.planner.finish_transaction(&mut self.batch.transaction);
+        let next = Batch::new(Transaction::new(self.batch.transaction.table.clone()), &self.planner);
+        std::mem::replace(&mut self.batch, next)
+    }
+
     /// Starts the next transaction, after this one was committed.
     pub(super) fn next(&mut self) {
-        self.transaction.changes.clear();
-        self.updates.clear();
-        (self.base, self.written) = (0, self.planner.written());
+        let Batch { transaction, base, updates, written, size } = &mut self.batch;
+        transaction.changes.clear();
+        updates.clear();
+        (*base, *written, *size) = (0, self.planner.written(), 0);
     }
 
     /// Takes back all updates of the transaction, and returns their service ports. Changes that belong to none remain.
     pub(super) fn roll_back(&mut self) -> Vec<ServicePortName> {
-        self.transaction.changes.truncate(self.base);
-        let updates = std::mem::take(&mut self.updates);
+        let Batch { transaction, base, updates, written, .. } = &mut self.batch;
+        transaction.changes.truncate(*base);
+        let updates = std::mem::take(updates);
         let names = updates.iter().map(|update| update.name.clone()).collect();
-        self.planner.roll_back(updates, self.written.clone());
+        self.planner.roll_back(updates, written.clone());
         names
     }
 }
