@@ -434,7 +434,7 @@ impl Tracker {
 const API_SERVER: (&str, &str) = ("default", "kubernetes");
 
 /// Reports whether a Service is the one that the API server creates for itself.
-fn is_api_server(service: &NamespacedName) -> bool {
+pub fn is_api_server(service: &NamespacedName) -> bool {
     (service.namespace(), service.name()) == API_SERVER
 }
 

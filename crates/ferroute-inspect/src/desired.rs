@@ -36,7 +36,8 @@ use ferroute_config::{
 };
 use ferroute_core::{
     FrontendKind, IpFamily, NamespacedName, NodeView, OtherHosts, Protocol, ServicePortName, ServiceTable, Tracker,
-    error_chain, tracker::TrackerEvent,
+    error_chain,
+    tracker::{TrackerEvent, is_api_server},
 };
 use ferroute_host::KernelRoutes;
 use ferroute_modes::REGISTRY;
@@ -105,11 +106,13 @@ enum Need<'a> {
 }
 
 impl Need<'_> {
-    /// Reports whether the state includes the endpoints of a slice.
+    /// Reports whether the state includes the endpoints of a slice: those of the API server are reserved, whichever Service is
+    /// examined.
     fn includes(self, slice: &EndpointSlice) -> bool {
-        let Self::Endpoints(service) = self else { return true };
+        let Self::Endpoints(wanted) = self else { return true };
         let namespace = NamespacedName::from_metadata(&slice.metadata);
-        slice.service_name() == Some(service.name()) && namespace.namespace() == service.namespace()
+        let service = slice.service_name().map(|name| NamespacedName::new(namespace.namespace(), name));
+        service.is_some_and(|service| service == *wanted || is_api_server(&service))
     }
 }
 
@@ -532,7 +535,7 @@ pub fn track(resolved: &Resolved, node: NodeView, events: Vec<Event>) -> Tracker
     if REGISTRY.active(resolved.mode).traits().binds_service_addresses {
         feed = feed.with_addresses_bound();
     }
-    let mut tracker = Tracker::new(feed.node().clone());
+    let mut tracker = feed.tracker();
     for change in feed.translate(events) {
         if let Change::Desired(event, _) = change {
             tracker.apply(event);

@@ -13,7 +13,7 @@ use ferroute_admin::history::ChangeOrigin;
 use ferroute_api::{Node, ObjectMeta, Service};
 use ferroute_config::Resolved;
 use ferroute_core::{
-    LocalTrafficDetector, NamespacedName, NodeView, OtherHosts, error_chain,
+    LocalTrafficDetector, NamespacedName, NodeView, OtherHosts, Tracker, error_chain,
     parse::{
         EXTERNAL_IPS, FieldError, InvalidObject, ObjectVersion, parse_node, parse_service_cidr, trigger_time,
         write_time,
@@ -80,6 +80,14 @@ impl<'a> Feed<'a> {
     pub fn with_addresses_bound(mut self) -> Self {
         self.other_hosts.addresses = Some(Vec::new());
         self
+    }
+
+    /// Returns the state before the first change.
+    #[must_use]
+    pub fn tracker(&self) -> Tracker {
+        let mut tracker = Tracker::new(self.node.clone());
+        tracker.apply(TrackerEvent::OtherHostsApplied(self.other_hosts.clone()));
+        tracker
     }
 
     /// Sets the next hops of this host's routes. Returns the resulting change, if any.
@@ -363,6 +371,30 @@ mod tests {
         assert!(port.external_ips.is_empty() && port.node_port.is_some() && port.load_balancer_vips.len() == 1);
         let expected = "spec.externalIPs: the feature gate AllowServiceExternalIPs is disabled";
         assert_eq!(view.ignored.iter().map(ToString::to_string).collect::<Vec<_>>(), [expected]);
+    }
+
+    #[test]
+    fn host_of_the_api_server_is_reserved_without_next_hops_where_addresses_are_bound() {
+        let resolved = resolve("ClusterCIDR");
+        let mut feed = feed(&resolved).with_addresses_bound();
+        let mut tracker = feed.tracker();
+        let api_server = service("default/kubernetes").cluster_ip("10.96.0.1").port("https", 443);
+        let endpoints = ferroute_core::testing::slice("default/kubernetes", "kubernetes").port("https", 6443);
+        let endpoints = endpoints.pod(ferroute_core::testing::pod("203.0.113.1"));
+        let web = service("shop/web").cluster_ip("10.96.0.2").port("http", 80).external_ip("203.0.113.1");
+        let events = vec![
+            Event::ServiceApplied(Box::new(api_server.build())),
+            Event::SliceApplied(Box::new(endpoints.build())),
+            Event::ServiceApplied(Box::new(web.build())),
+        ];
+        for change in feed.translate(events) {
+            if let Change::Desired(event, _) = change {
+                tracker.apply(event);
+            }
+        }
+        tracker.update(ferroute_core::IpFamily::V4);
+        let table = tracker.table(ferroute_core::IpFamily::V4);
+        assert_eq!(table.lost.len(), 1, "{:?}", table.lost);
     }
 
     #[test]

@@ -32,7 +32,7 @@ use ferroute_config::{
     flags::{RawArgs, RunArgs},
     settings::Settings,
 };
-use ferroute_core::{Tracker, error_chain};
+use ferroute_core::error_chain;
 use ferroute_host::{
     AddressError, AddressWatch, Sysctls, program::kill_programs, raise_descriptor_limit, watch_firewalld,
 };
@@ -270,7 +270,7 @@ impl Daemon<'_> {
             observers.push(Box::new(HeldNodePorts::new(resolved.settings.clone(), events.clone(), http)));
         }
         observers.extend(more_observers);
-        let mut state = ObservedTracker::new(Tracker::new(feed.node().clone()), observers);
+        let mut state = ObservedTracker::new(feed.tracker(), observers);
         // The IP families depend on the node, so dataplanes are opened only after the initial lists.
         let mut other_changes = Vec::new();
         if binds_addresses {

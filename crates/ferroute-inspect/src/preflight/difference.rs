@@ -1,5 +1,7 @@
 //! The differences in behaviour between modes. Pure.
 
+mod virtual_servers;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::IpAddr,
@@ -95,6 +97,10 @@ pub enum Kind {
     UnknownAddresses,
     /// Forwarded packets that only the proxy's rules accept.
     ForwardedTraffic,
+    /// The firewall chains that packets to Services pass.
+    FirewallChains,
+    /// Connections to Services that are deleted.
+    DeletedServices,
     /// Health checks that only the proxy's rules accept, or that other addresses answer.
     HealthChecks,
     /// Rules of other programs that use the proxy's chains.
@@ -120,6 +126,8 @@ impl Kind {
             Self::UnknownPorts => "unknownPorts",
             Self::UnknownAddresses => "unknownAddresses",
             Self::ForwardedTraffic => "forwardedTraffic",
+            Self::FirewallChains => "firewallChains",
+            Self::DeletedServices => "deletedServices",
             Self::HealthChecks => "healthChecks",
             Self::ForeignRules => "foreignRules",
         }
@@ -140,6 +148,7 @@ pub(super) fn differences(switch: &Switch<'_>) -> Vec<Difference> {
     differences.extend(switch.connection_limits());
     differences.extend(switch.outcomes());
     differences.extend(switch.remains());
+    differences.extend(switch.virtual_servers());
     differences.extend(switch.unknown_destinations());
     differences.extend(switch.firewall());
     differences.extend(switch.foreign_rules());

@@ -1,0 +1,66 @@
+//! What virtual servers of the kernel do differently from rules that translate addresses: see `docs/modes.md`.
+
+use std::collections::BTreeSet;
+
+use super::{Difference, Kind, Switch};
+
+impl Switch<'_> {
+    /// Returns the differences of a switch to or from virtual servers, which only modes have that make Service addresses local.
+    pub(super) fn virtual_servers(&self) -> Vec<Difference> {
+        let [before, after] = [self.from, self.to].map(|side| side.traits().binds_service_addresses);
+        if before == after || self.table.entries.is_empty() {
+            return Vec::new();
+        }
+        if before {
+            let chains = "packets to Services pass FORWARD instead of INPUT: rules of firewalls for forwarded packets apply to them";
+            return vec![self.difference(Kind::FirewallChains, chains)];
+        }
+        let chains = Difference {
+            remedy: Some(
+                "let firewalls with a table of their own, such as firewalld, accept packets to Services in input; those in the \
+                 iptables tables do"
+                    .to_owned(),
+            ),
+            ..self.difference(
+                Kind::FirewallChains,
+                "packets to Services pass INPUT instead of FORWARD: rules of firewalls for forwarded packets no longer apply to them, \
+                 and those for packets to the host do",
+            )
+        };
+        let deleted = "established connections to a Service that is deleted hang until the client gives up: the kernel drops their \
+                       packets without a reset";
+        let mut differences = vec![chains, self.difference(Kind::DeletedServices, deleted)];
+        differences.extend(self.long_affinity());
+        differences.extend(self.shared_numbers());
+        differences
+    }
+
+    /// Returns the Services whose session affinity lasts longer than they state.
+    fn long_affinity(&self) -> Option<Difference> {
+        let services = self.services(|entry| {
+            entry.service.affinity.is_some_and(|affinity| affinity.timeout_seconds < CLOSED_CONNECTION)
+        });
+        let summary = format!(
+            "session affinity lasts {CLOSED_CONNECTION} s after a client's last connection was closed, although its timeout is shorter"
+        );
+        (!services.is_empty()).then(|| Difference { services, ..self.difference(Kind::Affinity, summary) })
+    }
+
+    /// Returns the Services whose cluster IP has a port that is the number of a node port.
+    fn shared_numbers(&self) -> Option<Difference> {
+        let entries = || self.table.entries.iter();
+        let node_ports: BTreeSet<_> =
+            entries().filter_map(|(name, entry)| Some((name.protocol, entry.service.node_port?.get()))).collect();
+        let names = entries().filter(|(name, entry)| node_ports.contains(&(name.protocol, entry.service.port)));
+        let services: BTreeSet<&str> = names.map(|(name, _)| name.service.as_str()).collect();
+        let summary = "connections to cluster IPs are masqueraded where the port is the number of a node port";
+        (!services.is_empty()).then(|| Difference {
+            services: services.into_iter().map(str::to_owned).collect(),
+            ..self.difference(Kind::SourceAddresses, summary)
+        })
+    }
+}
+
+/// How long the kernel keeps a closed TCP connection (`IP_VS_TCP_S_TIME_WAIT`, `net/netfilter/ipvs/ip_vs_proto_tcp.c`), and
+/// with it the persistence of its client, in seconds.
+const CLOSED_CONNECTION: u32 = 120;
