@@ -218,6 +218,15 @@ impl<'a> PortForwarding<'a> {
         }
     }
 
+    /// Returns the route that connections use in place of one whose list may have no endpoints.
+    fn effective_route(&self, route: Route, client: Client) -> Route {
+        let list = self.effective(route.list);
+        // The endpoints of other nodes would send replies to the Service's address to other hosts, or to nobody.
+        let lacks_source =
+            list != route.list && client == Client::Node && self.traits.sources == Sources::ServiceOfNode;
+        Route { list, source: if lacks_source { SourceAddress::Node } else { route.source } }
+    }
+
     /// Returns the method that chooses endpoints, if it is not the mode's own.
     pub fn method(&self) -> Option<Method> {
         self.service.balancing.method.filter(|method| self.traits.methods.contains(method))
@@ -243,7 +252,7 @@ impl<'a> PortForwarding<'a> {
     pub fn outcome(&self, kind: FrontendKind, client: Client) -> Outcome {
         let route = self.routes(kind).of(client);
         match self.list(route.list) {
-            Ok(_) => Outcome::Forward(Route { list: self.effective(route.list), ..route }),
+            Ok(_) => Outcome::Forward(self.effective_route(route, client)),
             Err(refusal) => self.refuse(refusal, kind, client),
         }
     }

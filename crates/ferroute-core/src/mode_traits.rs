@@ -61,7 +61,7 @@ pub enum Sources {
     /// The client's, unless the connection has to be masqueraded for its replies to return through this node.
     Clients,
     /// As [`Sources::Clients`], but the node's own connections have the Service's address as their source: those to cluster IPs
-    /// are always masqueraded, and those to external addresses with policy Local never.
+    /// are always masqueraded, and those to external addresses with policy Local only where this node has no endpoint.
     ServiceOfNode,
     /// The node's: a process relays all connections.
     Node,
@@ -174,7 +174,9 @@ impl ModeTraits {
         refuses_node_ports_at_all_addresses: false,
         localhost_node_ports: false,
         binds_service_addresses: true,
-        methods: &[],
+        // Its own is the configured scheduler.
+        methods: &[Method::RoundRobin, Method::SourceHash, Method::SourcePortHash, Method::LeastConnections],
+        weights: true,
         ..Self::IPTABLES
     };
 
@@ -233,7 +235,10 @@ impl ModeTrait {
             title: "source address that endpoints see, with external policy Local",
             value: |traits| match traits.sources {
                 Sources::Clients => "the client's".to_owned(),
-                Sources::ServiceOfNode => "the client's; of the node's own connections the Service's".to_owned(),
+                Sources::ServiceOfNode => {
+                    "the client's; of the node's own connections the Service's, or the node's without endpoints on it"
+                        .to_owned()
+                }
                 Sources::Node => "always the node's".to_owned(),
             },
             copy: |traits, other| traits.sources = other.sources,
@@ -331,10 +336,7 @@ impl ModeTrait {
         Self {
             name: "methods",
             title: "methods that choose endpoints",
-            value: |traits| match traits.methods {
-                [] => "that of `ipvs.scheduler`".to_owned(),
-                methods => list(methods.iter().map(|method| method.as_str().to_owned())),
-            },
+            value: |traits| list(traits.methods.iter().map(|method| method.as_str().to_owned())),
             copy: |traits, other| traits.methods = other.methods,
         },
         Self {

@@ -1,7 +1,7 @@
 //! The host's interfaces and routes.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeSet, HashSet},
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
 };
 
@@ -147,6 +147,34 @@ impl KernelRoutes {
     pub fn list(&mut self) -> Result<Vec<HostRoute>, RouteError> {
         let mut request = Request::new(libc::RTM_GETROUTE, 0, &[0; RTMSG_LENGTH]);
         self.socket.collect(&mut request, parse_route).map_err(RouteError::Routes)
+    }
+
+    /// Returns the destinations of the single local routes of the table `local`: the addresses of one family at which the host accepts
+    /// packets. The kernel adds one with each address of a device, but other programs can delete it.
+    ///
+    /// # Errors
+    /// See [`RouteError`].
+    pub fn local_addresses(&mut self, family: IpFamily) -> Result<HashSet<IpAddr>, RouteError> {
+        let mut header = [0; RTMSG_LENGTH];
+        header[0] = match family {
+            IpFamily::V4 => libc::AF_INET as u8,
+            IpFamily::V6 => libc::AF_INET6 as u8,
+        };
+        (header[RTM_TABLE], header[RTM_TYPE]) = (libc::RT_TABLE_LOCAL, libc::RTN_LOCAL);
+        let mut request = Request::new(libc::RTM_GETROUTE, 0, &header);
+        let bits = if family == IpFamily::V4 { 32 } else { 128 };
+        let is_local = |route: &HostRoute| {
+            (route.table, route.kind, route.prefix_len) == (libc::RT_TABLE_LOCAL.into(), libc::RTN_LOCAL, bits)
+        };
+        // Hosts can have a million routes in other tables.
+        self.socket.set_strict_dumps();
+        let parse = |message: Message<'_>| Ok(parse_route(message)?.filter(is_local).map(|route| route.destination));
+        match self.socket.collect::<_, Error>(&mut request, parse) {
+            Ok(addresses) => Ok(addresses.into_iter().collect()),
+            // A network namespace without addresses has no such table.
+            Err(error) if error.is_not_found() => Ok(HashSet::new()),
+            Err(error) => Err(RouteError::Routes(error)),
+        }
     }
 
     /// Returns the addresses of other hosts that packets of this one pass: the next hops of all routes, and the ends of VXLAN
@@ -376,6 +404,9 @@ fn address(bytes: &[u8]) -> Option<IpAddr> {
 pub(crate) const IFINFOMSG_LENGTH: usize = 16;
 /// `sizeof(struct rtmsg)`: address family, destination and source prefix lengths, TOS, table, protocol, scope, type, flags.
 const RTMSG_LENGTH: usize = 12;
+/// Offsets of `rtm_table` and `rtm_type` in it.
+const RTM_TABLE: usize = 4;
+const RTM_TYPE: usize = 7;
 /// `sizeof(struct rtnexthop)`.
 const RTNEXTHOP_LENGTH: usize = 8;
 /// `sizeof(struct ndmsg)`: address family at offset 0.

@@ -125,7 +125,10 @@ impl<K: Kernel, R: RuleWriter> IpvsDataplane<K, R> {
                 Heartbeat::beat_thread();
             }
         }
-        for address in &difference.bind {
+        for address in &difference.rebind {
+            self.push(Operation::Unbind(*address), &mut written)?;
+        }
+        for address in difference.rebind.iter().chain(&difference.bind) {
             self.push(Operation::Bind(*address), &mut written)?;
         }
         for address in &difference.unbind {
@@ -172,8 +175,8 @@ impl<K: Kernel, R: RuleWriter> IpvsDataplane<K, R> {
             ServerChange::Add(key) => {
                 let Some(server) = state.servers().get(key) else { return Ok(()) };
                 self.push(Operation::AddServer(*key, server.settings(scheduler)), written)?;
-                for real in server.real_servers().iter() {
-                    self.push(Operation::AddRealServer(*key, real), written)?;
+                for (real, weight) in server.real_servers().iter() {
+                    self.push(Operation::AddRealServer(*key, real, weight), written)?;
                 }
             }
             ServerChange::Edit(key, edit) => {
@@ -181,16 +184,16 @@ impl<K: Kernel, R: RuleWriter> IpvsDataplane<K, R> {
                 if let Some(server) = state.servers().get(key).filter(|_| *settings) {
                     self.push(Operation::EditServer(*key, server.settings(scheduler)), written)?;
                 }
-                for real in add {
+                for (real, weight) in add {
                     // One that comes back before its connections have ended keeps them.
                     let operation = match self.terminating.remove(*key, *real) {
-                        true => Operation::SetWeight(*key, *real, 1),
-                        false => Operation::AddRealServer(*key, *real),
+                        true => Operation::SetWeight(*key, *real, *weight),
+                        false => Operation::AddRealServer(*key, *real, *weight),
                     };
                     self.push(operation, written)?;
                 }
-                for real in restore {
-                    self.push(Operation::SetWeight(*key, *real, 1), written)?;
+                for (real, weight) in restore {
+                    self.push(Operation::SetWeight(*key, *real, *weight), written)?;
                 }
                 self.remove_real_servers(*key, remove, written)?;
             }

@@ -45,6 +45,15 @@ pub enum DeviceError {
         /// Its kind.
         kind: String,
     },
+    /// The device's alias cannot be set.
+    #[error("cannot set the alias of device {name}")]
+    Alias {
+        /// The device.
+        name: String,
+        /// The cause.
+        #[source]
+        source: Error,
+    },
     /// The device cannot be deleted.
     #[error("cannot delete device {name}")]
     Delete {
@@ -63,6 +72,8 @@ pub struct Device {
     pub name: String,
     /// The kind of virtual device; `None` for hardware.
     pub kind: Option<String>,
+    /// A text of the administrator or another program about the device (`ip link set … alias`).
+    pub alias: Option<String>,
     /// The interface index.
     index: u32,
 }
@@ -146,33 +157,46 @@ impl Devices {
             .map_err(|source| DeviceError::Addresses { name: device.name.clone(), source })
     }
 
+    /// Sets the alias of a device; an empty one deletes it. The kernel's limit is 255 bytes.
+    pub fn set_alias(&mut self, device: &Device, alias: &str) -> Result<(), DeviceError> {
+        let mut request = Request::new(libc::RTM_SETLINK, 0, &device.header());
+        // The kernel takes a terminating zero byte for a part of the text.
+        request.attributes().put_bytes(libc::IFLA_IFALIAS, alias.as_bytes());
+        self.socket.request_ack(&mut request).map_err(|source| DeviceError::Alias { name: device.name.clone(), source })
+    }
+
     /// Deletes a device with its addresses.
     pub fn delete(&mut self, device: &Device) -> Result<(), DeviceError> {
-        let mut header = [0; LINK_HEADER];
-        header[LINK_INDEX..LINK_INDEX + 4].copy_from_slice(&device.index.to_ne_bytes());
         self.socket
-            .request_ack(&mut Request::new(libc::RTM_DELLINK, 0, &header))
+            .request_ack(&mut Request::new(libc::RTM_DELLINK, 0, &device.header()))
             .map_err(|source| DeviceError::Delete { name: device.name.clone(), source })
+    }
+}
+
+impl Device {
+    /// Returns the header of messages about the device.
+    fn header(&self) -> [u8; LINK_HEADER] {
+        let mut header = [0; LINK_HEADER];
+        header[LINK_INDEX..LINK_INDEX + 4].copy_from_slice(&self.index.to_ne_bytes());
+        header
     }
 }
 
 pub(crate) fn parse_device(message: Message<'_>, name: &str) -> Result<Device, Error> {
     let (header, attributes) = message.split_header::<LINK_HEADER>()?;
-    let mut kind = None;
+    let mut device = Device { name: name.to_owned(), kind: None, alias: None, index: number_at(header, LINK_INDEX) };
     for attribute in attributes {
         let attribute = attribute?;
-        if attribute.kind != libc::IFLA_LINKINFO {
-            continue;
-        }
-        for info in attribute.nested() {
-            let info = info?;
-            if info.kind == libc::IFLA_INFO_KIND {
-                kind = Some(info.escaped_text().into_owned());
+        match attribute.kind {
+            libc::IFLA_IFALIAS => device.alias = Some(attribute.escaped_text().into_owned()),
+            libc::IFLA_LINKINFO => {
+                let kind = attribute.nested().first(libc::IFLA_INFO_KIND)?;
+                device.kind = kind.map(|kind| kind.escaped_text().into_owned());
             }
+            _ => {}
         }
     }
-    let index = number_at(header, LINK_INDEX);
-    Ok(Device { name: name.to_owned(), kind, index })
+    Ok(device)
 }
 
 /// Parses an address; `None` if it belongs to another device.

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use crate::{
     kernel::KernelState,
-    plan::{Delta, Entry, IpvsPlan, RealServer, RealServers, Server, ServerKey, SetKind},
+    plan::{Delta, Entry, IpvsPlan, RealServer, Server, ServerKey, SetKind},
 };
 
 /// Changes by kind, in the order in which they are made.
@@ -18,6 +18,8 @@ pub(crate) struct Difference {
     pub(crate) bind: Vec<IpAddr>,
     /// Addresses to delete from it.
     pub(crate) unbind: Vec<IpAddr>,
+    /// Addresses to delete and to add again, because their local route is gone.
+    pub(crate) rebind: Vec<IpAddr>,
     /// Virtual servers to delete.
     pub(crate) delete_servers: Vec<ServerKey>,
     /// Set entries to delete. They show that a virtual server is kube-proxy's or Ferroute's, so they outlive it.
@@ -38,10 +40,10 @@ pub(crate) enum ServerChange {
 pub(crate) struct ServerEdit {
     /// Its settings differ.
     pub(crate) settings: bool,
-    /// Real servers to add.
-    pub(crate) add: Vec<RealServer>,
+    /// Real servers to add, with their weights.
+    pub(crate) add: Vec<(RealServer, u16)>,
     /// Real servers whose weight has to be set.
-    pub(crate) restore: Vec<RealServer>,
+    pub(crate) restore: Vec<(RealServer, u16)>,
     /// Real servers to remove.
     pub(crate) remove: Vec<RealServer>,
 }
@@ -85,12 +87,14 @@ impl Difference {
                 continue;
             };
             let existing = |real: &RealServer| old.real_servers.iter().find(|existing| existing.real == *real);
-            let is_planned = |real: &RealServer| new.real_servers().contains(*real);
+            let is_planned = |real: &RealServer| new.real_servers().weight(*real).is_some();
             let scheduler = &state.context().scheduler;
             let settings = old.config != new.settings(scheduler).with_scheduler(scheduler);
-            let add: Vec<RealServer> = new.real_servers().iter().filter(|real| existing(real).is_none()).collect();
-            let differs = |real: &RealServer| existing(real).is_some_and(|old| old.weight != 1 || !old.is_masqueraded);
-            let restore: Vec<RealServer> = new.real_servers().iter().filter(differs).collect();
+            let add: Vec<_> = new.real_servers().iter().filter(|(real, _)| existing(real).is_none()).collect();
+            let differs = |(real, weight): &(RealServer, u16)| {
+                existing(real).is_some_and(|old| old.weight != u32::from(*weight) || !old.is_masqueraded)
+            };
+            let restore: Vec<_> = new.real_servers().iter().filter(differs).collect();
             let others = old.real_servers.iter().map(|old| old.real);
             let remove: Vec<RealServer> = others.filter(|real| !is_planned(real)).collect();
             let edit = ServerEdit { settings, add, restore, remove };
@@ -107,6 +111,7 @@ impl Difference {
             difference.delete_entries.extend(kernel.entries[kind.index()].iter().map(|entry| (kind, *entry)));
         }
         difference.bind = state.addresses().filter(|address| !kernel.addresses.contains(address)).collect();
+        difference.rebind = kernel.unrouted.iter().filter(|address| state.has_address(**address)).copied().collect();
         difference.unbind = kernel.addresses.iter().filter(|address| !state.has_address(**address)).copied().collect();
         difference
     }
@@ -119,14 +124,13 @@ impl Difference {
 
 /// Returns the change of a virtual server, if its kernel objects differ.
 fn edit(key: ServerKey, old: &Server, new: &Server) -> Option<ServerChange> {
-    let missing_in = |servers: &RealServers, others: &RealServers| -> Vec<RealServer> {
-        servers.iter().filter(|real| !others.contains(*real)).collect()
-    };
+    let (before, after) = (old.real_servers(), new.real_servers());
+    let with_other_weight = |(real, weight): &(RealServer, u16)| before.weight(*real).is_some_and(|old| old != *weight);
     let edit = ServerEdit {
-        settings: old.affinity() != new.affinity(),
-        add: missing_in(new.real_servers(), old.real_servers()),
-        restore: Vec::new(),
-        remove: missing_in(old.real_servers(), new.real_servers()),
+        settings: (old.affinity(), old.scheduler) != (new.affinity(), new.scheduler),
+        add: after.iter().filter(|(real, _)| before.weight(*real).is_none()).collect(),
+        restore: after.iter().filter(with_other_weight).collect(),
+        remove: before.iter().map(|(real, _)| real).filter(|real| after.weight(*real).is_none()).collect(),
     };
     (edit != ServerEdit::default()).then(|| ServerChange::Edit(key, edit.into()))
 }

@@ -36,10 +36,10 @@ pub enum Operation {
     EditServer(ServerKey, ServerSettings),
     /// Deletes a virtual server with its real servers. A missing one is no error.
     DeleteServer(ServerKey),
-    /// Adds a real server with weight 1 to a virtual server.
-    AddRealServer(ServerKey, RealServer),
-    /// Sets the weight of a real server: 1, or 0 for no new connections.
-    SetWeight(ServerKey, RealServer, u32),
+    /// Adds a real server with this weight to a virtual server.
+    AddRealServer(ServerKey, RealServer, u16),
+    /// Sets the weight of a real server; 0 for no new connections.
+    SetWeight(ServerKey, RealServer, u16),
     /// Deletes a real server. A missing one is no error.
     DeleteRealServer(ServerKey, RealServer),
     /// Adds an address to the dummy device. An existing one is no error.
@@ -57,6 +57,9 @@ pub struct KernelState {
     pub entries: [HashSet<Entry>; SetKind::ALL.len()],
     /// The addresses of the dummy device.
     pub addresses: BTreeSet<IpAddr>,
+    /// Those of them without a local route, which the kernel added with the address and another program deleted. The host does
+    /// not accept packets to them.
+    pub unrouted: BTreeSet<IpAddr>,
 }
 
 /// A virtual server in the kernel.
@@ -175,7 +178,7 @@ impl Operation {
             Self::AddServer(key, _)
             | Self::EditServer(key, _)
             | Self::DeleteServer(key)
-            | Self::AddRealServer(key, _)
+            | Self::AddRealServer(key, ..)
             | Self::SetWeight(key, ..)
             | Self::DeleteRealServer(key, _) => Some(*key),
             Self::AddEntry(_, entry) | Self::DeleteEntry(_, entry) => match entry {
@@ -201,11 +204,11 @@ impl Operation {
                 ipvsadm(&ServerLine { command: "-E", key: *key, config: &config(settings) })
             }
             Self::DeleteServer(key) => ipvsadm(&DeletionLine(*key)),
-            Self::AddRealServer(key, real) => {
-                ipvsadm(&RealServerLine { command: "-a", key: *key, real: *real, weight: Some(1) })
+            Self::AddRealServer(key, real, weight) => {
+                ipvsadm(&RealServerLine { command: "-a", key: *key, real: *real, weight: Some((*weight).into()) })
             }
             Self::SetWeight(key, real, weight) => {
-                ipvsadm(&RealServerLine { command: "-e", key: *key, real: *real, weight: Some(*weight) })
+                ipvsadm(&RealServerLine { command: "-e", key: *key, real: *real, weight: Some((*weight).into()) })
             }
             Self::DeleteRealServer(key, real) => {
                 ipvsadm(&RealServerLine { command: "-d", key: *key, real: *real, weight: None })

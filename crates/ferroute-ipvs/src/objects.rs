@@ -28,7 +28,7 @@ pub trait IpvsObjects: fmt::Debug {
 
 impl IpvsObjects for IpvsPlan {
     fn real_servers(&self, key: ServerKey) -> Option<Vec<(RealServer, u32)>> {
-        Some(self.servers().get(&key)?.real_servers().iter().map(|real| (real, 1)).collect())
+        Some(self.servers().get(&key)?.real_servers().iter().map(|(real, weight)| (real, weight.into())).collect())
     }
 
     fn has_entry(&self, kind: SetKind, entry: Entry) -> bool {

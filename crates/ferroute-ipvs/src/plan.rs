@@ -14,12 +14,14 @@ mod chains;
 mod context;
 mod ipvs_plan;
 mod port_objects;
+mod scheduler;
 mod server;
 mod sets;
 pub(crate) mod text;
 
 pub use context::{DEFAULT_SCHEDULER, IpvsContext, IpvsSettings};
 pub use ipvs_plan::{Delta, IpvsPlan};
+pub use scheduler::Scheduler;
 pub(crate) use server::FLAG_HASHED;
 pub use server::{
     FLAG_PERSISTENT, FLAG_SOURCE_HASH, RealServer, RealServers, Server, ServerConfig, ServerKey, ServerSettings,

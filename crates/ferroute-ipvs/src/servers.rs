@@ -124,7 +124,7 @@ impl VirtualServers {
         }
         let server = ServerKey { address: Ipv4Addr::new(198, 51, 100, 0).into(), port: 20000, protocol: Protocol::Tcp };
         let mut request = Request::new(self.family, 0, &genl_header(IPVS_CMD_NEW_SERVICE));
-        let settings = ServerSettings { flags: 0, timeout: 0 };
+        let settings = ServerSettings { scheduler: None, flags: 0, timeout: 0 };
         write_service(&mut request.attributes(), server, settings, scheduler);
         match self.socket.request_ack(&mut request) {
             Ok(()) => self.delete(server),
@@ -147,10 +147,11 @@ impl VirtualServers {
         let mut message = batch.message(self.family, 0, &genl_header(command));
         match operation {
             Operation::AddServer(key, settings) | Operation::EditServer(key, settings) => {
-                write_service(&mut message, key, settings, scheduler);
+                write_service(&mut message, key, settings, settings.scheduler(scheduler));
             }
-            Operation::AddRealServer(key, real) => write_real_server(&mut message, key, real, Some(1)),
-            Operation::SetWeight(key, real, weight) => write_real_server(&mut message, key, real, Some(weight)),
+            Operation::AddRealServer(key, real, weight) | Operation::SetWeight(key, real, weight) => {
+                write_real_server(&mut message, key, real, Some(weight.into()));
+            }
             Operation::DeleteRealServer(key, real) => write_real_server(&mut message, key, real, None),
             _ => {
                 if let Some(key) = operation.server() {

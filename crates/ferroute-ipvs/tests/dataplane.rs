@@ -121,6 +121,20 @@ fn a_resync_repairs_what_other_programs_changed() {
 }
 
 #[test]
+fn addresses_without_a_local_route_are_assigned_again() {
+    let mut lab = Lab::new(&IpvsSettings::default(), &["10.244.2.1"]);
+    let address = key("10.96.0.1:80").address;
+    lab.dataplane.kernel_mut().state.unrouted.insert(address);
+    assert!(lab.dataplane.was_modified_externally().unwrap());
+    insta::assert_snapshot!(lab.resync(), @r"
+    ip address del 10.96.0.1/32 dev kube-ipvs0
+    ip address add 10.96.0.1/32 dev kube-ipvs0
+    ");
+    assert_eq!(lab.resync(), "");
+    assert!(lab.dataplane.kernel_mut().state.addresses.contains(&address));
+}
+
+#[test]
 fn a_resync_reports_the_udp_servers_that_it_deletes() {
     let mut lab = Lab::new(&IpvsSettings::default(), &["10.244.2.1"]);
     Edit::RemoveService(ferroute_core::testing::namespaced_name("shop/web")).apply_to(&mut lab.tracker);
@@ -166,7 +180,7 @@ fn a_refused_change_names_its_service_port_and_does_not_stop_the_others() {
     // The real server exists already when it is to be added.
     let kernel = lab.dataplane.kernel_mut();
     let real = "10.244.2.2:8080".parse::<std::net::SocketAddr>().unwrap().into();
-    kernel.write(Operation::AddRealServer(key("10.96.0.1:80"), real)).unwrap();
+    kernel.write(Operation::AddRealServer(key("10.96.0.1:80"), real, 1)).unwrap();
     kernel.take_text();
     Edit::SetSlice(endpoints(&["10.244.2.1", "10.244.2.2"]).build()).apply_to(&mut lab.tracker);
     let changes = lab.tracker.update(IpFamily::V4);

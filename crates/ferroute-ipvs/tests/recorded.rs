@@ -37,13 +37,16 @@ fn section(text: &str, tool: &str) -> BTreeSet<String> {
 /// A chain that kube-proxy does not have.
 const ACCEPT: &str = "KUBE-IPVS-ACCEPT";
 
+/// A set that kube-proxy does not have, like the rule that matches it.
+const REMOTE: &str = "FERROUTE-REMOTE";
+
 /// Returns the rules of each chain. Recordings have the rules of `KUBE-SERVICES` sorted.
 fn comparable(rules: &RuleSet) -> BTreeSet<(TableName, ChainName, Vec<String>)> {
     let chains = rules.tables.iter().flat_map(|(table, contents)| {
         let chains = contents.chains.iter().filter(|(name, _)| name.as_str() != ACCEPT);
         chains.map(move |(name, chain)| {
             let mut lines: Vec<String> = chain.rules.iter().map(|rule| Line(*name, rule).to_string()).collect();
-            lines.retain(|line| !line.contains(ACCEPT));
+            lines.retain(|line| !line.contains(ACCEPT) && !line.contains(REMOTE));
             if name.as_str() == "KUBE-SERVICES" {
                 lines.sort();
             }

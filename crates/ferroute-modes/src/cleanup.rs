@@ -10,7 +10,8 @@
 //! | worker processes | userspace mode of Ferroute | a request to drain |
 //!
 //! Not removed, as in kube-proxy: `KUBE-FIREWALL` in table filter and the kubelet's own chains, which the kubelet uses;
-//! and sysctls, because their earlier values are unknown and other programs may rely on the present ones.
+//! and sysctls, except for those of strict ARP, because their earlier values are unknown and other programs may rely on the present
+//! ones.
 
 use std::{collections::BTreeSet, fmt, process::ExitCode};
 
@@ -65,7 +66,7 @@ pub fn cleanup(registry: &Registry) -> ExitCode {
     }
     match (report.removed.len(), report.remaining.len()) {
         (0, 0) => tracing::info!("nothing to clean up"),
-        (_, 0) => tracing::info!("cleanup complete; sysctls keep their values"),
+        (_, 0) => tracing::info!("cleanup complete; other sysctls keep their values"),
         (_, remaining) => {
             tracing::error!(remaining, "cleanup incomplete");
             return ExitCode::FAILURE;

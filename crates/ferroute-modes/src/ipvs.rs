@@ -2,6 +2,7 @@
 
 mod leftovers;
 mod planned;
+mod strict_arp;
 
 use std::net::IpAddr;
 
@@ -17,7 +18,7 @@ use ferroute_iptables::{
 use ferroute_ipvs::{
     DUMMY_DEVICE, DUMMY_KIND, Devices, IpvsDataplane, Timeouts, VirtualServers,
     kernel::{MemoryKernel, NetlinkKernel},
-    plan::{IpvsContext, IpvsPlan, IpvsSettings},
+    plan::{IpvsContext, IpvsPlan, IpvsSettings, Scheduler},
 };
 
 use self::{
@@ -56,7 +57,7 @@ impl Mode for Ipvs {
         if !timeouts.is_empty() {
             servers.set_timeouts(timeouts)?;
         }
-        let settings = settings(resolved);
+        let settings = IpvsSettings { missing_schedulers: missing_schedulers(&mut servers), ..settings(resolved) };
         let mut dataplanes: Vec<(IpFamily, Box<dyn Dataplane>)> = Vec::new();
         for (family, chosen) in families {
             tracing::info!(%family, rules = %chosen, scheduler = settings.scheduler(), "using ipvs");
@@ -132,10 +133,18 @@ impl Mode for Ipvs {
             sysctls.push(Sysctl { name: "net/ipv4/vs/conn_reuse_mode", value: "0" });
         }
         if resolved.ipvs.strict_arp {
-            sysctls.push(Sysctl { name: "net/ipv4/conf/all/arp_ignore", value: "1" });
-            sysctls.push(Sysctl { name: "net/ipv4/conf/all/arp_announce", value: "2" });
+            sysctls.extend(strict_arp::SYSCTLS);
         }
         sysctls
+    }
+
+    fn prepare_sysctls(&self, resolved: &Resolved) -> anyhow::Result<Vec<String>> {
+        let sysctls = Sysctls::from_kernel();
+        if resolved.ipvs.strict_arp {
+            strict_arp::remember(&sysctls).context("cannot keep the values that sysctls had before strict ARP")?;
+            return Ok(Vec::new());
+        }
+        strict_arp::restore(&sysctls).context("cannot restore the sysctls of strict ARP, which is off")
     }
 
     fn fallback(&self) -> Option<ModeName> {
@@ -196,7 +205,22 @@ fn settings(resolved: &Resolved) -> IpvsSettings {
         proxy: resolved.settings.clone(),
         scheduler: resolved.ipvs.scheduler.clone(),
         exclude_cidrs: resolved.ipvs.exclude_cidrs.clone(),
+        // Planned rules are for a host that supports everything.
+        missing_schedulers: Vec::new(),
     }
+}
+
+/// Returns the schedulers of Services that the kernel lacks. Loads the modules of the others.
+fn missing_schedulers(servers: &mut VirtualServers) -> Vec<Scheduler> {
+    let is_missing = |scheduler: &Scheduler| {
+        let checked = servers.check_scheduler(scheduler.name());
+        if let Err(error) = &checked {
+            let error = error_chain(error);
+            tracing::warn!(error, "Services that request this scheduler or endpoint weights use the configured one");
+        }
+        checked.is_err()
+    };
+    Scheduler::ALL.into_iter().filter(is_missing).collect()
 }
 
 /// Connection tracking of virtual servers.

@@ -123,6 +123,15 @@ pub trait Mode: RemovableMode {
         Vec::new()
     }
 
+    /// Prepares the host for [`Mode::sysctls`]: keeps the values of those that are restored later, and restores those that the mode no
+    /// longer sets. Returns what was restored.
+    ///
+    /// # Errors
+    /// If one cannot be kept or restored.
+    fn prepare_sysctls(&self, _: &Resolved) -> anyhow::Result<Vec<String>> {
+        Ok(Vec::new())
+    }
+
     /// Returns the mode that replaces this one where the host does not support it; `None` if that is an error.
     fn fallback(&self) -> Option<ModeName> {
         None

@@ -42,6 +42,13 @@ impl Socket {
         Subscription::from_socket(self.fd)
     }
 
+    /// Makes the kernel filter dumps by the header of the request, as far as it can (Linux 4.20 and newer). Older kernels ignore
+    /// the header, so filter the objects as well.
+    pub fn set_strict_dumps(&mut self) {
+        // A kernel without the option returns an error, and then dumps everything.
+        let _ = sys::set_option(&self.fd, libc::SOL_NETLINK, libc::NETLINK_GET_STRICT_CHK, 1);
+    }
+
     /// Sends a request and checks the kernel's ack.
     pub fn request_ack(&mut self, request: &mut Request) -> Result<(), Error> {
         self.request(request, |_| Ok(()))

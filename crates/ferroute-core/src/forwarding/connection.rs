@@ -26,7 +26,9 @@ impl PortForwarding<'_> {
         if self.is_restricted(kind, frontend) && !self.permits(connection) {
             return self.outcome_outside_source_ranges(kind, origin);
         }
-        match self.outcome(kind, if is_from_pod { Client::Pod } else { origin }) {
+        // Where all clients have the same external routes, only those of the node itself differ.
+        let by_source = kind == FrontendKind::ClusterIp || !self.traits.local_policy_for_all_clients;
+        match self.outcome(kind, if is_from_pod && by_source { Client::Pod } else { origin }) {
             forwarded @ Outcome::Forward(_) => forwarded,
             _ if is_from_node => self.outcome(kind, origin),
             refused => refused,

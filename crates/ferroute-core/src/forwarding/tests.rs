@@ -58,7 +58,7 @@ fn policy_local_without_local_endpoints_differs_by_mode() {
         let external = [to(Cluster, Kept), to(Cluster, Node), dropped];
         assert_eq!(outcomes(&entry, "shop/web", traits, true), [[dropped; 3], external, external]);
     }
-    let external = [to(Cluster, Kept); 3];
+    let external = [to(Cluster, Kept), to(Cluster, Node), to(Cluster, Kept)];
     let internal = [to(Cluster, Kept), to(Cluster, Node), to(Cluster, Node)];
     assert_eq!(outcomes(&entry, "shop/web", &ModeTraits::IPVS, true), [internal, external, external]);
     let external = [to(Cluster, Node), to(Cluster, Node), dropped];

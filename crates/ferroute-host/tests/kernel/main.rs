@@ -3,12 +3,13 @@
 mod conntrack;
 
 use std::{
+    collections::BTreeSet,
     fs,
     io::ErrorKind,
     net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket},
 };
 
-use ferroute_core::Protocol;
+use ferroute_core::{IpFamily, Protocol};
 use ferroute_host::{
     AddressWatch, Counter, Ensured, HeldPort, HostAddresses, KernelAddresses, KernelCounters, KernelGeneration,
     KernelRoutes, PacketCounters, RouteQuery, RouteReply, RuleGeneration, SysctlError, Sysctls, listeners,
@@ -138,6 +139,32 @@ fn kernel_answers_for_routes_of_both_families() {
         routes.iter().any(|route| route.kind == libc::RTN_LOCAL && route.destination == address)
     };
     assert!(is_local("192.0.2.10") && is_local("2001:db8::10") && !is_local("10.0.0.5"));
+}
+
+#[test]
+fn local_addresses_are_those_with_a_route_in_the_table_local() {
+    let namespace = NetNs::new();
+    let ip = |arguments: &str| drop(namespace.command("ip", &arguments.split(' ').collect::<Vec<_>>()));
+    let listed = |family| {
+        let local = namespace.run(|| KernelRoutes::open().unwrap().local_addresses(family).unwrap());
+        local.into_iter().collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>()
+    };
+    ip("link add one type bridge");
+    ip("link set one up");
+    ip("address add 192.0.2.1/24 dev one");
+    ip("address add 192.0.2.9/32 dev one");
+    ip("address add 2001:db8::1/64 dev one nodad");
+    ip("address add 2001:db8::9/128 dev one nodad");
+    ip("route add local 198.51.100.1 dev lo table 100");
+    ip("route add local 203.0.113.0/24 dev lo");
+    let mut before = listed(IpFamily::V6);
+    before.retain(|address| !matches!(address, IpAddr::V6(address) if address.is_unicast_link_local()));
+    assert_eq!(before, ips(["::1", "2001:db8::1", "2001:db8::9"]));
+    assert_eq!(listed(IpFamily::V4), ips(["127.0.0.1", "192.0.2.1", "192.0.2.9"]));
+    ip("route delete table local local 192.0.2.9");
+    ip("-6 route delete table local local 2001:db8::9");
+    assert_eq!(listed(IpFamily::V4), ips(["127.0.0.1", "192.0.2.1"]));
+    assert!(!listed(IpFamily::V6).contains(&ips(["2001:db8::9"])[0]));
 }
 
 #[test]

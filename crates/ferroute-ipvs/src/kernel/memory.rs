@@ -88,14 +88,14 @@ impl MemoryKernel {
                 self.server(key)?.config = config;
             }
             Operation::DeleteServer(key) => _ = self.state.servers.remove(&key),
-            Operation::AddRealServer(key, real) => {
+            Operation::AddRealServer(key, real, weight) => {
                 let real_servers = &mut self.server(key)?.real_servers;
                 if real_servers.iter().any(|existing| existing.real == real) {
                     return Err(MemoryError::Exists);
                 }
                 real_servers.push(KernelRealServer {
                     real,
-                    weight: 1,
+                    weight: weight.into(),
                     is_masqueraded: true,
                     connections: 0,
                     total_connections: 0,
@@ -104,13 +104,17 @@ impl MemoryKernel {
             Operation::SetWeight(key, real, weight) => {
                 let mut real_servers = self.server(key)?.real_servers.iter_mut();
                 let existing = real_servers.find(|existing| existing.real == real).ok_or(MemoryError::NotFound)?;
-                (existing.weight, existing.is_masqueraded) = (weight, true);
+                (existing.weight, existing.is_masqueraded) = (weight.into(), true);
             }
             Operation::DeleteRealServer(key, real) => {
                 self.server(key)?.real_servers.retain(|existing| existing.real != real);
             }
+            // The kernel adds the route of a new address only.
             Operation::Bind(address) => _ = self.state.addresses.insert(address),
-            Operation::Unbind(address) => _ = self.state.addresses.remove(&address),
+            Operation::Unbind(address) => {
+                self.state.addresses.remove(&address);
+                self.state.unrouted.remove(&address);
+            }
         }
         Ok(())
     }

@@ -1,6 +1,7 @@
 use std::net::IpAddr;
 
 use ferroute_core::{IpFamily, error_chain};
+use ferroute_host::{KernelRoutes, RouteError};
 use ferroute_netlink::{Batch, Error, Refusal, Refusals, ipset};
 
 use super::{Kernel, KernelRealServer, KernelServer, KernelState, Operation, Refused};
@@ -17,6 +18,7 @@ pub struct NetlinkKernel {
     servers: VirtualServers,
     sets: IpSets,
     devices: Devices,
+    routes: KernelRoutes,
     /// The dummy device, once it is known.
     device: Option<Device>,
     /// Encoded changes of [`NetlinkKernel::pending`].
@@ -38,6 +40,9 @@ pub enum KernelError {
     /// About the dummy device.
     #[error(transparent)]
     Device(#[from] DeviceError),
+    /// About routes.
+    #[error(transparent)]
+    Routes(#[from] RouteError),
     /// The kernel does not support ipvs.
     #[error("the kernel does not support ipvs (module ip_vs)")]
     Unsupported,
@@ -99,6 +104,7 @@ impl NetlinkKernel {
             servers: VirtualServers::open()?.ok_or(KernelError::Unsupported)?,
             sets: IpSets::open()?,
             devices: Devices::open()?,
+            routes: KernelRoutes::open()?,
             device: None,
             batch: Batch::new(),
             pending: Vec::new(),
@@ -163,7 +169,8 @@ impl Kernel for NetlinkKernel {
     }
 
     fn read(&mut self, is_wanted: &dyn Fn(&ServerKey) -> bool) -> Result<KernelState, KernelError> {
-        read(self.family, &mut self.servers, &mut self.sets, &mut self.devices, is_wanted)
+        let Self { family, servers, sets, devices, routes, .. } = self;
+        read(*family, servers, sets, devices, routes, is_wanted)
     }
 
     fn real_servers(&mut self, key: ServerKey) -> Result<Vec<KernelRealServer>, KernelError> {
@@ -210,7 +217,8 @@ pub fn read_state(family: IpFamily) -> Result<Option<KernelState>, KernelError> 
         return Ok(None);
     }
     let Some(mut servers) = VirtualServers::open()? else { return Ok(None) };
-    read(family, &mut servers, &mut IpSets::open()?, &mut devices, &|_| true).map(Some)
+    let (mut sets, mut routes) = (IpSets::open()?, KernelRoutes::open()?);
+    read(family, &mut servers, &mut sets, &mut devices, &mut routes, &|_| true).map(Some)
 }
 
 fn read(
@@ -218,6 +226,7 @@ fn read(
     servers: &mut VirtualServers,
     sets: &mut IpSets,
     devices: &mut Devices,
+    routes: &mut KernelRoutes,
     is_wanted: &dyn Fn(&ServerKey) -> bool,
 ) -> Result<KernelState, KernelError> {
     let mut state = KernelState::default();
@@ -237,6 +246,8 @@ fn read(
                 && !matches!(address, IpAddr::V6(address) if address.is_unicast_link_local())
         };
         state.addresses = addresses.into_iter().filter(is_ours).collect();
+        let routed = routes.local_addresses(family)?;
+        state.unrouted = state.addresses.iter().filter(|address| !routed.contains(address)).copied().collect();
     }
     Ok(state)
 }

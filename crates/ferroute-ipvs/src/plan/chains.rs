@@ -1,5 +1,5 @@
 //! The iptables rules of the mode, in kube-proxy's order. kube-proxy has no chain that accepts connections to virtual servers in
-//! `INPUT`.
+//! `INPUT`, and no rule that masquerades connections of the node to [`SetKind::Remote`].
 
 use ferroute_core::{ModeTraits, Protocol, Routes, SourceAddress, TrafficPolicy};
 use ferroute_iptables::{
@@ -62,8 +62,10 @@ struct Rules<'a, F> {
 impl<F: Fn(SetKind) -> bool> Rules<'_, F> {
     /// nat `KUBE-SERVICES`: marks packets to be masqueraded, and exempts packets to virtual servers from other rules.
     fn services(&self) -> Vec<Rule> {
-        use SetKind::{ClusterIp, ExternalIp, ExternalIpLocal, LoadBalancer};
+        use SetKind::{ClusterIp, ExternalIp, ExternalIpLocal, LoadBalancer, Remote};
         let mut rules = vec![Rule::new().source(self.context.settings.family.loopback()).then(Target::Return)];
+        let from_host = Match::AddrType { source: Some(Sense::Is(AddressType::Local)), destination: None };
+        rules.extend(self.commented(Remote, TO).map(|rule| rule.and(from_host).then(Target::Jump(MARK_MASQ))));
         rules.extend(self.commented(LoadBalancer, TO).map(|rule| rule.then(Target::Jump(LOAD_BALANCER))));
         rules.extend(self.masquerade_cluster_ips());
         let accept_external = |rule: Rule| {

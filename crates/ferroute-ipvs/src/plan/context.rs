@@ -1,5 +1,6 @@
 use std::{collections::BTreeSet, net::IpAddr};
 
+use super::Scheduler;
 use ferroute_core::{FamilySettings, HostState, IpFamily, ModeTraits, NodePortMatch, ProxySettings, ServiceTable};
 
 /// The settings of the mode.
@@ -7,10 +8,12 @@ use ferroute_core::{FamilySettings, HostState, IpFamily, ModeTraits, NodePortMat
 pub struct IpvsSettings {
     /// The settings of all modes.
     pub proxy: ProxySettings,
-    /// The scheduler of all virtual servers; empty for [`DEFAULT_SCHEDULER`].
+    /// The scheduler of Services that request none; empty for [`DEFAULT_SCHEDULER`].
     pub scheduler: String,
     /// Virtual servers at addresses in these networks are never removed.
     pub exclude_cidrs: Vec<ipnet::IpNet>,
+    /// Schedulers that the kernel lacks. Services that request them use the configured one.
+    pub missing_schedulers: Vec<Scheduler>,
 }
 
 impl IpvsSettings {
@@ -28,8 +31,10 @@ pub const DEFAULT_SCHEDULER: &str = "rr";
 pub struct IpvsContext {
     /// The proxy's settings.
     pub settings: FamilySettings,
-    /// The scheduler of all virtual servers.
+    /// The configured scheduler.
     pub scheduler: Box<str>,
+    /// See [`IpvsSettings::missing_schedulers`].
+    pub missing_schedulers: Vec<Scheduler>,
     /// The addresses of the node that have a virtual server for each node port.
     pub node_ports: Vec<IpAddr>,
     /// The addresses of the host besides those of the dummy device. The device does not get them a second time.
@@ -42,7 +47,7 @@ impl IpvsContext {
     /// Derives the context from the settings, the node of `table`, and the host, whose addresses must not include those of
     /// the dummy device.
     pub fn new(settings: &IpvsSettings, table: &ServiceTable, host: &HostState) -> Self {
-        let scheduler = settings.scheduler().into();
+        let (scheduler, missing_schedulers) = (settings.scheduler().into(), settings.missing_schedulers.clone());
         let settings = FamilySettings::new(&settings.proxy, table, &ModeTraits::IPVS, &host.addresses);
         // As in kube-proxy: other hosts cannot use these addresses.
         let is_reachable = |address: &&IpAddr| {
@@ -55,6 +60,6 @@ impl IpvsContext {
             NodePortMatch::AnyLocal => host_addresses.iter().copied().collect(),
             NodePortMatch::Addresses(addresses) => addresses.clone(),
         };
-        Self { settings, scheduler, node_ports, host_addresses, random_fully: host.random_fully }
+        Self { settings, scheduler, missing_schedulers, node_ports, host_addresses, random_fully: host.random_fully }
     }
 }

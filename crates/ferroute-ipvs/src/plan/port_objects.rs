@@ -1,13 +1,13 @@
 use std::net::IpAddr;
 
 use ferroute_core::{
-    Endpoint, FrontendKind, ModeTraits, Protocol, ServicePortEntry, ServicePortName, ServiceTable, SourceAddress,
-    TrafficPolicy, forwarding,
+    Client, Endpoint, FrontendKind, Method, ModeTraits, Outcome, PortForwarding, Protocol, Route, ServicePortEntry,
+    ServicePortName, ServiceTable, SourceAddress, TrafficPolicy, forwarding,
 };
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::{
-    IpvsContext, RealServers, Server, ServerKey,
+    IpvsContext, RealServers, Scheduler, Server, ServerKey,
     server::SetMask,
     sets::{Entry, SetKind},
 };
@@ -42,7 +42,9 @@ impl PortObjects {
         }
         // Without real servers, connections are rejected.
         let real_servers = |policy: TrafficPolicy| {
-            RealServers::new(forwarding.list(policy).unwrap_or_default().iter().map(Endpoint::socket))
+            RealServers::new(
+                forwarding.list(policy).unwrap_or_default().iter().map(|endpoint| (endpoint.socket(), endpoint.weight)),
+            )
         };
         let (internal, external) = (forwarding.internal.outside, forwarding.external.outside);
         let internal_servers = real_servers(internal.list);
@@ -51,16 +53,22 @@ impl PortObjects {
         for (kind, frontend) in service.frontends(protocol) {
             let is_internal = kind == FrontendKind::ClusterIp;
             let is_restricted = forwarding.is_restricted(kind, frontend);
+            let real_servers = if is_internal { &internal_servers } else { &external_servers };
+            let mut sets = sets(kind, protocol, external.source);
+            if !is_internal && masquerades_node(&forwarding, kind) {
+                sets = sets.with(SetKind::Remote);
+            }
             let server = Server {
                 owner: name.clone(),
-                sets: sets(kind, protocol, external.source),
+                sets,
                 is_node_port: kind == FrontendKind::NodePort,
                 // An address of another device is the host's already.
                 is_bound: frontend.address.is_some_and(|ip| is_internal || !context.host_addresses.contains(&ip)),
                 denies_node: is_restricted && !forwarding.permits_node(),
                 source_ranges: Box::default(),
                 affinity: service.affinity.map(|affinity| affinity.timeout_seconds),
-                real_servers: if is_internal { internal_servers.clone() } else { external_servers.clone() },
+                scheduler: scheduler(forwarding.method(), real_servers, context),
+                real_servers: real_servers.clone(),
             };
             let server = match is_restricted {
                 true => restrict(server, forwarding.permitted_sources(&[])),
@@ -89,6 +97,23 @@ impl PortObjects {
             }
         }
     }
+}
+
+/// Returns the scheduler of real servers, if it is not the configured one.
+fn scheduler(method: Option<Method>, real_servers: &RealServers, context: &IpvsContext) -> Option<Scheduler> {
+    let scheduler = match method {
+        Some(method) => Scheduler::of_method(method),
+        None => Scheduler::with_weights(&context.scheduler, real_servers),
+    };
+    scheduler.filter(|scheduler| !context.missing_schedulers.contains(scheduler))
+}
+
+/// Reports whether connections of the node itself to a kind of frontend need a rule that masquerades them: the rules of all clients
+/// do not, and there are only endpoints on other nodes.
+fn masquerades_node(forwarding: &PortForwarding<'_>, kind: FrontendKind) -> bool {
+    let routes = forwarding.routes(kind);
+    routes.node.source == SourceAddress::Kept
+        && matches!(forwarding.outcome(kind, Client::Node), Outcome::Forward(Route { source: SourceAddress::Node, .. }))
 }
 
 /// Returns the sets that contain a frontend. Those of external traffic decide whether it is masqueraded; `external` is the source

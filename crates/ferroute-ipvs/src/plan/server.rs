@@ -4,10 +4,13 @@ use std::{
     sync::Arc,
 };
 
-use ferroute_core::{Frontend, Protocol, ServicePortName};
+use ferroute_core::{Endpoint, Frontend, Protocol, ServicePortName};
 use ipnet::IpNet;
 
-use super::sets::{Entry, SetKind};
+use super::{
+    Scheduler,
+    sets::{Entry, SetKind},
+};
 
 /// The identity of a virtual server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -41,6 +44,8 @@ pub struct ServerConfig {
 /// The settings of a virtual server that differ between servers; see [`ServerConfig`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServerSettings {
+    /// The scheduler, if it is not the configured one.
+    pub scheduler: Option<&'static str>,
     /// The flags.
     pub flags: u32,
     /// The timeout of persistence in seconds.
@@ -56,14 +61,14 @@ pub struct RealServer {
     pub port: u16,
 }
 
-/// The real servers of a virtual server, each once and sorted. All virtual servers with the same ones share the list, which has 6
-/// bytes for an IPv4 address and port.
+/// The real servers of a virtual server with their weights, each once and sorted. All virtual servers with the same ones share the
+/// list, which has 8 bytes for an IPv4 address, port and weight.
 #[derive(Clone, PartialEq, Eq)]
 pub enum RealServers {
     /// With IPv4 addresses.
-    V4(Arc<[(Ipv4Addr, u16)]>),
+    V4(Arc<[(Ipv4Addr, u16, u16)]>),
     /// With IPv6 addresses.
-    V6(Arc<[(Ipv6Addr, u16)]>),
+    V6(Arc<[(Ipv6Addr, u16, u16)]>),
 }
 
 /// A set of [`SetKind`]s.
@@ -87,6 +92,8 @@ pub struct Server {
     pub(crate) source_ranges: Box<[IpNet]>,
     /// The timeout of session affinity in seconds.
     pub(crate) affinity: Option<u32>,
+    /// The scheduler, if it is not the configured one.
+    pub(crate) scheduler: Option<Scheduler>,
     /// The real servers.
     pub(crate) real_servers: RealServers,
 }
@@ -126,12 +133,16 @@ impl Server {
         self.is_node_port
     }
 
-    /// Returns the settings in the kernel with a scheduler.
-    pub fn settings(&self, scheduler: &str) -> ServerSettings {
+    /// Returns the settings in the kernel, where this scheduler is configured.
+    pub fn settings(&self, configured: &str) -> ServerSettings {
         let persistent = if self.affinity.is_some() { FLAG_PERSISTENT } else { 0 };
-        // The scheduler mh then hashes the source port as well.
-        let hashed = if scheduler == "mh" { FLAG_SOURCE_HASH } else { 0 };
-        ServerSettings { flags: persistent | hashed, timeout: self.affinity.unwrap_or_default() }
+        let hashes_port = self.scheduler.map_or(configured == "mh", |scheduler| scheduler == Scheduler::SourcePortHash);
+        let hashed = if hashes_port { FLAG_SOURCE_HASH } else { 0 };
+        ServerSettings {
+            scheduler: self.scheduler.map(Scheduler::name),
+            flags: persistent | hashed,
+            timeout: self.affinity.unwrap_or_default(),
+        }
     }
 
     /// Calls `each` with the set entries of this server, whose key is `key`. Other servers may need the same ones.
@@ -153,13 +164,13 @@ impl Server {
 }
 
 impl RealServers {
-    /// Returns a list of these sockets, all of one IP family.
-    pub fn new(sockets: impl IntoIterator<Item = SocketAddr>) -> Self {
+    /// Returns a list of these sockets with their weights, all of one IP family.
+    pub fn new(sockets: impl IntoIterator<Item = (SocketAddr, u16)>) -> Self {
         let (mut v4, mut v6) = (Vec::new(), Vec::new());
-        for socket in sockets {
+        for (socket, weight) in sockets {
             match socket {
-                SocketAddr::V4(socket) => v4.push((*socket.ip(), socket.port())),
-                SocketAddr::V6(socket) => v6.push((*socket.ip(), socket.port())),
+                SocketAddr::V4(socket) => v4.push((*socket.ip(), socket.port(), weight)),
+                SocketAddr::V6(socket) => v6.push((*socket.ip(), socket.port(), weight)),
             }
         }
         if v6.is_empty() { Self::V4(sorted(v4)) } else { Self::V6(sorted(v6)) }
@@ -178,30 +189,41 @@ impl RealServers {
         self.len() == 0
     }
 
-    /// Reports whether one of them is this one.
-    pub fn contains(&self, real: RealServer) -> bool {
+    /// Returns the weight of a real server; `None` if it is not in the list.
+    pub fn weight(&self, real: RealServer) -> Option<u16> {
         match (self, real.address) {
-            (Self::V4(servers), IpAddr::V4(address)) => servers.binary_search(&(address, real.port)).is_ok(),
-            (Self::V6(servers), IpAddr::V6(address)) => servers.binary_search(&(address, real.port)).is_ok(),
-            _ => false,
+            (Self::V4(servers), IpAddr::V4(address)) => weight(servers, address, real.port),
+            (Self::V6(servers), IpAddr::V6(address)) => weight(servers, address, real.port),
+            _ => None,
         }
     }
 
-    /// Returns the real servers in their order.
-    pub fn iter(&self) -> impl Iterator<Item = RealServer> + '_ {
+    /// Reports whether the weights differ from the default.
+    pub fn has_weights(&self) -> bool {
+        self.iter().any(|(_, weight)| weight != Endpoint::DEFAULT_WEIGHT)
+    }
+
+    /// Returns the real servers with their weights in their order.
+    pub fn iter(&self) -> impl Iterator<Item = (RealServer, u16)> + '_ {
         let (v4, v6) = match self {
             Self::V4(servers) => (&servers[..], &[][..]),
             Self::V6(servers) => (&[][..], &servers[..]),
         };
-        let v4 = v4.iter().map(|(address, port)| RealServer { address: (*address).into(), port: *port });
-        v4.chain(v6.iter().map(|(address, port)| RealServer { address: (*address).into(), port: *port }))
+        let real = |address, port| RealServer { address, port };
+        let v4 = v4.iter().map(move |(address, port, weight)| (real((*address).into(), *port), *weight));
+        v4.chain(v6.iter().map(move |(address, port, weight)| (real((*address).into(), *port), *weight)))
     }
 }
 
-fn sorted<T: Ord>(mut sockets: Vec<T>) -> Arc<[T]> {
-    sockets.sort_unstable();
-    sockets.dedup();
-    sockets.into()
+fn weight<T: Ord + Copy>(servers: &[(T, u16, u16)], address: T, port: u16) -> Option<u16> {
+    let found = servers.binary_search_by_key(&(address, port), |(address, port, _)| (*address, *port)).ok()?;
+    Some(servers[found].2)
+}
+
+fn sorted<T: Ord + Copy>(mut servers: Vec<(T, u16, u16)>) -> Arc<[(T, u16, u16)]> {
+    servers.sort_unstable();
+    servers.dedup_by_key(|(address, port, _)| (*address, *port));
+    servers.into()
 }
 
 impl fmt::Debug for RealServers {
@@ -211,17 +233,15 @@ impl fmt::Debug for RealServers {
 }
 
 impl ServerSettings {
-    /// Adds the scheduler.
-    pub fn with_scheduler(self, scheduler: &str) -> ServerConfig {
-        let Self { flags, timeout } = self;
-        ServerConfig { scheduler: scheduler.into(), flags, timeout }
+    /// Returns the name of the scheduler, where this one is configured.
+    pub fn scheduler(self, configured: &str) -> &str {
+        self.scheduler.unwrap_or(configured)
     }
-}
 
-impl ServerConfig {
-    /// Returns the settings without the scheduler.
-    pub fn settings(&self) -> ServerSettings {
-        ServerSettings { flags: self.flags, timeout: self.timeout }
+    /// Returns all settings, where this scheduler is configured.
+    pub fn with_scheduler(self, configured: &str) -> ServerConfig {
+        let Self { scheduler: _, flags, timeout } = self;
+        ServerConfig { scheduler: self.scheduler(configured).into(), flags, timeout }
     }
 }
 

@@ -7,8 +7,8 @@ use ipnet::IpNet;
 
 use super::ServerKey;
 
-/// An ipset of kube-proxy 1.36 (<https://github.com/kubernetes/kubernetes/blob/v1.36.0/pkg/proxy/ipvs/ipset.go>), or
-/// [`SetKind::NodePortIps`].
+/// An ipset of kube-proxy 1.36 (<https://github.com/kubernetes/kubernetes/blob/v1.36.0/pkg/proxy/ipvs/ipset.go>), or one of
+/// Ferroute's own, [`SetKind::NodePortIps`] and [`SetKind::Remote`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SetKind {
     /// `KUBE-LOOP-BACK`: endpoints on this node with their own address as the source, to be masqueraded.
@@ -48,6 +48,9 @@ pub enum SetKind {
     /// `FERROUTE-NODE-PORT-IPS`: the addresses with virtual servers of node ports. It also shows whose virtual servers those are
     /// after the address has left the host. kube-proxy never deletes them.
     NodePortIps,
+    /// `FERROUTE-REMOTE`: frontends with policy Local whose endpoints are all on other nodes. Connections of the node itself to
+    /// them are masqueraded: otherwise their source is the frontend's address, and replies to it do not come back.
+    Remote,
 }
 
 /// The type of an ipset.
@@ -82,7 +85,7 @@ pub enum Entry {
 
 impl SetKind {
     /// All sets.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::LoopBack,
         Self::ClusterIp,
         Self::ExternalIp,
@@ -101,6 +104,7 @@ impl SetKind {
         Self::HealthCheckNodePort,
         Self::IpvsIps,
         Self::NodePortIps,
+        Self::Remote,
     ];
 
     /// The sets of type `hash:ip,port` whose members have a virtual server each.
@@ -154,7 +158,8 @@ impl SetKind {
             | Self::LoadBalancerFirewall
             | Self::LoadBalancerLocal
             | Self::NodePortSctp
-            | Self::NodePortLocalSctp => SetType::Service,
+            | Self::NodePortLocalSctp
+            | Self::Remote => SetType::Service,
         }
     }
 
@@ -188,6 +193,7 @@ impl SetKind {
             Self::HealthCheckNodePort => ["KUBE-HEALTH-CHECK-NODE-PORT", "KUBE-6-HEALTH-CHECK-NODE-PORT"],
             Self::IpvsIps => ["KUBE-IPVS-IPS", "KUBE-6-IPVS-IPS"],
             Self::NodePortIps => ["FERROUTE-NODE-PORT-IPS", "FERROUTE-6-NODE-PORT-IPS"],
+            Self::Remote => ["FERROUTE-REMOTE", "FERROUTE-6-REMOTE"],
         }
     }
 
@@ -227,6 +233,7 @@ impl SetKind {
             Self::HealthCheckNodePort => "Kubernetes health check node port",
             Self::IpvsIps => "Addresses on the ipvs interface",
             Self::NodePortIps => "Addresses with virtual servers of node ports",
+            Self::Remote => "Frontends with policy Local whose endpoints are on other nodes",
         }
     }
 }

@@ -41,8 +41,9 @@ impl IpvsPlan {
             let scheduler = &self.context().scheduler;
             let config = server.settings(scheduler).with_scheduler(scheduler);
             writeln!(out, "{}", ServerLine { command: "-A", key: *key, config: &config })?;
-            for real in server.real_servers().iter() {
-                writeln!(out, "{}", RealServerLine { command: "-a", key: *key, real, weight: Some(1) })?;
+            for (real, weight) in server.real_servers().iter() {
+                let weight = Some(weight.into());
+                writeln!(out, "{}", RealServerLine { command: "-a", key: *key, real, weight })?;
             }
         }
         writeln!(out, "# ip -batch")?;

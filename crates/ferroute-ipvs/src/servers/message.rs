@@ -233,7 +233,7 @@ mod tests {
 
     #[test]
     fn a_virtual_server_parses_to_what_was_written() {
-        let settings = ServerSettings { flags: 1, timeout: 10800 };
+        let settings = ServerSettings { scheduler: None, flags: 1, timeout: 10800 };
         for server in [server(Protocol::Tcp, "10.96.0.1:443"), server(Protocol::Udp, "[fd00:96::a]:53")] {
             let written = parsed(|attributes| write_service(attributes, server, settings, "wlc"), parse_server);
             assert_eq!(written, Some((server, settings.with_scheduler("wlc"))));

@@ -4,9 +4,10 @@
 use std::{net::IpAddr, thread, time::Duration};
 
 use ferroute_core::{IpFamily, Protocol};
-use ferroute_host::{HostAddresses, KernelAddresses};
+use ferroute_host::{HostAddresses, KernelAddresses, Sysctls};
 use ferroute_ipvs::{DUMMY_DEVICE, DUMMY_KIND, Devices, IpSets, SetError, VirtualServers, kube_proxy_set_names};
 
+use super::strict_arp;
 use crate::cleanup::{Leftovers, RemovalReport};
 
 /// All leftovers of ipvs mode except its iptables rules, which must be removed first. With `drain`, objects that open
@@ -84,6 +85,11 @@ fn remove_servers_and_device(sets: &mut IpSets, drain: bool, report: &mut Remova
     let addresses = devices.addresses(&device)?;
     if !remove_servers(&IpFamily::BOTH, &addresses, sets, drain, report)? {
         return Ok(false);
+    }
+    // The device keeps their earlier values, and strict ARP is about its addresses.
+    match strict_arp::restore(&Sysctls::from_kernel()) {
+        Ok(restored) => restored.iter().for_each(|sysctl| report.removed(format!("strict ARP: {sysctl}"))),
+        Err(error) => report.failed(&error),
     }
     match devices.delete(&device) {
         Ok(()) => report.removed(format!("device {DUMMY_DEVICE} with {} addresses", addresses.len())),

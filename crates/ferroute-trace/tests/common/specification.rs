@@ -97,6 +97,7 @@ impl Differences {
                 rejects_unknown_ports: true,
                 serves_node_ports_only_where_configured: true,
                 excludes_localhost: true,
+                has_methods: true,
                 ..Self::default()
             },
             "userspace" => Self { relays: true, ..Self::default() },
@@ -250,7 +251,8 @@ impl Port<'_> {
             return Expected::Dropped;
         }
         let mut endpoints = if local_only { self.local_endpoints() } else { self.cluster_endpoints() };
-        if differences.local_is_a_preference && endpoints.is_empty() && self.has_cluster_traffic() {
+        let is_remote = differences.local_is_a_preference && endpoints.is_empty() && self.has_cluster_traffic();
+        if is_remote {
             endpoints = self.cluster_endpoints();
         }
         if endpoints.is_empty() {
@@ -265,7 +267,8 @@ impl Port<'_> {
             }
             // Policy Local preserves the client's address. Pods' addresses are preserved because every node has a route to
             // them.
-            _ if self.is_external_local() => is_node && is_pod != Some(true) && !differences.local_is_a_preference,
+            _ if self.is_external_local() && differences.local_is_a_preference => is_node && is_remote,
+            _ if self.is_external_local() => is_node && is_pod != Some(true),
             _ => true,
         };
         let with_source = |endpoint: &SocketAddr| {

@@ -51,8 +51,13 @@ pub(crate) fn run(args: &RawArgs<RunArgs>, called_as: CalledAs) -> anyhow::Resul
     if let Some(warning) = reason.warning() {
         tracing::warn!("{warning}");
     }
-    let setup =
-        host_setup::apply(&settings.resolved, &REGISTRY.active(settings.resolved.mode).sysctls(&settings.resolved));
+    let mode = REGISTRY.active(settings.resolved.mode);
+    match mode.prepare_sysctls(&settings.resolved) {
+        Ok(restored) if restored.is_empty() => {}
+        Ok(restored) => tracing::info!("restored sysctls that the mode no longer sets: {}", restored.join("; ")),
+        Err(error) => tracing::warn!("{}", error_chain(error.as_ref())),
+    }
+    let setup = host_setup::apply(&settings.resolved, &mode.sysctls(&settings.resolved));
     tracing::info!("host settings: {}", setup.set.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "));
     let Some(shutdown) = shutdown else {
         // `--init-only`. Setting them is the only purpose here, so a failure is an error.

@@ -89,3 +89,25 @@ fn input_accepts_only_what_virtual_servers_serve_and_source_ranges_permit() {
      -m set --match-set KUBE-NODE-PORT-UDP dst -m set --match-set FERROUTE-NODE-PORT-IPS dst -j ACCEPT
     ");
 }
+
+#[test]
+fn own_connections_to_endpoints_of_other_nodes_are_masqueraded_with_policy_local() {
+    let web = || service("shop/web").cluster_ip("10.96.0.1").port("http", 80).node_port(30080).external_local();
+    let web = || web().load_balancer("198.51.100.1").external_ip("198.51.100.2");
+    let cluster = |node| {
+        let slice = slice("shop/web-1", "web").port("http", 8080).pod(pod("10.244.1.1").on(node));
+        plan(&Cluster::new("node-1").service(web()).slice(slice))
+    };
+    assert_eq!(lines(&cluster("node-1"), "add FERROUTE-REMOTE"), [""; 0]);
+    let remote = cluster("node-2");
+    assert_eq!(
+        lines(&remote, "add FERROUTE-REMOTE"),
+        [
+            "add FERROUTE-REMOTE 192.168.0.1,tcp:30080",
+            "add FERROUTE-REMOTE 198.51.100.1,tcp:80",
+            "add FERROUTE-REMOTE 198.51.100.2,tcp:80",
+            "add FERROUTE-REMOTE 203.0.113.9,tcp:30080",
+        ]
+    );
+    insta::assert_snapshot!(lines(&remote, "--match-set FERROUTE-REMOTE").join("\n"), @r#"-A KUBE-SERVICES -m comment --comment "Frontends with policy Local whose endpoints are on other nodes" -m set --match-set FERROUTE-REMOTE dst,dst -m addrtype --src-type LOCAL -j KUBE-MARK-MASQ"#);
+}
