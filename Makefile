@@ -302,10 +302,12 @@ image:
 VM_DIR := $(abspath $(TARGET_DIR))/vm
 vm: vm-ipvs vm-nftables vm-apparmor
 
-## vm-ipvs (40 min): test ipvs mode (VM_CASES)
-# A kernel with ipvs. VM_CASES are the scenarios that are played in ipvs mode, by default all that are
+## vm-ipvs (40 min): test ipvs mode (VM_CASES, VM_PARTS)
+# A kernel with ipvs. VM_PARTS are the parts of ipvs-host.sh, by default all. VM_CASES are the scenarios that are played in ipvs mode, by default all that are
 # recorded in it.
 VM_CASES ?= $(notdir $(patsubst %/expected/ipvs,%,$(wildcard conformance/scenarios/*/expected/ipvs)))
+VM_TEST_PARTS := commands repair reserved firewall addresses sets remote methods
+VM_PARTS ?= $(VM_TEST_PARTS) large
 VM_FILES := $(addprefix conformance/vm/,machine.sh cluster.sh load.py web.yaml)
 # A boot with Python.
 VM_PYTHON = MORE_TOOLS="$$(readlink -f /usr/bin/python3) conntrack bridge sysctl" \
@@ -316,9 +318,11 @@ vm-ipvs: deps-vm release
 	touch $(VM_DIR)/full
 	$(VM_PYTHON) $(VM_DIR) conformance/vm/ipvs-mode.sh $(FERROUTE) $(VM_FILES) $(VM_DIR)/full
 	echo $(VM_CASES) >$(VM_DIR)/cases
+	echo $(VM_PARTS) >$(VM_DIR)/parts
+	$(VM_PYTHON) $(VM_DIR) conformance/vm/ipvs-host.sh $(FERROUTE) $(VM_FILES) $(VM_DIR)/parts
 	VM_TIMEOUT=7200 $(VM_PYTHON) $(VM_DIR) conformance/vm/conformance.sh $(FERROUTE) conformance $(VM_DIR)/cases
 
-## vm-test (4 min + release): test ipvs mode in short
+## vm-test (6 min + release): test ipvs mode in short
 # The part of `make vm-ipvs` for `make test`: ipvs mode and a few scenarios. Where no machine can be
 # emulated, it reports that, and `make test` repeats it at its end. VM=required makes that a failure.
 VM ?=
@@ -326,7 +330,7 @@ VM_TEST_CASES := dual-stack hairpin host-network-endpoint loadbalancer-source-ra
 vm-test: deps-test release
 	@mkdir -p $(VM_DIR); rm -f $(VM_DIR)/not-tested
 	-@$(MAKE) --no-print-directory deps-vm
-	@echo $(VM_TEST_CASES) >$(VM_DIR)/cases
+	@echo $(VM_TEST_CASES) >$(VM_DIR)/cases; echo $(VM_TEST_PARTS) >$(VM_DIR)/parts
 	@set -o pipefail; run() { \
 	    status=0; $(VM_PYTHON) $(VM_DIR) "$$@" || status=$$?; \
 	    [ $$status = 77 ] && [ "$(VM)" != required ] || return $$status; \
@@ -334,6 +338,7 @@ vm-test: deps-test release
 	        >$(VM_DIR)/not-tested; \
 	}; \
 	run conformance/vm/ipvs-mode.sh $(FERROUTE) $(VM_FILES) && \
+	{ [ -e $(VM_DIR)/not-tested ] || run conformance/vm/ipvs-host.sh $(FERROUTE) $(VM_FILES) $(VM_DIR)/parts; } && \
 	if [ -e $(VM_DIR)/not-tested ]; then cat $(VM_DIR)/not-tested; \
 	else run conformance/vm/conformance.sh $(FERROUTE) conformance $(VM_DIR)/cases; fi
 

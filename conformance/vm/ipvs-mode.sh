@@ -3,30 +3,6 @@
 set -eu # No pipefail: grep -q exits before reading all input.
 . /files/cluster.sh
 
-# settings MODE [LINE...]: writes the configuration, with these lines. A running proxy applies it at once.
-settings() {
-    local mode=$1
-    shift
-    {
-        printf '%s\n' "apiVersion: kubeproxy.config.k8s.io/v1alpha1" "kind: KubeProxyConfiguration" "mode: $mode" \
-            "clusterCIDR: 10.244.0.0/16,fd00:10:244::/64" "$@"
-    } >config.new
-    mv config.new config.yaml
-}
-
-# run_proxy [OPTION...]: starts it without the programs in /usr/sbin, unless it is to use those of iptables.
-run_proxy() {
-    (
-        # An inherited descriptor would keep a connection open.
-        for descriptor in "${connections[@]}"; do exec {descriptor}>&-; done
-        hide=
-        [ "$*" = --iptables-programs ] || hide="busybox unshare -m busybox sh -c"
-        exec ${hide:+$hide 'busybox mount -t tmpfs none /usr/sbin && exec "$@"' sh} /files/ferroute run "$@" --config config.yaml --manifests manifests --hostname-override node-1 --hold-node-ports
-    ) >>proxy.log 2>&1 &
-    proxy=$!
-}
-
-has_server() { ipvsadm -Sn | grep -qF -- "$1"; }
 has_no_tables() { ! nft list tables | grep -q ferroute; }
 # rules_are WANTED UNWANTED: reports whether the iptables rules of each family match the first pattern, and not the second.
 rules_are() {
@@ -68,14 +44,6 @@ endpoints() {
 
 weight() { ipvsadm -Sn | sed -n "s/^-a -t 10.96.0.1:80 -r $POD_NET$1:8080 .*-w //p"; }
 has_weight() { [ "$(weight "$1")" = "$2" ]; }
-sysctl_is() { [ "$(sysctl -n "$1")" = "$2" ] || fail "$1 is $(sysctl -n "$1") instead of $2"; }
-# check_foreign_servers DESCRIPTION
-check_foreign_servers() {
-    local line
-    while read -r line; do
-        ipvsadm -Sn | grep -qxF -- "$line" || fail "$1: virtual server '$line' of another program is gone"
-    done <foreign
-}
 
 check_first_sync() {
     echo "== first sync"

@@ -1,0 +1,403 @@
+# Runs in a virtual machine (boot.sh) and tests ipvs mode on a node whose sysctls, routes, addresses, firewall and sets other
+# programs change: /files has ferroute, cluster.sh and web.yaml, and parts, which names the parts to run.
+set -eu # No pipefail: grep -q exits before reading all input.
+. /files/cluster.sh
+
+FLOWS="$FLOWS pod-5,10.96.0.1:80 pod-5,fd00:96::1:80"
+
+is_active() { has_server "10.96.0.1:80 -r" && has_server "[fd00:96::1]:80 -r"; }
+# start [LINE...]: starts the proxy with these lines of configuration and waits for its first sync.
+start() {
+    settings ipvs "$@"
+    run_proxy
+    # The objects of an earlier proxy may be there already.
+    wait_for "the first sync" eval "is_active && /files/ferroute status"
+}
+# Ends the proxy, removes everything of it, and checks that.
+finish() {
+    end_proxy
+    rm -f manifests/*.yaml
+    cp /files/web.yaml manifests/
+    /files/ferroute run --cleanup >cleanup.log 2>&1 || fail "ferroute run --cleanup: $(cat cleanup.log)"
+    check_clean "$1"
+}
+has_sysctl() { [ "$(sysctl -n "$1")" = "$2" ]; }
+has_address() { ip -o address show dev kube-ipvs0 | grep -qF " $1/"; }
+# has_local_route ADDRESS: reports whether the host accepts packets to it.
+has_local_route() {
+    local version=-4
+    case $1 in *:*) version=-6 ;; esac
+    ip $version route show table local | grep -q "^local $1 "
+}
+lacks() { ! "$@"; }
+
+# Writes a Service: name, number, type, more lines of its specification. Its endpoints are those of `web`, or all on node $POD.
+# service NAME NUMBER TYPE NODE [LINE...]
+service() {
+    local name=$1 number=$2 type=$3 node=$4 family address
+    shift 4
+    {
+        printf '%s\n' "apiVersion: v1" "kind: Service" "metadata: {name: $name, annotations: {${ANNOTATIONS:-}}}" "spec:" \
+            "  type: $type" "  clusterIP: 10.96.0.$number" "  clusterIPs: [10.96.0.$number, \"fd00:96::$number\"]" \
+            "  ipFamilies: [IPv4, IPv6]" "  ports: [{name: tcp, port: 80, nodePort: 301$number}]" "$@"
+        for family in 4 6; do
+            address=$POD_NET
+            [ $family = 4 ] || address=$POD_NET6
+            printf '%s\n' "---" "apiVersion: discovery.k8s.io/v1" "kind: EndpointSlice" \
+                "metadata: {name: $name-$family, labels: {kubernetes.io/service-name: $name}, annotations: {${WEIGHTS:-}}}" \
+                "addressType: IPv$family" "ports: [{name: tcp, port: 8080}]" \
+                "endpoints: [{addresses: [\"${address}2\"], nodeName: $node}, {addresses: [\"${address}3\"], nodeName: $node}]"
+        done
+    } >$name.new
+    mv $name.new manifests/$name.yaml
+}
+
+# The commands without flags are about the running proxy.
+part_commands() {
+    echo "== commands without flags"
+    start
+    local command
+    /files/ferroute explain service default/web >explain.log 2>&1 || fail "explain: $(cat explain.log)"
+    grep -q 'ipvs  -a -t 10.96.0.1:80 -r 10.244.0.2:8080 -m -w 1' explain.log || fail "explain: $(cat explain.log)"
+    /files/ferroute trace --from 10.244.0.5 --to service/web:tcp >trace.log 2>&1 || fail "trace: $(cat trace.log)"
+    /files/ferroute trace --from 10.244.0.5 --to service/web:tcp --kernel >trace-kernel.log 2>&1 || fail "trace --kernel: $(cat trace-kernel.log)"
+    grep -q 10.244.0.4:8080 trace.log && grep -q 10.244.0.4:8080 trace-kernel.log || fail "trace: $(cat trace.log trace-kernel.log)"
+    for command in diff status doctor "top --once --interval 1s" preflight; do
+        /files/ferroute $command >command.log 2>&1 || fail "$command: $(cat command.log)"
+        grep -q 'ipvs' command.log || fail "$command is not about ipvs mode: $(cat command.log)"
+    done
+    finish commands
+}
+
+part_repair() {
+    echo "== repair of sysctls, addresses and routes"
+    local name address
+    start "ipvs: {strictARP: true}"
+    sysctl -qw net.ipv4.vs.conntrack=0 net.ipv4.vs.expire_nodest_conn=0 net.ipv4.conf.all.arp_ignore=0
+    for name in vs.conntrack vs.expire_nodest_conn conf.all.arp_ignore; do
+        wait_for "the repair of $name" has_sysctl net.ipv4.$name 1
+    done
+    ip route flush table local dev kube-ipvs0
+    ip -6 route flush table local dev kube-ipvs0
+    for address in 10.96.0.1 fd00:96::1; do wait_for "the repair of the route to $address" has_local_route $address; done
+    check_flows "repaired routes"
+    ip address delete 10.96.0.1/32 dev kube-ipvs0
+    ip address delete fd00:96::1/128 dev kube-ipvs0
+    for address in 10.96.0.1 fd00:96::1; do
+        wait_for "the repair of $address" has_address $address
+        has_local_route $address || fail "no route to $address"
+    done
+    check_flows "repaired addresses"
+
+    echo "== the end of strict ARP"
+    settings ipvs
+    wait_for "the former arp_ignore" has_sysctl net.ipv4.conf.all.arp_ignore 0
+    wait_for "the former arp_announce" has_sysctl net.ipv4.conf.all.arp_announce 0
+    # Other former values, and restarts.
+    sysctl -qw net.ipv4.conf.all.arp_announce=1
+    settings ipvs "ipvs: {strictARP: true}"
+    wait_for "strict ARP" has_sysctl net.ipv4.conf.all.arp_announce 2
+    end_proxy
+    start "ipvs: {strictARP: true}"
+    sysctl_is net.ipv4.conf.all.arp_ignore 1
+    end_proxy
+    start
+    sysctl_is net.ipv4.conf.all.arp_ignore 0
+    sysctl_is net.ipv4.conf.all.arp_announce 1
+    settings ipvs "ipvs: {strictARP: true}"
+    wait_for "strict ARP" has_sysctl net.ipv4.conf.all.arp_announce 2
+    finish repair
+    sysctl_is net.ipv4.conf.all.arp_ignore 0
+    sysctl_is net.ipv4.conf.all.arp_announce 1
+    # The administrator's own strict ARP stays.
+    sysctl -qw net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2
+    start "ipvs: {strictARP: true}"
+    end_proxy
+    start
+    finish "strict ARP of the administrator"
+    sysctl_is net.ipv4.conf.all.arp_ignore 1
+    sysctl -qw net.ipv4.conf.all.arp_ignore=0 net.ipv4.conf.all.arp_announce=0
+}
+
+# Addresses of other hosts become addresses of this node, on all ports, if a Service has them: they are refused.
+part_reserved() {
+    echo "== external IPs that other hosts have"
+    local address
+    inside client ip address add 192.0.2.3/24 dev eth0
+    inside client ip address add 192.0.2.4/24 dev eth0
+    inside client ip address add 2001:db8::3/64 dev eth0 nodad
+    cat >manifests/nodes.yaml <<'YAML'
+apiVersion: v1
+kind: Node
+metadata: {name: node-2}
+status: {addresses: [{type: InternalIP, address: 192.0.2.3}, {type: InternalIP, address: "2001:db8::3"}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: kubernetes, namespace: default}
+spec: {clusterIP: 10.96.0.10, ports: [{name: https, port: 443}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: kubernetes, namespace: default, labels: {kubernetes.io/service-name: kubernetes}}
+addressType: IPv4
+ports: [{name: https, port: 6443}]
+endpoints: [{addresses: [192.0.2.4]}]
+YAML
+    # The default gateway, and an address of nobody else; then another node, and the host of the API server.
+    service taken 20 LoadBalancer node-1 '  externalIPs: [192.0.2.2, "2001:db8::2", 203.0.113.50, "2001:db8:5::50"]' \
+        'status: {loadBalancer: {ingress: [{ip: 192.0.2.3}, {ip: "2001:db8::3"}, {ip: 192.0.2.4}]}}'
+    start
+    wait_for "the other external IPs" eval "has_address 203.0.113.50 && has_address 2001:db8:5::50"
+    for address in 192.0.2.2 192.0.2.3 192.0.2.4 2001:db8::2 2001:db8::3; do
+        ! has_address $address || fail "$address of another host is an address of the node"
+        has_no_server "$address:80" || fail "virtual server at $address of another host"
+        busybox ping -c 1 -W 10 $address >/dev/null || fail "$address cannot be reached"
+    done
+    for address in 203.0.113.50:80 2001:db8:5::50:80; do
+        case $(inside client bash -c "request $address" || true) in pod-*) ;; *) fail "no answer at $address" ;; esac
+    done
+    /files/ferroute explain service default/taken -o json >explain.log 2>&1 || fail "explain: $(cat explain.log)"
+    ! /files/ferroute check --proxy-mode ipvs --hostname-override node-1 manifests >check.log 2>&1 || fail "check: $(cat check.log)"
+    for address in 192.0.2.2 192.0.2.3 192.0.2.4 2001:db8::2 2001:db8::3; do
+        grep -qF "$address" check.log || fail "check says nothing about $address: $(cat check.log)"
+    done
+    ! grep -qE "203.0.113.50|2001:db8:5::50" check.log || fail "check: $(cat check.log)"
+    [ "$(grep -c '"reserved": "otherHost"' explain.log)" = 5 ] || fail "explain: $(cat explain.log)"
+    # An address that becomes another host's later.
+    service taken 20 LoadBalancer node-1 '  externalIPs: [192.0.2.6]'
+    wait_for "an external IP" has_address 192.0.2.6
+    sed -e 's/192\.0\.2\.3/192.0.2.6/; s/2001:db8::3/2001:db8::6/; s/node-2/node-3/; /^---/,$d' manifests/nodes.yaml >node.new
+    mv node.new manifests/node-3.yaml
+    wait_for "the removal of an external IP that is a node's now" lacks has_address 192.0.2.6
+    finish reserved
+}
+
+part_firewall() {
+    echo "== firewalls in INPUT"
+    local iptables flow
+    busybox nc -ll -p 9999 -e busybox echo process &
+    local listener=$!
+    for iptables in iptables ip6tables; do
+        $iptables -P INPUT DROP
+        $iptables -A INPUT -i lo -j ACCEPT
+        $iptables -A INPUT -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
+    done
+    ip6tables -A INPUT -p ipv6-icmp -j ACCEPT
+    start
+    check_flows "INPUT with policy DROP"
+    for flow in 192.0.2.1:9999 10.96.0.1:9999 2001:db8::1:9999; do
+        [ "$(inside client timeout 5 bash -c "request $flow" 2>&1)" != process ] || fail "the firewall lets packets to $flow pass"
+    done
+    /files/ferroute doctor >doctor.log 2>&1 || fail "doctor: $(cat doctor.log)"
+    echo "== a last rule that rejects"
+    for iptables in iptables ip6tables; do
+        $iptables -P INPUT ACCEPT
+        $iptables -A INPUT -j REJECT
+    done
+    check_flows "INPUT with REJECT"
+    # A firewall that starts after the proxy, and replaces all rules of INPUT.
+    for iptables in iptables ip6tables; do
+        $iptables -F INPUT
+        $iptables -A INPUT -i lo -j ACCEPT
+        $iptables -A INPUT -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
+        [ $iptables = iptables ] || $iptables -A INPUT -p ipv6-icmp -j ACCEPT
+        $iptables -A INPUT -j REJECT
+    done
+    for iptables in iptables ip6tables; do
+        wait_for "the jump to KUBE-IPVS-ACCEPT" eval "$iptables -S INPUT | grep -q KUBE-IPVS-ACCEPT"
+    done
+    check_flows "a firewall that was reloaded"
+    kill $listener
+    for iptables in iptables ip6tables; do
+        $iptables -F INPUT
+        $iptables -A INPUT -j THEIRS
+        $iptables -A INPUT -j KUBE-FIREWALL
+    done
+    finish firewall
+}
+
+# Node ports at addresses that come and go. Virtual servers of other programs stay.
+part_addresses() {
+    echo "== addresses that leave the host"
+    local address server
+    ipvsadm -A -t 192.0.2.77:8888 -s rr
+    ipvsadm -A -t [2001:db8::77]:8888 -s rr
+    come() {
+        inside client ip address delete 192.0.2.77/24 dev eth0 2>/dev/null || true
+        inside client ip address delete 2001:db8::77/64 dev eth0 2>/dev/null || true
+        ip address add 192.0.2.77/24 dev lan
+        ip address add 2001:db8::77/64 dev lan nodad
+    }
+    # They move to another host, the client.
+    go() {
+        ip address delete 192.0.2.77/24 dev lan
+        ip address delete 2001:db8::77/64 dev lan
+        inside client ip address add 192.0.2.77/24 dev eth0
+        inside client ip address add 2001:db8::77/64 dev eth0 nodad
+    }
+    has_node_ports() { for server in -t\ 192.0.2.77:30080 -t\ [2001:db8::77]:30080 -u\ 192.0.2.77:30053; do has_server "$server -r" || return; done; }
+    has_no_node_ports() { for server in 192.0.2.77:30080 [2001:db8::77]:30080 192.0.2.77:30053; do has_no_server "$server" || return; done; }
+    others_stay() {
+        for server in 192.0.2.77:8888 [2001:db8::77]:8888; do has_server "$server" || fail "$1: virtual server $server is gone"; done
+        check_foreign_servers "$1"
+    }
+    inside client busybox nc -ll -p 30080 -e busybox echo elsewhere &
+    local listener=$!
+    start
+    come
+    wait_for "node ports at a new address" has_node_ports
+    go
+    wait_for "the removal of node ports with their address" has_no_node_ports
+    others_stay "after an address left"
+    for address in 192.0.2.77:30080 2001:db8::77:30080; do
+        [ "$(timeout 15 bash -c "request $address")" = elsewhere ] || fail "$address is not the other host's"
+    done
+    echo "== addresses that leave while no proxy runs"
+    come
+    wait_for "node ports at a new address" has_node_ports
+    end_proxy
+    go
+    start
+    wait_for "the removal of node ports by the next start" has_no_node_ports
+    others_stay "after a restart"
+    echo "== cleanup after an address left"
+    come
+    wait_for "node ports at a new address" has_node_ports
+    end_proxy
+    go
+    /files/ferroute run --cleanup >cleanup.log 2>&1 || fail "ferroute run --cleanup: $(cat cleanup.log)"
+    has_no_node_ports || fail "node ports after the cleanup: $(ipvsadm -Sn)"
+    others_stay "after the cleanup"
+    kill $listener
+    inside client ip address delete 192.0.2.77/24 dev eth0
+    inside client ip address delete 2001:db8::77/64 dev eth0
+    ipvsadm -D -t 192.0.2.77:8888
+    ipvsadm -D -t [2001:db8::77]:8888
+    start
+    finish addresses
+}
+
+# type_of SET: prints its type and header.
+type_of() { ipset list -t "$1" | sed -n 's/^\(Type\|Header\): //p' | tr '\n' ' '; }
+is_type() { case $(type_of "$1") in $2*) ;; *) return 1 ;; esac; }
+check_sets() {
+    local set
+    for set in KUBE-CLUSTER-IP "KUBE-EXTERNAL-IP"; do is_type $set "hash:ip,port family inet hashsize" || fail "$1: $set is $(type_of $set)"; done
+    is_type KUBE-6-CLUSTER-IP "hash:ip,port family inet6" || fail "$1: KUBE-6-CLUSTER-IP is $(type_of KUBE-6-CLUSTER-IP)"
+    is_type KUBE-LOOP-BACK "hash:ip,port,ip family inet hashsize 1024 maxelem 65536" || fail "$1: KUBE-LOOP-BACK is $(type_of KUBE-LOOP-BACK)"
+    is_type KUBE-NODE-PORT-TCP "bitmap:port range 0-65535" || fail "$1: KUBE-NODE-PORT-TCP is $(type_of KUBE-NODE-PORT-TCP)"
+    ! type_of KUBE-EXTERNAL-IP | grep -qE "timeout|comment|counters" || fail "$1: KUBE-EXTERNAL-IP is $(type_of KUBE-EXTERNAL-IP)"
+}
+
+part_sets() {
+    echo "== sets of another type, family, size or extension"
+    ipset create KUBE-CLUSTER-IP hash:net
+    ipset create KUBE-6-CLUSTER-IP hash:ip,port
+    ipset create KUBE-NODE-PORT-TCP hash:ip family inet6
+    ipset create KUBE-LOOP-BACK hash:ip,port,ip maxelem 10
+    ipset create KUBE-EXTERNAL-IP hash:ip,port timeout 600 comment counters
+    start
+    check_sets "replaced sets"
+    check_flows "replaced sets"
+    # While they are in use; swaps by other programs.
+    ipset create theirs-2 hash:ip,port timeout 600
+    ipset swap theirs-2 KUBE-EXTERNAL-IP
+    wait_for "the repair of a set that was swapped" eval "ipset list KUBE-EXTERNAL-IP | grep -q '^192.0.2.1,tcp:80'"
+    wait_for "the type of a set that was swapped" lacks eval "type_of KUBE-EXTERNAL-IP | grep -q timeout"
+    wait_for "the release of the other set" ipset destroy theirs-2
+    check_flows "swapped sets"
+    finish sets
+    echo "== a set that rules of another program use"
+    ipset create KUBE-CLUSTER-IP hash:net
+    iptables -A THEIRS -m set --match-set KUBE-CLUSTER-IP dst
+    settings ipvs
+    : >proxy.log
+    run_proxy
+    wait_for "IPv6 Services" has_server "[fd00:96::1]:80 -r"
+    wait_for "the cause" grep -q "KUBE-CLUSTER-IP" proxy.log
+    case $(inside client bash -c "request fd00:96::1:80" || true) in pod-*) ;; *) fail "no answer by IPv6" ;; esac
+    iptables -F THEIRS
+    wait_for "the destruction of the set" eval "ipset destroy KUBE-CLUSTER-IP || is_type KUBE-CLUSTER-IP hash:ip,port"
+    wait_for "IPv4 Services" is_active
+    check_flows "the family without its set"
+    finish "sets of rules"
+}
+
+part_large() {
+    echo "== sets with more than 65,536 entries"
+    local set
+    {
+        printf '  loadBalancerSourceRanges:\n  - 192.0.2.2/32\n  - "2001:db8::2/128"\n'
+        awk 'BEGIN { for (i = 0; i < 70000; i++) printf "  - 100.%d.%d.%d/32\n  - \"2001:db8:%x::%x/128\"\n", 64 + i / 65536, i / 256 % 256, i % 256, i / 65536 + 256, i % 65536 }'
+    } >ranges
+    service large 40 LoadBalancer node-1 "$(cat ranges)" 'status: {loadBalancer: {ingress: [{ip: 203.0.113.40}, {ip: "2001:db8:5::40"}]}}'
+    start
+    for set in KUBE-LOAD-BALANCER-SOURCE-CIDR KUBE-6-LOAD-BALANCER-SOURCE-CID; do
+        wait_for "all entries of $set" eval "[ \$(ipset list -t $set | sed -n 's/^Number of entries: //p') -ge 70001 ]"
+    done
+    for address in 203.0.113.40:80 2001:db8:5::40:80; do
+        case $(inside client bash -c "request $address" || true) in pod-*) ;; *) fail "no answer at $address" ;; esac
+    done
+    ! grep -q "is full" proxy.log || fail "a set is full"
+    finish large
+}
+
+# The node's own connections with policy Local, where only other nodes have endpoints.
+part_remote() {
+    echo "== policy Local without endpoints on the node"
+    local address pod
+    # Endpoints on another node send replies to a load balancer IP elsewhere.
+    for pod in 2 3; do
+        inside pod-$pod ip route add blackhole 203.0.113.0/24
+        inside pod-$pod ip -6 route add blackhole 2001:db8:5::/48
+    done
+    service remote 30 LoadBalancer node-2 '  externalTrafficPolicy: Local' '  externalIPs: [203.0.113.31, "2001:db8:5::31"]' \
+        'status: {loadBalancer: {ingress: [{ip: 203.0.113.30}, {ip: "2001:db8:5::30"}]}}'
+    start
+    wait_for "virtual servers with policy Local" has_server "[2001:db8:5::30]:80 -r"
+    for address in 203.0.113.30:80 203.0.113.31:80 192.0.2.1:30130 10.96.0.30:80 2001:db8:5::30:80 2001:db8:5::31:80 2001:db8::1:30130; do
+        case $(timeout 15 bash -c "request $address" 2>&1) in pod-*) ;; *) fail "no answer at $address" ;; esac
+    done
+    for pod in 2 3; do
+        inside pod-$pod ip route delete blackhole 203.0.113.0/24
+        inside pod-$pod ip -6 route delete blackhole 2001:db8:5::/48
+    done
+    finish remote
+}
+
+# Methods and weights as schedulers of virtual servers.
+part_methods() {
+    echo "== load balancing"
+    local method
+    for method in round-robin:50:wrr source-hash:51:mh source-port-hash:52:mh least-connections:53:wlc random:54:rr; do
+        IFS=: read -r name number scheduler <<<"$method"
+        ANNOTATIONS="ferroute.io/load-balancing: $name" WEIGHTS="ferroute.io/weight: \"10.244.0.2=3 fd00:10:244::2=3\"" \
+            service $name $number NodePort node-1
+    done
+    start
+    for method in round-robin:50:wrr source-hash:51:mh source-port-hash:52:"mh -b mh-port" least-connections:53:wlc random:54:wrr; do
+        IFS=: read -r name number scheduler <<<"$method"
+        for address in 10.96.0.$number:80 [fd00:96::$number]:80 192.0.2.1:301$number; do
+            wait_for "$name at $address" eval "ipvsadm -Sn | grep -qxF -- '-A -t $address -s $scheduler'"
+        done
+        ipvsadm -Sn | grep -qF -- "-a -t 10.96.0.$number:80 -r 10.244.0.2:8080 -m -w 3" || fail "weight for $name: $(ipvsadm -Sn)"
+        ipvsadm -Sn | grep -qF -- "-a -t [fd00:96::$number]:80 -r [fd00:10:244::2]:8080 -m -w 3" || fail "weight for $name: $(ipvsadm -Sn)"
+    done
+    finish methods
+}
+
+mkdir manifests
+cp /files/web.yaml manifests/
+make_network
+join_pod 5
+add_foreign_objects
+dump_state >before
+ipvsadm -Sn >foreign
+for part in $(cat /files/parts); do
+    started=$(cut -d. -f1 /proc/uptime)
+    part_$part
+    echo "== $part: $(($(cut -d. -f1 /proc/uptime) - started)) s"
+done
+echo "== $failures failures, $(cut -d. -f1 /proc/uptime) s"
+[ $failures = 0 ]
