@@ -1,4 +1,4 @@
-//! The page reads fields that the reports have.
+//! The page reads fields that the reports have, and has texts for the values of their enums.
 
 #![expect(clippy::unwrap_used, reason = "missing files fail the test")]
 
@@ -125,4 +125,99 @@ fn services_are_shown_with_the_fields_of_an_explanation() {
         let known: BTreeSet<&str> = value.as_object().unwrap().keys().map(String::as_str).collect();
         assert_known(&format!("{variable} in service.js"), &fields(&script, variable), &known);
     }
+}
+
+/// The enums whose values are part of the names of texts: the start of the name, the file with the enum, its name, and the values
+/// that have no text of this name.
+const ENUMS: [(&str, &str, &str, &[&str]); 22] = [
+    ("answer.", "inspect/src/explain/explanation.rs", "Outcome", &[]),
+    ("clients.", "inspect/src/explain/explanation.rs", "Clients", &[]),
+    ("diff.", "inspect/src/diff/report.rs", "Answer", &[]),
+    ("diff.client.", "inspect/src/diff/clients.rs", "Client", &[]),
+    ("diff.conclusion.", "inspect/src/diff/report.rs", "Conclusion", &[]),
+    ("diff.from.", "inspect/src/diff/report.rs", "SourceAddress", &[]),
+    ("effect.", "trace/src/event.rs", "Effect", &[]),
+    ("eligibility.", "core/src/eligibility.rs", "Eligibility", &[]),
+    ("endpoint.", "inspect/src/explain/explanation.rs", "EndpointState", &[]),
+    ("frontend.", "core/src/frontend.rs", "FrontendKind", &[]),
+    ("outcome.", "proxy/src/recording/bundle.rs", "Outcome", &[]),
+    ("policy.limits-", "core/src/connection_limits.rs", "OverLimit", &[]),
+    ("reason.", "inspect/src/explain/explanation.rs", "Reason", &[]),
+    ("reserved.", "core/src/reservation.rs", "Reservation", &[]),
+    // The page does not trace rules of files.
+    ("rules.", "inspect/src/trace/report.rs", "RulesSource", &["files"]),
+    ("severity.", "inspect/src/doctor/diagnosis.rs", "Severity", &[]),
+    ("skip.", "core/src/parse/service.rs", "SkipReason", &[]),
+    ("source.sees.", "inspect/src/explain/explanation.rs", "Source", &[]),
+    ("state.", "inspect/src/explain/explanation.rs", "Handling", &[]),
+    ("state.", "ui/src/view.rs", "Handling", &[]),
+    ("verdict.", "trace/src/event.rs", "Verdict", &[]),
+    ("verdict.frontend.", "core/src/frontend.rs", "FrontendKind", &[]),
+];
+
+/// Starts of names that continue with something else: a name of the page itself, or a text of the server.
+const OTHER_NAMES: [&str; 16] = [
+    "view.",
+    "filter.",
+    "flow.",
+    "header.",
+    "machine.",
+    "map.",
+    "packet.",
+    "place.",
+    "placeNote.",
+    "policy.",
+    "policy.means",
+    "problem.",
+    "slice.",
+    "source.",
+    "sync.",
+    "theme.",
+];
+
+/// Returns the values of an enum as they are serialized in camel case, or as `rename` says.
+fn values(file: &str, name: &str) -> Vec<String> {
+    let path = format!("{}/../ferroute-{file}", env!("CARGO_MANIFEST_DIR"));
+    let text = std::fs::read_to_string(path).unwrap();
+    let body = text.split_once(&format!("enum {name} {{\n")).unwrap().1.split_once("\n}\n").unwrap().0;
+    let (mut values, mut renamed) = (Vec::new(), None);
+    for line in body.lines().filter_map(|line| line.strip_prefix("    ")) {
+        if let Some(rename) = line.strip_prefix("#[serde(rename = \"") {
+            renamed = rename.split('"').next().map(str::to_owned);
+        } else if line.starts_with(|letter: char| letter.is_ascii_uppercase()) {
+            let variant = identifier(line);
+            let camel_case = format!("{}{}", variant[..1].to_lowercase(), &variant[1..]);
+            values.push(renamed.take().unwrap_or(camel_case));
+        }
+    }
+    assert!(values.len() > 1, "{name}: {values:?}");
+    values
+}
+
+#[test]
+fn every_value_of_an_enum_that_the_page_prints_has_a_text() {
+    let texts = script("i18n.js");
+    for (start, file, name, others) in ENUMS {
+        for value in values(file, name).iter().filter(|value| !others.contains(&value.as_str())) {
+            let key = format!("\n  \"{start}{value}\": [");
+            assert!(texts.contains(&key), "{name} has the value {value}, and the page has no text {start}{value}");
+        }
+    }
+}
+
+#[test]
+fn names_of_texts_that_end_with_a_value_are_those_of_an_enum_or_of_the_page() {
+    let directory = format!("{}/web", env!("CARGO_MANIFEST_DIR"));
+    let mut starts = BTreeSet::new();
+    for entry in std::fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|extension| extension == "js") {
+            let text = std::fs::read_to_string(path).unwrap();
+            let names = text.split("t(`").skip(1).filter_map(|rest| rest.split_once("${"));
+            starts.extend(names.map(|(start, _)| start.to_owned()).filter(|start| start.contains('.')));
+        }
+    }
+    let known: BTreeSet<&str> = ENUMS.iter().map(|(start, ..)| *start).chain(OTHER_NAMES).collect();
+    let unknown: Vec<_> = starts.iter().filter(|start| !known.contains(start.as_str())).collect();
+    assert!(starts.len() > 20 && unknown.is_empty(), "neither in ENUMS nor in OTHER_NAMES: {unknown:?}");
 }
