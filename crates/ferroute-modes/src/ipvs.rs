@@ -26,7 +26,7 @@ use self::{
     planned::Planned,
 };
 use crate::{
-    ActiveProxy, Mode, OpenMode, PlannedRules, RemovableMode, Removal, RulesView, Simulation, Sysctl,
+    ActiveProxy, Mode, OpenMode, PlannedRules, RemovableMode, Removal, Simulation, Sysctl,
     cleanup::Leftovers,
     host_rules::{HostRules, probe_access},
     iptables::{chain_modes, leftovers_beside_own_rules},
@@ -97,13 +97,7 @@ impl Mode for Ipvs {
     }
 
     fn active_proxies<'a>(&self, kernel: &'a KernelRules) -> Vec<ActiveProxy<'a>> {
-        let active = kernel.ipvs.as_ref().map(|objects| ActiveProxy {
-            mode: ModeName::IPVS,
-            description: "kube-proxy or Ferroute in ipvs mode",
-            rules: RulesView::Other(objects),
-            unread: kernel.unread.clone(),
-        });
-        active.into_iter().collect()
+        ActiveProxy::of_objects("kube-proxy or Ferroute in ipvs mode", kernel.ipvs.as_ref(), kernel)
     }
 
     fn metrics(&self) -> &'static [ModeMetric] {

@@ -248,6 +248,23 @@ pub struct ActiveProxy<'a> {
     pub unread: Vec<String>,
 }
 
+impl<'a> ActiveProxy<'a> {
+    /// The proxy of a mode whose rules are neither iptables nor nftables, if the kernel has its objects.
+    fn of_objects(
+        description: &'static str,
+        objects: Option<&'a impl ComparableRules>,
+        kernel: &KernelRules,
+    ) -> Vec<Self> {
+        let proxy = |objects: &'a dyn ComparableRules| Self {
+            mode: objects.mode(),
+            description,
+            rules: RulesView::Other(objects),
+            unread: kernel.unread.clone(),
+        };
+        objects.map(|objects| proxy(objects)).into_iter().collect()
+    }
+}
+
 /// A dataplane over an in-memory kernel, which returns what it writes as text.
 pub trait Simulation: Send {
     /// Writes all rules.

@@ -34,7 +34,7 @@ use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabiliti
 
 use self::{leftovers::Workers, planned::Planned};
 use crate::{
-    ActiveProxy, Mode, OpenMode, PlannedRules, RelayReader, RemovableMode, Removal, RulesView, Simulation,
+    ActiveProxy, Mode, OpenMode, PlannedRules, RelayReader, RemovableMode, Removal, Simulation,
     cleanup::Leftovers,
     host_rules::{HostRules, probe_access},
     iptables::{chain_modes, leftovers_beside_own_rules},
@@ -104,13 +104,7 @@ impl Mode for Userspace {
     }
 
     fn active_proxies<'a>(&self, kernel: &'a KernelRules) -> Vec<ActiveProxy<'a>> {
-        let active = kernel.userspace.as_ref().map(|objects| ActiveProxy {
-            mode: ModeName::USERSPACE,
-            description: "Ferroute in userspace mode",
-            rules: RulesView::Other(objects),
-            unread: kernel.unread.clone(),
-        });
-        active.into_iter().collect()
+        ActiveProxy::of_objects("Ferroute in userspace mode", kernel.userspace.as_ref(), kernel)
     }
 
     fn metrics(&self) -> &'static [ModeMetric] {
