@@ -7,7 +7,7 @@ use std::{
     sync::{Arc, PoisonError, RwLock},
 };
 
-use ferroute_core::{NamespacedName, ServiceTable};
+use ferroute_core::{NamespacedName, ServicePortEntry, ServiceTable};
 use hyper::{StatusCode, header::HeaderValue};
 use serde::{Deserialize, Serialize};
 
@@ -102,22 +102,27 @@ struct Owner {
 }
 
 impl HealthCheck {
-    /// Returns the health checks of all Services in one family's table. An endpoint address counts once, regardless of its
-    /// number of ports.
+    /// Returns the health checks of all Services in one family's table.
     pub fn from_table(table: &ServiceTable) -> BTreeMap<NamespacedName, Self> {
-        let mut checks: BTreeMap<&NamespacedName, (Self, BTreeSet<IpAddr>)> = BTreeMap::new();
-        for (name, entry) in &table.entries {
+        let has_check = |entry: &ServicePortEntry| entry.service.health_check_node_port.is_some();
+        let ports = table.entries.iter().filter(|(_, entry)| has_check(entry));
+        let services: BTreeSet<&NamespacedName> = ports.map(|(name, _)| &name.service).collect();
+        services.into_iter().filter_map(|service| Some((service.clone(), Self::of_service(table, service)?))).collect()
+    }
+
+    /// Returns the health check of a Service in one family's table, if it has one. An endpoint address counts once, regardless
+    /// of its number of ports.
+    pub fn of_service(table: &ServiceTable, service: &NamespacedName) -> Option<Self> {
+        let (mut check, mut ready) = (None, BTreeSet::new());
+        for (_, entry) in table.ports_of(service) {
             let Some(port) = entry.service.health_check_node_port else { continue };
-            let check = || Self { port, local_endpoints: 0, load_balancer_addresses: BTreeSet::new() };
-            let (check, ready) = checks.entry(&name.service).or_insert_with(|| (check(), BTreeSet::new()));
+            let new = || Self { port, local_endpoints: 0, load_balancer_addresses: BTreeSet::new() };
+            let check = check.get_or_insert_with(new);
             check.load_balancer_addresses.extend(entry.service.load_balancer_vips.iter().copied());
             let endpoints = entry.endpoints.iter().filter(|endpoint| endpoint.local && endpoint.ready);
             ready.extend(endpoints.map(|endpoint| endpoint.address));
         }
-        checks
-            .into_iter()
-            .map(|(service, (check, ready))| (service.clone(), Self { local_endpoints: ready.len(), ..check }))
-            .collect()
+        check.map(|check| Self { local_endpoints: ready.len(), ..check })
     }
 
     /// Merges the health checks of several families. A dual-stack pod counts once.

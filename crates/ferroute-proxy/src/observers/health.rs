@@ -7,11 +7,12 @@ use ferroute_admin::{
     http::{HttpThread, Limits, ListenScope},
 };
 use ferroute_core::{
-    DataplaneError, IpFamily, NamespacedName, NodePortMatch, ProxySettings, Tracker, error_chain, tracker::TrackerEvent,
+    DataplaneError, IpFamily, NamespacedName, NodePortMatch, ProxySettings, ServiceTable, Tracker, error_chain,
+    tracker::TrackerEvent,
 };
 
 use crate::{
-    observers::{FamilySynced, Observer, events::EventRecorder},
+    observers::{FamilySynced, Observer, ServicesToUpdate, events::EventRecorder},
     sync::Change,
 };
 
@@ -23,6 +24,7 @@ pub(crate) struct HealthObserver {
     events: EventRecorder,
     /// The health checks that each family's table requires.
     checks: BTreeMap<IpFamily, BTreeMap<NamespacedName, HealthCheck>>,
+    services: ServicesToUpdate,
     /// The addresses for node ports.
     matches: BTreeMap<IpFamily, NodePortMatch>,
     /// Whether to retry to open ports.
@@ -44,6 +46,7 @@ impl HealthObserver {
             settings,
             events,
             checks: BTreeMap::new(),
+            services: ServicesToUpdate::default(),
             matches: BTreeMap::new(),
             has_failed_ports: false,
         }
@@ -56,6 +59,20 @@ impl HealthObserver {
             self.ports.update(&ListenScope::for_node_ports(&matches), &HealthCheck::merge(self.checks.values()));
         self.has_failed_ports = !errors.is_empty();
         errors
+    }
+}
+
+/// Updates the health checks of these Services.
+fn update<'a>(
+    checks: &mut BTreeMap<NamespacedName, HealthCheck>,
+    table: &ServiceTable,
+    services: impl IntoIterator<Item = &'a NamespacedName>,
+) {
+    for service in services {
+        match HealthCheck::of_service(table, service) {
+            Some(check) => checks.insert(service.clone(), check),
+            None => checks.remove(service),
+        };
     }
 }
 
@@ -82,7 +99,8 @@ impl Observer for HealthObserver {
         let FamilySynced { table, host_addresses, .. } = *sync;
         let family = table.family;
         self.health.updated(family);
-        self.checks.insert(family, HealthCheck::from_table(table));
+        let services = self.services.after(sync, |entry| entry.service.health_check_node_port.is_some());
+        update(self.checks.entry(family).or_default(), table, services);
         self.matches.insert(family, self.settings.node_ports(family, &table.node, host_addresses));
         for error in self.update_ports() {
             tracing::warn!("{}", error_chain(&error));
@@ -98,6 +116,35 @@ impl Observer for HealthObserver {
         // The error has been reported; the port or address may be available by now.
         if self.has_failed_ports {
             self.update_ports();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ferroute_core::testing::arbitrary;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn health_checks_of_changed_services_equal_those_of_the_table(
+            cluster in arbitrary::cluster(), edits in arbitrary::edits(0..12),
+        ) {
+            let mut tracker = cluster.tracker();
+            for family in IpFamily::BOTH {
+                tracker.update_for_resync(family);
+            }
+            let mut checks = IpFamily::BOTH.map(|family| HealthCheck::from_table(tracker.table(family)));
+            for edit in &edits {
+                edit.apply_to(&mut tracker);
+                for family in IpFamily::BOTH {
+                    let (changes, checks) = (tracker.update(family), &mut checks[family.index()]);
+                    update(checks, tracker.table(family), &changes.services);
+                    prop_assert_eq!(&*checks, &HealthCheck::from_table(tracker.table(family)));
+                }
+            }
         }
     }
 }

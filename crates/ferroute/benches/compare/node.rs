@@ -10,7 +10,7 @@ use ferroute_testing::NetNs;
 
 use crate::{
     common::{
-        cluster::{Size, TARGET_PORT},
+        cluster::{NODE_IP, Size, TARGET_PORT},
         network::Row,
     },
     prober::reaches,
@@ -33,6 +33,8 @@ impl Node {
         control.link("node", &node, "control");
         control.add_address(&format!("{API_SERVER}/24"), "node");
         node.add_address("203.0.113.2/24", "control");
+        // The Node's address, which serves node ports.
+        node.add_address(&format!("{NODE_IP}/32"), "lo");
         for range in [OWN, REACHABLE] {
             node.command("ip", &["route", "add", range, "via", "198.51.100.2"]);
             // All addresses are the namespace's own: without a listener, the kernel refuses connections.
