@@ -246,7 +246,7 @@ fn draw_latencies(path: &Path, theme: Theme, title: &str, lines: &[Line]) -> any
     }
     chart
         .configure_series_labels()
-        .position(SeriesLabelPosition::UpperLeft)
+        .position(SeriesLabelPosition::UpperMiddle)
         .background_style(theme.paper.mix(0.9))
         .border_style(theme.grid)
         .label_font(text(14))

@@ -120,8 +120,7 @@ impl Cluster {
         let start = Instant::now();
         let count = (f64::from(rate) * duration.as_secs_f64()) as u32;
         let every = rate.div_ceil(PROBES);
-        // The same Service changes again after as many changes as there are Services.
-        let patience = LONGEST.min(Duration::from_secs_f64(f64::from(self.size.services) / f64::from(rate)));
+        let patience = LONGEST.min(self.until_changed_again(rate));
         let changes: Vec<_> = (0..count).map(|_| self.next_change()).collect();
         self.runtime.block_on(async {
             let mut ticks = interval(Duration::from_secs(1) / rate);
@@ -141,6 +140,12 @@ impl Cluster {
             requests.join_all().await;
         });
         start.elapsed()
+    }
+
+    /// Returns the time between two changes of the same Service at a rate. A proxy that takes longer may still have the rules of the
+    /// change before, so that it cannot be measured.
+    pub(crate) fn until_changed_again(&self, rate: u32) -> Duration {
+        Duration::from_secs_f64(f64::from(self.size.services) / f64::from(rate))
     }
 
     /// Returns the next change, and the frontend to probe if endpoints become reachable.

@@ -148,6 +148,10 @@ fn churn(node: &Node, proxy: &Proxy, cluster: &mut Cluster, rate: u32, row: &dyn
         megabytes(proxy.memory()),
         load()
     );
+    if p90 >= cluster.until_changed_again(rate) {
+        println!("  not recorded: Services changed again before the proxy had applied the change before");
+        return;
+    }
     row()
         .with("rate", &rate)
         .time("p50_s", p50)
