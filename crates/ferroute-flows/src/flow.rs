@@ -147,6 +147,14 @@ impl Peer {
         Self { address: address.ip(), port: Some(address.port()), kind: None, name: None }
     }
 
+    /// Takes over what another node knows about the same address, if that is more.
+    pub(crate) fn complete_with(&mut self, other: Self) {
+        let knowledge = |peer: &Self| (peer.name.is_some(), peer.kind.is_some_and(|kind| kind != PeerKind::Outside));
+        if knowledge(&other) > knowledge(self) {
+            (self.kind, self.name) = (other.kind, other.name);
+        }
+    }
+
     /// Returns the peer without its port.
     #[must_use]
     pub fn without_port(&self) -> Self {

@@ -1,5 +1,5 @@
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{HashMap, VecDeque, hash_map::Entry},
     net::{IpAddr, SocketAddr},
     sync::Arc,
     time::{Duration, SystemTime},
@@ -99,7 +99,6 @@ impl Summary {
     /// Counts a change of a flow.
     pub fn add(&mut self, change: Change<'_>, now: SystemTime) {
         let Change { flow, is_new, has_ended } = change;
-        let socket = |peer: &Peer| Some(SocketAddr::new(peer.address, peer.port?));
         let key = Key {
             client: flow.client.address,
             service_port: flow.service_port.clone(),
@@ -167,24 +166,21 @@ impl Summary {
 }
 
 impl FlowSummary {
-    /// Returns the flows of several nodes. Edges with the same ends become one.
+    /// Returns the flows of several nodes. Edges between the same addresses become one, with what the node that knows most says about
+    /// each end.
     pub fn merged(summaries: impl IntoIterator<Item = Self>) -> Self {
-        let (mut merged, mut edges) = (Self::default(), HashMap::new());
+        let (mut merged, mut edges) = (Self::default(), HashMap::<Key, Edge>::new());
         for summary in summaries {
             merged.window_seconds = summary.window_seconds.max(merged.window_seconds);
             merged.omitted += summary.omitted;
-            for Edge { client, service_port, protocol, endpoint, counts } in summary.edges {
-                edges.entry((client, service_port, protocol, endpoint)).or_insert_with(Counts::default).merge(&counts);
+            for edge in summary.edges {
+                match edges.entry(edge.key()) {
+                    Entry::Vacant(entry) => _ = entry.insert(edge),
+                    Entry::Occupied(mut entry) => entry.get_mut().merge(edge),
+                }
             }
         }
-        let edges = edges.into_iter().map(|((client, service_port, protocol, endpoint), counts)| Edge {
-            client,
-            service_port,
-            protocol,
-            endpoint,
-            counts,
-        });
-        merged.edges.extend(edges);
+        merged.edges.extend(edges.into_values());
         sort(&mut merged.edges);
         merged
     }
@@ -192,6 +188,26 @@ impl FlowSummary {
     /// Returns new connections per second.
     pub fn per_second(&self, counts: &Counts) -> f64 {
         if self.window_seconds > 0.0 { counts.connections as f64 / self.window_seconds } else { 0.0 }
+    }
+}
+
+impl Edge {
+    fn key(&self) -> Key {
+        Key {
+            client: self.client.address,
+            service_port: self.service_port.clone(),
+            protocol: self.protocol,
+            endpoint: self.endpoint.as_ref().and_then(socket),
+        }
+    }
+
+    /// Adds the flows of another node between the same addresses.
+    fn merge(&mut self, other: Self) {
+        self.counts.merge(&other.counts);
+        self.client.complete_with(other.client);
+        if let (Some(endpoint), Some(other)) = (&mut self.endpoint, other.endpoint) {
+            endpoint.complete_with(other);
+        }
     }
 }
 
@@ -232,6 +248,10 @@ fn sort(edges: &mut [Edge]) {
     });
 }
 
+fn socket(peer: &Peer) -> Option<SocketAddr> {
+    Some(SocketAddr::new(peer.address, peer.port?))
+}
+
 fn sum(buckets: &VecDeque<(u64, Counts)>) -> Counts {
     let mut sum = Counts::default();
     buckets.iter().for_each(|(_, counts)| sum.merge(counts));
@@ -261,7 +281,7 @@ const BUCKETS: u64 = 30;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Flow;
+    use crate::{Flow, PeerKind};
 
     fn flow(client: &str, state: FlowState) -> Flow {
         Flow {
@@ -331,5 +351,26 @@ mod tests {
         let clients: Vec<(String, u64)> =
             all.edges.iter().map(|edge| (edge.client.to_string(), edge.counts.refused)).collect();
         assert_eq!(clients, [("10.244.0.2".into(), 2), ("10.244.0.1".into(), 1), ("10.244.0.3".into(), 1)]);
+    }
+
+    #[test]
+    fn merged_ends_are_those_of_the_node_that_knows_most() {
+        let report = |kind, name: Option<&str>| {
+            let mut summary = Summary::new(10);
+            let flow = flow("10.244.0.1:1", FlowState::Closed);
+            summary.add(Change { flow: &flow, is_new: true, has_ended: true }, at(0));
+            let mut report = summary.report();
+            (report.edges[0].client.kind, report.edges[0].client.name) = (Some(kind), name.map(Into::into));
+            report
+        };
+        let nodes =
+            [report(PeerKind::Outside, None), report(PeerKind::Pod, Some("shop/a")), report(PeerKind::Pod, None)];
+        for first in 0..nodes.len() {
+            let mut nodes = nodes.clone();
+            nodes.rotate_left(first);
+            let merged = FlowSummary::merged(nodes);
+            assert_eq!((merged.edges.len(), merged.edges[0].counts.connections), (1, 3));
+            assert_eq!(merged.edges[0].client.name.as_deref(), Some("shop/a"));
+        }
     }
 }

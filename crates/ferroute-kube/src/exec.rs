@@ -2,6 +2,7 @@
 //!
 //! | stream | contents |
 //! | --- | --- |
+//! | 0 | standard input |
 //! | 1 | standard output |
 //! | 2 | standard error |
 //! | 3 | at the end, a `Status` with the exit status |
@@ -13,13 +14,24 @@ use std::{
 };
 
 use ferroute_core::TokenBucket;
-use futures_util::{Stream, StreamExt};
+use futures_util::{Sink, SinkExt, Stream, StreamExt};
 use http::{Request, header};
 use serde::Deserialize;
 use tokio::{sync::mpsc, time::timeout};
 use tokio_tungstenite::tungstenite::{self, Message};
 
 use crate::{Cluster, ClusterError, api_client::USER_AGENT};
+
+/// The messages of all streams, in both directions.
+trait Messages:
+    Stream<Item = Result<Message, tungstenite::Error>> + Sink<Message, Error = tungstenite::Error> + Unpin
+{
+}
+
+impl<T> Messages for T where
+    T: Stream<Item = Result<Message, tungstenite::Error>> + Sink<Message, Error = tungstenite::Error> + Unpin
+{
+}
 
 /// A container of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -116,6 +128,40 @@ impl Cluster {
         Self::receive(messages, &pod, limits.output, Some(lines)).await
     }
 
+    /// Like [`exec_lines`](Self::exec_lines), with `input` as the program's standard input, at whose end the connection is closed.
+    ///
+    /// # Errors
+    ///
+    /// The program cannot be started, or its lines or its other output are too long.
+    pub async fn exec_session(
+        &self,
+        container: &PodContainer,
+        command: &[String],
+        limits: ExecLimits,
+        mut input: mpsc::Receiver<Vec<u8>>,
+        lines: mpsc::Sender<Vec<u8>>,
+    ) -> Result<ExecOutput, ClusterError> {
+        let pod = format!("{}/{}", container.namespace, container.pod);
+        let path = format!("{}&stdin=true", path(container, command));
+        let messages = match timeout(limits.time, self.start_at(&path, &pod)).await {
+            Ok(messages) => messages?,
+            Err(_) => return Err(ClusterError::Late { pod, waited: limits.time }),
+        };
+        let (mut sink, messages) = messages.split();
+        let send = async {
+            while let Some(bytes) = input.recv().await {
+                // The other direction reports why the connection is closed.
+                if sink.send(Message::binary([&[STDIN], &bytes[..]].concat())).await.is_err() {
+                    return std::future::pending().await;
+                }
+            }
+        };
+        tokio::select! {
+            output = Self::receive(messages, &pod, limits.output, Some(lines)) => output,
+            () = send => Ok(ExecOutput::default()),
+        }
+    }
+
     async fn exec_untimed(
         &self,
         container: &PodContainer,
@@ -133,10 +179,14 @@ impl Cluster {
         container: &PodContainer,
         pod: &str,
         command: &[String],
-    ) -> Result<impl Stream<Item = Result<Message, tungstenite::Error>> + Unpin + use<>, ClusterError> {
+    ) -> Result<impl Messages + use<>, ClusterError> {
+        self.start_at(&path(container, command), pod).await
+    }
+
+    async fn start_at(&self, path: &str, pod: &str) -> Result<impl Messages + use<>, ClusterError> {
         let fail = |cause: String| ClusterError::Exec { pod: pod.to_owned(), cause };
         let connection = self.client.connection().await?.0;
-        let mut request = Request::get(path(container, command)).header(header::USER_AGENT, USER_AGENT);
+        let mut request = Request::get(path).header(header::USER_AGENT, USER_AGENT);
         if let Some(token) = connection.authorization()? {
             request = request.header(header::AUTHORIZATION, token);
         }
@@ -234,6 +284,7 @@ fn exit_status(bytes: &[u8]) -> Result<i32, String> {
     }
 }
 
+const STDIN: u8 = 0;
 const STDOUT: u8 = 1;
 const STDERR: u8 = 2;
 const STATUS: u8 = 3;

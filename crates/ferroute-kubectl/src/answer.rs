@@ -138,4 +138,4 @@ pub(crate) fn decode<T: DeserializeOwned>(text: &[u8]) -> Result<T, String> {
 }
 
 /// The maximum length of an answer in bytes. As a value, JSON takes about 14 times as much memory.
-const MAX_ANSWER: usize = 16 << 20;
+pub(crate) const MAX_ANSWER: usize = 16 << 20;

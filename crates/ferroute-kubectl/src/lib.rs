@@ -16,6 +16,7 @@ mod flows;
 mod kube_proxy;
 mod proxies;
 mod same;
+mod session;
 mod status;
 mod table;
 mod top;
@@ -29,6 +30,7 @@ pub use self::{
     kube_proxy::{kube_proxy_beside, write_findings_into},
     proxies::{DEFAULT_PODS, NodeProxy, Selection},
     same::{Same, same_everywhere, write_same_into},
+    session::{NodePages, PageBody, PageHead, PageRequest, PageResponse},
     status::{Doctor, Drift, NodeReport, is_good, statuses, write_statuses_into},
     top::{ClusterTop, top},
     trace::{ClusterTrace, Hop, TraceQuery, parse_source, trace, write_trace_into},

@@ -199,7 +199,8 @@ fn follow(app: &App) -> anyhow::Result<()> {
             return Ok(());
         }
         if is_old {
-            labels = Labels::new(&current.desired);
+            let earlier = std::mem::replace(&mut labels, Labels::new(&current.desired));
+            labels.keep(earlier);
             view = current;
         }
         stream.ensure_open()?;

@@ -173,7 +173,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
 }
 
 /// Refuses requests of other sites, and adds the headers of all responses.
-async fn guard(request: Request, next: Next) -> Response {
+pub(crate) async fn guard(request: Request, next: Next) -> Response {
     let mut response = if is_own_host(request.headers()) {
         next.run(request).await
     } else {
@@ -183,7 +183,8 @@ async fn guard(request: Request, next: Next) -> Response {
     response
 }
 
-fn asset(name: &str) -> Response {
+/// Returns a file of the page.
+pub(crate) fn asset(name: &str) -> Response {
     match assets::find(name) {
         Some((kind, content)) => ([(CONTENT_TYPE, HeaderValue::from_static(kind))], content).into_response(),
         None => StatusCode::NOT_FOUND.into_response(),

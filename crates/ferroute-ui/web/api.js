@@ -1,6 +1,10 @@
 // Access to the server: requests, the token of the demo, and the stream of events.
 
 const BASE = "/api/v1";
+/** Whether the page is that of a whole cluster. */
+export const isCluster = document.documentElement.hasAttribute("data-cluster");
+/** Where the resources of the shown node are. */
+let root = BASE;
 const TOKEN_KEY = "ferroute-token";
 
 /** Takes the token out of the address bar, so that it is neither bookmarked nor shown on a shared screen. */
@@ -17,6 +21,11 @@ export function hasToken() {
   return sessionStorage.getItem(TOKEN_KEY) !== null;
 }
 
+/** Shows a node of a cluster from now on. */
+export function useNode(name) {
+  root = `${BASE}/nodes/${encodeURIComponent(name)}`;
+}
+
 async function answer(response) {
   const body = await response.json().catch(() => ({}));
   if (!response.ok) throw new Error(body.error ?? `${response.status} ${response.statusText}`);
@@ -26,7 +35,17 @@ async function answer(response) {
 /** Fetches a resource of the API. */
 export async function get(path, parameters) {
   const query = parameters ? `?${new URLSearchParams(parameters)}` : "";
-  return answer(await fetch(`${BASE}${path}${query}`, { headers: { Accept: "application/json" } }));
+  return answer(await fetch(`${root}${path}${query}`, { headers: { Accept: "application/json" } }));
+}
+
+/** Fetches a resource of a whole cluster. */
+export async function getCluster(path) {
+  return answer(await fetch(`${BASE}${path}`, { headers: { Accept: "application/json" } }));
+}
+
+/** Returns the address of the stream of flows: of all nodes together on the page of a cluster. */
+export function flowsAddress() {
+  return isCluster ? `${BASE}/cluster/flows/events` : `${BASE}/flows/events`;
 }
 
 /** Starts an action of the demo. */
@@ -37,7 +56,7 @@ export async function act(action, body) {
 
 /** Subscribes to the stream of events; `handlers` by event, `state` is called with whether the stream is open. */
 export function subscribe(handlers, state) {
-  const stream = new EventSource(`${BASE}/events`);
+  const stream = new EventSource(`${root}/events`);
   for (const [event, handler] of Object.entries(handlers)) {
     stream.addEventListener(event, (message) => handler(JSON.parse(message.data)));
   }

@@ -1,12 +1,13 @@
 // Connections as the kernel tracks them: who talks to which Service, which endpoint answers, and what fails. They are received only
 // while a view shows them.
 
+import { flowsAddress } from "./api.js";
 import { el, icon } from "./dom.js";
 import { count, duration, socket } from "./format.js";
 import { t } from "./i18n.js";
 import { translate } from "./texts.js";
 
-const state = { available: null, reason: null, summary: null, stream: null };
+const state = { available: null, reason: null, summary: null, stream: null, timestamps: false };
 const readers = new Set();
 
 function emit() {
@@ -18,8 +19,9 @@ function receive(event, handler) {
 }
 
 function open() {
-  state.stream = new EventSource("/api/v1/flows/events");
-  receive("flows-start", ({ available, reason, summary }) => Object.assign(state, { available, reason, summary: summary ?? state.summary }));
+  state.stream = new EventSource(flowsAddress());
+  receive("flows-start", ({ available, reason, summary, start }) =>
+    Object.assign(state, { available, reason, summary: summary ?? state.summary, timestamps: start?.timestamps ?? false }));
   receive("flows-summary", (summary) => Object.assign(state, { available: true, summary }));
   receive("flows-unavailable", ({ reason }) => Object.assign(state, { available: false, reason }));
 }
@@ -77,7 +79,10 @@ export function peerName({ address, port, name }) {
 
 /** The mean time to the first answer, in words; null if it is not known. */
 export function answerTime({ answered, answerSeconds }) {
-  return answered > 0 ? duration(Math.round((answerSeconds / answered) * 1e6)) : null;
+  if (answered === 0) return null;
+  const mean = Math.round((answerSeconds / answered) * 1e6);
+  // Without the kernel's own times, those of receiving its events are used: both events of a quick answer come at once.
+  return mean < 1000 && !state.timestamps ? "< 1 ms" : duration(mean);
 }
 
 /** A figure of success and failure: `120 connections, 3 refused`. */

@@ -2,6 +2,7 @@
 
 import { takeToken } from "./api.js";
 import { mountChanges } from "./changes.js";
+import { nodeChooser, openCluster } from "./cluster.js";
 import { announce, el, icon, notice, replace } from "./dom.js";
 import { chooseLanguage, language, t } from "./i18n.js";
 import { mountMap } from "./map.js";
@@ -62,12 +63,12 @@ function languageButton() {
 /** The node, the mode and the source of what the page shows. */
 function context() {
   const { overview, live } = store;
-  if (!overview) return null;
+  if (!overview) return el("p", { class: "context" }, nodeChooser());
   const source = t(`source.${overview.source}`);
   return el("p", { class: "context", title: overview.origin ?? null },
     el("span", { class: `pulse ${live ? "pulse-live" : ""}`, role: "img", "aria-label": t(live ? "live.on" : "live.off"),
       title: t(live ? "live.on" : "live.off") }),
-    el("strong", {}, overview.node), el("span", { class: "chip" }, overview.mode), el("span", { class: "muted" }, source));
+    nodeChooser() ?? el("strong", {}, overview.node), el("span", { class: "chip" }, overview.mode), el("span", { class: "muted" }, source));
 }
 
 function tab(view, current) {
@@ -121,8 +122,10 @@ async function start() {
   applyTheme();
   drawBar();
   try {
+    await openCluster();
     await load();
   } catch (error) {
+    drawBar();
     replace(document.getElementById("main"), notice("error", t("error.load", { error: error.message })),
       el("button", { class: "button", type: "button", on: { click: () => location.reload() } }, t("retry")));
     return;

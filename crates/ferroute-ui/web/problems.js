@@ -1,7 +1,8 @@
 // What is wrong, before everything else: Services without endpoints, invalid and conflicting ones, failed syncs, the findings of
 // `doctor`, rules in the kernel that differ. Says so if nothing is wrong.
 
-import { get } from "./api.js";
+import { get, getCluster, isCluster } from "./api.js";
+import { nodeLink } from "./cluster.js";
 import { el, icon, replace } from "./dom.js";
 import { localFinding } from "./findings.js";
 import { clock, count } from "./format.js";
@@ -17,7 +18,7 @@ const NAMED = 3;
 const COMPARED = 500;
 
 /** What was found last, kept while another view is shown. */
-const known = { doctor: null, drift: null, sync: null };
+const known = { doctor: null, drift: null, sync: null, cluster: null };
 
 function names(services) {
   return [services.slice(0, NAMED).map(({ name }, index) => [index > 0 && ", ", el("a", { href: serviceLink(name) }, name)]),
@@ -54,10 +55,24 @@ function ofDrift() {
     ? [{ kind: "drift", severity: "problem", title: t("diff.conclusion.different"), note: t("problem.drift"), link: "#/changes" }] : [];
 }
 
+/** The problems of all nodes of a cluster; of each node the worst finding of its doctor. */
+function ofNodes() {
+  const { nodes, findings } = known.cluster ?? {};
+  const of = ({ node, error, ready, problems, drift, doctor }) => {
+    const at = (kind, severity, note) => ({ kind: `node-${kind}`, severity, title: t(`problem.node.${kind}`, { node }), note, link: nodeLink(node, "#/changes") });
+    if (error) return [at("silent", "problem", error)];
+    const worst = doctor?.worst && localFinding(doctor.worst);
+    return [!ready && at("notReady", "problem", problems?.join(", ")), drift === "found" && at("drift", "problem", t("problem.drift")),
+      worst && worst.severity !== "note" && at("doctor", worst.severity, worst.problem)].filter(Boolean);
+  };
+  const ofCluster = (findings ?? []).map(localFinding).map(({ code, severity, problem, effect }) => ({ kind: code, severity, title: problem, note: effect }));
+  return [...ofCluster, ...(nodes ?? []).flatMap(of)];
+}
+
 /** What could not be checked, and why. */
 function unchecked() {
   const missing = (name, answer) => answer?.available === false && `${t(`problem.${name}`)}: ${translate(answer.reason)}`;
-  return [missing("doctor", known.doctor), missing("comparison", known.drift)].filter(Boolean);
+  return [missing("doctor", known.doctor), missing("comparison", known.drift), missing("nodes", known.cluster)].filter(Boolean);
 }
 
 function problemNode({ kind, severity, title, note, filter, link }, onFilter) {
@@ -78,7 +93,7 @@ export function problemsSection(onFilter) {
   let drawn = null;
 
   function draw() {
-    const all = [...ofServices(), ...ofSyncs(), ...ofDrift(), ...ofDoctor()];
+    const all = isCluster ? [...ofNodes(), ...ofServices(), ...ofSyncs()] : [...ofServices(), ...ofSyncs(), ...ofDrift(), ...ofDoctor()];
     all.sort((left, right) => (right.severity === "problem") - (left.severity === "problem"));
     const missing = unchecked();
     // Drawing again would take the focus away.
@@ -94,10 +109,10 @@ export function problemsSection(onFilter) {
     pending === 0 && missing.length > 0 && el("small", { class: "problem-unchecked" }, missing.map((text) => el("span", {}, text))));
   }
 
-  async function check(name, path, pick) {
+  async function check(name, path, pick, fetch = get) {
     pending += 1;
     try {
-      const answer = await get(path);
+      const answer = await fetch(path);
       known[name] = pick ? pick(answer) : answer;
     } catch (error) {
       known[name] = { available: false, reason: error.message };
@@ -109,8 +124,9 @@ export function problemsSection(onFilter) {
   const lastSync = ({ syncs }) => syncs.findLast(({ families }) => families.length > 0) ?? null;
   const checkSyncs = () => check("sync", "/timeline", lastSync);
   checkSyncs();
-  check("doctor", "/doctor");
-  if (store.overview.kernel && store.services.length <= COMPARED) check("drift", "/diff");
+  if (isCluster) check("cluster", "/cluster/problems", null, getCluster);
+  else check("doctor", "/doctor");
+  if (!isCluster && store.overview.kernel && store.services.length <= COMPARED) check("drift", "/diff");
   draw();
   const ends = [on("services", draw), on("timeline", checkSyncs)];
   return { element, close: () => { ended = true; ends.forEach((end) => end()); } };

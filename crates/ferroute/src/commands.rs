@@ -37,7 +37,7 @@ use ferroute_inspect::{about::About, report::Versioned};
 use ferroute_modes::{CalledAs, REGISTRY, WORKER_COMMAND};
 use serde::Serialize;
 
-pub(crate) use self::{flows::SelectArgs, top::parse_interval};
+pub(crate) use self::{flows::SelectArgs, top::parse_interval, ui::announce};
 use crate::kubectl::{self, KubectlArgs};
 
 /// The Kubernetes service proxy: turns a Service's stable address into one of its endpoints.

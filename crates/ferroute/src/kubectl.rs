@@ -8,6 +8,7 @@ use std::{
     fmt::{self, Write as _},
     fs::File,
     io::Write as _,
+    net::SocketAddr,
     path::PathBuf,
     process::ExitCode,
     time::{Duration, Instant},
@@ -18,6 +19,7 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use ferroute_admin::version;
 use ferroute_config::LogFormat;
 use ferroute_core::Escaped;
+use ferroute_demo::DEFAULT_LISTEN;
 use ferroute_inspect::{
     desired::service_name,
     doctor::Finding,
@@ -25,13 +27,14 @@ use ferroute_inspect::{
 };
 use ferroute_kube::{Cluster, UserAccess};
 use ferroute_kubectl::{
-    Fleet, NodeProxy, Selection, TraceQuery, is_good, kube_proxy_beside, parse_source, same_everywhere, statuses, top,
-    trace, wait_applied, write_bundles_into, write_findings_into, write_same_into, write_statuses_into,
+    Fleet, NodePages, NodeProxy, Selection, TraceQuery, is_good, kube_proxy_beside, parse_source, same_everywhere,
+    statuses, top, trace, wait_applied, write_bundles_into, write_findings_into, write_same_into, write_statuses_into,
     write_trace_into,
 };
+use ferroute_ui::ClusterPage;
 use serde::Serialize;
 
-use crate::commands::{Output, UNCLEAR, manual::with_examples, parse_interval, to_stdout};
+use crate::commands::{Output, UNCLEAR, announce, manual::with_examples, parse_interval, to_stdout};
 
 /// Inspect the proxies on all nodes of a cluster, with the rights of kubectl exec.
 #[derive(Debug, Parser)]
@@ -133,6 +136,10 @@ enum Subcommands {
     Top(TopArgs),
     /// Show connections through Services on all nodes as they happen
     Flows(Box<flows::FlowsArgs>),
+    /// Show all nodes in a browser
+    ///
+    /// The page has the problems of all nodes first, the connections of all nodes together, and each node to choose.
+    Ui(PageArgs),
     /// Save the recordings of all nodes to one tar archive
     Bundle(BundleArgs),
 }
@@ -213,6 +220,13 @@ struct TopArgs {
 }
 
 #[derive(Args, Debug)]
+struct PageArgs {
+    /// Address and port of the page
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = DEFAULT_LISTEN)]
+    listen: SocketAddr,
+}
+
+#[derive(Args, Debug)]
 struct BundleArgs {
     /// Archive to write
     #[arg(value_name = "FILE")]
@@ -282,6 +296,12 @@ fn execute(args: &KubectlArgs) -> anyhow::Result<ExitCode> {
             Subcommands::Explain(args) => target.explain(args).await,
             Subcommands::Doctor(args) => target.doctor(args).await,
             Subcommands::Top(args) => target.top(args).await,
+            Subcommands::Ui(args) => {
+                let proxies = target.proxies().await?;
+                let Target { fleet, selection, .. } = target;
+                let page = ClusterPage::new(NodePages::new(fleet, proxies), selection);
+                page.serve(args.listen, announce).await.map(|()| (Vec::new(), true))
+            }
             Subcommands::Bundle(args) => target.bundle(args).await,
         }
     })?;

@@ -4,13 +4,16 @@
 
 use std::{
     collections::BTreeMap,
-    fs, iter,
-    os::unix::fs::symlink,
+    fs,
+    io::{BufRead, BufReader, Read, Write},
+    iter,
+    net::TcpStream,
+    os::unix::fs::{MetadataExt, symlink},
     path::PathBuf,
     process::{Command, Output, Stdio},
     sync::{Arc, Mutex},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use ferroute_core::testing::{Cluster, SliceBuilder, pod, service, slice};
@@ -396,4 +399,98 @@ fn kubectl_gets_completions_from_the_program_that_it_looks_for() {
     let output = Command::new(program).args(["wait", "--f"]).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.starts_with("--for\t") && text.ends_with(":4\n"), "{text}");
+}
+
+/// Requests a resource of the page, and returns the status and the body so far once `is_complete` holds for it.
+fn get(hub: &NetNs, path: &str, is_complete: impl Fn(&str) -> bool) -> (u16, String) {
+    let mut stream = hub.run(|| TcpStream::connect(PAGE)).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: {PAGE}\r\nConnection: close\r\n\r\n").unwrap();
+    let (mut text, mut buffer) = (Vec::new(), [0; 4096]);
+    let end = Instant::now() + Duration::from_secs(60);
+    loop {
+        assert!(Instant::now() < end, "{path}: {}", String::from_utf8_lossy(&text));
+        let length = stream.read(&mut buffer).unwrap();
+        text.extend_from_slice(&buffer[..length]);
+        let (head, body) = String::from_utf8_lossy(&text)
+            .split_once("\r\n\r\n")
+            .map_or_else(|| (String::new(), String::new()), |(head, body)| (head.to_owned(), body.to_owned()));
+        if length == 0 || is_complete(&body) {
+            return (head.split(' ').nth(1).unwrap().parse().unwrap(), body);
+        }
+    }
+}
+
+const PAGE: &str = "127.0.0.1:8249";
+
+#[test]
+fn page_shows_all_nodes() {
+    let rig = Rig::start();
+    assert_eq!(rig.text(&["wait", "service/web", "--timeout", "60s"]).0, 0);
+    rig.fail(&[("node-3", Failure::Forbidden)]);
+    let mut command = Command::new(rig.directory.path().join("kubectl-ferroute"));
+    command
+        .env("KUBECONFIG", rig.directory.path().join("config"))
+        .args(["ui", "--listen", PAGE])
+        .stdout(Stdio::piped());
+    let mut plugin = Running(rig.hub.run(|| command.spawn()).unwrap());
+    let mut line = String::new();
+    BufReader::new(plugin.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, format!("open http://{PAGE}/\n"));
+    let json = |path: &str| {
+        let (status, body) = get(&rig.hub, path, |_| false);
+        // The length of a chunk is no JSON.
+        let body = body.lines().find(|line| line.starts_with('{')).unwrap_or_default().to_owned();
+        (status, serde_json::from_str::<Value>(&body).unwrap_or_else(|error| panic!("{path}: {error}: {body}")))
+    };
+    let (status, cluster) = json("/api/v1/cluster");
+    assert_eq!((status, of_nodes(&cluster, "name")), (200, NODES.map(Value::from).to_vec()));
+    // The page of each node is that of its own proxy.
+    for (node, mode) in [("node-1", "iptables"), ("node-2", "nftables")] {
+        let (status, overview) = json(&format!("/api/v1/nodes/{node}/overview"));
+        assert_eq!((status, &overview["node"], &overview["mode"]), (200, &node.into(), &mode.into()), "{overview}");
+    }
+    let (_, service) = json("/api/v1/nodes/node-1/services/shop/web");
+    assert_eq!(service["service"], "shop/web", "{service}");
+    let (_, trace) = json("/api/v1/nodes/node-1/trace?from=10.244.1.5&to=10.96.0.80%3A80");
+    assert_eq!(trace["branches"][0]["verdict"], "delivered", "{trace}");
+    assert_eq!(json("/api/v1/nodes/node-1/services/shop/none").0, 404);
+    let (status, error) = json("/api/v1/nodes/node-3/overview");
+    assert!(status == 502 && error["error"].as_str().unwrap().starts_with("node node-3: "), "{error}");
+    assert_eq!(json("/api/v1/nodes/node-9/overview").0, 502);
+    // The problems of all nodes, and the sum of their flows.
+    let (_, problems) = json("/api/v1/cluster/problems");
+    assert_eq!(of_nodes(&problems, "ready"), [json!(true), json!(true), Value::Null]);
+    assert!(of_nodes(&problems, "error")[2].is_string(), "{problems}");
+    for (port, node) in (1001..).zip(&rig.nodes[..2]) {
+        let entry = format!(
+            "-I -p tcp -s 10.244.1.5 -d 10.96.0.80 --sport {port} --dport 80 --dst-nat 10.244.2.9:8080 --timeout 900 \
+             --state ESTABLISHED -u SEEN_REPLY,ASSURED"
+        );
+        let node = node.path();
+        let insert = move || {
+            thread::sleep(Duration::from_secs(2));
+            let netns = format!("--net={}", node.display());
+            let words: Vec<&str> = [netns.as_str(), "conntrack"].into_iter().chain(entry.split(' ')).collect();
+            assert!(Command::new("nsenter").args(words).output().unwrap().status.success());
+        };
+        thread::spawn(insert);
+    }
+    let has_both = |body: &str| body.contains("\"connections\":2") && body.contains("shop/client");
+    let (_, events) = get(&rig.hub, "/api/v1/cluster/flows/events", has_both);
+    assert!(has_both(&events), "{events}");
+    // The programs on the nodes end with the page.
+    let programs = || {
+        let network = |path: PathBuf| fs::metadata(path).map(|file| file.ino()).ok();
+        let nodes: Vec<Option<u64>> = rig.nodes.iter().map(|node| network(node.path())).collect();
+        let processes = fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path());
+        let of_page = processes.filter(|process| {
+            fs::read_to_string(process.join("cmdline")).is_ok_and(|line| line.ends_with("ui\0--stdio\0"))
+                && nodes.contains(&network(process.join("ns/net")))
+        });
+        of_page.count()
+    };
+    assert_eq!(programs(), 2);
+    drop(plugin);
+    ferroute_testing::wait("the end of the programs", || (programs() == 0).then_some(()));
 }

@@ -43,6 +43,17 @@ impl Labels {
         self.names.insert(address, (PeerKind::Pod, name.into()));
     }
 
+    /// Keeps the names that earlier labels have for addresses without an owner now, such as those of deleted pods, which flows of the
+    /// last minutes have. Beyond a number, they are forgotten.
+    pub fn keep(&mut self, earlier: Self) {
+        for (address, owner) in earlier.names {
+            if self.names.len() >= MAX_NAMES {
+                return;
+            }
+            self.names.entry(address).or_insert(owner);
+        }
+    }
+
     /// Adds what is known about the ends of flows.
     pub fn apply(&self, event: &mut FlowEvent) {
         match event {
@@ -76,3 +87,6 @@ impl Labels {
         }
     }
 }
+
+/// Names of addresses that are kept at most, unless the objects have more.
+const MAX_NAMES: usize = 100_000;

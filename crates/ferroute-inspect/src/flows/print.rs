@@ -108,6 +108,8 @@ fn client(peer: &Peer) -> String {
 /// Returns a time with three digits at most.
 fn duration(seconds: f64) -> String {
     match seconds {
+        // Both events came at once.
+        seconds if seconds <= 0.0 => "<1ms".to_owned(),
         seconds if seconds < 0.001 => format!("{:.0}us", seconds * 1e6),
         seconds if seconds < 0.1 => format!("{:.1}ms", seconds * 1e3),
         seconds if seconds < 1.0 => format!("{:.0}ms", seconds * 1e3),

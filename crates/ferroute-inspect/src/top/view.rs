@@ -225,7 +225,7 @@ impl View {
         let shown = self.shown(all);
         let mut lines = vec![vec![span(Style::Plain, cut(title, width))], self.totals(all, &shown, interval, width)];
         lines.push(vec![span(Style::Title, format!("{:<width$}", cut(&titles(width), width)))]);
-        let room = height.saturating_sub(lines.len() + 1);
+        let space = height.saturating_sub(lines.len() + 1);
         let table: Vec<TableLine<'_>> = shown
             .iter()
             .flat_map(|row| {
@@ -235,9 +235,9 @@ impl View {
             })
             .collect();
         let cursor = shown.get(self.cursor(&shown)).map(|row| row.service_port.as_str());
-        self.scroll(&table, cursor, room);
+        self.scroll(&table, cursor, space);
         let highest = all.iter().map(|row| row.per_second).fold(0.0, f64::max);
-        let visible = table.iter().skip(self.offset).take(room);
+        let visible = table.iter().skip(self.offset).take(space);
         lines.extend(visible.map(|line| table_line(line, highest, cursor, width)));
         if table.is_empty() {
             let text = match rows {
@@ -249,19 +249,19 @@ impl View {
         }
         lines.truncate(height.saturating_sub(1));
         lines.resize(height.saturating_sub(1), Vec::new());
-        lines.push(self.footer(table.len(), room, width));
+        lines.push(self.footer(table.len(), space, width));
         lines.truncate(height);
         lines
     }
 
     /// Scrolls so that the selected row, and its endpoints as far as possible, are visible.
-    fn scroll(&mut self, table: &[TableLine<'_>], cursor: Option<&str>, room: usize) {
-        self.page = room;
+    fn scroll(&mut self, table: &[TableLine<'_>], cursor: Option<&str>, space: usize) {
+        self.page = space;
         let is_selected = |line: &TableLine<'_>| Some(line.row.service_port.as_str()) == cursor;
         let first = table.iter().position(is_selected).unwrap_or(0);
         let count = table.iter().skip(first).take_while(|line| is_selected(line)).count();
-        let last = (first + count).min(first + room);
-        self.offset = self.offset.min(table.len().saturating_sub(room)).min(first).max(last.saturating_sub(room));
+        let last = (first + count).min(first + space);
+        self.offset = self.offset.min(table.len().saturating_sub(space)).min(first).max(last.saturating_sub(space));
     }
 
     fn totals(&self, all: &[Row], shown: &[&Row], interval: &str, width: usize) -> Vec<Span> {
@@ -287,9 +287,9 @@ impl View {
         vec![span(Style::Plain, text), span(Style::Notice, cut(&notice, left))]
     }
 
-    fn footer(&self, count: usize, room: usize, width: usize) -> Vec<Span> {
-        let (first, last) = (self.offset + 1, (self.offset + room).min(count));
-        let position = if count > room { format!("lines {first}-{last} of {count}  ") } else { String::new() };
+    fn footer(&self, count: usize, space: usize, width: usize) -> Vec<Span> {
+        let (first, last) = (self.offset + 1, (self.offset + space).min(count));
+        let position = if count > space { format!("lines {first}-{last} of {count}  ") } else { String::new() };
         let keys = "q quit  ? help  s sort  / filter  Enter endpoints  p pause  arrows scroll";
         vec![span(Style::Dim, cut(&format!("{position}{keys}"), width))]
     }

@@ -1,10 +1,15 @@
 //! Programs in pods, and the objects that a user reads.
 
-use std::{fmt, process::Command, sync::Arc};
+use std::{
+    fmt,
+    io::{Read, Write},
+    process::{Command, Stdio},
+    sync::Arc,
+};
 
 use ferroute_config::MediaType;
 use ferroute_source::Resource;
-use futures_util::SinkExt;
+use futures_util::{SinkExt, StreamExt};
 use http_body_util::channel::Channel;
 use hyper::{Request, Response, StatusCode, body::Incoming, header, upgrade::Upgraded};
 use hyper_util::rt::TokioIo;
@@ -112,6 +117,7 @@ pub(super) fn respond(shared: &ServedCluster, mut request: Request<Incoming>) ->
     let error = |code| status(code, MediaType::Json, None);
     let Some(handler) = shared.state().exec.clone() else { return error(404) };
     let Some(exec) = parse(&request) else { return error(404) };
+    let has_input = request.uri().query().is_some_and(|query| query.contains("stdin=true"));
     let Some(key) = request.headers().get(header::SEC_WEBSOCKET_KEY) else { return error(400) };
     let accept = derive_accept_key(key.as_bytes());
     let response = (handler.0)(&exec);
@@ -123,7 +129,10 @@ pub(super) fn respond(shared: &ServedCluster, mut request: Request<Incoming>) ->
         let Ok(upgraded) = upgrade.await else { return };
         let stream = WebSocketStream::from_raw_socket(TokioIo::new(upgraded), Role::Server, None).await;
         // A client may give up.
-        let _ = run(stream, response).await;
+        let _ = match response {
+            ExecResponse::Run(command) if has_input => run_with_input(stream, command).await,
+            response => run(stream, response).await,
+        };
     });
     Response::builder()
         .status(StatusCode::SWITCHING_PROTOCOLS)
@@ -195,5 +204,53 @@ async fn run(
         }
     };
     stream.send(message(3, last.as_bytes())).await?;
+    stream.close(None).await
+}
+
+/// Runs a program with the client's input. It is the program that ends, once the client has closed the connection.
+async fn run_with_input(
+    mut stream: WebSocketStream<TokioIo<Upgraded>>,
+    mut command: Command,
+) -> Result<(), tokio_tungstenite::tungstenite::Error> {
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the program can be started");
+    let (mut input, mut output) = (child.stdin.take().expect("a pipe"), child.stdout.take().expect("a pipe"));
+    let (sender, mut received) = tokio::sync::mpsc::channel::<Vec<u8>>(16);
+    std::thread::spawn(move || {
+        let mut buffer = [0; 8 << 10];
+        while let Ok(length @ 1..) = output.read(&mut buffer) {
+            if sender.blocking_send(buffer[..length].to_vec()).is_err() {
+                break;
+            }
+        }
+    });
+    let status = loop {
+        tokio::select! {
+            part = received.recv() => match part {
+                Some(part) => stream.send(Message::binary([&[1], &part[..]].concat())).await?,
+                None => break json!({"status": "Success"}).to_string(),
+            },
+            message = stream.next() => match message {
+                Some(Ok(Message::Binary(bytes))) => {
+                    if let Some((0, text)) = bytes.split_first() {
+                        // A program that has ended reads nothing.
+                        let _ = input.write_all(text);
+                    }
+                }
+                Some(Ok(Message::Close(_)) | Err(_)) | None => {
+                    drop(input);
+                    std::thread::spawn(move || child.wait());
+                    return Ok(());
+                }
+                Some(Ok(_)) => {}
+            },
+        }
+    };
+    std::thread::spawn(move || child.wait());
+    stream.send(Message::binary([&[3], status.as_bytes()].concat())).await?;
     stream.close(None).await
 }

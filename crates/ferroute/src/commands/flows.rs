@@ -29,6 +29,11 @@ pub(crate) struct FlowsArgs {
     /// Output format; json prints one object per line
     #[arg(short, long, value_enum, value_name = "FORMAT", default_value_t)]
     output: Output,
+    /// Read names of pods from the source of the running proxy; the default for text
+    ///
+    /// They are those of endpoints, as the proxy's own rights allow. It takes three seconds at most.
+    #[arg(long)]
+    names: bool,
     /// What is inspected.
     #[command(flatten)]
     desired: DesiredArgs,
@@ -39,7 +44,7 @@ pub(crate) struct FlowsArgs {
 pub(crate) struct SelectArgs {
     /// Show the last flows and exit, unless --follow is given
     ///
-    /// They are the open connections, those that ended while somebody was reading flows in the last five minutes, and those that
+    /// They are the open connections, those that ended while flows were read in the last five minutes, and those that
     /// the kernel still knows.
     #[arg(long, value_name = "COUNT", conflicts_with = "summary")]
     pub(crate) last: Option<usize>,
@@ -48,7 +53,7 @@ pub(crate) struct SelectArgs {
     pub(crate) follow: bool,
     /// Show numbers of connections and failures, and times to answer
     ///
-    /// By service port, client and endpoint, of the last five minutes, as far as somebody was reading flows.
+    /// By service port, client and endpoint, of the last five minutes, as far as flows were read.
     #[arg(long)]
     pub(crate) summary: bool,
     /// Exit after this time; with --summary, 10 s by default
@@ -123,10 +128,14 @@ fn state_parser() -> impl TypedValueParser<Value = FlowState> {
 
 /// Prints flows until the time is over or the reader of the output leaves.
 pub(crate) fn run(args: &FlowsArgs, verbosity: Option<u32>, out: &mut impl Write) -> anyhow::Result<()> {
-    let desired = Desired::load_for_host(&args.desired, verbosity)?;
+    let mut desired = Desired::load_for_host(&args.desired, verbosity)?;
     let request = args.select.request(DEFAULT_NAMESPACE)?;
     let until = args.select.duration.filter(|_| !args.select.summary).map(|time| Instant::now() + time);
     let mut stream = FlowStream::open(&desired, &request)?;
+    // Flows wait in the stream meanwhile.
+    if args.names || args.output == Output::Text {
+        desired.complete();
+    }
     let (labels, about) = (Labels::new(&desired), desired.about.clone());
     // Only the names are needed from here on.
     drop(desired);

@@ -224,6 +224,10 @@ const ENTRIES: &[Entry] = entries! {
         "kubectl ferroute flows --service svc/web -n shop" => "connections to a Service on all nodes, until Ctrl-C",
         "kubectl ferroute flows --summary" => "who connects to what in the cluster, and failures",
     ] KUBECTL, ["ferroute-flows"];
+    "kubectl ui": [
+        "kubectl ferroute ui" => "a page in the browser, until Ctrl-C",
+        "kubectl ferroute ui -l pool=edge" => "of some nodes",
+    ] KUBECTL, ["ferroute-ui"];
     "kubectl bundle": [
         "kubectl ferroute bundle cluster.tar" => "the recordings of all nodes",
     ] KUBECTL, ["ferroute-bundle"];

@@ -27,6 +27,11 @@ pub(crate) struct UiArgs {
     /// Address and port of the page
     #[arg(long, value_name = "ADDRESS:PORT", default_value = DEFAULT_LISTEN)]
     listen: SocketAddr,
+    /// Answer the page of `kubectl ferroute ui` on standard output
+    ///
+    /// Requests are lines of JSON on standard input, at whose end the command exits.
+    #[arg(long, conflicts_with = "listen")]
+    stdio: bool,
 }
 
 /// Serves the page until the process ends.
@@ -40,7 +45,7 @@ pub(crate) fn run(args: &UiArgs, verbosity: Option<u32>) -> anyhow::Result<()> {
         }
         None => Source::new(args.desired.clone()),
     };
-    ferroute_ui::serve(source, args.listen, announce)
+    if args.stdio { ferroute_ui::serve_stdio(source) } else { ferroute_ui::serve(source, args.listen, announce) }
 }
 
 /// Serves the page of a demo until the process ends.
@@ -48,7 +53,8 @@ pub(crate) fn serve_demo(cluster: Cluster, listen: SocketAddr) -> anyhow::Result
     ferroute_ui::serve(Source::Demo(Box::new(cluster)), listen, announce)
 }
 
-fn announce(url: &str) {
+/// Prints the URL of the page.
+pub(crate) fn announce(url: &str) {
     // The page is served even if standard output is closed.
     let _ = writeln!(std::io::stdout(), "open {url}\nend with Ctrl-C");
 }

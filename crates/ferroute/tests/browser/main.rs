@@ -182,6 +182,51 @@ fn userspace_demo_acts_and_shows_it() {
 
 #[test]
 #[ignore = "requires Chromium: make test-ui"]
+fn map_shows_connections_and_what_fails() {
+    let namespace = NetNs::new();
+    let server = Server::demo(&namespace, "nftables");
+    let browser = Browser::start(&namespace, "en-US");
+    let open_map = || browser.click(".tabs a[href='#/map']");
+    browser.open(&server.url);
+    browser.wait_text(".service-title", "nginx-service");
+    browser.click("#keep-sending");
+    browser.wait_text(".flow-answered", "answered");
+    open_map();
+    browser.wait_text(".map-service", "default/nginx-service");
+    browser.wait_for("return document.querySelectorAll('.map-endpoint').length === 3");
+    assert_eq!((browser.count(".map-client"), browser.count(".map-failed")), (1, 0));
+    browser.keep_picture("map");
+
+    // The stream goes on, and the Service loses its endpoints.
+    open_service(&browser, &server, "default/nginx-service");
+    browser.click(".demo summary");
+    for replicas in (0..3).rev() {
+        browser.click(".demo-columns button[aria-label^='One replica fewer']");
+        browser.wait_for(&format!("return document.querySelectorAll('.graph .endpoint').length === {replicas}"));
+    }
+    browser.wait_text(".flow-failed", "failed");
+    open_map();
+    browser.wait_text(".map-failed .bad", "rejected");
+    // The names of deleted pods stay with their flows.
+    assert_eq!(browser.count(".map-endpoint"), 3);
+    for pod in 1..=3 {
+        browser.wait_for(&format!(
+            "return document.querySelector('[data-map=\"endpoint default/nginx-deployment-{pod}\"]')"
+        ));
+    }
+    browser.keep_picture("map-rejected");
+    browser.click("#language");
+    browser.wait_text(".map-failed .bad", "被规则拒绝");
+    browser.keep_picture("map-rejected-zh");
+    browser.click("#language");
+    // The last minutes survive a reload.
+    browser.reload();
+    browser.wait_text(".map-failed .bad", "rejected");
+    browser.assert_clean(&server.url, None);
+}
+
+#[test]
+#[ignore = "requires Chromium: make test-ui"]
 fn demo_without_token_cannot_act() {
     let namespace = NetNs::new();
     let server = Server::demo(&namespace, "iptables");

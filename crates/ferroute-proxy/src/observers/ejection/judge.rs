@@ -156,17 +156,17 @@ impl Judge {
         }
         let ejected = port.endpoints.iter().filter(|endpoint| self.is_ejected(&port.name, **endpoint)).count();
         // Never more than half, so never the last one either.
-        let mut room = (port.endpoints.len() / 2).saturating_sub(ejected);
+        let mut remaining = (port.endpoints.len() / 2).saturating_sub(ejected);
         let mut failed: Vec<_> = failed.into_iter().collect();
         failed.sort_by_key(|(_, (count, _))| std::cmp::Reverse(*count));
         for (endpoint, (count, oldest)) in failed {
             let key = (port.name.clone(), endpoint);
             let times = self.records.get(&key).map_or(0, |record| record.times);
             let is_enough = count >= FAILURES || times > 0 || oldest >= PATIENCE_WITH_ONE;
-            if room == 0 || !is_enough {
+            if remaining == 0 || !is_enough {
                 continue;
             }
-            room -= 1;
+            remaining -= 1;
             let times = times.saturating_add(1);
             self.records.insert(key, Record { times, state: EjectionPhase::Ejected, since: now });
             verdicts.push(Verdict { name: port.name.clone(), endpoint, ejected_for: Some(pause(times)) });
