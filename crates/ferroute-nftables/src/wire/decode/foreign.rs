@@ -279,11 +279,10 @@ impl Decoder<'_, '_> {
         let (base, offset) = (parts.u32(NFTA_PAYLOAD_BASE)?, parts.u32(NFTA_PAYLOAD_OFFSET)?);
         let bytes = usize::try_from(parts.u32(NFTA_PAYLOAD_LEN)?).ok()?;
         let loaded = headers.load(base, offset, bytes)?;
-        // Addresses and ports are of those fields that rules here match on.
-        let outcome = match loaded.operand(headers).map(|operand| operand.property) {
-            Some(Property::Field(_) | Property::Payload { .. }) | None => Outcome::Anything,
-            Some(_) => Outcome::Nothing,
-        };
+        // `nft` writes whole words, of which other parts are kept.
+        let end = offset.saturating_add(parts.u32(NFTA_PAYLOAD_LEN)?);
+        let decides = headers.deciding(base).iter().any(|field| offset < field.end && field.start < end);
+        let outcome = if decides { Outcome::Anything } else { Outcome::Nothing };
         self.opaque(format!("{} set", loaded.text(headers)), outcome);
         Some(())
     }
