@@ -61,6 +61,7 @@ pub use self::{
 use crate::{
     about::{About, Fact, Origin, Proxy, ProxyState},
     plural, replay,
+    waiting::Waiting,
 };
 
 /// The desired state of a node.
@@ -177,6 +178,8 @@ impl Desired {
         start_logging: impl FnOnce(&Resolved),
     ) -> anyhow::Result<Self> {
         let DesiredArgs { source, settings: args } = args;
+        let origin = source.manifests.as_ref().map(|path| format!("manifests at {}", path.display()));
+        let _waiting = Waiting::for_work(format!("reading {}", origin.as_deref().unwrap_or("objects")));
         let workloads = source.manifests.as_deref().map(demo::read).transpose()?;
         if let Some(Workloads { demo: Some(demo), .. }) = &workloads {
             return Self::load_demo(source, args, demo, start_logging);

@@ -60,6 +60,7 @@ pub mod replay;
 pub mod report;
 pub mod top;
 pub mod trace;
+mod waiting;
 
 /// Returns a number with a noun in the singular or plural.
 fn plural(count: usize, noun: &str) -> String {

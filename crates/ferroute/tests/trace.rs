@@ -22,7 +22,9 @@ fn trace_in(source: &[&str], arguments: &str) -> Output {
 }
 
 fn text(output: &Output) -> String {
-    assert!(output.stderr.is_empty(), "{output:?}");
+    // On a busy machine, it takes a while.
+    let error = String::from_utf8(output.stderr.clone()).unwrap();
+    assert!(error.lines().all(|line| line.ends_with("which takes a while")), "{output:?}");
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 

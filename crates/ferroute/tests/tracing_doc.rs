@@ -17,7 +17,9 @@ fn with_outputs(text: &str, root: &Path) -> String {
         let arguments = command.strip_prefix("$ ferroute ").unwrap();
         let output =
             Command::new(env!("CARGO_BIN_EXE_ferroute")).args(arguments.split(' ')).current_dir(root).output().unwrap();
-        assert!(output.stderr.is_empty(), "{command}: {output:?}");
+        let error = String::from_utf8(output.stderr).unwrap();
+        // On a busy machine, it takes a while.
+        assert!(error.lines().all(|line| line.ends_with("which takes a while")), "{command}: {error}");
         writeln!(new, "{command}\n{}```", String::from_utf8(output.stdout).unwrap()).unwrap();
         assert!(lines.any(|line| line == "```"), "unterminated example {command}");
     }

@@ -1,36 +1,67 @@
 //! What the running proxy does not keep: names of pods and nodes, the Services that it skips, and the fields that it ignores.
 
-use std::{sync::mpsc, thread, time::Duration};
+use std::{collections::BTreeSet, fs, path::Path, sync::mpsc, thread, time::Duration};
 
-use ferroute_api::Service;
+use ferroute_api::{
+    Object, Service,
+    manifest::{self, Parsed},
+};
 use ferroute_core::{
-    NamespacedName,
+    IpFamily, NamespacedName,
     parse::{SkipReason, parse_service},
 };
-use ferroute_source::{Event, read_once};
+use ferroute_source::{Event, manifest_files};
 
-use super::{Desired, demo, list::list_quickly};
-use crate::about::Origin;
+use super::{Desired, event, list::list_quickly};
+use crate::{about::Origin, waiting::Waiting};
 
 impl Desired {
-    /// Adds names of pods and nodes, skipped Services, and ignored fields of others, from the source of the running proxy, if the objects are those of the
-    /// proxy. They only serve to explain its state, so it is no error if the source cannot be read in time.
+    /// Adds names of pods and nodes, skipped Services, and ignored fields of others, from the source of the running proxy, if the
+    /// objects are those of the proxy. They only serve to explain its state, so it is no error if the source cannot be read in time.
     pub fn complete(&mut self) {
+        self.complete_where(&|_| true);
+    }
+
+    /// Like [`complete`](Self::complete), with what is about one Service.
+    pub fn complete_for(&mut self, service: &NamespacedName) {
+        let addresses: BTreeSet<String> = IpFamily::BOTH
+            .into_iter()
+            .flat_map(|family| self.table(family).ports_of(service))
+            .flat_map(|(_, entry)| entry.endpoints.iter().map(|endpoint| endpoint.address.to_string()))
+            .collect();
+        let name = service.name().to_owned();
+        self.complete_where(&|text| text.contains(&name) || addresses.iter().any(|address| text.contains(address)));
+    }
+
+    /// Reads the documents of manifests whose text is relevant.
+    fn complete_where(&mut self, is_relevant: &dyn Fn(&str) -> bool) {
         if !self.about.objects.as_ref().is_some_and(|objects| objects.from == Origin::Proxy) {
             return;
         }
-        let events = match self.source.manifests.clone() {
-            Some(path) => {
-                let workloads = demo::read(&path).unwrap_or_default();
-                workloads.pods.iter().for_each(|pod| self.names.add_pod(pod));
-                read_once(&path).map_err(anyhow::Error::from)
-            }
-            None => self.list_quickly(),
+        let _waiting = Waiting::for_work(format!("reading names in {}", self.origin));
+        let result = match self.source.manifests.clone() {
+            Some(path) => self.add_documents(&path, is_relevant),
+            None => self.list_quickly().map(|events| events.into_iter().for_each(|event| self.add(event))),
         };
-        match events {
-            Ok(events) => events.into_iter().for_each(|event| self.add(event)),
-            Err(error) => tracing::info!("names of pods and skipped Services are unknown: {error:#}"),
+        if let Err(error) = result {
+            tracing::info!("names of pods and skipped Services are unknown: {error:#}");
         }
+    }
+
+    /// Adds what is in manifests. Documents that cannot be read are ignored, as the proxy reports them.
+    fn add_documents(&mut self, path: &Path, is_relevant: &dyn Fn(&str) -> bool) -> anyhow::Result<()> {
+        for file in manifest_files(path)? {
+            let Ok(text) = fs::read_to_string(file) else { continue };
+            let documents = manifest::documents(&text).filter(|document| is_relevant(document.text));
+            for parsed in documents.flat_map(|document| document.read()) {
+                let Ok(Parsed::Object(object)) = parsed else { continue };
+                match *object {
+                    Object::Pod(pod) => self.names.add_pod(&pod),
+                    object => event(object).into_iter().for_each(|event| self.add(event)),
+                }
+            }
+        }
+        Ok(())
     }
 
     fn list_quickly(&self) -> anyhow::Result<Vec<Event>> {

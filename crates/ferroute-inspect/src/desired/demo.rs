@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, path::Path};
 use anyhow::{Context, bail};
 use ferroute_api::{
     Object, Pod,
-    manifest::{self, Parsed},
+    manifest::{self, Document, Parsed},
     mirror,
 };
 use ferroute_config::{KubeProxyConfiguration, Resolved};
@@ -38,8 +38,10 @@ pub(super) fn read(path: &Path) -> anyhow::Result<Workloads> {
     let Ok(files) = manifest_files(path) else { return Ok(Workloads::default()) };
     let texts: Vec<String> = files.iter().filter_map(|file| std::fs::read_to_string(file).ok()).collect();
     let (mut pods, mut workloads, mut nodes) = (Vec::new(), false, false);
-    for document in texts.iter().flat_map(|text| manifest::read(text)) {
-        let Ok(Parsed::Object(object)) = document else { continue };
+    let documents =
+        texts.iter().flat_map(|text| manifest::documents(text)).filter(|document| may_be_workload(document));
+    for parsed in documents.flat_map(|document| document.read()) {
+        let Ok(Parsed::Object(object)) = parsed else { continue };
         match *object {
             Object::Pod(pod) if pod.status.pod_ip.is_some() || !pod.status.pod_ips.is_empty() => pods.push(pod),
             Object::Pod(_) | Object::Deployment(_) => workloads = true,
@@ -52,6 +54,13 @@ pub(super) fn read(path: &Path) -> anyhow::Result<Workloads> {
     }
     let demo = plan(&texts).with_context(|| format!("cannot plan the demo cluster for {}", path.display()))?;
     Ok(Workloads { pods, demo: Some(demo) })
+}
+
+/// Reports whether a document may be a workload or a Node. Most of a large cluster are Services and EndpointSlices, in documents of
+/// their own; parsing takes a hundred times as long as finding their kind.
+fn may_be_workload(document: &Document<'_>) -> bool {
+    let is_other = |line: &str| ["kind: Service", "kind: EndpointSlice"].contains(&line.trim_end());
+    !document.text.lines().any(is_other)
 }
 
 fn plan(texts: &[String]) -> anyhow::Result<DemoManifests> {

@@ -8,7 +8,10 @@ use ferroute_modes::REGISTRY;
 use ferroute_proxy::feed::EXTERNAL_IPS_DISABLED;
 
 use super::{Explanation, Handling, Inputs, explain, kernel};
-use crate::desired::{AddressOwner, Desired};
+use crate::{
+    desired::{AddressOwner, Desired},
+    waiting::Waiting,
+};
 
 /// Explains how the proxy handles a Service, including its state in the kernel if that can be read.
 ///
@@ -16,6 +19,7 @@ use crate::desired::{AddressOwner, Desired};
 /// If there is no Service of this name.
 pub fn explain_on_host(desired: &Desired, service: &str) -> anyhow::Result<Explanation> {
     let Some(object) = desired.services.get(service) else { bail!(not_found(service, desired)) };
+    let _waiting = Waiting::for_work("reading rules and connections in the kernel".to_owned());
     let mut explanation = explain_object(desired, object);
     let name = NamespacedName::from_metadata(&object.metadata);
     kernel::add_state(&mut explanation, desired, &name, &desired.host.addresses);

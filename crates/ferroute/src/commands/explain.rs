@@ -52,7 +52,7 @@ pub(crate) fn run(args: &ExplainArgs, verbosity: Option<u32>, out: &mut impl Wri
     let Explained::Service(args) = &args.object;
     let service = service_name(&args.service, &args.namespace).map_err(anyhow::Error::msg)?;
     let mut desired = Desired::load_for_service(&args.desired, verbosity, &service)?;
-    desired.complete();
+    desired.complete_for(&service);
     let explanation = explain_on_host(&desired, &service.to_string())?;
     args.output.write_about(out, &desired.about, &explanation, |text| write_explanation_into(text, &explanation))
 }

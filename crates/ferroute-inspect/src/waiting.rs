@@ -1,0 +1,32 @@
+//! Says what takes long.
+
+use std::{
+    sync::mpsc::{self, RecvTimeoutError, Sender},
+    thread,
+    time::Duration,
+};
+
+/// Work that is reported if it takes longer than a second. It ends when this value is dropped.
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct Waiting {
+    _running: Sender<()>,
+}
+
+impl Waiting {
+    /// Starts. `what` is a phrase such as "reading manifests".
+    pub(crate) fn for_work(what: String) -> Self {
+        let (_running, ended) = mpsc::channel();
+        let report = move || {
+            if ended.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
+                tracing::warn!("{what}, which takes a while");
+            }
+        };
+        // Without the thread, there is no report.
+        let _ = thread::Builder::new().name("waiting".to_owned()).spawn(report);
+        Self { _running }
+    }
+}
+
+/// The time after which work is reported.
+const PATIENCE: Duration = Duration::from_secs(1);
