@@ -31,6 +31,11 @@ impl Driver {
                 self.execute(during)?;
                 return self.settle_in_time();
             }
+            Fault::HostileUser => {
+                let _process = kernel::hostile_process(&self.network.node);
+                self.execute(during)?;
+                return self.settle_in_time();
+            }
             Fault::InvalidObjects => {
                 self.source.set_invalid_objects(&self.files, true);
                 self.execute(during)?;
@@ -147,7 +152,7 @@ impl Driver {
                 drop(faults);
             }
             Fault::Api(fault) => self.api_fault(fault, during)?,
-            Fault::Commits | Fault::InvalidObjects => unreachable!("not a fault of the proxy"),
+            Fault::Commits | Fault::HostileUser | Fault::InvalidObjects => unreachable!("not a fault of the proxy"),
         }
         Ok(())
     }

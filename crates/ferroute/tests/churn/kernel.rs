@@ -6,7 +6,7 @@ use std::{
 };
 
 use ferroute_core::Protocol;
-use ferroute_testing::NetNs;
+use ferroute_testing::{NetNs, Running};
 
 use crate::{listing, schedule::Interference};
 
@@ -143,6 +143,9 @@ pub(crate) fn interfere(node: &NetNs, mode: &str, how: Interference) {
 }
 
 fn interfere_with_table(node: &NetNs, family: &str, how: Interference) {
+    if how == Interference::Replace {
+        return replace_endpoints(node, family);
+    }
     let Interference::Thin { offset } = how else {
         // The proxy may be about to create it.
         node.try_command("nft", &["delete", "table", family, "ferroute"]);
@@ -159,6 +162,43 @@ fn interfere_with_table(node: &NetNs, family: &str, how: Interference) {
     }
 }
 
+/// Replaces the addresses of some endpoints.
+fn replace_endpoints(node: &NetNs, family: &str) {
+    let other = if family == "ip" { "203.0.113.200" } else { "2001:db8::c8" };
+    let output = node.try_command("nft", &["list", "map", family, "ferroute", "tcp-endpoints"]);
+    let listed = String::from_utf8_lossy(&output.stdout).into_owned();
+    let (_, elements) = listed.split_once("elements = {").unwrap_or_default();
+    let keys = elements.split([',', '}']).filter_map(|element| element.trim().rsplit_once(" : ")).map(|(key, _)| key);
+    for key in keys.take(20) {
+        let map = format!("element {family} ferroute tcp-endpoints");
+        // The proxy may repair elements at the same time.
+        node.try_command("nft", &[&format!("delete {map} {{ {key} }}; add {map} {{ {key} : {other} . 9 }}")]);
+    }
+}
+
+/// Starts a process of another user that binds names of the proxy's sockets, accepts no connection and has some wait.
+pub(crate) fn hostile_process(node: &NetNs) -> Running {
+    const HOSTILE: &str = r#"
+        use Socket;
+        $> = 65534;
+        for my $name ("ferroute/x", "ferroute-userspace/\xfc\n\xff", "ferroute-userspace/00000000-0000-0000-0000-000000000000", "xtables") {
+            socket(my $socket, PF_UNIX, SOCK_STREAM, 0) or die;
+            bind($socket, pack_sockaddr_un("\0$name")) or next;
+            listen($socket, 0) or die;
+            push @open, $socket;
+            for (1 .. 3) {
+                socket(my $client, PF_UNIX, SOCK_STREAM | 2048, 0) or die;
+                connect($client, pack_sockaddr_un("\0$name"));
+                push @open, $client;
+            }
+        }
+        sleep 3600;
+    "#;
+    let mut command = Command::new("perl");
+    command.args(["-e", HOSTILE]).stdin(Stdio::null());
+    Running(node.run(|| command.spawn()).unwrap())
+}
+
 fn interfere_with_chains(node: &NetNs, program: &str, how: Interference) {
     let saved = node.command(&format!("{program}-save"), &[]);
     let mut input = String::new();
@@ -169,6 +209,14 @@ fn interfere_with_chains(node: &NetNs, program: &str, how: Interference) {
             line.to_owned()
         } else if line.starts_with('*') || line == "COMMIT" {
             line.to_owned()
+        } else if how == Interference::Replace {
+            // The mark is of no rule then.
+            let Some(rule) = line.strip_prefix("-A KUBE-MARK-MASQ ").filter(|rule| rule.contains("0x4000/0x4000"))
+            else {
+                continue;
+            };
+            let other = rule.replace("0x4000/0x4000", "0x2000/0x2000");
+            format!("-D KUBE-MARK-MASQ {rule}\n-A KUBE-MARK-MASQ {other}")
         } else if let Some(rule) = line.strip_prefix("-A KUBE-").filter(|_| how != Interference::FlushOwn) {
             rules += 1;
             let Interference::Thin { offset } = how else { continue };

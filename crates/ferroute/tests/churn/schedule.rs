@@ -145,6 +145,8 @@ pub(crate) enum Fault {
     OwnTable,
     /// Another program commits nftables transactions at a high rate.
     Commits,
+    /// A process of another user binds names of the proxy's sockets and accepts no connection.
+    HostileUser,
     /// A manifest is half-written.
     HalfWritten { services: bool },
     /// A manifest contains objects that are invalid.
@@ -169,6 +171,8 @@ pub(crate) enum Interference {
     FlushOwn,
     /// Removes one in three rules or elements.
     Thin { offset: usize },
+    /// Replaces rules or elements, so that their number stays.
+    Replace,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -341,9 +345,10 @@ impl<'a> Generator<'a> {
     }
 
     fn interfere(&mut self) -> Fault {
-        Fault::Interfere(match self.random.u8(0..3) {
+        Fault::Interfere(match self.random.u8(0..4) {
             0 => Interference::FlushAll,
             1 => Interference::FlushOwn,
+            2 => Interference::Replace,
             _ => Interference::Thin { offset: self.random.usize(0..3) },
         })
     }
@@ -366,11 +371,12 @@ impl<'a> Generator<'a> {
     }
 
     fn resource_fault(&mut self) -> Fault {
-        match self.random.u8(0..4) {
+        match self.random.u8(0..5) {
             0 => Fault::Descriptors,
             1 => Fault::Processes,
-            2 => {
-                let error = self.random.choice(["ENOBUFS", "ENOMEM"]).expect("not empty");
+            2 => Fault::HostileUser,
+            3 => {
+                let error = self.random.choice(["ENOBUFS", "ENOMEM", "EBUSY"]).expect("not empty");
                 Fault::Sockets { error, every: self.random.u32(2..6) }
             }
             _ => Fault::Freeze,
@@ -438,6 +444,6 @@ mod tests {
                 names.insert(name.split([' ', '(', ')']).next().unwrap().to_owned());
             }
         }
-        assert_eq!(names.len(), 16 + 3 + 14, "{names:?}");
+        assert_eq!(names.len(), 17 + 4 + 14, "{names:?}");
     }
 }
