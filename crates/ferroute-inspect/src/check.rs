@@ -131,6 +131,8 @@ struct Check {
     counts: BTreeMap<&'static str, usize>,
     /// The file of each object, by kind and name.
     origins: BTreeMap<String, String>,
+    /// The lines of annotations, by object and field.
+    lines: BTreeMap<(String, String), usize>,
 }
 
 impl Check {
@@ -141,8 +143,9 @@ impl Check {
     /// Adds a problem of an object, whose file is looked up.
     fn add_for(&mut self, object: &str, field: Option<&str>, effect: Effect, text: impl Into<String>) {
         let file = self.origins.get(object).cloned();
+        let line = field.and_then(|field| self.lines.get(&(object.to_owned(), field.to_owned())).copied());
         let problem = Problem::new(file, effect, text);
-        self.add(Problem { object: Some(object.to_owned()), field: field.map(str::to_owned), ..problem });
+        self.add(Problem { line, object: Some(object.to_owned()), field: field.map(str::to_owned), ..problem });
     }
 
     /// Reads a file for what its objects do not show. Whether it can be read, the source reports.
@@ -152,6 +155,7 @@ impl Check {
         let Ok(text) = fs::read_to_string(path) else { return };
         for document in documents(&text) {
             let (objects, unknown) = document.check();
+            let is_single = objects.len() == 1;
             for error in unknown {
                 self.add(Problem::of_document(&file, &error, Effect::Ignored));
             }
@@ -161,6 +165,11 @@ impl Check {
                         let kind = object.kind();
                         let name = NamespacedName::from_metadata(object.metadata());
                         self.origins.entry(format!("{kind} {name}")).or_insert_with(|| file.clone());
+                        // In a list, another object may have the same one.
+                        for key in object.metadata().annotations.keys().filter(|_| is_single) {
+                            let field = (format!("{kind} {name}"), format!("metadata.annotations[{key}]"));
+                            self.lines.extend(document.line_of_key(key).map(|line| (field, line)));
+                        }
                         if validate(&object).is_ok() {
                             *self.counts.entry(kind.as_str()).or_default() += 1;
                         }

@@ -53,6 +53,12 @@ spec:
   - {name: http, port: 80}
 ";
 
+/// Returns the Service with an annotation, on line 4.
+fn annotated(annotation: &str) -> String {
+    let metadata = format!("metadata: {{name: web, namespace: shop,\n  annotations: {{{annotation}}}}}");
+    WEB.replace("metadata: {name: web, namespace: shop}", &metadata)
+}
+
 const SLICE: &str = "---
 apiVersion: discovery.k8s.io/v1
 kind: EndpointSlice
@@ -73,7 +79,7 @@ fn valid_manifests_have_no_problems() {
 #[test]
 fn everything_that_is_not_used_is_a_problem() {
     let ending = |lines: &[String]| lines.last().cloned().unwrap_or_default();
-    let cases: [(String, &[&str], &str); 13] = [
+    let cases: [(String, &[&str], &str); 15] = [
         (
             WEB.replace("port: 80", "prot: 80"),
             &[],
@@ -83,6 +89,17 @@ fn everything_that_is_not_used_is_a_problem() {
             WEB.replace("kind: Service", "kind: Servce"),
             &[],
             "shop.yaml:1: Servce shop/web: ignored: unknown kind \"Servce\" of \"v1\" (did you mean \"Service\"?)",
+        ),
+        (
+            annotated("ferroute.io/max-connections: many"),
+            &[],
+            "shop.yaml:4: Service shop/web: metadata.annotations[ferroute.io/max-connections]: ignored: invalid number of connections \
+             \"many\" (want 1 to 100000)",
+        ),
+        (
+            annotated("ferroute.io/load-balancing: fastest"),
+            &[],
+            "shop.yaml:4: Service shop/web: metadata.annotations[ferroute.io/load-balancing]: ignored: unsupported value ",
         ),
         (WEB.replace("  clusterIP: 10.96.0.1\n", ""), &[], "shop.yaml:1: Service shop/web: spec.clusterIP: rejected: "),
         (WEB.replace("10.96.0.1", "10.96.0.300"), &[], "shop.yaml:1: Service shop/web: spec.clusterIP: rejected: "),

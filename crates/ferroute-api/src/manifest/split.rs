@@ -32,6 +32,16 @@ impl Document<'_> {
         object::read_each(self, each, &mut |_| ())
     }
 
+    /// Returns the line of the file with the first mapping key of this name, whatever mapping it is in; `None` if the text has no such
+    /// key.
+    pub fn line_of_key(&self, key: &str) -> Option<usize> {
+        let is_key = |line: &str| {
+            let after = line.split_once(key).map(|(_, after)| after.trim_start_matches(['"', '\'']).trim_start());
+            !line.trim_start().starts_with('#') && after.is_some_and(|after| after.starts_with(':'))
+        };
+        self.text.lines().position(is_key).map(|index| self.line + index)
+    }
+
     /// Returns what [`read`](Self::read) does, and everything in the document that it ignores: unknown fields of objects, and
     /// objects of unknown kinds. Kinds of Kubernetes that a proxy does not read, and those of extensions, are not unknown.
     pub fn check(&self) -> (Vec<Result<Parsed, DocumentError>>, Vec<DocumentError>) {
