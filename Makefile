@@ -355,14 +355,14 @@ vm-bench: deps-vm release
 VM_KERNELS ?= linux-image-cloud-amd64 linux-image-6.12-cloud-amd64
 vm-nftables: deps-vm release
 	@set -e; mkdir -p $(VM_DIR); \
-	for test in kernel packets; do \
+	for test in kernel packets limits balancing; do \
 	    program=$$($(CARGO) test -q -p ferroute-nftables --test $$test --no-run --message-format json | \
 	        sed -n 's/.*"executable":"\([^"]*\)".*/\1/p'); \
 	    cp "$$program" $(VM_DIR)/test-$$test; \
 	done; \
 	for kernel in $(VM_KERNELS); do \
 	    KERNEL_PACKAGE=$$kernel $(VM_PYTHON) $(VM_DIR) conformance/vm/nftables.sh $(VM_FILES) conformance/vm/flood.py $(FERROUTE) \
-	        $(VM_DIR)/test-kernel $(VM_DIR)/test-packets; \
+	        $(VM_DIR)/test-kernel $(VM_DIR)/test-packets $(VM_DIR)/test-limits $(VM_DIR)/test-balancing; \
 	done
 
 ## vm-apparmor (10 min + release): test the AppArmor profile in an emulated machine

@@ -33,6 +33,22 @@ pub const KUBE_ROUTER_SCHEDULER: &str = "kube-router.io/service.scheduler";
 /// Annotation of a Service, with the value `true` or `false`: endpoints that do not answer get no connections for a while.
 pub const PASSIVE_EJECTION: &str = "ferroute.io/passive-ejection";
 
+/// Annotation of a Service: networks in addition to `spec.loadBalancerSourceRanges`, which other types than `LoadBalancer` cannot have.
+pub const SOURCE_RANGES: &str = "ferroute.io/source-ranges";
+
+/// Annotation of a Service: the addresses to which source ranges apply besides those of load balancers, `cluster-ip`, `external-ips` and
+/// `node-ports`.
+pub const SOURCE_RANGES_SCOPE: &str = "ferroute.io/source-ranges-scope";
+
+/// Annotation of a Service: `allow` or `deny` the clients in the source ranges.
+pub const SOURCE_RANGES_POLICY: &str = "ferroute.io/source-ranges-policy";
+
+/// Cilium's annotation for [`SOURCE_RANGES_POLICY`].
+pub const CILIUM_SOURCE_RANGES_POLICY: &str = "service.cilium.io/src-ranges-policy";
+
+/// Annotation of a Service: the time after which open connections to a terminating endpoint end.
+pub const DRAIN_TIMEOUT: &str = "ferroute.io/drain-timeout";
+
 /// Annotation of a Service: how many connections may be open at a time.
 pub const MAX_CONNECTIONS: &str = "ferroute.io/max-connections";
 
@@ -55,13 +71,18 @@ pub const WEIGHT: &str = "ferroute.io/weight";
 pub const CILIUM_WEIGHT: &str = "service.cilium.io/weight";
 
 /// The annotations of Services and EndpointSlices that are read. Others are dropped when an object is received.
-pub const ANNOTATIONS: [&str; 13] = [
+pub const ANNOTATIONS: [&str; 18] = [
     LAST_CHANGE_TRIGGER_TIME,
     LOAD_BALANCING,
     HASH_TABLE_SIZE,
     CILIUM_ALGORITHM,
     KUBE_ROUTER_SCHEDULER,
     PASSIVE_EJECTION,
+    DRAIN_TIMEOUT,
+    SOURCE_RANGES,
+    SOURCE_RANGES_SCOPE,
+    SOURCE_RANGES_POLICY,
+    CILIUM_SOURCE_RANGES_POLICY,
     MAX_CONNECTIONS,
     MAX_CONNECTIONS_PER_CLIENT,
     MAX_NEW_CONNECTIONS,

@@ -1,6 +1,6 @@
 //! The method that chooses the endpoint of a new connection, per Service.
 
-use std::fmt;
+use std::{fmt, num::NonZeroU32};
 
 use serde::{Deserialize, Serialize};
 
@@ -13,6 +13,8 @@ pub struct Balancing {
     pub table_size: TableSize,
     /// Endpoints that do not answer get no connections for a while. Only over TCP.
     pub passive_ejection: bool,
+    /// Seconds after which open connections to a terminating endpoint end; `None` if they may stay.
+    pub drain_timeout: Option<NonZeroU32>,
 }
 
 /// A method that chooses the endpoint of a new connection.

@@ -287,7 +287,9 @@ impl<'a> PortForwarding<'a> {
     /// Reports whether a kind of frontend has source ranges. An address may be of two kinds, of which one has none; see
     /// [`PortForwarding::is_restricted`].
     pub fn has_source_ranges(&self, kind: FrontendKind) -> bool {
-        kind == FrontendKind::LoadBalancer && !self.service.load_balancer_source_ranges.is_empty()
+        let ServicePort { load_balancer_source_ranges: ranges, source_ranges_scope: scope, .. } = self.service;
+        let is_in_scope = kind == FrontendKind::LoadBalancer || self.traits.source_ranges_scope && scope.contains(kind);
+        !ranges.is_empty() && is_in_scope
     }
 
     /// Reports whether only clients in [`PortForwarding::permitted_sources`] may use a frontend of [`ServicePort::frontends`].

@@ -105,7 +105,7 @@ pub use node::NodeView;
 pub use node_ports::{NodePortAddresses, NodePortMatch};
 pub use progress::Progress;
 pub use reservation::{OtherHosts, Reservation};
-pub use service_port::{Affinity, ServicePort, TrafficPolicy};
+pub use service_port::{Affinity, ServicePort, SourceRangesScope, TrafficPolicy};
 pub use settings::{FlowtableSettings, ProxySettings};
 pub use stale_conntrack::StaleConntrackEntries;
 pub use style::Style;

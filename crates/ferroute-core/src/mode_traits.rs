@@ -42,6 +42,10 @@ pub struct ModeTraits {
     pub methods: &'static [Method],
     /// Endpoints get connections in proportion to their weights.
     pub weights: bool,
+    /// Open connections to a terminating endpoint end after the time that a Service requests.
+    pub drain_timeouts: bool,
+    /// Source ranges apply to the addresses that a Service requests, besides those of load balancers.
+    pub source_ranges_scope: bool,
     /// Connections have the limits that a Service requests.
     pub limits: bool,
 }
@@ -141,6 +145,8 @@ impl ModeTraits {
         accepts_in_firewalls: true,
         methods: &[Method::Random],
         weights: false,
+        drain_timeouts: true,
+        source_ranges_scope: false,
         limits: false,
     };
 
@@ -157,6 +163,7 @@ impl ModeTraits {
         accepts_in_firewalls: false,
         methods: &[Method::Random, Method::RoundRobin, Method::SourceHash, Method::SourcePortHash],
         weights: true,
+        source_ranges_scope: true,
         limits: true,
         ..Self::IPTABLES
     };
@@ -177,6 +184,7 @@ impl ModeTraits {
         // Its own is the configured scheduler.
         methods: &[Method::RoundRobin, Method::SourceHash, Method::SourcePortHash, Method::LeastConnections],
         weights: true,
+        drain_timeouts: false,
         ..Self::IPTABLES
     };
 
@@ -185,6 +193,7 @@ impl ModeTraits {
         sources: Sources::Node,
         protocols: &[Protocol::Tcp, Protocol::Udp],
         methods: &[Method::RoundRobin],
+        drain_timeouts: false,
         ..Self::IPTABLES
     };
 }
@@ -344,6 +353,18 @@ impl ModeTrait {
             title: "weights of endpoints",
             value: |traits| yes(traits.weights),
             copy: |traits, other| traits.weights = other.weights,
+        },
+        Self {
+            name: "drainTimeouts",
+            title: "deadlines of connections to terminating endpoints",
+            value: |traits| yes(traits.drain_timeouts),
+            copy: |traits, other| traits.drain_timeouts = other.drain_timeouts,
+        },
+        Self {
+            name: "sourceRangesScope",
+            title: "source ranges of other addresses than load balancer IPs",
+            value: |traits| yes(traits.source_ranges_scope),
+            copy: |traits, other| traits.source_ranges_scope = other.source_ranges_scope,
         },
         Self {
             name: "limits",

@@ -3,7 +3,7 @@ use std::{fmt, net::IpAddr, num::NonZeroU16};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use crate::{Balancing, ConnectionLimits, CreationTime};
+use crate::{Balancing, ConnectionLimits, CreationTime, FrontendKind};
 
 /// A traffic policy of a Service: the endpoints that traffic may use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -39,6 +39,50 @@ pub struct Affinity {
     pub timeout_seconds: u32,
 }
 
+/// The addresses of a Service, besides those of load balancers, to which source ranges apply.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SourceRangesScope {
+    /// The cluster IP.
+    pub cluster_ip: bool,
+    /// External IPs.
+    pub external_ips: bool,
+    /// The node port.
+    pub node_ports: bool,
+}
+
+impl SourceRangesScope {
+    /// The names of the kinds of addresses in annotations.
+    pub const NAMES: [&str; 3] = ["cluster-ip", "external-ips", "node-ports"];
+
+    /// Reports whether source ranges apply to addresses of this kind.
+    pub fn contains(self, kind: FrontendKind) -> bool {
+        match kind {
+            FrontendKind::ClusterIp => self.cluster_ip,
+            FrontendKind::ExternalIp => self.external_ips,
+            FrontendKind::LoadBalancer => true,
+            FrontendKind::NodePort => self.node_ports,
+        }
+    }
+
+    /// Returns the names of the kinds of addresses, as in the annotation.
+    pub fn names(self) -> impl Iterator<Item = &'static str> {
+        let Self { cluster_ip, external_ips, node_ports } = self;
+        Self::NAMES
+            .into_iter()
+            .zip([cluster_ip, external_ips, node_ports])
+            .filter_map(|(name, is_in)| is_in.then_some(name))
+    }
+
+    /// Returns the scope with a kind of addresses; `None` if no kind has this name.
+    pub fn with(self, name: &str) -> Option<Self> {
+        Some(match Self::NAMES.iter().position(|known| *known == name)? {
+            0 => Self { cluster_ip: true, ..self },
+            1 => Self { external_ips: true, ..self },
+            _ => Self { node_ports: true, ..self },
+        })
+    }
+}
+
 /// A port of a Service in one IP family: all addresses are of that family.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServicePort {
@@ -54,6 +98,8 @@ pub struct ServicePort {
     pub load_balancer_vips: Vec<IpAddr>,
     /// Sources that may use `load_balancer_vips`; empty for all.
     pub load_balancer_source_ranges: Vec<IpNet>,
+    /// Other addresses that only these sources may use.
+    pub source_ranges_scope: SourceRangesScope,
     /// Port on which load balancers query the number of local endpoints; only with external policy Local.
     pub health_check_node_port: Option<NonZeroU16>,
     /// Client IP affinity, if enabled.

@@ -7,7 +7,8 @@
 //! ```
 //!
 //! The reader has a socket of its own, so that syncs never wait for it. Its memory and output are bounded: a number of
-//! service ports and ten times as many endpoints have totals of their own, and the rest share one. Names come from the
+//! service ports and ten times as many endpoints have totals of their own, and the rest share one; lists with thousands of positions
+//! are not read. Names come from the
 //! elements' comments, so names of more than 128 bytes are truncated.
 //!
 //! What is *not* here: bytes, because nat rules see only the first packet of a connection; the export of the totals.
@@ -86,7 +87,8 @@ impl<K: Kernel> ConnectionReader<K> {
         let mut counters = BTreeMap::new();
         for (id, set) in &sets.lists {
             let mut elements = Vec::new();
-            let mut keys = ports.iter().flat_map(|port| lists.keys(*id, *port));
+            let keys = |port| Some(lists.keys(*id, port)).filter(|keys| keys.len() <= MAX_COUNTED_POSITIONS);
+            let mut keys = ports.iter().filter_map(|port| keys(*port)).flatten();
             self.kernel.get_elements(&self.table, set, &mut keys, &mut |element, counter| {
                 elements.extend(element.map(|element| (element, counter.unwrap_or_default().packets)));
             })?;
@@ -133,6 +135,10 @@ struct Sets {
     /// Lists, slots and endpoints, in this order.
     lists: Vec<(SetId, Set)>,
 }
+
+/// Service ports with more positions in their lists have no counts of endpoints: the table of one that hashes has up to 65,536, and
+/// all of them would be read every few seconds.
+const MAX_COUNTED_POSITIONS: usize = 8_192;
 
 /// A dump takes quadratic time: 0.3 s for this number of elements, during which no sync has to wait.
 const MAX_DUMPED_ELEMENTS: usize = 100_000;

@@ -59,6 +59,7 @@
 //! | `dispatch`, `local-dispatch` | class | goto the chain for it |
 //! | `tcp-endpoints`, `udp-endpoints`, `sctp-endpoints` | list . index | address and port; indexes from 1 |
 //! | `restricted` | frontend | frontends with source ranges, to a list |
+//! | `restricted-node-ports` | node port | the same for node ports; only while there are some |
 //! | `source-ranges-N` | source network . list | the ranges with prefix length N |
 //! | `hairpin` | address . address . protocol . port | connections of this node's endpoints to themselves |
 //! | `cluster-ips` | address | cluster IPs, to masquerade external clients and to reject unknown ports |

@@ -8,7 +8,7 @@ use std::{
 
 use ferroute_core::{
     Affinity, Balancing, CreationTime, Endpoint, IpFamily, NamespacedName, NodeView, Protocol, ServicePort,
-    ServicePortEntry, ServicePortName, ServiceTable, TrafficPolicy,
+    ServicePortEntry, ServicePortName, ServiceTable, SourceRangesScope, TrafficPolicy,
 };
 use ipnet::IpNet;
 
@@ -134,6 +134,7 @@ fn sample(family: IpFamily) -> ServiceTable {
         external_ips: Vec::new(),
         load_balancer_vips: vec![address],
         load_balancer_source_ranges: vec![IpNet::from(address)],
+        source_ranges_scope: SourceRangesScope::default(),
         health_check_node_port: None,
         affinity: Some(Affinity { timeout_seconds: 1 }),
         internal_policy: TrafficPolicy::Cluster,

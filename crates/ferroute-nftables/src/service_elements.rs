@@ -95,7 +95,7 @@ fn keys(id: SetId, name: &ServicePortName, entry: &ServicePortEntry, lists: &Exi
     let key = |values: &[Value]| values.iter().copied().collect::<Key>();
     match id {
         SetId::Services | SetId::Restricted | SetId::FlowServices => frontends(true),
-        SetId::NodePorts | SetId::FlowNodePorts => frontends(false),
+        SetId::NodePorts | SetId::RestrictedNodePorts | SetId::FlowNodePorts => frontends(false),
         SetId::ClusterIps => service.cluster_ip.into_iter().map(|address| key(&[address.into()])).collect(),
         SetId::Hairpin => {
             let local = entry.endpoints.iter().filter(Endpoint::may_be_local);

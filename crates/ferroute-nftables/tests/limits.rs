@@ -34,6 +34,8 @@ struct Case {
 impl Case {
     fn new(family: IpFamily, cluster: &Cluster) -> Self {
         let lab = Lab::new(2);
+        // The servers have closed their end. Connections must not expire on a slow machine.
+        lab.node.command("sysctl", &["-qw", "net.netfilter.nf_conntrack_tcp_timeout_close_wait=86400"]);
         let tracker = cluster.tracker();
         let mut dataplane =
             lab.node.run(|| NftablesDataplane::open(family, settings(), Box::new(Host::default())).unwrap());

@@ -344,6 +344,39 @@ fn ports_of_a_namespace_divide_its_share_of_clients_with_affinity() {
 }
 
 #[test]
+fn source_ranges_apply_to_the_addresses_of_their_scope() {
+    let service = |annotations: &[(&str, &str)]| {
+        let web = web().node_port(30080).external_ip("203.0.113.1");
+        annotations.iter().fold(web, |web, (name, value)| web.annotation(&format!("ferroute.io/{name}"), value))
+    };
+    let mut case = Case::new(2, IpFamily::V4, settings(), &cluster(service(&[]), (0..2).map(local)));
+    let is_served = |case: &Case, pod: usize| {
+        let to = ["10.96.0.1:80", "203.0.113.1:80", "192.168.0.1:30080"];
+        to.map(|to| match tcp(&case.lab.pods[pod], to) {
+            Outcome::Pod(..) => true,
+            Outcome::Silence => false,
+            Outcome::Refused => panic!("{to} is refused"),
+        })
+    };
+    let all = ("source-ranges-scope", "cluster-ip, external-ips, node-ports");
+    let ranges = ("source-ranges", "10.244.1.0/24 192.0.2.0/24");
+    for (annotations, expected) in [
+        (&[ranges, all][..], [[false; 3], [true; 3]]),
+        (&[ranges, ("source-ranges-scope", "node-ports")], [[true, true, false], [true; 3]]),
+        (&[ranges, all, ("source-ranges-policy", "deny")], [[true; 3], [false; 3]]),
+        (&[ranges], [[true; 3], [true; 3]]),
+        // An error admits nobody.
+        (&[("source-ranges", "10.244.1.0/240"), ("source-ranges-scope", "cluster-ip")], [[false, true, true]; 2]),
+        (&[], [[true; 3], [true; 3]]),
+    ] {
+        case.update_to(IpFamily::V4, &cluster(service(annotations), (0..2).map(local)));
+        assert_eq!([0, 1].map(|pod| is_served(&case, pod)), expected, "{annotations:?}");
+        let report = case.dataplane.resync(case.tracker.table(IpFamily::V4)).unwrap();
+        assert_eq!((report.written, report.removed), (0, 0), "{annotations:?}");
+    }
+}
+
+#[test]
 fn ipv6_connections_are_served() {
     let service = service("shop/web").cluster_ip("fd00:96::1").port("http", 80).affinity(300);
     let pods = [0, 1].map(|i| pod(&pod_ip6(i).to_string()).on("node-1"));
@@ -429,6 +462,23 @@ fn connections_are_counted_by_frontend_and_endpoint() {
     let totals = reader.read().unwrap();
     assert_eq!(services(totals)[1], ("shop/web:http".to_owned(), 21));
     assert_eq!((totals.other_services(), totals.other_endpoints()), (0, 0));
+}
+
+#[test]
+fn endpoints_in_a_large_hash_table_are_not_counted() {
+    let counting = NftablesSettings { counters: true, ..settings() };
+    let hashed = |size: &str| {
+        let web = web().annotation("ferroute.io/load-balancing", "source-hash");
+        cluster(web.annotation("ferroute.io/hash-table-size", size), (0..2).map(local))
+    };
+    for (size, expected) in [("1024", 5), ("16384", 0)] {
+        let case = Case::new(2, IpFamily::V4, counting.clone(), &hashed(size));
+        (0..5).for_each(|_| _ = tcp(&case.lab.client, "10.96.0.1:80"));
+        let mut reader = case.lab.node.run(|| ConnectionReader::open(IpFamily::V4, NonZeroUsize::MIN).unwrap());
+        let totals = reader.read().unwrap();
+        assert_eq!(totals.services().map(|(_, total)| total).collect::<Vec<_>>(), [5], "{size}");
+        assert_eq!(totals.endpoints().map(|(.., total)| total).sum::<u64>(), expected, "{size}");
+    }
 }
 
 #[test]

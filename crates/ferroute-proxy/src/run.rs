@@ -262,7 +262,7 @@ impl Daemon<'_> {
             Box::new(versions),
             Box::new(flows.observer()),
             Box::new(status.observer()),
-            Box::new(status.drain_observer(&tasks)),
+            Box::new(status.drain_observer(&tasks, registry.active(resolved.mode).traits())),
             Box::new(status.ejection_observer(&tasks, events.clone(), eject)),
             Box::new(SysctlWatch::new(Sysctls::from_kernel(), relied_on(resolved))),
         ];

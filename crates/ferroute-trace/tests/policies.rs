@@ -300,13 +300,17 @@ proptest! {
     }
 
     #[test]
-    fn source_ranges_restrict_only_load_balancer_ips(
+    fn source_ranges_restrict_load_balancer_ips_and_the_addresses_of_their_scope(
         mut cluster in arbitrary::cluster(),
         world in world(),
         ranges in vec(vec(select(RANGES.to_vec()), 1..5), 12),
+        scope in select(&["", "node-ports", "cluster-ip external-ips", "external-ips, node-ports"][..]),
+        policy in select(&["allow", "deny"][..]),
     ) {
         unify_duplicates(&mut cluster);
         for (n, (service, ranges)) in cluster.services.iter_mut().zip(ranges).enumerate() {
+            let annotations = [("ferroute.io/source-ranges-scope", scope), ("service.cilium.io/src-ranges-policy", policy)];
+            service.metadata.annotations = annotations.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
             if service.spec.type_.as_deref() != Some("ExternalName") {
                 service.spec.type_ = Some("LoadBalancer".to_owned());
                 let points = [format!("198.51.100.{}", 100 + n), format!("2001:db8:1b::{}", 100 + n)];

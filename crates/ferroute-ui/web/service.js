@@ -24,16 +24,18 @@ function limitTexts({ connections, clientConnections, rate, clientRate }) {
 
 /** The policies, as facts with what they mean. */
 function policyFacts(policies) {
-  const { internalTraffic, externalTraffic, affinity, balancing, limits, sourceRanges, trafficDistribution, healthCheck } = policies;
+  const { internalTraffic, externalTraffic, affinity, balancing, limits, sourceRanges, sourceRangesScope, trafficDistribution, healthCheck } = policies;
   return el("dl", { class: "facts" },
     fact(t("policy.internal"), internalTraffic, t(`policy.means${internalTraffic}`)),
     externalTraffic && fact(t("policy.external"), externalTraffic, t(`policy.means${externalTraffic}`)),
     balancing?.method && fact(t("policy.balancing"), balancing.method,
       balancing.tableSize && t("policy.tableNote", { size: balancing.tableSize })),
     balancing?.passiveEjection && fact(t("policy.ejection"), t("policy.ejectionOn"), t("policy.ejectionNote")),
+    balancing?.drainTimeoutSeconds && fact(t("policy.drain"), `${balancing.drainTimeoutSeconds} s`, t("policy.drainNote")),
     limits && fact(t("policy.limits"), limitTexts(limits).join(", "), t(`policy.limits-${limits.overLimit}`)),
     affinity && fact(t("policy.affinity"), "ClientIP", t("policy.affinityNote", { seconds: affinity.timeoutSeconds })),
-    sourceRanges?.length > 0 && fact(t("policy.ranges"), sourceRanges.join(", "), t("policy.rangesNote")),
+    sourceRanges?.length > 0 && fact(t("policy.ranges"), sourceRanges.join(", "),
+      sourceRangesScope?.length > 0 ? t("policy.rangesScope", { scope: sourceRangesScope.join(", ") }) : t("policy.rangesNote")),
     trafficDistribution && fact(t("policy.distribution"), trafficDistribution),
     healthCheck && fact(t("policy.health"), healthCheck.port,
       t("policy.healthNote", { count: healthCheck.localEndpoints })));

@@ -3,9 +3,12 @@
 use std::{collections::BTreeMap, net::IpAddr, num::NonZeroU32};
 
 use ferroute_api::labels;
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-use super::{Errors, parse_ip};
-use crate::{Balancing, ConnectionLimits, ConnectionRate, Endpoint, Method, OverLimit, TableSize};
+use super::{Errors, parse_ip, parse_network};
+use crate::{
+    Balancing, ConnectionLimits, ConnectionRate, Endpoint, IpFamily, Method, OverLimit, SourceRangesScope, TableSize,
+};
 
 /// Parses the annotations of a Service. An invalid value is ignored and recorded.
 pub(super) fn parse_balancing(errors: &mut Errors, annotations: &BTreeMap<String, String>) -> Balancing {
@@ -28,7 +31,10 @@ pub(super) fn parse_balancing(errors: &mut Errors, annotations: &BTreeMap<String
     let passive_ejection = ejection
         .and_then(|text| errors.keep_or_ignore(annotation(labels::PASSIVE_EJECTION), yes_or_no(text.trim())))
         .unwrap_or_default();
-    Balancing { method, table_size: table_size.unwrap_or_default(), passive_ejection }
+    let drain_timeout = annotations
+        .get(labels::DRAIN_TIMEOUT)
+        .and_then(|text| errors.keep_or_ignore(annotation(labels::DRAIN_TIMEOUT), seconds(text.trim())));
+    Balancing { method, table_size: table_size.unwrap_or_default(), passive_ejection, drain_timeout }
 }
 
 /// Parses the limits of the connections to a Service; `None` if it has none. An invalid value is ignored and recorded.
@@ -45,6 +51,95 @@ pub(super) fn parse_limits(errors: &mut Errors, annotations: &BTreeMap<String, S
         over_limit: value.parse(labels::OVER_LIMIT, over_limit).unwrap_or_default(),
     };
     limits.kinds().next().is_some().then_some(limits)
+}
+
+/// Returns the sources that may use a Service whose field has these ranges; empty for all.
+pub(super) fn parse_source_ranges(
+    errors: &mut Errors,
+    mut ranges: Vec<IpNet>,
+    annotations: &BTreeMap<String, String>,
+) -> Vec<IpNet> {
+    if annotations.is_empty() {
+        return ranges;
+    }
+    let own = annotations.get(labels::SOURCE_RANGES).filter(|text| !text.trim().is_empty());
+    for text in own.into_iter().flat_map(|text| text.split([' ', ',', '\n'])).filter(|text| !text.is_empty()) {
+        ranges.extend(errors.keep_or_ignore(annotation(labels::SOURCE_RANGES), parse_network(text)));
+    }
+    let mut value = Annotations { errors, annotations };
+    let mut policy = |key: &str| annotations.get(key).map(|_| value.parse(key, denies));
+    let denies = policy(labels::SOURCE_RANGES_POLICY).or_else(|| policy(labels::CILIUM_SOURCE_RANGES_POLICY)).flatten();
+    match denies {
+        // No range is valid: an error must not admit everybody.
+        _ if ranges.is_empty() && own.is_some() => IpFamily::BOTH.map(nobody).into(),
+        Some(true) if !ranges.is_empty() => {
+            IpFamily::BOTH.into_iter().flat_map(|family| all_except(family, &ranges)).collect()
+        }
+        _ => ranges,
+    }
+}
+
+/// Parses the addresses to which source ranges apply besides those of load balancers.
+pub(super) fn parse_scope(errors: &mut Errors, annotations: &BTreeMap<String, String>) -> SourceRangesScope {
+    if annotations.is_empty() {
+        return SourceRangesScope::default();
+    }
+    Annotations { errors, annotations }.parse(labels::SOURCE_RANGES_SCOPE, scope).unwrap_or_default()
+}
+
+fn scope(text: &str) -> Result<SourceRangesScope, String> {
+    let names = text.split([' ', ',', '\n']).filter(|name| !name.is_empty());
+    let mut scope = SourceRangesScope::default();
+    for name in names {
+        let kinds = SourceRangesScope::NAMES.join(", ");
+        scope = scope.with(name).ok_or_else(|| format!("unsupported value {name:?} (want {kinds})"))?;
+    }
+    Ok(scope)
+}
+
+fn denies(text: &str) -> Result<bool, String> {
+    match text {
+        "allow" => Ok(false),
+        "deny" => Ok(true),
+        _ => Err(format!("unsupported value {text:?} (want allow or deny)")),
+    }
+}
+
+/// Returns networks with all addresses of a family, except those in some networks.
+fn all_except(family: IpFamily, denied: &[IpNet]) -> Vec<IpNet> {
+    let denied = denied.iter().filter(|net| IpFamily::of(net.addr()) == family);
+    let rest =
+        denied.fold(vec![all(family)], |rest, denied| rest.into_iter().flat_map(|net| without(net, *denied)).collect());
+    if rest.is_empty() { vec![nobody(family)] } else { rest }
+}
+
+/// Returns the networks of which a network consists besides another one.
+fn without(net: IpNet, denied: IpNet) -> Vec<IpNet> {
+    if denied.contains(&net) {
+        return Vec::new();
+    }
+    if !net.contains(&denied) {
+        return vec![net];
+    }
+    // The other half at each step from the larger to the smaller one.
+    let halves = (net.prefix_len() + 1..=denied.prefix_len()).filter_map(|length| {
+        let inner = IpNet::new(denied.addr(), length).ok()?.trunc();
+        let outer = IpNet::new(denied.addr(), length - 1).ok()?.trunc();
+        outer.subnets(length).ok()?.find(|half| *half != inner)
+    });
+    halves.collect()
+}
+
+fn all(family: IpFamily) -> IpNet {
+    match family {
+        IpFamily::V4 => IpNet::V4(Ipv4Net::default()),
+        IpFamily::V6 => IpNet::V6(Ipv6Net::default()),
+    }
+}
+
+/// The unspecified address, which no connection has as its source.
+fn nobody(family: IpFamily) -> IpNet {
+    IpNet::from(all(family).addr())
 }
 
 /// The annotations of an object that is being parsed.
@@ -145,6 +240,17 @@ fn scheduler(text: &str) -> Result<Method, String> {
 fn yes_or_no(text: &str) -> Result<bool, String> {
     text.parse().map_err(|_| format!("unsupported value {text:?} (want true or false)"))
 }
+
+/// Parses a time such as `30s`, `10m` or `1h`, up to a day.
+fn seconds(text: &str) -> Result<NonZeroU32, String> {
+    let units = [("s", 1), ("m", 60), ("h", 3_600)];
+    let parse = |(unit, factor): (&str, u32)| text.strip_suffix(unit)?.parse::<u32>().ok()?.checked_mul(factor);
+    let seconds = units.into_iter().find_map(parse).filter(|seconds| *seconds <= MAX_SECONDS).and_then(NonZeroU32::new);
+    seconds.ok_or_else(|| format!("invalid time {text:?} (want a number with s, m or h, from 1s to 24h)"))
+}
+
+/// A day.
+const MAX_SECONDS: u32 = 86_400;
 
 fn connections(text: &str) -> Result<NonZeroU32, String> {
     let max = ConnectionLimits::MAX_CONNECTIONS;

@@ -5,14 +5,14 @@ use ipnet::IpNet;
 
 use super::{
     Errors, InvalidObject,
-    balancing::{parse_balancing, parse_limits},
+    balancing::{parse_balancing, parse_limits, parse_scope, parse_source_ranges},
     check_destination,
     name::{check_dns_label, parse_name},
     parse_ip, parse_network, parse_port, parse_protocol,
 };
 use crate::{
     Affinity, Balancing, ConnectionLimits, CreationTime, IpFamily, NamespacedName, Protocol, ServicePort,
-    TrafficPolicy,
+    SourceRangesScope, TrafficPolicy,
     limits::{MAX_FRONTENDS, MAX_SOURCE_RANGES},
     tracker::{NamedPort, ServiceView},
 };
@@ -131,6 +131,7 @@ struct Common {
     external_ips: Vec<IpAddr>,
     load_balancer_vips: Vec<IpAddr>,
     source_ranges: Vec<IpNet>,
+    source_ranges_scope: SourceRangesScope,
     health_check_node_port: Option<NonZeroU16>,
     affinity: Option<Affinity>,
     internal_policy: TrafficPolicy,
@@ -169,7 +170,9 @@ impl Type {
 /// Returns the IP families whose load balancer addresses are open to all clients although the Service has source ranges: all
 /// of these are of the other family. As in kube-proxy, ranges restrict addresses of their own family only.
 pub fn unrestricted_families(service: &api::Service) -> Vec<IpFamily> {
-    if SkipReason::for_service(service).is_some() || service.spec.load_balancer_source_ranges.is_empty() {
+    let has_ranges = !service.spec.load_balancer_source_ranges.is_empty()
+        || service.metadata.annotations.contains_key(labels::SOURCE_RANGES);
+    if SkipReason::for_service(service).is_some() || !has_ranges {
         return Vec::new();
     }
     // The type has no influence on these fields, and errors are those of `parse_service`.
@@ -191,7 +194,11 @@ impl Common {
             cluster_ips: cluster_ips(errors, spec),
             external_ips,
             load_balancer_vips: load_balancer_vips(errors, &service.status),
-            source_ranges: errors.parse_list(SOURCE_RANGES, &spec.load_balancer_source_ranges, parse_network),
+            source_ranges: {
+                let ranges = errors.parse_list(SOURCE_RANGES, &spec.load_balancer_source_ranges, parse_network);
+                parse_source_ranges(errors, ranges, &service.metadata.annotations)
+            },
+            source_ranges_scope: parse_scope(errors, &service.metadata.annotations),
             health_check_node_port: health_check_node_port.filter(|_| has_health_check),
             affinity: affinity(errors, spec),
             internal_policy: errors
@@ -260,6 +267,7 @@ impl Common {
             external_ips: in_family(&self.external_ips),
             load_balancer_vips: in_family(&self.load_balancer_vips),
             load_balancer_source_ranges: self.source_ranges(family),
+            source_ranges_scope: self.source_ranges_scope,
             health_check_node_port: self.health_check_node_port,
             affinity: self.affinity,
             internal_policy: self.internal_policy,

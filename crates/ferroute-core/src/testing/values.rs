@@ -2,7 +2,7 @@ use std::{net::SocketAddr, sync::Arc};
 
 use crate::{
     Balancing, CreationTime, Endpoint, IpFamily, NamespacedName, NodeView, Protocol, ServicePort, ServicePortEntry,
-    ServicePortName, ServiceTable, TrafficPolicy,
+    ServicePortName, ServiceTable, SourceRangesScope, TrafficPolicy,
 };
 
 /// Returns a ready endpoint `address:port` on another node.
@@ -32,6 +32,7 @@ pub fn service_port(socket: &str) -> ServicePort {
         external_ips: Vec::new(),
         load_balancer_vips: Vec::new(),
         load_balancer_source_ranges: Vec::new(),
+        source_ranges_scope: SourceRangesScope::default(),
         health_check_node_port: None,
         affinity: None,
         internal_policy: TrafficPolicy::Cluster,

@@ -3,7 +3,8 @@
 use std::{net::IpAddr, sync::Arc};
 
 use crate::{
-    Endpoint, Hints, IpFamily, ModeTraits, NamespacedName, Protocol, ServicePort, ServicePortName, parse::FieldError,
+    Endpoint, Hints, IpFamily, ModeTraits, NamespacedName, Protocol, ServicePort, ServicePortName, SourceRangesScope,
+    parse::FieldError,
 };
 
 /// A validated Service: its ports in each IP family in which it has a cluster IP.
@@ -30,8 +31,17 @@ impl ServiceView {
             .as_ref()
             .filter(|_| !traits.limits)
             .map(|_| "the proxy mode does not support limits of connections".to_owned());
+        let drain_timeout =
+            port.port.balancing.drain_timeout.filter(|_| !traits.drain_timeouts).map(|_| {
+                "the proxy mode does not support a deadline of connections to terminating endpoints".to_owned()
+            });
+        let has_scope = port.port.source_ranges_scope != SourceRangesScope::default();
+        let scope = (has_scope && !traits.source_ranges_scope).then(|| {
+            "the proxy mode does not apply source ranges to other addresses than those of load balancers".to_owned()
+        });
         let error = |problem| FieldError { field: "metadata.annotations".to_owned(), problem };
-        let unsupported: Vec<FieldError> = method.into_iter().chain(limits).map(error).collect();
+        let unsupported: Vec<FieldError> =
+            method.into_iter().chain(drain_timeout).chain(scope).chain(limits).map(error).collect();
         self.ignored = std::mem::take(&mut self.ignored).into_iter().chain(unsupported).collect();
     }
 }

@@ -204,6 +204,8 @@ const KUBE_PROXY_NFTABLES: ModeTraits = ModeTraits {
     hairpin: Hairpin::All,
     methods: &[Method::Random],
     weights: false,
+    drain_timeouts: false,
+    source_ranges_scope: false,
     limits: false,
     ..ModeTraits::NFTABLES
 };

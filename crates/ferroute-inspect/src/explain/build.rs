@@ -74,11 +74,14 @@ fn policies(
     let mut source_ranges: Vec<_> = all().flat_map(|port| port.load_balancer_source_ranges.iter().copied()).collect();
     source_ranges.sort_unstable();
     source_ranges.dedup();
+    let scope = all().next().map(|port| port.source_ranges_scope).filter(|_| inputs.traits.source_ranges_scope);
+    let scope = scope.unwrap_or_default().names();
     Policies {
         internal_traffic: all().next().map(|port| port.internal_policy).unwrap_or_default(),
         external_traffic: external.map(|port| port.external_policy),
         affinity: all().find_map(|port| port.affinity),
         source_ranges,
+        source_ranges_scope: scope.map(str::to_owned).collect(),
         balancing: all().next().and_then(|port| balancing(&port.balancing, inputs.traits)),
         limits: all().find_map(|port| port.limits.as_deref().copied()).filter(|_| inputs.traits.limits),
         unrestricted_families: unrestricted_families(service),
@@ -90,8 +93,10 @@ fn policies(
 fn balancing(requested: &Balancing, traits: &ModeTraits) -> Option<ExplainedBalancing> {
     let method = requested.method.filter(|method| traits.methods.contains(method));
     let table_size = method.filter(|method| method.hashes()).map(|_| requested.table_size.get());
-    let balancing = ExplainedBalancing { method, passive_ejection: requested.passive_ejection, table_size };
-    (method.is_some() || requested.passive_ejection).then_some(balancing)
+    let drain_timeout_seconds = requested.drain_timeout.filter(|_| traits.drain_timeouts);
+    let passive_ejection = requested.passive_ejection;
+    let balancing = ExplainedBalancing { method, passive_ejection, drain_timeout_seconds, table_size };
+    (method.is_some() || passive_ejection || drain_timeout_seconds.is_some()).then_some(balancing)
 }
 
 /// Adds the node's addresses that serve the check: those of node ports.

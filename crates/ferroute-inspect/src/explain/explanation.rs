@@ -2,6 +2,7 @@ use std::{
     borrow::Cow,
     fmt,
     net::{IpAddr, SocketAddr},
+    num::NonZeroU32,
 };
 
 use ferroute_admin::health::HealthCheck;
@@ -84,6 +85,9 @@ pub struct Policies {
     /// The clients that may use the load balancer's addresses; empty for all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub source_ranges: Vec<IpNet>,
+    /// Other addresses that only these clients may use: `cluster-ip`, `external-ips`, `node-ports`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub source_ranges_scope: Vec<String>,
     /// How endpoints share connections, if the Service requests it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub balancing: Option<ExplainedBalancing>,
@@ -121,6 +125,9 @@ pub struct ExplainedBalancing {
     pub method: Option<Method>,
     /// Endpoints that do not answer get no connections for a while.
     pub passive_ejection: bool,
+    /// Seconds after which open connections to a terminating endpoint end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drain_timeout_seconds: Option<NonZeroU32>,
     /// The number of positions of the hash table; `None` for methods that do not hash.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub table_size: Option<usize>,

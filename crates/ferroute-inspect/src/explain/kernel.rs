@@ -216,9 +216,12 @@ fn nftables_elements(
             key[..] == [address, address, Value::protocol(port.protocol), Value::Port(endpoint.port)]
         }),
         SetId::Dispatch | SetId::LocalDispatch | SetId::NodePortAddresses => false,
-        SetId::Services | SetId::NodePorts | SetId::Restricted | SetId::FlowServices | SetId::FlowNodePorts => {
-            owns(set, key)
-        }
+        SetId::Services
+        | SetId::NodePorts
+        | SetId::Restricted
+        | SetId::RestrictedNodePorts
+        | SetId::FlowServices
+        | SetId::FlowNodePorts => owns(set, key),
         SetId::Lists
         | SetId::Endpoints(_)
         | SetId::Slots

@@ -58,7 +58,8 @@ fn write_policies_into(out: &mut impl fmt::Write, policies: &Policies) -> fmt::R
     if let Some(affinity) = policies.affinity {
         writeln!(out, "  session affinity      by client address, for {} s", affinity.timeout_seconds)?;
     }
-    if let Some(ExplainedBalancing { method, passive_ejection, table_size }) = policies.balancing {
+    if let Some(balancing) = policies.balancing {
+        let ExplainedBalancing { method, passive_ejection, drain_timeout_seconds, table_size } = balancing;
         if let Some(method) = method {
             let table = table_size.map(|size| format!(", with a table of {size} positions")).unwrap_or_default();
             writeln!(out, "  load balancing        {method}{table}")?;
@@ -66,12 +67,19 @@ fn write_policies_into(out: &mut impl fmt::Write, policies: &Policies) -> fmt::R
         if passive_ejection {
             writeln!(out, "  passive ejection      endpoints that do not answer get no connections for a while")?;
         }
+        if let Some(seconds) = drain_timeout_seconds {
+            writeln!(out, "  drain timeout         connections to a terminating endpoint end after {seconds} s")?;
+        }
     }
     policies.limits.iter().try_for_each(|limits| write_limits_into(out, limits))?;
     let mut ranges = Vec::new();
     if !policies.source_ranges.is_empty() {
         let networks = policies.source_ranges.iter().map(ToString::to_string).collect::<Vec<_>>();
-        ranges.push(format!("{} (load balancer IPs only)", networks.join(", ")));
+        let scope = match policies.source_ranges_scope.join(", ") {
+            scope if scope.is_empty() => "load balancer IPs only".to_owned(),
+            scope => format!("load balancer IPs, {}", scope.replace('-', " ")),
+        };
+        ranges.push(format!("{} ({scope})", networks.join(", ")));
     }
     let unrestricted = policies.unrestricted_families.iter();
     ranges.extend(unrestricted.map(|family| format!("{family}: open to all clients, no {family} range")));

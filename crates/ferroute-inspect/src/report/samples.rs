@@ -210,9 +210,11 @@ fn served() -> Handling {
         balancing: Some(ExplainedBalancing {
             method: Some(Method::SourceHash),
             passive_ejection: true,
+            drain_timeout_seconds: NonZeroU32::new(30),
             table_size: Some(32_768),
         }),
         source_ranges: vec!["192.0.2.0/24".parse().unwrap()],
+        source_ranges_scope: vec!["node-ports".to_owned()],
         limits: Some(ConnectionLimits {
             connections: NonZeroU32::new(100),
             client_connections: NonZeroU32::new(10),

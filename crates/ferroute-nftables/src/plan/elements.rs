@@ -34,7 +34,8 @@ impl FrontendView<'_> {
         let mut elements =
             vec![element(frontend_map(plan.frontend), port.request_id(plan.request, port.exposure.limits().is_some()))];
         if plan.restricted {
-            elements.push(element(SetId::Restricted, port.number.list(List::Cluster)));
+            let set = if plan.frontend.address.is_some() { SetId::Restricted } else { SetId::RestrictedNodePorts };
+            elements.push(element(set, port.number.list(List::Cluster)));
         }
         if plan.may_skip_hooks {
             let set = if plan.frontend.address.is_some() { SetId::FlowServices } else { SetId::FlowNodePorts };

@@ -30,10 +30,8 @@ pub(super) fn fixed_chains(context: &Context, sets: impl Iterator<Item = SetId> 
         Chain::new(SERVICES).comment("the choice of an endpoint").rules(services(context, has_limits)),
         Chain::new(SOURCE_RANGES)
             .comment("the priority is the list of a load balancer with source ranges")
-            .rules(source_ranges(context.settings.family, sets)),
-        Chain::new(FIREWALL)
-            .comment("source ranges of load balancers")
-            .rules([Rule::new([restricted(), Verdict::Goto(SOURCE_RANGES).into()])]),
+            .rules(source_ranges(context.settings.family, sets.clone())),
+        Chain::new(FIREWALL).comment("source ranges of load balancers").rules(firewall(context, sets)),
         Chain::new(CLUSTER_IPS)
             .comment("what no service has answered although it has the address")
             .rules(cluster_ips(context)),
@@ -96,6 +94,15 @@ fn base_chains(context: &Context) -> Vec<ChainWithRules> {
 
 fn base(name: &'static str, kind: ChainType, hook: Hook, priority: i32, rules: impl Into<Vec<Rule>>) -> ChainWithRules {
     Chain::new(Name::fixed(name)).base(kind, hook, priority).rules(rules)
+}
+
+fn firewall(context: &Context, mut sets: impl Iterator<Item = SetId>) -> Vec<Rule> {
+    let check = || Verdict::Goto(SOURCE_RANGES).into();
+    let node_ports = sets.any(|set| set == SetId::RestrictedNodePorts).then(|| {
+        let list = Statement::MetaPriorityMap { key: NODE_PORT.to_vec(), map: MapName::RESTRICTED_NODE_PORTS };
+        Rule::new([serves_node_ports(context), vec![list, check()]].concat())
+    });
+    [Rule::new([restricted(), check()])].into_iter().chain(node_ports).collect()
 }
 
 fn new(chain: Name) -> Rule {

@@ -225,7 +225,12 @@ impl Planner {
     pub(crate) fn owner_of(&self, change: &Change) -> Option<ServicePortName> {
         let (Change::AddElement(set, element) | Change::DeleteElement(set, element)) = change else { return None };
         match SetId::from_name(set)? {
-            SetId::Services | SetId::NodePorts | SetId::Restricted | SetId::FlowServices | SetId::FlowNodePorts => {
+            SetId::Services
+            | SetId::NodePorts
+            | SetId::Restricted
+            | SetId::RestrictedNodePorts
+            | SetId::FlowServices
+            | SetId::FlowNodePorts => {
                 let frontend = frontend_from_key(&element.key)?;
                 self.ports.iter().find(|(_, port)| port.frontend(frontend).is_some()).map(|(name, _)| name.clone())
             }

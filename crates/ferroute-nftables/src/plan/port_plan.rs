@@ -92,6 +92,8 @@ struct SourceRanges {
     nets: Box<[IpNet]>,
     /// Their prefix lengths, each once.
     prefix_lengths: Box<[u8]>,
+    /// Whether they apply to a node port.
+    has_node_ports: bool,
 }
 
 /// The plan of a frontend.
@@ -248,12 +250,13 @@ impl Exposure {
         }
         requests.sort_unstable();
         requests.dedup();
+        let source_ranges = SourceRanges::new(&forwarding, &frontends, context);
         Arc::new(Self {
             service: Arc::clone(service),
             frontends,
             requests: requests.into_iter().collect(),
             method: forwarding.method().unwrap_or(Method::Random),
-            source_ranges: SourceRanges::new(&forwarding, context).map(Box::new),
+            source_ranges: source_ranges.map(Box::new),
             has_limits: forwarding.limits().is_some(),
         })
     }
@@ -266,6 +269,11 @@ impl Exposure {
     /// Returns the prefix lengths of the source ranges, each once.
     pub(super) fn prefix_lengths(&self) -> impl Iterator<Item = u8> + '_ {
         self.source_ranges.iter().flat_map(|ranges| ranges.prefix_lengths.iter().copied())
+    }
+
+    /// Reports whether source ranges apply to a node port.
+    pub(super) fn restricts_node_ports(&self) -> bool {
+        self.source_ranges.as_ref().is_some_and(|ranges| ranges.has_node_ports)
     }
 
     /// Returns the limits of connections; `None` if there are none.
@@ -325,14 +333,17 @@ fn frontends(forwarding: &PortForwarding<'_>, context: &Context) -> Box<[Fronten
 
 impl SourceRanges {
     /// Returns the sources that may use restricted frontends; `None` if there are no such frontends.
-    fn new(forwarding: &PortForwarding<'_>, context: &Context) -> Option<Self> {
-        let addresses = &forwarding.service.load_balancer_vips;
-        if !forwarding.has_source_ranges(FrontendKind::LoadBalancer) || addresses.is_empty() {
-            return None;
-        }
-        let nets: Box<[IpNet]> = IpNet::aggregate(&forwarding.permitted_sources(addresses)).into();
+    fn new(forwarding: &PortForwarding<'_>, frontends: &[FrontendPlan], context: &Context) -> Option<Self> {
+        let restricted = frontends.iter().filter(|plan| plan.restricted).map(|plan| plan.frontend.address);
+        restricted.clone().next()?;
+        let has_node_ports = restricted.clone().any(|address| address.is_none());
+        // The node's own packets never have a cluster IP as their source.
+        let addresses: Vec<IpAddr> =
+            restricted.flatten().filter(|address| Some(*address) != forwarding.service.cluster_ip).collect();
+        let nets: Box<[IpNet]> = IpNet::aggregate(&forwarding.permitted_sources(&addresses)).into();
         let prefix_lengths: BTreeSet<u8> = nets.iter().map(IpNet::prefix_len).collect();
-        Some(Self { node_ip: context.settings.node_ip, nets, prefix_lengths: prefix_lengths.into_iter().collect() })
+        let prefix_lengths = prefix_lengths.into_iter().collect();
+        Some(Self { node_ip: context.settings.node_ip, nets, prefix_lengths, has_node_ports })
     }
 }
 

@@ -29,6 +29,8 @@ pub enum SetId {
     Affinity,
     /// Frontends with source ranges to the list of their service port.
     Restricted,
+    /// The same for node ports.
+    RestrictedNodePorts,
     /// Connections of this node's endpoints to themselves.
     Hairpin,
     /// Frontends whose connections may be in the flowtable.
@@ -119,6 +121,7 @@ impl MapName {
     pub(super) const SLOTS: Name = Name::fixed("slots");
     pub(super) const AFFINITY: Name = Name::fixed("affinity");
     pub(super) const RESTRICTED: Name = Name::fixed("restricted");
+    pub(super) const RESTRICTED_NODE_PORTS: Name = Name::fixed("restricted-node-ports");
     pub(super) const LIMITED: Name = Name::fixed("limited");
     pub(super) const REFUSALS: Name = Name::fixed("refusals");
 
@@ -166,6 +169,7 @@ impl SetId {
             Self::Slots => MapName::SLOTS,
             Self::Affinity => MapName::AFFINITY,
             Self::Restricted => MapName::RESTRICTED,
+            Self::RestrictedNodePorts => MapName::RESTRICTED_NODE_PORTS,
             Self::Hairpin => Name::fixed("hairpin"),
             Self::FlowServices => Name::fixed("flow-services"),
             Self::FlowNodePorts => Name::fixed("flow-node-ports"),
@@ -192,8 +196,8 @@ impl SetId {
 
     /// Reports whether the keys are frontends.
     pub fn has_frontends(self) -> bool {
-        use SetId::{FlowNodePorts, FlowServices, NodePorts, Restricted, Services};
-        matches!(self, Services | NodePorts | Restricted | FlowServices | FlowNodePorts)
+        use SetId::{FlowNodePorts, FlowServices, NodePorts, Restricted, RestrictedNodePorts, Services};
+        matches!(self, Services | NodePorts | Restricted | RestrictedNodePorts | FlowServices | FlowNodePorts)
     }
 
     /// Reports whether rules add the elements instead of the planner.
@@ -204,7 +208,8 @@ impl SetId {
     /// Returns the set with this name; `None` if it is not one of this table's.
     pub fn from_name(name: &Name) -> Option<Self> {
         let text = name.as_str();
-        let fixed = Self::FIXED.into_iter().chain(Self::OF_FLOWTABLE).chain(Self::OF_LIMITS);
+        let fixed =
+            Self::FIXED.into_iter().chain(Self::OF_FLOWTABLE).chain(Self::OF_LIMITS).chain([Self::RestrictedNodePorts]);
         let number = |prefix: &str| text.strip_prefix(prefix).and_then(|number| number.parse().ok());
         let bucket = |prefix: &str| text.strip_prefix(prefix).and_then(Bucket::parse);
         let ranges = text.strip_prefix(SOURCE_RANGES).and_then(|length| length.parse().ok()).map(Self::SourceRanges);
@@ -262,6 +267,9 @@ impl SetId {
             Self::Restricted => {
                 set(&frontend).map_to([DataType::ClassId]).comment("load balancers with source ranges, to their list")
             }
+            Self::RestrictedNodePorts => set(&[DataType::InetProto, DataType::InetService])
+                .map_to([DataType::ClassId])
+                .comment("node ports with source ranges, to their list"),
             Self::Hairpin => set(&[&[address], &frontend[..]].concat())
                 .comment("endpoints of this node that reach themselves through a service"),
             Self::FlowServices => set(&frontend).comment("services whose connections may skip the hooks"),

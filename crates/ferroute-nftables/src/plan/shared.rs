@@ -285,8 +285,14 @@ fn classes(port: &PortElements) -> BTreeSet<Class> {
 fn sets(port: &PortElements) -> BTreeSet<SetId> {
     let lists = List::ALL.into_iter().filter(|list| port.exposure.uses(*list) && !port.list(*list).is_empty());
     let timeouts = lists.filter_map(|_| port.affinity());
+    let restricted = port.exposure.restricts_node_ports().then_some(SetId::RestrictedNodePorts);
     let limits = port.exposure.limits().into_iter().flat_map(limit_sets);
-    timeouts.map(SetId::Sticky).chain(port.exposure.prefix_lengths().map(SetId::SourceRanges)).chain(limits).collect()
+    timeouts
+        .map(SetId::Sticky)
+        .chain(port.exposure.prefix_lengths().map(SetId::SourceRanges))
+        .chain(restricted)
+        .chain(limits)
+        .collect()
 }
 
 fn ordered_chains(classes: impl Iterator<Item = Class>, context: &Context) -> Vec<ChainWithRules> {

@@ -5,6 +5,8 @@
 //!                 (changed Services only)                     (reads conntrack)
 //! ```
 //!
+//! Connections of Services with a deadline are ended after it, by deleting their entries.
+//!
 //! Conntrack is read only while an endpoint terminates, on a thread of its own, and so rarely that reads take a few
 //! percent of a CPU however large the table is.
 
@@ -17,7 +19,10 @@ use std::{
 };
 
 use ferroute_admin::metrics::Draining;
-use ferroute_core::{IpFamily, NamespacedName, Protocol, ServicePort, ServicePortName, ServiceTable, error_chain};
+use ferroute_core::{
+    Endpoint, IpFamily, ModeTraits, NamespacedName, Protocol, ServicePort, ServicePortEntry, ServicePortName,
+    ServiceTable, error_chain,
+};
 use ferroute_host::conntrack::{self, Entry};
 
 use crate::{
@@ -31,6 +36,8 @@ struct DrainingPort {
     name: ServicePortName,
     service: Arc<ServicePort>,
     endpoints: Vec<SocketAddr>,
+    /// Those whose connections end, each with the time.
+    deadlines: BTreeMap<SocketAddr, Instant>,
 }
 
 /// Terminating endpoints and the connections to them, shared by the sync loop, the reader and `/metrics`.
@@ -57,6 +64,8 @@ pub(crate) struct DrainObserver {
     /// The Services in the state, so that syncs of others need no lock, by [`IpFamily::index`].
     draining: [BTreeSet<NamespacedName>; 2],
     to_update: ServicesToUpdate,
+    /// Whether the mode's connections end with their conntrack entries.
+    ends_connections: bool,
 }
 
 impl DrainState {
@@ -77,6 +86,11 @@ impl DrainState {
             let ports = IpFamily::BOTH.map(|family| state.ports(family));
             drop(state);
             let start = Instant::now();
+            for (family, ports) in IpFamily::BOTH.into_iter().zip(&ports) {
+                end_expired(family, ports, start).unwrap_or_else(|error| {
+                    tracing::warn!(%family, "cannot end connections to terminating endpoints: {}", error_chain(&error));
+                });
+            }
             let counts = IpFamily::BOTH.into_iter().zip(ports).filter_map(|(family, ports)| {
                 let read = |protocol, endpoints: &BTreeSet<IpAddr>, each: &mut dyn FnMut(&Entry)| {
                     read_conntrack(family, protocol, endpoints, each)
@@ -118,16 +132,42 @@ impl DrainingPorts {
 
 impl DrainObserver {
     /// Creates an observer that keeps `shared` up to date and starts the reader when there is something to read.
-    pub(crate) fn new(shared: Arc<DrainState>, tasks: Tasks) -> Self {
-        Self { shared, tasks, draining: Default::default(), to_update: ServicesToUpdate::default() }
+    pub(crate) fn new(shared: Arc<DrainState>, tasks: Tasks, traits: &ModeTraits) -> Self {
+        let (draining, to_update) = Default::default();
+        Self { shared, tasks, draining, to_update, ends_connections: traits.drain_timeouts }
+    }
+
+    /// Returns when the connections to these terminating endpoints end. A connection to an endpoint that is used for want of others
+    /// would reach it again.
+    fn deadlines(
+        &self,
+        table: &ServiceTable,
+        entry: &ServicePortEntry,
+        endpoints: &[SocketAddr],
+        before: Option<&DrainingPort>,
+    ) -> BTreeMap<SocketAddr, Instant> {
+        let timeout = entry.service.balancing.drain_timeout.filter(|_| self.ends_connections);
+        let Some(timeout) = timeout.map(|seconds| Duration::from_secs(seconds.get().into())) else {
+            return BTreeMap::new();
+        };
+        let used: BTreeSet<SocketAddr> = table.endpoint_sets(entry).reachable.iter().map(Endpoint::socket).collect();
+        let now = Instant::now();
+        let deadline = |endpoint: &SocketAddr| {
+            let known = before.and_then(|port| port.deadlines.get(endpoint));
+            (*endpoint, known.copied().unwrap_or(now + timeout))
+        };
+        endpoints.iter().filter(|endpoint| !used.contains(endpoint)).map(deadline).collect()
     }
 
     fn update(&mut self, table: &ServiceTable, service: &NamespacedName) {
         let index = table.family.index();
+        let before = self.shared.lock().ports[index].get(service).cloned().unwrap_or_default();
         let ports = table.ports_of(service).map(|(name, entry)| {
             let terminating = entry.endpoints.iter().filter(|endpoint| endpoint.terminating);
-            let endpoints = terminating.map(|endpoint| endpoint.socket()).collect();
-            DrainingPort { name: name.clone(), service: entry.service.clone(), endpoints }
+            let endpoints: Vec<SocketAddr> = terminating.map(|endpoint| endpoint.socket()).collect();
+            let before = before.iter().find(|port| port.name == *name);
+            let deadlines = self.deadlines(table, entry, &endpoints, before);
+            DrainingPort { name: name.clone(), service: entry.service.clone(), endpoints, deadlines }
         });
         let ports: Vec<DrainingPort> = ports.filter(|port| !port.endpoints.is_empty()).collect();
         let is_known = self.draining[index].contains(service);
@@ -177,8 +217,7 @@ fn count<E>(
         let mut by_endpoint: HashMap<SocketAddr, Vec<usize>> = HashMap::new();
         let mut frontends: Vec<HashSet<(Option<IpAddr>, u16)>> = vec![HashSet::new(); ports.len()];
         for (index, port) in ports.iter().enumerate().filter(|(_, port)| port.name.protocol == protocol) {
-            frontends[index] =
-                port.service.frontends(protocol).map(|(_, frontend)| (frontend.address, frontend.port)).collect();
+            frontends[index] = self::frontends(port);
             for endpoint in &port.endpoints {
                 by_endpoint.entry(*endpoint).or_default().push(index);
             }
@@ -189,12 +228,8 @@ fn count<E>(
         let addresses = by_endpoint.keys().map(SocketAddr::ip).collect();
         read(protocol, &addresses, &mut |entry| {
             let Some(indices) = by_endpoint.get(&entry.reply_source).filter(|_| entry.is_open) else { return };
-            let (address, port) = (entry.original_destination.ip(), entry.original_destination.port());
-            // Connections to the endpoint's own address are not for a Service; those to a node port have any address.
             for index in indices {
-                let is_frontend =
-                    [Some(address), None].iter().any(|address| frontends[*index].contains(&(*address, port)));
-                counts[*index] += u64::from(is_frontend && entry.original_destination != entry.reply_source);
+                counts[*index] += u64::from(is_for(&frontends[*index], entry));
             }
         })?;
     }
@@ -211,6 +246,52 @@ fn count<E>(
     services.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
     let other_services = services.drain(MAX_PORTS.min(services.len())..).map(|(_, count)| count).sum();
     Ok(Some(Draining { family, endpoints: endpoints.len() as u64, services, other_services }))
+}
+
+/// Deletes the entries of connections whose deadline has passed. The client's next packet is translated again, to another endpoint:
+/// a TCP connection that this one does not know is reset.
+fn end_expired(family: IpFamily, ports: &[DrainingPort], now: Instant) -> Result<(), conntrack::Error> {
+    for protocol in [Protocol::Tcp, Protocol::Udp] {
+        let ports: Vec<ExpiredPort> = ports
+            .iter()
+            .filter(|port| port.name.protocol == protocol)
+            .map(|port| ExpiredPort::new(port, now))
+            .filter(|port| !port.endpoints.is_empty())
+            .collect();
+        if !ports.is_empty() {
+            conntrack::delete_if(family, protocol, |entry| ports.iter().any(|port| port.has(entry)))?;
+        }
+    }
+    Ok(())
+}
+
+/// The endpoints of a service port whose deadline has passed.
+struct ExpiredPort {
+    frontends: HashSet<(Option<IpAddr>, u16)>,
+    endpoints: BTreeSet<SocketAddr>,
+}
+
+impl ExpiredPort {
+    fn new(port: &DrainingPort, now: Instant) -> Self {
+        let endpoints = port.deadlines.iter().filter(|(_, deadline)| **deadline <= now).map(|(endpoint, _)| *endpoint);
+        Self { frontends: frontends(port), endpoints: endpoints.collect() }
+    }
+
+    fn has(&self, entry: &Entry) -> bool {
+        self.endpoints.contains(&entry.reply_source) && is_for(&self.frontends, entry)
+    }
+}
+
+fn frontends(port: &DrainingPort) -> HashSet<(Option<IpAddr>, u16)> {
+    port.service.frontends(port.name.protocol).map(|(_, frontend)| (frontend.address, frontend.port)).collect()
+}
+
+/// Reports whether a connection is for a Service with these frontends. Connections to the endpoint's own address are not; those to a
+/// node port have any address.
+fn is_for(frontends: &HashSet<(Option<IpAddr>, u16)>, entry: &Entry) -> bool {
+    let (address, port) = (entry.original_destination.ip(), entry.original_destination.port());
+    let is_frontend = [Some(address), None].iter().any(|address| frontends.contains(&(*address, port)));
+    is_frontend && entry.original_destination != entry.reply_source
 }
 
 fn read_conntrack(

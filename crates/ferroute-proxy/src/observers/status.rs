@@ -14,7 +14,9 @@ use ferroute_admin::{
     metrics::{ApiRequest, Connections, Metrics, ModeMetric, ModeValue, RefusedConnections, RelayedPort, Sampled},
 };
 use ferroute_config::Resolved;
-use ferroute_core::{Dataplane, DataplaneError, IpFamily, Progress, Tracker, error_chain, tracker::Ejections};
+use ferroute_core::{
+    Dataplane, DataplaneError, IpFamily, ModeTraits, Progress, Tracker, error_chain, tracker::Ejections,
+};
 use ferroute_host::{KernelCounters, PacketCounters, ProcessUsage};
 use ferroute_kube::{RequestCounter, RequestResult};
 use ferroute_modes::{Mode, RelayReader};
@@ -117,9 +119,9 @@ impl Status {
         MetricsObserver::new(self.metrics.clone(), self.history.clone())
     }
 
-    /// Returns an observer that counts open connections to terminating endpoints.
-    pub(crate) fn drain_observer(&self, tasks: &Tasks) -> DrainObserver {
-        DrainObserver::new(Arc::clone(&self.sampler.draining), tasks.clone())
+    /// Returns an observer that counts open connections to terminating endpoints, and ends them after their deadline.
+    pub(crate) fn drain_observer(&self, tasks: &Tasks, traits: &ModeTraits) -> DrainObserver {
+        DrainObserver::new(Arc::clone(&self.sampler.draining), tasks.clone(), traits)
     }
 
     /// Returns an observer that ejects endpoints which do not answer. It sends all ejections when they change.

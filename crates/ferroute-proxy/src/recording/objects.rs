@@ -43,6 +43,8 @@ pub fn service(name: &NamespacedName, ports: [&[NamedPort]; 2]) -> Service {
     let common = &either[0].port;
     service.metadata.annotations = annotations(&common.balancing);
     service.metadata.annotations.extend(common.limits.iter().flat_map(|limits| limit_annotations(limits)));
+    let scope = common.source_ranges_scope.names().collect::<Vec<_>>().join(", ");
+    service.metadata.annotations.extend((!scope.is_empty()).then(|| (labels::SOURCE_RANGES_SCOPE.to_owned(), scope)));
     service.metadata.creation_timestamp = common.created.to_rfc3339();
     spec.health_check_node_port = common.health_check_node_port.map(|port| port.get().into());
     spec.internal_traffic_policy = policy(common.internal_policy);
@@ -59,12 +61,13 @@ pub fn service(name: &NamespacedName, ports: [&[NamedPort]; 2]) -> Service {
 
 /// Returns the annotations that request this way to share connections.
 fn annotations(balancing: &Balancing) -> BTreeMap<String, String> {
-    let Balancing { method, table_size, passive_ejection } = *balancing;
+    let Balancing { method, table_size, passive_ejection, drain_timeout } = *balancing;
     let method = method.map(|method| (labels::LOAD_BALANCING.to_owned(), method.to_string()));
     let table_size =
         (table_size != TableSize::default()).then(|| (labels::HASH_TABLE_SIZE.to_owned(), table_size.to_string()));
     let ejection = passive_ejection.then(|| (labels::PASSIVE_EJECTION.to_owned(), "true".to_owned()));
-    method.into_iter().chain(table_size).chain(ejection).collect()
+    let drain = drain_timeout.map(|seconds| (labels::DRAIN_TIMEOUT.to_owned(), format!("{seconds}s")));
+    method.into_iter().chain(table_size).chain(ejection).chain(drain).collect()
 }
 
 /// Returns the annotations that request these limits.

@@ -71,6 +71,8 @@ pub struct Differences {
     excludes_localhost: bool,
     /// Annotations choose the method by which endpoints share connections.
     has_methods: bool,
+    /// An annotation applies source ranges to other addresses than those of load balancers.
+    has_source_ranges_scope: bool,
 }
 
 impl Differences {
@@ -86,6 +88,7 @@ impl Differences {
                 drops_unassigned_addresses: true,
                 serves_node_ports_only_where_configured: true,
                 has_methods: true,
+                has_source_ranges_scope: true,
                 ..Self::default()
             },
             "ipvs" => Self {
@@ -375,6 +378,16 @@ impl Port<'_> {
     /// Reports whether source ranges apply to an address. In iptables mode, an external IP accepts everyone.
     fn is_restricted(&self, frontend: Frontend, address: SocketAddr) -> bool {
         let is = |kind| kind == frontend || self.frontends().contains(&(kind, address));
+        let scope = self.service.metadata.annotations.get("ferroute.io/source-ranges-scope");
+        let kind = match frontend {
+            Frontend::ClusterIp => "cluster-ip",
+            Frontend::ExternalIp => "external-ips",
+            Frontend::LoadBalancer => "load-balancer",
+            Frontend::NodePort => "node-ports",
+        };
+        if self.differences.has_source_ranges_scope && scope.is_some_and(|scope| scope.contains(kind)) {
+            return true;
+        }
         let is_external = matches!(frontend, Frontend::ExternalIp | Frontend::LoadBalancer);
         is_external
             && is(Frontend::LoadBalancer)
@@ -393,7 +406,11 @@ impl Port<'_> {
             .map(|text| text.trim().parse::<IpNet>().unwrap())
             .filter(|net| IpFamily::of(net.addr()) == self.family)
             .peekable();
-        ranges.peek().is_none() || ranges.any(|net| net.contains(&source))
+        let policy = self.service.metadata.annotations.get("service.cilium.io/src-ranges-policy");
+        match policy.map(String::as_str) {
+            Some("deny") => !ranges.any(|net| net.contains(&source)),
+            _ => ranges.peek().is_none() || ranges.any(|net| net.contains(&source)),
+        }
     }
 
     pub fn own_address(&self) -> Option<IpAddr> {

@@ -15,6 +15,7 @@ mod answers;
 mod api;
 mod changes;
 mod doctor;
+mod drain;
 mod ejection;
 mod failures;
 mod families;

@@ -522,3 +522,32 @@ fn limits_are_read_and_ignored_in_modes_without_them() {
     assert_eq!((limits.connections, limits.over_limit), (None, OverLimit::Reject));
     assert_eq!(port(web().annotation(labels::OVER_LIMIT, "drop")).limits, None);
 }
+
+#[test]
+fn denied_ranges_are_those_that_remain() {
+    let ranges = |annotations: &[(&str, &str)]| {
+        let service = annotations.iter().fold(web(), |service, (key, value)| service.annotation(key, value));
+        port(service).load_balancer_source_ranges.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    let (own, policy) = (labels::SOURCE_RANGES, labels::SOURCE_RANGES_POLICY);
+    assert_eq!(ranges(&[(own, "10.0.0.0/8, 192.0.2.0/24")]), ["10.0.0.0/8", "192.0.2.0/24"]);
+    assert_eq!(ranges(&[(own, "64.0.0.0/2"), (policy, "deny")]), ["128.0.0.0/1", "0.0.0.0/2"]);
+    assert_eq!(ranges(&[(own, "0.0.0.0/0"), (policy, "deny")]), ["0.0.0.0/32"], "nobody");
+    assert_eq!(ranges(&[(own, "2001:db8::/32"), (policy, "deny")]), [""; 0], "all of the other family");
+    assert_eq!(ranges(&[(own, "10/8")]), ["0.0.0.0/32"], "an error admits nobody");
+    let both = [(own, "64.0.0.0/2"), (policy, "allow"), (labels::CILIUM_SOURCE_RANGES_POLICY, "deny")];
+    assert_eq!(ranges(&both), ["64.0.0.0/2"], "Ferroute's own comes first");
+    let scope = |text: &str| {
+        port(web().annotation(labels::SOURCE_RANGES_SCOPE, text)).source_ranges_scope.names().collect::<Vec<_>>()
+    };
+    assert_eq!(scope("node-ports,cluster-ip"), ["cluster-ip", "node-ports"]);
+    assert_eq!(scope("all"), [""; 0]);
+}
+
+#[test]
+fn drain_timeouts_have_a_unit() {
+    let seconds =
+        |text: &str| port(web().annotation(labels::DRAIN_TIMEOUT, text)).balancing.drain_timeout.map(u32::from);
+    assert_eq!(["30s", "2m", "24h"].map(seconds), [Some(30), Some(120), Some(86_400)]);
+    assert_eq!(["0s", "25h", "30", "s", "-1s", "99999999999h"].map(seconds), [None; 6]);
+}

@@ -15,7 +15,7 @@ fn shop() -> Cluster {
 
 fn ports(cluster: &Cluster) -> Vec<DrainingPort> {
     let shared = Arc::new(DrainState::default());
-    let mut observer = DrainObserver::new(Arc::clone(&shared), Tasks::new().0);
+    let mut observer = DrainObserver::new(Arc::clone(&shared), Tasks::new().0, &ModeTraits::NFTABLES);
     // No conntrack is read in this test.
     shared.lock().has_reader = true;
     let table = cluster.table(IpFamily::V4);
@@ -96,7 +96,7 @@ fn service_ports_beyond_the_limit_share_one_count() {
 #[test]
 fn service_without_terminating_endpoints_is_removed_with_its_counts() {
     let shared = Arc::new(DrainState::default());
-    let mut observer = DrainObserver::new(Arc::clone(&shared), Tasks::new().0);
+    let mut observer = DrainObserver::new(Arc::clone(&shared), Tasks::new().0, &ModeTraits::NFTABLES);
     shared.lock().has_reader = true;
     let name = port_name("shop/web:http").service;
     let mut cluster = shop();
