@@ -135,7 +135,7 @@ fn start(node: &NetnsHost, table: &ServiceTable) -> (BTreeSet<String>, Vec<Strin
         match line.strip_prefix('*') {
             Some(name) => of_table = name.to_owned(),
             None if is_rule_of_own_chain(&line) || line.starts_with(":KUBE-") => {
-                chains.push(format!("{of_table} {line}"))
+                chains.push(format!("{of_table} {line}"));
             }
             None if is_own(&line) => _ = jumps.insert(format!("{of_table} {line}")),
             None => {}

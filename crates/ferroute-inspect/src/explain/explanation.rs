@@ -38,6 +38,7 @@ pub struct Explanation {
 /// How a Service is handled.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", tag = "handling")]
+#[expect(clippy::large_enum_variant, reason = "there is one value in an answer")]
 pub enum Handling {
     /// The proxy serves it.
     #[serde(rename_all = "camelCase")]

@@ -208,6 +208,7 @@ async fn run(
 }
 
 /// Runs a program with the client's input. It is the program that ends, once the client has closed the connection.
+#[expect(clippy::zombie_processes, reason = "only a connection that breaks leaves one, and the test fails then")]
 async fn run_with_input(
     mut stream: WebSocketStream<TokioIo<Upgraded>>,
     mut command: Command,

@@ -189,11 +189,14 @@ fn masks(words: &Words<'_>) -> Option<(u32, u32)> {
     }
 }
 
+/// The first and the last address of a translation.
+type Addresses = (IpAddr, IpAddr);
+
 /// The first and the last port of a translation, and the port from which the first one is counted.
 type Ports = ((u16, u16), Option<u16>);
 
-/// Returns the first and the last address of a translation, and its ports.
-fn translation(text: &str) -> Option<(Option<(IpAddr, IpAddr)>, Option<Ports>)> {
+/// Returns the addresses and the ports of a translation.
+fn translation(text: &str) -> Option<(Option<Addresses>, Option<Ports>)> {
     let addresses = |text: &str| {
         let (first, last) = text.split_once('-').unwrap_or((text, text));
         Some((first.parse::<IpAddr>().ok()?, last.parse::<IpAddr>().ok()?))

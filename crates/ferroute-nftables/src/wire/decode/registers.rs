@@ -342,12 +342,13 @@ impl Headers {
 
     /// Returns the bytes of a header on which rules and routes depend: protocol, addresses, ports and TCP flags.
     pub(super) fn deciding(self, base: u32) -> &'static [std::ops::Range<u32>] {
+        const ALL: &[std::ops::Range<u32>] = std::slice::from_ref(&(0..u32::MAX));
         match (base, self.family) {
             (NFT_PAYLOAD_LL_HEADER, _) => &[],
             (NFT_PAYLOAD_NETWORK_HEADER, IpFamily::V4) => &[9..10, 12..20],
             (NFT_PAYLOAD_NETWORK_HEADER, IpFamily::V6) => &[6..7, 8..40],
             (NFT_PAYLOAD_TRANSPORT_HEADER, _) => &[0..4, 13..14],
-            _ => &[0..u32::MAX],
+            _ => ALL,
         }
     }
 
