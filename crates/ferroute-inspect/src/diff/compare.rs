@@ -34,11 +34,12 @@ pub struct Expected<'a> {
 
 /// Compares actual with expected rules, service port by service port, on all CPUs.
 pub fn compare(expected: &Expected<'_>, actual: &Rules<'_>) -> DiffReport {
-    let topology = Topology::new(expected.services, expected.settings, expected.host);
     let traits = (expected.rules.kind() != actual.kind()).then(|| (expected.rules.traits(), actual.traits()));
-    let modes = traits.map(|(planned, actual)| {
-        ModeDifferences::new(expected.services, expected.settings, expected.host, planned, actual)
-    });
+    // Each mode's proxy sets this sysctl where its own rules need it.
+    let host = Host { route_localnet: expected.host.route_localnet || traits.is_some(), ..expected.host.clone() };
+    let topology = Topology::new(expected.services, expected.settings, &host);
+    let modes = traits
+        .map(|(planned, actual)| ModeDifferences::new(expected.services, expected.settings, &host, planned, actual));
     let node = expected.host.addresses.iter().copied().collect();
     let begin = || Comparison {
         expected,

@@ -29,7 +29,7 @@ pub(crate) struct FlowsArgs {
     /// Output format; json prints one object per line
     #[arg(short, long, value_enum, value_name = "FORMAT", default_value_t)]
     output: Output,
-    /// Read names of pods from the source of the running proxy; the default for text
+    /// Read names of pods from the running proxy; the default for text
     ///
     /// They are those of endpoints, as the proxy's own rights allow. It takes three seconds at most.
     #[arg(long)]
