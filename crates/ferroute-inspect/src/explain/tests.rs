@@ -94,8 +94,10 @@ fn frontends_in(traits: &'static ModeTraits, protocol: &str) -> String {
 fn ipvs_mode_uses_other_nodes_endpoints_where_the_policy_is_local() {
     assert_snapshot!(frontends_in(&ModeTraits::IPVS, "TCP"), @"
     cluster IP        10.96.0.1:80                 1 endpoint (policy Cluster), masqueraded except from pods
-    load balancer IP  198.51.100.1:80              1 endpoint (policy Cluster), source address kept
-    node port         30080 on all node addresses  1 endpoint (policy Cluster), source address kept
+    load balancer IP  198.51.100.1:80              from pods and the node: 1 endpoint (policy Cluster), masqueraded except from pods
+                                                   from other clients: 1 endpoint (policy Cluster), source address kept
+    node port         30080 on all node addresses  from pods and the node: 1 endpoint (policy Cluster), masqueraded except from pods
+                                                   from other clients: 1 endpoint (policy Cluster), source address kept
     ");
 }
 
