@@ -156,7 +156,7 @@ const ENUMS: [(&str, &str, &str, &[&str]); 22] = [
 ];
 
 /// Starts of names that continue with something else: a name of the page itself, or a text of the server.
-const OTHER_NAMES: [&str; 16] = [
+const OTHER_NAMES: [&str; 17] = [
     "view.",
     "filter.",
     "flow.",
@@ -169,6 +169,7 @@ const OTHER_NAMES: [&str; 16] = [
     "policy.",
     "policy.means",
     "problem.",
+    "problem.node.",
     "slice.",
     "source.",
     "sync.",
