@@ -138,8 +138,8 @@ check_commands() {
     echo "== commands without flags"
     local call log
     # They answer for the running proxy.
-    for call in "explain service default/web" diff "trace --local --to default/web:80" doctor render preflight \
-        "trace --local --to default/web:80 --kernel"; do
+    for call in "explain service default/web" diff "trace --from 10.244.0.5 --to default/web:80" doctor render preflight \
+        "trace --from 10.244.0.5 --to default/web:80 --kernel"; do
         log=${call%% *}.log
         /files/ferroute $call >$log 2>&1 || fail "$call: $(cat $log)"
         grep -q 'running proxy: node node-1, ipvs mode$' $log || fail "$call: $(cat $log)"
