@@ -71,7 +71,7 @@ pub(super) fn parse_source_ranges(
     let denies = policy(labels::SOURCE_RANGES_POLICY).or_else(|| policy(labels::CILIUM_SOURCE_RANGES_POLICY)).flatten();
     match denies {
         // No range is valid: an error must not admit everybody.
-        _ if ranges.is_empty() && own.is_some() => IpFamily::BOTH.map(nobody).into(),
+        _ if ranges.is_empty() && own.is_some() => IpFamily::BOTH.map(no_client).into(),
         Some(true) if !ranges.is_empty() => {
             IpFamily::BOTH.into_iter().flat_map(|family| all_except(family, &ranges)).collect()
         }
@@ -110,7 +110,7 @@ fn all_except(family: IpFamily, denied: &[IpNet]) -> Vec<IpNet> {
     let denied = denied.iter().filter(|net| IpFamily::of(net.addr()) == family);
     let rest =
         denied.fold(vec![all(family)], |rest, denied| rest.into_iter().flat_map(|net| without(net, *denied)).collect());
-    if rest.is_empty() { vec![nobody(family)] } else { rest }
+    if rest.is_empty() { vec![no_client(family)] } else { rest }
 }
 
 /// Returns the networks of which a network consists besides another one.
@@ -138,7 +138,7 @@ fn all(family: IpFamily) -> IpNet {
 }
 
 /// The unspecified address, which no connection has as its source.
-fn nobody(family: IpFamily) -> IpNet {
+fn no_client(family: IpFamily) -> IpNet {
     IpNet::from(all(family).addr())
 }
 

@@ -235,7 +235,7 @@ fn nth_of((first, last): (IpAddr, IpAddr), nth: Option<u32>) -> Option<Result<Ip
     }
 }
 
-/// Returns the number of addresses in a range; `None` if there are more than are told apart.
+/// Returns the number of addresses in a range; `None` if there are more than are distinguished.
 pub(crate) fn address_count(first: IpAddr, last: IpAddr) -> Option<u32> {
     let number = |address| match address {
         IpAddr::V4(address) => u128::from(u32::from(address)),
@@ -245,7 +245,7 @@ pub(crate) fn address_count(first: IpAddr, last: IpAddr) -> Option<u32> {
     u32::try_from(count).ok().filter(|count| *count <= MAX_ADDRESSES)
 }
 
-/// How many addresses of a range are told apart.
+/// How many addresses of a range are distinguished.
 const MAX_ADDRESSES: u32 = 64;
 
 /// Returns the address that many after the first one.
