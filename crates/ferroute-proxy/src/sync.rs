@@ -16,6 +16,7 @@ mod family;
 mod isolation;
 mod schedule;
 pub(crate) mod thread;
+mod unanswered;
 
 use std::{
     collections::{BTreeSet, HashSet},
@@ -196,7 +197,7 @@ impl SyncLoop {
         if !self.synced {
             return;
         }
-        self.families.iter_mut().for_each(FamilySync::maintain);
+        self.families.iter_mut().for_each(|family| family.maintain(&mut *self.conntrack));
         let mut modified = false;
         for family in self.families.iter_mut().filter(|family| !family.needs_resync()) {
             if family.was_modified_externally() {

@@ -12,9 +12,9 @@ use ferroute_core::{
     Changes, Dataplane, DataplaneError, Frontend, IpFamily, NamespacedName, Protocol, ProxySettings, Rejection,
     ServicePortEntry, ServicePortName, ServiceTable, StaleConntrackEntries, SyncReport, Tracker, error_chain,
 };
-use ferroute_host::conntrack;
+use ferroute_host::conntrack::{self, Entry};
 
-use super::{counts::NoLocalEndpoints, isolation::Isolation};
+use super::{counts::NoLocalEndpoints, isolation::Isolation, unanswered::Unanswered};
 
 /// The kernel's connection tracking table.
 pub(crate) trait ConntrackTable: Send {
@@ -27,6 +27,17 @@ pub(crate) trait ConntrackTable: Send {
         &mut self,
         family: IpFamily,
         is_stale: &mut dyn FnMut(SocketAddr, SocketAddr) -> bool,
+    ) -> anyhow::Result<usize>;
+
+    /// Deletes all entries without a reply of an IP family and protocol for which `is_lost` returns true. Returns their number.
+    ///
+    /// # Errors
+    /// If the table cannot be read, or an entry cannot be deleted.
+    fn delete_unanswered(
+        &mut self,
+        family: IpFamily,
+        protocol: Protocol,
+        is_lost: &mut dyn FnMut(&Entry) -> bool,
     ) -> anyhow::Result<usize>;
 }
 
@@ -47,6 +58,17 @@ impl ConntrackTable for KernelConntrack {
         tracing::debug!(%family, checked = result.seen, deleted = result.deleted, "checked UDP conntrack entries");
         Ok(result.deleted)
     }
+
+    fn delete_unanswered(
+        &mut self,
+        family: IpFamily,
+        protocol: Protocol,
+        is_lost: &mut dyn FnMut(&Entry) -> bool,
+    ) -> anyhow::Result<usize> {
+        let result = conntrack::delete_unanswered_if(family, protocol, |entry| is_lost(entry))
+            .context("cannot check conntrack entries without a reply")?;
+        Ok(result.deleted)
+    }
 }
 
 /// The dataplane of one IP family and the state of its syncs.
@@ -64,6 +86,7 @@ pub(crate) struct FamilySync {
     unserved: BTreeSet<ServicePortName>,
     /// Conntrack entries to delete after the next successful sync.
     stale: StaleConntrackEntries,
+    unanswered: Unanswered,
 }
 
 /// The outcome of a successful sync of one IP family.
@@ -101,6 +124,7 @@ impl FamilySync {
             no_local: NoLocalEndpoints::default(),
             unserved: BTreeSet::new(),
             stale: StaleConntrackEntries::default(),
+            unanswered: Unanswered::default(),
         }
     }
 
@@ -136,9 +160,17 @@ impl FamilySync {
         !self.stale.is_empty()
     }
 
-    /// Does the dataplane's periodic work.
-    pub(crate) fn maintain(&mut self) {
+    /// Does the dataplane's periodic work, and ends connections that began before the last repair and were not answered.
+    pub(crate) fn maintain(&mut self, conntrack: &mut dyn ConntrackTable) {
         self.dataplane.maintain();
+        let family = self.family;
+        match self.unanswered.delete(family, conntrack) {
+            Ok(0) => {}
+            Ok(deleted) => {
+                tracing::info!(%family, deleted, "deleted conntrack entries of connections that began before rules were repaired");
+            }
+            Err(error) => tracing::debug!(%family, "{error:#}"),
+        }
     }
 
     /// Returns why connections to Services fail although the rules are right.
@@ -183,6 +215,9 @@ impl FamilySync {
         self.needs_resync = false;
         if let Some(report) = &report {
             self.stale.add_removed(table, &report.udp_frontends_before);
+            if full && report.written + report.removed > 0 {
+                self.unanswered.rules_were_repaired();
+            }
         }
         let counts = ServicePortCounts {
             isolated: self.isolation.len(),
@@ -191,7 +226,7 @@ impl FamilySync {
             no_local_external: self.no_local.external,
         };
         let refused = self.refused(table);
-        let conntrack_start = (!self.stale.is_empty()).then(Instant::now);
+        let conntrack_start = (!self.stale.is_empty() || self.unanswered.is_due()).then(Instant::now);
         let (conntrack_deleted, conntrack_error) =
             match self.delete_stale(table, conntrack, host_addresses, relay_ports) {
                 Ok(deleted) => (deleted, None),
@@ -343,14 +378,16 @@ impl FamilySync {
         host_addresses: &[IpAddr],
         relay_ports: &dyn Fn(IpFamily) -> HashSet<u16>,
     ) -> anyhow::Result<usize> {
-        if self.stale.is_empty() {
+        if self.stale.is_empty() && !self.unanswered.is_due() {
             return Ok(0);
         }
         let is_local = |address: IpAddr| address.is_loopback() || host_addresses.contains(&address);
         let stale = &self.stale;
         let (relay_ports, relays) = (relay_ports(self.family), self.dataplane.relays());
-        let deleted = conntrack.delete_udp(self.family, &mut |destination, reply_source| {
-            if !relay_ports.contains(&reply_source.port()) || !is_local(reply_source.ip()) {
+        let is_relayed = |source: SocketAddr| relay_ports.contains(&source.port()) && is_local(source.ip());
+        let mut deleted = self.unanswered.observe(self.family, table, conntrack, is_local, is_relayed)?;
+        deleted += conntrack.delete_udp(self.family, &mut |destination, reply_source| {
+            if !is_relayed(reply_source) {
                 return stale.is_stale(destination, reply_source, is_local);
             }
             // The process that relays the flow deletes the entry when no response is outstanding, unless it goes on serving

@@ -1,5 +1,6 @@
 mod isolation;
 mod owners;
+mod unanswered;
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet, VecDeque},
@@ -14,6 +15,7 @@ use ferroute_core::{
     testing::{namespaced_name, node, pod, service, slice},
     tracker::TrackerEvent,
 };
+use ferroute_host::conntrack::Entry;
 
 use super::*;
 use crate::observers::Observer;
@@ -111,9 +113,12 @@ impl Leftovers for FakeLeftovers {
 }
 
 /// Conntrack entries, each with its original destination and the source of its replies.
+#[derive(Default)]
 struct FakeConntrack {
     journal: Journal,
     entries: Vec<(SocketAddr, SocketAddr)>,
+    /// Those without a reply.
+    unanswered: Arc<Mutex<Vec<Entry>>>,
 }
 
 impl ConntrackTable for FakeConntrack {
@@ -131,6 +136,24 @@ impl ConntrackTable for FakeConntrack {
             !stale
         });
         Ok(before - self.entries.len())
+    }
+
+    fn delete_unanswered(
+        &mut self,
+        _: IpFamily,
+        protocol: Protocol,
+        is_lost: &mut dyn FnMut(&Entry) -> bool,
+    ) -> anyhow::Result<usize> {
+        let mut unanswered = self.unanswered.lock().unwrap();
+        let before = unanswered.len();
+        unanswered.retain(|entry| {
+            let lost = entry.protocol == protocol && is_lost(entry);
+            if lost {
+                self.journal.write(format!("delete unanswered {} to {}", protocol, entry.original_destination));
+            }
+            !lost
+        });
+        Ok(before - unanswered.len())
     }
 }
 
@@ -154,6 +177,7 @@ struct Rig {
     journal: Journal,
     failures: Arc<Mutex<VecDeque<&'static str>>>,
     modified: Arc<Mutex<bool>>,
+    unanswered: Arc<Mutex<Vec<Entry>>>,
 }
 
 impl Rig {
@@ -173,6 +197,7 @@ impl Rig {
         let journal = Journal::default();
         let failures = Arc::new(Mutex::new(VecDeque::new()));
         let modified = Arc::new(Mutex::new(false));
+        let unanswered = Arc::new(Mutex::new(Vec::new()));
         // Rules had a frontend that only the test of this uses.
         let found = |destination: &str| -> BTreeSet<Frontend> {
             let listed = conntrack.iter().filter(|(to, _)| *to == destination);
@@ -193,7 +218,7 @@ impl Rig {
             ObservedTracker::new(Tracker::new(node("node-1")), vec![Box::new(FakeObserver(journal.clone()))]),
             vec![FamilySync::new(IpFamily::V4, Box::new(dataplane), ProxySettings::default())],
             vec![Box::new(leftovers)],
-            Box::new(FakeConntrack { journal: journal.clone(), entries }),
+            Box::new(FakeConntrack { journal: journal.clone(), entries, unanswered: unanswered.clone() }),
             Box::new(|| vec![[192, 168, 0, 1].into()]),
             Box::new(|_| HashSet::from([RELAY, DRAINING_RELAY])),
             Limits {
@@ -205,7 +230,7 @@ impl Rig {
             },
         );
         let (changes, receiver) = mpsc::channel(16);
-        (Self { changes, journal, failures, modified }, sync, receiver)
+        (Self { changes, journal, failures, modified, unanswered }, sync, receiver)
     }
 
     /// Starts a loop and syncs a first Service.

@@ -209,10 +209,16 @@ impl Proxy {
     /// Sends a signal such as `TERM` and waits until the proxy has exited.
     #[track_caller]
     pub(crate) fn stop(&mut self, signal: &str) -> ExitStatus {
+        self.signal(signal);
+        self.wait_exit()
+    }
+
+    /// Sends a signal.
+    #[track_caller]
+    pub(crate) fn signal(&self, signal: &str) {
         // The child has not been waited for, so its process ID cannot have been reused.
         let kill = format!("kill -{signal} {}", self.child.id());
         assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success(), "{kill}");
-        self.wait_exit()
     }
 
     /// Returns the exit status if the proxy has exited.

@@ -1,10 +1,14 @@
 //! Interference of other programs with the rules, and the rules of other programs.
 
+use std::net::SocketAddr;
+
 use crate::{
-    Case, Mode, in_each_mode,
+    Case, Mode,
+    cluster::pod_addresses,
+    in_each_mode, in_every_mode,
     rules::{self, ForeignRules},
-    traffic::{Connection, Traffic},
-    wait, web, web_tcp,
+    traffic::{Connection, Flow, Reply, Traffic},
+    wait, web, web_tcp, web_udp,
 };
 
 in_each_mode!(
@@ -12,7 +16,9 @@ in_each_mode!(
     single_deleted_rules_are_restored,
     rules_of_other_programs_are_not_changed,
     names_of_other_objects_cost_no_sync,
+    connections_that_began_without_masquerading_are_served_after_the_repair,
 );
+in_every_mode!(connections_that_began_without_rules_are_served_after_the_repair);
 
 /// Waits until the rules are restored, and checks that connections work.
 #[track_caller]
@@ -132,6 +138,67 @@ fn names_of_other_objects_cost_no_sync(mode: Mode) {
     }
     let listed = case.cluster.node.try_command("iptables-save", &[]).stdout;
     assert_eq!(listed.windows(5).filter(|bytes| bytes == b":B\xfcro").count(), 4, "they are unchanged");
+}
+
+/// Starts connections and flows while rules are damaged, and checks that they are served once the proxy has repaired the rules.
+fn begin_before_repair(
+    case: &Case,
+    damage: &[&[&str]],
+    connect: impl Fn(SocketAddr) -> std::io::Result<Connection> + Sync,
+    open: impl Fn(SocketAddr) -> Flow,
+) {
+    // Something has to track connections while there are no rules.
+    let tracking = "add table inet tracking; add chain inet tracking input { type filter hook prerouting priority 0; }; \
+                    add rule inet tracking input ct state new counter";
+    case.proxy.signal("STOP");
+    damage.iter().for_each(|command| _ = case.cluster.node.command(command[0], &command[1..]));
+    case.cluster.node.command("nft", &[tracking]);
+    let flows = web_udp().map(open);
+    std::thread::scope(|scope| {
+        let connections = web_tcp().map(|to| {
+            scope.spawn({
+                let connect = &connect;
+                move || connect(to)
+            })
+        });
+        flows.iter().for_each(|flow| assert_eq!(flow.request(), Reply::None));
+        case.proxy.signal("CONT");
+        flows.iter().for_each(|flow| assert_eq!(flow.pod(), 0));
+        for connection in connections {
+            connection.join().unwrap().unwrap().echo("hello").unwrap();
+        }
+    });
+}
+
+/// First packets that no rule translates leave the node, and so do the repeated ones.
+fn connections_that_began_without_rules_are_served_after_the_repair(mode: Mode) {
+    let case = Case::new(mode, &web(&[0]));
+    let client = &case.cluster.client;
+    let flush: &[&[&str]] = &[&["nft", "flush", "ruleset"]];
+    begin_before_repair(&case, flush, |to| Connection::open(client, to), |to| Flow::open(client, to));
+}
+
+/// A pod receives no packets from its own address.
+fn connections_that_began_without_masquerading_are_served_after_the_repair(mode: Mode) {
+    let case = Case::new(mode, &web(&[0]));
+    let flush: &[&[&str]] = match mode {
+        Mode::Nftables => &[
+            &["nft", "flush", "chain", "ip", "ferroute", "nat-postrouting"],
+            &["nft", "flush", "chain", "ip6", "ferroute", "nat-postrouting"],
+        ],
+        _ => &[
+            &["iptables", "-w", "-t", "nat", "-F", "KUBE-POSTROUTING"],
+            &["ip6tables", "-w", "-t", "nat", "-F", "KUBE-POSTROUTING"],
+        ],
+    };
+    let pods = &case.cluster.pods;
+    let source = |to: SocketAddr| SocketAddr::new(pod_addresses(0)[usize::from(to.is_ipv6())], 0);
+    begin_before_repair(
+        &case,
+        flush,
+        |to| Connection::open_from(pods, source(to), to),
+        |to| Flow::open_from(pods, source(to), to),
+    );
 }
 
 /// Another program turns off the sysctl that node ports on localhost need.

@@ -29,9 +29,23 @@ impl Connection {
         from.run(|| Self::open_here(to))
     }
 
+    /// Like `open`, from this address.
+    pub(crate) fn open_from(from: &NetNs, source: SocketAddr, to: SocketAddr) -> io::Result<Self> {
+        let open = || {
+            let socket = socket2::Socket::new(socket2::Domain::for_address(to), socket2::Type::STREAM, None)?;
+            socket.bind(&source.into())?;
+            socket.connect_timeout(&to.into(), TIMEOUT)?;
+            Self::greeted(socket.into())
+        };
+        from.run(open)
+    }
+
     /// Connects from this thread's network namespace.
     fn open_here(to: SocketAddr) -> io::Result<Self> {
-        let stream = TcpStream::connect_timeout(&to, TIMEOUT)?;
+        Self::greeted(TcpStream::connect_timeout(&to, TIMEOUT)?)
+    }
+
+    fn greeted(stream: TcpStream) -> io::Result<Self> {
         stream.set_read_timeout(Some(TIMEOUT))?;
         let mut stream = BufReader::new(stream);
         let mut line = String::new();
@@ -84,13 +98,17 @@ pub(crate) enum Reply {
 
 impl Flow {
     pub(crate) fn open(from: &NetNs, to: SocketAddr) -> Self {
-        from.run(|| Self::open_here(to, NO_REPLY))
+        from.run(|| Self::open_here(any(to), to, NO_REPLY))
+    }
+
+    /// Like `open`, from this address.
+    pub(crate) fn open_from(from: &NetNs, source: SocketAddr, to: SocketAddr) -> Self {
+        from.run(|| Self::open_here(source, to, NO_REPLY))
     }
 
     /// Opens the socket in this thread's network namespace, with a time limit for replies.
-    fn open_here(to: SocketAddr, timeout: Duration) -> Self {
-        let any: SocketAddr = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" }.parse().unwrap();
-        let socket = UdpSocket::bind(any).unwrap();
+    fn open_here(source: SocketAddr, to: SocketAddr, timeout: Duration) -> Self {
+        let socket = UdpSocket::bind(source).unwrap();
         socket.connect(to).unwrap();
         socket.set_read_timeout(Some(timeout)).unwrap();
         Self { socket, requests: Cell::new(0) }
@@ -135,9 +153,14 @@ impl Flow {
     }
 }
 
+/// Returns the address by which the kernel selects the source.
+fn any(to: SocketAddr) -> SocketAddr {
+    if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" }.parse().unwrap()
+}
+
 /// Sends a datagram from a new port and returns the pod that replied.
 fn request_here(to: SocketAddr) -> io::Result<u8> {
-    let flow = Flow::open_here(to, TIMEOUT);
+    let flow = Flow::open_here(any(to), to, TIMEOUT);
     let address = flow.exchange("hello")?;
     pod_at(&address).ok_or_else(|| io::Error::other(format!("not the address of a pod: {address:?}")))
 }

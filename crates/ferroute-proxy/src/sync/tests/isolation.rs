@@ -105,7 +105,7 @@ fn start(style: Style, refusals: usize) -> (PickyDataplane, mpsc::Sender<Vec<Cha
         ObservedTracker::new(Tracker::new(node("node-1")), vec![Box::new(metrics)]),
         vec![FamilySync::new(IpFamily::V4, Box::new(dataplane.clone()), ProxySettings::default())],
         Vec::new(),
-        Box::new(FakeConntrack { journal: Journal::default(), entries: Vec::new() }),
+        Box::new(FakeConntrack::default()),
         Box::new(Vec::new),
         Box::new(|_| HashSet::new()),
         Limits {

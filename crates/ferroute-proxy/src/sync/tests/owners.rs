@@ -214,7 +214,7 @@ impl Case {
 
     /// Syncs, and compares the kernel with the owners of the table.
     fn sync(&mut self) {
-        let mut conntrack = FakeConntrack { journal: Journal::default(), entries: Vec::new() };
+        let mut conntrack = FakeConntrack::default();
         let mut attempts = 0;
         let outcome = loop {
             match self.sync.sync(&mut self.tracker, &mut conntrack, &[NODE.into()], &|_| HashSet::new()) {
