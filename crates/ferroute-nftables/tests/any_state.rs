@@ -1,4 +1,5 @@
-//! From any state of the kernel, one start leads to what a start on an empty kernel leads to, and changes nothing of others.
+//! From any state of the kernel, one start leads to what a start on an empty kernel leads to, and changes nothing of others. A
+//! running proxy notices each single change of its table, and repairs it.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail like tests")]
 
@@ -7,6 +8,8 @@ mod common;
 use std::{
     io::Write,
     process::{Command, Stdio},
+    thread,
+    time::{Duration, Instant},
 };
 
 use common::{Contents, Host, contents, settings, table_id};
@@ -36,10 +39,28 @@ enum Damage {
     Add(Index, &'static str),
     /// Something that `nft` executes.
     Command(&'static str),
+    /// A rule is deleted, there twice, or has another word, while all other objects stay.
+    Rule(Index, Change),
+    /// An element is deleted, or has another word, while all other objects stay.
+    Element(Index, Change),
+}
+
+/// A change of one rule or element.
+#[derive(Clone, Debug)]
+enum Change {
+    Delete,
+    Repeat,
+    /// A word is that of another rule or element.
+    Copy(Index, Index, Index),
+    /// A number or an address has another last digit.
+    Digit(Index, u8),
 }
 
 /// What an attribute, a rule or an object of the table could be as well.
-const LINES: [&str; 10] = [
+const LINES: [&str; 13] = [
+    "comment \"theirs\"",
+    "gc-interval 1h",
+    "policy memory",
     "drop",
     "accept",
     "counter",
@@ -72,7 +93,88 @@ fn damage() -> impl Strategy<Value = Damage> {
         4 => (any::<Index>(), 0..10_u8).prop_map(|(word, digit)| Damage::Digit(word, digit)),
         2 => (any::<Index>(), prop::sample::select(&LINES)).prop_map(|(line, text)| Damage::Add(line, text)),
         2 => prop::sample::select(&COMMANDS).prop_map(Damage::Command),
+        6 => (any::<Index>(), change()).prop_map(|(rule, change)| Damage::Rule(rule, change)),
+        6 => (any::<Index>(), change()).prop_map(|(element, change)| Damage::Element(element, change)),
     ]
+}
+
+fn change() -> impl Strategy<Value = Change> {
+    prop_oneof![
+        1 => Just(Change::Delete),
+        1 => Just(Change::Repeat),
+        2 => any::<(Index, Index, Index)>().prop_map(|(to, other, from)| Change::Copy(to, other, from)),
+        2 => (any::<Index>(), 0..10_u8).prop_map(|(word, digit)| Change::Digit(word, digit)),
+    ]
+}
+
+impl Change {
+    /// Returns the changed text; `None` if it is deleted.
+    fn apply(&self, text: &str, others: &[String]) -> Option<String> {
+        let words: Vec<&str> = text.split(' ').collect();
+        match self {
+            Self::Delete => None,
+            Self::Repeat => Some(text.to_owned()),
+            Self::Copy(to, other, from) => {
+                let others: Vec<&str> = others[other.index(others.len())].split(' ').collect();
+                Some(text.replacen(words[to.index(words.len())], others[from.index(others.len())], 1))
+            }
+            Self::Digit(word, digit) => Some(with_last_digit(text, &words, word, *digit)),
+        }
+    }
+}
+
+/// Changes the last digit of one of the words that end with one.
+fn with_last_digit(text: &str, words: &[&str], word: &Index, digit: u8) -> String {
+    let words: Vec<&&str> = words.iter().filter(|word| ends_with_digit(word)).collect();
+    if words.is_empty() {
+        return text.to_owned();
+    }
+    replace_last_digit(text, words[word.index(words.len())], digit)
+}
+
+fn ends_with_digit(word: &str) -> bool {
+    word.ends_with(|last: char| last.is_ascii_digit())
+}
+
+fn replace_last_digit(text: &str, word: &str, digit: u8) -> String {
+    text.replacen(word, &format!("{}{digit}", &word[..word.len() - 1]), 1)
+}
+
+/// A rule or an element of the table.
+struct Object {
+    /// The chain or set.
+    parent: String,
+    text: String,
+    handle: String,
+}
+
+/// Returns the rules of a table as `nft -s -a` lists it.
+fn rules(listed: &str) -> Vec<Object> {
+    let (mut chain, mut rules) = ("", Vec::new());
+    for line in listed.lines().map(str::trim) {
+        let Some((text, handle)) = line.split_once(" # handle ") else { continue };
+        match text.strip_suffix(" {") {
+            Some(object) => chain = object.strip_prefix("chain ").unwrap_or_default(),
+            None => rules.push(Object { parent: chain.to_owned(), text: text.to_owned(), handle: handle.to_owned() }),
+        }
+    }
+    rules
+}
+
+/// Returns the elements of the sets and maps of a table as `nft -s -a` lists it.
+fn elements(listed: &str) -> Vec<Object> {
+    let mut elements = Vec::new();
+    for object in listed.split("\n\t}") {
+        let Some((head, rest)) = object.split_once("elements = {") else { continue };
+        let name = head.lines().find_map(|line| line.trim().split_once(" {")).unwrap().0;
+        let parent = name.split(' ').nth(1).unwrap();
+        let texts = rest
+            .trim_end_matches([' ', '\t', '\n', '}'])
+            .split(',')
+            .map(|text| text.split_whitespace().collect::<Vec<_>>().join(" "));
+        elements.extend(texts.map(|text| Object { parent: parent.to_owned(), text, handle: String::new() }));
+    }
+    elements
 }
 
 impl Damage {
@@ -87,6 +189,9 @@ impl Damage {
             return false;
         }
         let listed = String::from_utf8(listed.stdout).unwrap();
+        if let Self::Rule(index, change) | Self::Element(index, change) = self {
+            return self.apply_in_place(ns, family, *index, change);
+        }
         let mut lines: Vec<String> = listed.lines().map(str::to_owned).collect();
         let words = |lines: &[String]| -> Vec<(usize, String)> {
             let of_line = |(number, line): (usize, &String)| {
@@ -110,17 +215,36 @@ impl Damage {
                 lines[*number] = lines[*number].replacen(to, from, 1);
             }
             Self::Digit(word, digit) => {
-                let has_digit = |word: &&(usize, String)| word.1.ends_with(|last: char| last.is_ascii_digit());
-                let all = words(&lines);
-                let words: Vec<_> = all.iter().filter(has_digit).collect();
-                let (number, word) = words[word.index(words.len())];
-                let other = format!("{}{digit}", &word[..word.len() - 1]);
-                lines[*number] = lines[*number].replacen(word, &other, 1);
+                let mut words = words(&lines);
+                words.retain(|(_, word)| ends_with_digit(word));
+                let (number, word) = &words[word.index(words.len())];
+                lines[*number] = replace_last_digit(&lines[*number], word, *digit);
             }
             Self::Add(line, text) => lines.insert(line.index(lines.len()), (*text).to_owned()),
-            Self::Command(_) => unreachable!("handled above"),
+            Self::Command(_) | Self::Rule(..) | Self::Element(..) => unreachable!("handled above"),
         }
         load(ns, &format!("delete table {family} ferroute\n{}\n", lines.join("\n")))
+    }
+
+    fn apply_in_place(&self, ns: &NetNs, family: &str, index: Index, change: &Change) -> bool {
+        let listed = ns.command("nft", &["-s", "-a", "list", "table", family, "ferroute"]);
+        let is_rule = matches!(self, Self::Rule(..));
+        let objects = if is_rule { rules(&listed) } else { elements(&listed) };
+        if objects.is_empty() {
+            return false;
+        }
+        let Object { parent, text, handle } = &objects[index.index(objects.len())];
+        let others: Vec<String> = objects.iter().map(|object| object.text.clone()).collect();
+        let parent = format!("{family} ferroute {parent}");
+        let key = text.split([':', '"']).next().unwrap().trim_end_matches("comment ");
+        let commands = match (is_rule, change.apply(text, &others)) {
+            (true, None) => format!("delete rule {parent} handle {handle}"),
+            (true, Some(same)) if same == *text => format!("add rule {parent} handle {handle} {text}"),
+            (true, Some(other)) => format!("replace rule {parent} handle {handle} {other}"),
+            (false, None) => format!("delete element {parent} {{ {key} }}"),
+            (false, Some(other)) => format!("delete element {parent} {{ {key} }}\nadd element {parent} {{ {other} }}"),
+        };
+        load(ns, &commands)
     }
 }
 
@@ -174,12 +298,38 @@ fn start(ns: &NetNs, table: &ServiceTable) -> (NftablesDataplane, Contents) {
     let family = table.family;
     let mut dataplane = ns.run(|| NftablesDataplane::open(family, settings(), Box::new(Host::default())).unwrap());
     dataplane.resync(table).unwrap();
+    let found = found(ns, family);
+    (dataplane, found)
+}
+
+/// Returns what the kernel has of the proxy.
+fn found(ns: &NetNs, family: IpFamily) -> Contents {
     let mut kernel = ns.run(|| NetlinkKernel::open().unwrap());
     let own =
         |listed: TableFamily, name: &str| listed == TableFamily::Ip(family) && name == table_id(family).name.as_str();
     let (mut tables, consistency) = kernel.read_tables(family, &own).unwrap();
     assert_eq!((tables.len(), consistency), (1, Consistency::Consistent));
-    (dataplane, contents(&tables.remove(0).table, family))
+    contents(&tables.remove(0).table, family)
+}
+
+/// Returns the objects of the table as `nft` lists them, in a stable order, without what rules add to sets.
+fn text(ns: &NetNs, family: IpFamily) -> Vec<String> {
+    let listed = ns.try_command("nft", &["-s", "list", "table", family_name(family), "ferroute"]);
+    let listed = String::from_utf8(listed.stdout).unwrap();
+    let is_dynamic = |set: &str| set.starts_with("clients-by-") || set == "affinity";
+    let mut text: Vec<String> = elements(&listed)
+        .into_iter()
+        .filter(|element| !is_dynamic(&element.parent))
+        .map(|element| format!("{}: {}", element.parent, element.text))
+        .collect();
+    let mut object = "";
+    for line in listed.lines().map(str::trim).filter(|line| !line.contains(" : ") && !line.ends_with([',', '}'])) {
+        object = line.strip_suffix(" {").unwrap_or(object);
+        text.push(format!("{object}: {line}"));
+    }
+    // The order of rules matters.
+    text.sort_by_key(|line| line.split_once(": ").map(|(object, _)| object.to_owned()));
+    text
 }
 
 proptest! {
@@ -210,5 +360,30 @@ proptest! {
         prop_assert!(!dataplane.was_modified_externally().unwrap());
         let again = dataplane.resync(&table).unwrap();
         prop_assert_eq!((again.written, again.removed, again.full), (0, 0, false), "after {:?}", accepted);
+    }
+
+    #[test]
+    fn a_running_proxy_notices_and_repairs_each_single_change(
+        cluster in arbitrary::cluster(),
+        damages in prop::collection::vec(damage(), 4..12),
+        family in prop::sample::select(&IpFamily::BOTH),
+    ) {
+        let table = cluster.table(family);
+        let ns = NetNs::new();
+        let (mut dataplane, wanted) = start(&ns, &table);
+        for damage in damages {
+            let before = text(&ns, family);
+            if !damage.apply(&ns, family) || text(&ns, family) == before {
+                continue;
+            }
+            // There are pauses between comparisons.
+            let deadline = Instant::now() + Duration::from_secs(60);
+            while !dataplane.was_modified_externally().unwrap() {
+                prop_assert!(Instant::now() < deadline, "{:?} led to {:#?}", damage, text(&ns, family));
+                thread::sleep(Duration::from_millis(20));
+            }
+            dataplane.resync(&table).unwrap();
+            prop_assert_eq!(found(&ns, family), wanted.clone(), "after {:?}", damage);
+        }
     }
 }

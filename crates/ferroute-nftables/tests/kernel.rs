@@ -210,6 +210,8 @@ fn every_attribute_of_own_objects_is_compared_and_restored() {
         ("priority filter", "priority 1"),
         ("type filter hook", "type route hook"),
         ("type ipv4_addr\n", "type ipv4_addr\n\t\tsize 4096\n"),
+        ("type ipv4_addr\n", "type ipv4_addr\n\t\tpolicy memory\n"),
+        ("chain pick-2 {\n", "chain pick-2 {\n\t\tcomment \"another program's\"\n"),
         ("size ", "size 1"),
         ("flags ", "flags interval,"),
     ];

@@ -52,6 +52,11 @@ impl<K: Kernel> NftablesDataplane<K> {
         transaction.changes.clear();
         // Chains that became unused while planning were never written.
         planner.unused_deleted();
+        if !has_compatible_chains(&listing, &planner) {
+            tracing::info!(table = %self.table, "existing chains are incompatible; replacing the table");
+            run.report.rejected.clear();
+            return self.replace_table(Planner::new(planner.context().clone()), table, run);
+        }
         contents.lists = planner.take_existing();
         let mut elements: HashMap<Name, usize> = HashMap::new();
         planner.for_each_element(|set, _| *elements.entry(set.name()).or_default() += 1);
@@ -324,7 +329,7 @@ impl Contents {
     }
 }
 
-/// Reports whether all declarations that cannot be changed in place match the planner's.
+/// Reports whether the declarations of table and sets, which cannot be changed in place, match the planner's.
 fn is_compatible(listing: &Listing, planner: &Planner) -> bool {
     if listing.is_dormant {
         return false;
@@ -335,20 +340,23 @@ fn is_compatible(listing: &Listing, planner: &Planner) -> bool {
         return false;
     }
     let context = planner.context();
-    let sets = listing.sets.iter().all(|listed| match SetId::from_name(&listed.name) {
+    listing.sets.iter().all(|listed| match SetId::from_name(&listed.name) {
         Some(id) => listed.set.as_ref() == Some(&id.declaration(context)),
         // Another program's set, which is deleted.
         None => true,
-    });
+    })
+}
+
+/// The same for chains, after planning.
+fn has_compatible_chains(listing: &Listing, planner: &Planner) -> bool {
     let planned = planner.chains();
-    let chains = listing.chains.iter().all(|listed| {
+    listing.chains.iter().all(|listed| {
         match planned.iter().find(|chain| chain.chain.name == listed.name) {
             Some(planned) => listed.chain.as_ref() == Some(&planned.chain),
             // An unused chain of this proxy, or another program's.
             None => listed.chain.as_ref().is_none_or(|chain| chain.base.is_none() || is_optional(chain)),
         }
-    });
-    sets && chains
+    })
 }
 
 /// Elements of larger maps are requested by key, because a dump takes quadratic time: 0.3 s for 100,000 elements, 30 s

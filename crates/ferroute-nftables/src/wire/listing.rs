@@ -145,6 +145,9 @@ struct SetParts {
     counter: bool,
     limit: Option<Limit>,
     userdata: Vec<u8>,
+    /// It has a property that no set of the proxy has: another policy, a default timeout, an interval of garbage collection, or
+    /// other expressions.
+    is_special: bool,
 }
 
 impl SetParts {
@@ -168,9 +171,11 @@ impl SetParts {
                         self.limit =
                             attribute.nested().first(NFTA_EXPR_DATA)?.map(|data| read(&data)).transpose()?.flatten();
                     }
-                    _ => {}
+                    _ => self.is_special = true,
                 }
             }
+            // The kernel reports these only with other values than its defaults.
+            NFTA_SET_POLICY | NFTA_SET_TIMEOUT | NFTA_SET_GC_INTERVAL | NFTA_SET_EXPRESSIONS => self.is_special = true,
             _ => {}
         }
         Ok(())
@@ -225,7 +230,7 @@ impl SetParts {
         let key = types_of(self.key)?;
         let declared =
             Set { name: name.clone(), key, data, kind, counter: self.counter, limit: self.limit, protocol, comment };
-        (set_flags(&declared) == self.flags).then_some(declared)
+        (set_flags(&declared) == self.flags && !self.is_special).then_some(declared)
     }
 }
 

@@ -103,7 +103,8 @@ pub(crate) fn has_rules(node: &NetNs, mode: &str) -> bool {
     SAVE_PROGRAMS.iter().any(|program| node.command(program, &[]).contains(":KUBE-SERVICES "))
 }
 
-/// Returns the rules of iptables mode that do not depend on objects: a repair, which is of all rules, restores them.
+/// Returns the rules of iptables mode that do not depend on objects, and elements of nftables mode as [`Interference::Replace`] makes
+/// them: a repair, which is of all rules, restores the ones and removes the others.
 pub(crate) fn fixed_rules(node: &NetNs) -> Vec<String> {
     let chains = ["KUBE-FORWARD", "KUBE-MARK-MASQ", "KUBE-POSTROUTING"];
     let is_fixed = |line: &&str| chains.iter().any(|chain| line.starts_with(&format!("-A {chain} ")));
@@ -111,8 +112,15 @@ pub(crate) fn fixed_rules(node: &NetNs) -> Vec<String> {
         let saved = node.command(program, &[]);
         saved.lines().filter(is_fixed).map(|line| format!("{program} {line}")).collect::<Vec<_>>()
     };
-    SAVE_PROGRAMS.iter().flat_map(rules_of).collect()
+    let replaced = FAMILIES.map(|(family, other)| {
+        let listed = node.try_command("nft", &["list", "map", family, "ferroute", "tcp-endpoints"]).stdout;
+        format!("{family} {}", String::from_utf8_lossy(&listed).contains(other))
+    });
+    SAVE_PROGRAMS.iter().flat_map(rules_of).chain(replaced).collect()
 }
+
+/// The families of nftables tables, and the endpoint that replaces others.
+const FAMILIES: [(&str, &str); 2] = [("ip", "203.0.113.200"), ("ip6", "2001:db8::c8")];
 
 /// Changes rules as another program might.
 pub(crate) fn interfere(node: &NetNs, mode: &str, how: Interference) {
@@ -128,8 +136,8 @@ pub(crate) fn interfere(node: &NetNs, mode: &str, how: Interference) {
             add_canary_rules(node);
         }
         (_, "nftables") => {
-            for family in ["ip", "ip6"] {
-                interfere_with_table(node, family, how);
+            for (family, other) in FAMILIES {
+                interfere_with_table(node, family, other, how);
             }
         }
         _ => {
@@ -142,9 +150,9 @@ pub(crate) fn interfere(node: &NetNs, mode: &str, how: Interference) {
     }
 }
 
-fn interfere_with_table(node: &NetNs, family: &str, how: Interference) {
+fn interfere_with_table(node: &NetNs, family: &str, other: &str, how: Interference) {
     if how == Interference::Replace {
-        return replace_endpoints(node, family);
+        return replace_endpoints(node, family, other);
     }
     let Interference::Thin { offset } = how else {
         // The proxy may be about to create it.
@@ -163,8 +171,7 @@ fn interfere_with_table(node: &NetNs, family: &str, how: Interference) {
 }
 
 /// Replaces the addresses of some endpoints.
-fn replace_endpoints(node: &NetNs, family: &str) {
-    let other = if family == "ip" { "203.0.113.200" } else { "2001:db8::c8" };
+fn replace_endpoints(node: &NetNs, family: &str, other: &str) {
     let output = node.try_command("nft", &["list", "map", family, "ferroute", "tcp-endpoints"]);
     let listed = String::from_utf8_lossy(&output.stdout).into_owned();
     let (_, elements) = listed.split_once("elements = {").unwrap_or_default();
