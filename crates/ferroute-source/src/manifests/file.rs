@@ -6,7 +6,7 @@ use std::{
     collections::HashMap,
     fs::{File, Metadata},
     io,
-    os::unix::fs::MetadataExt,
+    os::unix::fs::{MetadataExt, OpenOptionsExt},
     path::Path,
     slice,
     sync::Arc,
@@ -218,9 +218,15 @@ fn document_errors(document: &Document<'_>, invalid: InvalidObject) -> impl Iter
 }
 
 fn open(path: &Path) -> io::Result<(File, Stamp)> {
-    let file = File::open(path)?;
-    let stamp = Stamp::new(&file.metadata()?);
-    Ok((file, stamp))
+    // A file with a lease, and some of procfs, let others wait, and one file must not delay all others.
+    let mut file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    let mut metadata = file.metadata()?;
+    if !metadata.is_file() {
+        // A pipe whose path the user gave.
+        file = File::open(path)?;
+        metadata = file.metadata()?;
+    }
+    Ok((file, Stamp::new(&metadata)))
 }
 
 /// Counts the objects that a proxy does not read, by kind. Returns `None` if there are none.

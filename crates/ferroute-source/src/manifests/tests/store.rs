@@ -1,6 +1,10 @@
 //! The store alone: the events that result from reading files.
 
-use std::collections::BTreeSet;
+use std::{
+    collections::BTreeSet,
+    io::Read,
+    process::{Command, Stdio},
+};
 
 use proptest::{collection::vec, prelude::*};
 
@@ -228,6 +232,28 @@ fn last_valid_version_of_unreadable_file_stays_applied() {
         fixture.delete(&["a.yaml"]),
         ["delete service default/x", "resolved: cannot read a.yaml: Is a directory (os error 21)"]
     );
+}
+
+/// Another process has a lease on the file, so that opening it waits for up to a minute. Files such as `/proc/kmsg` wait, too.
+#[test]
+fn files_that_wait_delay_no_others() {
+    const LEASE: &str =
+        "$SIG{IO} = 'IGNORE'; open(F, '+<', shift) or die; fcntl(F, 1024, 1) or die; print 'held'; <STDIN>";
+    let mut fixture = Fixture { directory: Directory::new(), store: Store::default() };
+    fixture.directory.write("a.yaml", &service("x", "10.0.0.1"));
+    fixture.directory.write("b.yaml", &service("y", "10.0.0.3"));
+    let mut command = Command::new("perl");
+    command.args(["-e", &format!("$| = 1; {LEASE}")]).arg(fixture.directory.file("a.yaml"));
+    // It exits at the end of its standard input.
+    let mut holder = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    holder.stdout.as_mut().unwrap().read_exact(&mut [0; 4]).unwrap();
+    let unreadable = "cannot read a.yaml: Resource temporarily unavailable (os error 11)";
+    let lines = fixture.read(&["a.yaml", "b.yaml"]);
+    assert_eq!(lines[..2], ["apply service y 10.0.0.3".to_owned(), format!("problem: {unreadable}")]);
+    drop(holder.stdin.take());
+    holder.wait().unwrap();
+    let resolved = format!("resolved: {unreadable}");
+    assert_eq!(fixture.read(&["a.yaml"]), ["apply service x 10.0.0.1".to_owned(), resolved]);
 }
 
 #[test]
