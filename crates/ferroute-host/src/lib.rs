@@ -52,7 +52,7 @@ pub use local_peer::{
 };
 pub use node_name::{NodeNameError, node_name};
 pub use packet_log::{LoggedPacket, PacketLog, PacketLogError};
-pub use process::{ProcessError, ProcessUsage};
+pub use process::{ProcessError, ProcessUsage, processor_time};
 pub use routes::{
     FoundRoute, HostInterface, HostRoute, InterfaceAddress, KernelRoutes, RouteError, RouteQuery, RouteReply,
 };

@@ -4,6 +4,11 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use nix::sys::{
+    resource::{UsageWho, getrusage},
+    time::TimeVal,
+};
+
 /// The resource usage of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProcessUsage {
@@ -43,6 +48,18 @@ pub enum ProcessError {
         /// The field's name.
         field: &'static str,
     },
+}
+
+/// Returns the processor time of this process so far, with that of programs that it has run.
+pub fn processor_time() -> Duration {
+    let of = |who| getrusage(who).map(|usage| duration(usage.user_time()) + duration(usage.system_time()));
+    // It fails for invalid arguments only.
+    [UsageWho::RUSAGE_SELF, UsageWho::RUSAGE_CHILDREN].into_iter().filter_map(|who| of(who).ok()).sum()
+}
+
+fn duration(time: TimeVal) -> Duration {
+    let seconds = Duration::from_secs(time.tv_sec().unsigned_abs());
+    seconds + Duration::from_micros(time.tv_usec().unsigned_abs())
 }
 
 impl ProcessUsage {

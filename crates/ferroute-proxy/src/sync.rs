@@ -30,6 +30,7 @@ use ferroute_core::{
     parse::ObjectVersion,
     tracker::{Ejections, TrackerEvent},
 };
+use ferroute_host::processor_time;
 use ferroute_modes::cleanup::{Leftovers, RemovalReport};
 use tokio::{sync::mpsc, time::Instant};
 
@@ -225,7 +226,7 @@ impl SyncLoop {
 
     fn sync(&mut self) {
         self.schedule.begin();
-        let start = Instant::now();
+        let (start, processor_time) = (Instant::now(), processor_time());
         let host_addresses = (self.host_addresses)();
         let mut failed = false;
         let ObservedTracker { tracker, observers } = &mut self.state;
@@ -247,7 +248,8 @@ impl SyncLoop {
             }
         }
         self.last_sync_took = start.elapsed();
-        self.schedule.took(self.last_sync_took);
+        // Other threads worked, too.
+        self.schedule.took(self::processor_time().saturating_sub(processor_time).min(self.last_sync_took));
         if failed {
             let delay = self.schedule.failed();
             tracing::info!(?delay, "retrying the sync");

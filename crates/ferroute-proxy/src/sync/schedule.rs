@@ -10,7 +10,7 @@ use tokio::time::Instant;
 pub(crate) struct Limits {
     /// A new token is added this often (`minSyncPeriod`); zero means no limit.
     pub(crate) min_interval: Duration,
-    /// Syncs may also start without a token, as long as they have taken less than [`SHARE`] of the recent time.
+    /// Syncs may also start without a token, as long as they took less than a [`SHARE`]th of a processor's recent time.
     pub(crate) by_cost: bool,
     /// Maximum number of saved tokens: after a quiet time, this many syncs may follow the first one without delay.
     pub(crate) burst: u32,
@@ -85,7 +85,7 @@ impl Schedule {
         self.tokens.take(Instant::now().into_std());
     }
 
-    /// Records how long the sync took that ends now.
+    /// Records the processor time that the sync took that ends now: the kernel may also have waited, on a busy node for long.
     pub(super) fn took(&mut self, took: Duration) {
         if let Some(costs) = &mut self.costs {
             costs.add(took, Instant::now().into_std());
@@ -106,10 +106,10 @@ impl Schedule {
     }
 }
 
-/// The time that syncs have taken recently. Reads no clock.
+/// The processor time that syncs have taken recently. Reads no clock.
 ///
-/// Each sync blocks the time after it for [`SHARE`] times as long as it took, and up to [`RECENT`] may be blocked in advance:
-/// so all syncs of any such time take at most a `SHARE`th of it, after a quiet time a little more.
+/// Each sync blocks the time after it for [`SHARE`] times as long, and up to [`RECENT`] may be blocked in advance:
+/// so all syncs of any such time take at most a `SHARE`th of a processor, after a quiet time a little more.
 #[derive(Debug)]
 struct Costs {
     /// The end of the blocked time.
@@ -136,7 +136,7 @@ impl Costs {
     }
 }
 
-/// Syncs may take one part in this many of the time.
+/// Syncs may take one part in this many of a processor's time.
 const SHARE: u32 = 10;
 
 /// The time over which that applies.
@@ -292,7 +292,7 @@ mod tests {
         // One for each change, and no change waits.
         let (syncs, longest) = run(1).await;
         assert!(syncs >= 1_190 && longest <= Duration::from_millis(1), "{syncs} {longest:?}");
-        // A tenth of the time: one every 200 ms, after a burst.
+        // A tenth of a processor's time: one every 200 ms, after a burst.
         let (syncs, longest) = run(20).await;
         assert!((290..=320).contains(&syncs), "{syncs}");
         assert!(longest <= Duration::from_millis(250), "{longest:?}");

@@ -91,8 +91,8 @@ fn write_status_into(out: &mut String, status: &NodeStatus) -> fmt::Result {
 fn pacing_text(Pacing { min_sync_period_seconds: period, by_cost }: Pacing) -> String {
     if by_cost {
         format!(
-            "syncs start at once while they take less than a tenth of the time, or else every {period}s (no minSyncPeriod is \
-             configured)"
+            "syncs start at once while they take less than a tenth of a processor's time, or else every {period}s (no \
+             minSyncPeriod is configured)"
         )
     } else {
         format!("one sync every {period}s (minSyncPeriod of the configuration)")
