@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeSet,
+    io::Write,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     sync::Arc,
 };
@@ -75,7 +76,7 @@ impl Slices {
                 endpoints.extend(slice.endpoints().map(|endpoint| endpoint.at(port.port)));
             }
         }
-        endpoints.sort_by_cached_key(|endpoint: &Endpoint| (endpoint.to_string(), preference(endpoint)));
+        sort_by_text(family, &mut endpoints);
         endpoints.dedup_by_key(|endpoint| endpoint.socket());
         let excess = endpoints.len().saturating_sub(limit);
         if excess > 0 {
@@ -185,8 +186,101 @@ fn keep_preferred(endpoints: &mut Vec<Endpoint>, limit: usize) {
     endpoints.retain(|_| is_kept.next() == Some(true));
 }
 
+/// Sorts endpoints as their texts, and those with the same text by [`preference`]. There are a million in large clusters, which is why
+/// IPv4 addresses are not written.
+fn sort_by_text(family: IpFamily, endpoints: &mut [Endpoint]) {
+    match family {
+        IpFamily::V4 => endpoints.sort_by_cached_key(|endpoint| (ipv4_key(endpoint), preference(endpoint))),
+        IpFamily::V6 => endpoints.sort_by_cached_key(|endpoint| {
+            let mut text = [0; LONGEST_TEXT];
+            write!(&mut text[..], "{endpoint}").expect("no text is longer");
+            (text, preference(endpoint))
+        }),
+    }
+}
+
+/// Returns a number by which IPv4 endpoints have the order of their texts. After a number, the text goes on with a dot or ends, both of
+/// which are less than a digit, or with a colon, which is more.
+fn ipv4_key(endpoint: &Endpoint) -> u64 {
+    const BEFORE_DOT: [u32; 256] = octet_keys(0);
+    const BEFORE_COLON: [u32; 256] = octet_keys(11);
+    let IpAddr::V4(address) = endpoint.address else { unreachable!("slices have addresses of their family") };
+    let [a, b, c, d] = address.octets().map(usize::from);
+    let octets = [BEFORE_DOT[a], BEFORE_DOT[b], BEFORE_DOT[c], BEFORE_COLON[d]];
+    let key = octets.into_iter().fold(0, |key, octet| key << 11 | u64::from(octet));
+    key << 18 | u64::from(digits_key::<10_000>(endpoint.port, 0))
+}
+
+const fn octet_keys(after: u32) -> [u32; 256] {
+    let (mut keys, mut octet) = ([0; 256], 0);
+    while octet < keys.len() {
+        keys[octet] = digits_key::<100>(octet as u16, after);
+        octet += 1;
+    }
+    keys
+}
+
+/// Returns the digits of a number as those of base 12, plus one, and `after` in place of each that it has less than `MOST`.
+const fn digits_key<const MOST: u16>(number: u16, after: u32) -> u32 {
+    let (mut key, mut missing, mut place) = (0, 0, MOST);
+    while place > 0 {
+        if number >= place || place == 1 {
+            key = key * 12 + 1 + (number / place % 10) as u32;
+        } else {
+            missing += 1;
+        }
+        place /= 10;
+    }
+    while missing > 0 {
+        key = key * 12 + after;
+        missing -= 1;
+    }
+    key
+}
+
+/// The length of the longest text of an endpoint, `[ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff]:65535`.
+const LONGEST_TEXT: usize = 47;
+
 /// Sort key of endpoints with the same address and port, of which the first is used. A pod that moves between slices is
 /// in both for a moment, and a new pod can have the address of one that is still terminating; the new one is then used.
 fn preference(endpoint: &Endpoint) -> (bool, bool, bool, bool) {
     (endpoint.terminating, !endpoint.ready, !endpoint.serving, !endpoint.local)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::{collection::vec, prelude::*};
+
+    use super::*;
+    use crate::testing::endpoint;
+
+    /// Numbers that are prefixes of each other.
+    fn number(most: u16) -> impl Strategy<Value = u16> {
+        prop_oneof![0..=most, prop::sample::select(&[0, 1, 2, 10, 11, 19, 100, 101, 110, 199][..])]
+    }
+
+    fn address(family: IpFamily) -> BoxedStrategy<IpAddr> {
+        let bytes = vec(number(255).prop_map(|number| number as u8), 4);
+        match family {
+            IpFamily::V4 => bytes.prop_map(|bytes| IpAddr::from(<[u8; 4]>::try_from(bytes).unwrap())).boxed(),
+            IpFamily::V6 => {
+                prop::array::uniform8(prop_oneof![Just(0), Just(u16::MAX), any::<u16>()]).prop_map(IpAddr::from).boxed()
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn endpoints_are_sorted_as_their_texts(
+            family in prop::sample::select(&IpFamily::BOTH[..]),
+            sockets in vec((address(IpFamily::V4), address(IpFamily::V6), number(u16::MAX)), 0..20),
+        ) {
+            let of_family = |(v4, v6, port)| SocketAddr::new(if family == IpFamily::V4 { v4 } else { v6 }, port);
+            let mut endpoints: Vec<Endpoint> =
+                sockets.into_iter().map(|socket| endpoint(&of_family(socket).to_string())).collect();
+            sort_by_text(family, &mut endpoints);
+            let texts: Vec<String> = endpoints.iter().map(Endpoint::to_string).collect();
+            prop_assert!(texts.is_sorted(), "{texts:?}");
+        }
+    }
 }
