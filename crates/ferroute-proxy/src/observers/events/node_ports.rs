@@ -124,8 +124,9 @@ fn conflicts_with(ports: Vec<NodePort>, in_use: &BTreeMap<Protocol, Vec<Listener
 /// Records Events about syncs.
 pub(crate) struct EventsObserver {
     events: EventRecorder,
-    /// `None` if node ports are not checked.
-    node_ports: Option<NodePorts>,
+    node_ports: NodePorts,
+    /// Whether listeners at new node ports are reported.
+    check_node_ports: bool,
     /// The ports of the node's addresses that Services have as external IPs or load balancer IPs, by [`IpFamily::index`].
     node_addresses: [BTreeSet<NodePort>; 2],
     limits: LimitReports,
@@ -189,7 +190,8 @@ impl EventsObserver {
     pub(crate) fn new(events: EventRecorder, settings: ProxySettings, check_node_ports: bool) -> Self {
         Self {
             events,
-            node_ports: check_node_ports.then(NodePorts::default),
+            node_ports: NodePorts::default(),
+            check_node_ports,
             node_addresses: Default::default(),
             limits: LimitReports::default(),
             settings,
@@ -227,9 +229,8 @@ impl EventsObserver {
 
     /// Reports once that there are node ports, and no address of the host that serves them.
     fn report_missing_addresses(&mut self, sync: &FamilySynced<'_>) {
-        let FamilySynced { table, host_addresses, .. } = sync;
-        let family = table.family;
-        if !lacks_node_port_addresses(&self.settings, table, host_addresses) {
+        let family = sync.table.family;
+        if !self.lacks_node_port_addresses(sync.table, sync.host_addresses) {
             self.without_addresses.remove(&family);
         } else if self.without_addresses.insert(family) {
             let note = format!(
@@ -240,13 +241,12 @@ impl EventsObserver {
             self.events.no_node_port_addresses(note);
         }
     }
-}
 
-/// Reports whether there are node ports, and no address of the host serves them.
-fn lacks_node_port_addresses(settings: &ProxySettings, table: &ServiceTable, host_addresses: &[IpAddr]) -> bool {
-    let matched = settings.node_ports(table.family, &table.node, host_addresses);
-    matched == NodePortMatch::Addresses(Vec::new())
-        && table.entries.values().any(|entry| entry.service.node_port.is_some())
+    fn lacks_node_port_addresses(&self, table: &ServiceTable, host_addresses: &[IpAddr]) -> bool {
+        let has_node_ports = !self.node_ports.of(table.family).is_empty();
+        let none = NodePortMatch::Addresses(Vec::new());
+        has_node_ports && self.settings.node_ports(table.family, &table.node, host_addresses) == none
+    }
 }
 
 impl Observer for EventsObserver {
@@ -255,15 +255,14 @@ impl Observer for EventsObserver {
         report_rejected_rules(&self.events, sync);
         report_unsupported_protocols(&self.events, sync);
         self.limits.report(&self.events, sync);
-        self.report_missing_addresses(sync);
-        let node_addresses = self.new_node_addresses(sync);
-        if !node_addresses.is_empty() {
-            self.events.check_node_ports(node_addresses, Check::Listeners);
+        let mut to_check = self.new_node_addresses(sync);
+        let ChangedNodePorts { new, .. } = self.node_ports.update(sync);
+        if self.check_node_ports {
+            to_check.extend(new);
         }
-        let Some(node_ports) = &mut self.node_ports else { return };
-        let ChangedNodePorts { new, .. } = node_ports.update(sync);
-        if !new.is_empty() {
-            self.events.check_node_ports(new, Check::Listeners);
+        self.report_missing_addresses(sync);
+        if !to_check.is_empty() {
+            self.events.check_node_ports(to_check, Check::Listeners);
         }
     }
 
@@ -304,6 +303,7 @@ mod tests {
              connections"
         );
     }
+
     #[test]
     fn missing_addresses_matter_only_with_node_ports() {
         let host: Vec<IpAddr> = vec!["192.0.2.1".parse().unwrap()];
@@ -312,7 +312,11 @@ mod tests {
             let node_port_addresses = NodePortAddresses::Within(vec![network.parse().unwrap()]);
             let settings = ProxySettings { node_port_addresses, ..ProxySettings::default() };
             let table = Cluster::new("node-1").service(service).table(IpFamily::V4);
-            lacks_node_port_addresses(&settings, &table, &host)
+            let mut observer = EventsObserver::new(EventRecorder::none(), settings, true);
+            for (name, entry) in &table.entries {
+                observer.node_ports.update_port(IpFamily::V4, name, Some(entry), &mut ChangedNodePorts::default());
+            }
+            observer.lacks_node_port_addresses(&table, &host)
         };
         assert!(lacks(web().node_port(30080), "198.51.100.0/24"));
         assert!(!lacks(web(), "198.51.100.0/24"));
