@@ -12,56 +12,32 @@ use std::{
 
 use common::{
     Host,
-    lab::{Lab, Outcome, PORT, pod_ip, pod_ip6, tcp, udp},
+    case::Case,
+    lab::{Outcome, PORT, pod_ip, pod_ip6, tcp, udp},
     settings,
 };
 
 use ferroute_core::{
-    Dataplane, IpFamily, Tracker,
+    Dataplane, IpFamily,
     testing::{Cluster, PodBuilder, ServiceBuilder, SliceBuilder, pod, service, slice},
 };
 use ferroute_nftables::NftablesDataplane;
 
-/// A node with rules for a cluster.
-struct Case {
-    lab: Lab,
-    tracker: Tracker,
-    dataplane: NftablesDataplane,
-    family: IpFamily,
+/// Sends a datagram from this source and returns the pod that replies.
+fn pod_of(case: &Case, source: &str, to: &str) -> usize {
+    let source = (source.parse::<IpAddr>().unwrap(), 0);
+    let socket = case.lab.client.run(|| UdpSocket::bind(source).unwrap());
+    socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    socket.connect(to).unwrap();
+    socket.send(b"?").unwrap();
+    let mut buffer = [0; 128];
+    let length = socket.recv(&mut buffer).unwrap();
+    str::from_utf8(&buffer[..length]).unwrap().split_once(' ').unwrap().0.parse().unwrap()
 }
 
-impl Case {
-    fn new(pods: usize, family: IpFamily, cluster: &Cluster) -> Self {
-        let lab = Lab::new(pods);
-        let tracker = cluster.tracker();
-        let mut dataplane =
-            lab.node.run(|| NftablesDataplane::open(family, settings(), Box::new(Host::default())).unwrap());
-        dataplane.resync(tracker.table(family)).unwrap();
-        Self { lab, tracker, dataplane, family }
-    }
-
-    fn update_to(&mut self, cluster: &Cluster) {
-        cluster.edits().for_each(|edit| edit.apply_to(&mut self.tracker));
-        let changes = self.tracker.update(self.family);
-        self.dataplane.sync(self.tracker.table(self.family), &changes).unwrap();
-    }
-
-    /// Sends a datagram from this source and returns the pod that replies.
-    fn pod_of(&self, source: &str, to: &str) -> usize {
-        let source = (source.parse::<IpAddr>().unwrap(), 0);
-        let socket = self.lab.client.run(|| UdpSocket::bind(source).unwrap());
-        socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
-        socket.connect(to).unwrap();
-        socket.send(b"?").unwrap();
-        let mut buffer = [0; 128];
-        let length = socket.recv(&mut buffer).unwrap();
-        str::from_utf8(&buffer[..length]).unwrap().split_once(' ').unwrap().0.parse().unwrap()
-    }
-
-    /// Returns the pod of each source.
-    fn pods_of(&self, sources: &[String], to: &str) -> Vec<usize> {
-        sources.iter().map(|source| self.pod_of(source, to)).collect()
-    }
+/// Returns the pod of each source.
+fn all_pods_of(case: &Case, sources: &[String], to: &str) -> Vec<usize> {
+    sources.iter().map(|source| pod_of(case, source, to)).collect()
 }
 
 fn by(method: &str) -> ServiceBuilder {
@@ -130,19 +106,19 @@ fn round_robin_serves_each_endpoint_in_turn_and_each_service_by_itself() {
 fn source_hash_keeps_the_endpoint_of_a_client_and_moves_only_those_of_a_removed_one() {
     let mut case = Case::new(4, IpFamily::V4, &cluster(by("source-hash"), (0..4).map(local)));
     let sources = addresses(&case, 48);
-    let before = case.pods_of(&sources, "10.96.0.1:53");
-    assert_eq!(case.pods_of(&sources, "10.96.0.1:53"), before, "other ports of a client");
+    let before = all_pods_of(&case, &sources, "10.96.0.1:53");
+    assert_eq!(all_pods_of(&case, &sources, "10.96.0.1:53"), before, "other ports of a client");
     assert_eq!(counts(before.iter().copied()).len(), 4, "{before:?}");
     case.update_to(&cluster(by("source-hash"), (0..3).map(local)));
-    let after = case.pods_of(&sources, "10.96.0.1:53");
+    let after = all_pods_of(&case, &sources, "10.96.0.1:53");
     let moved = before.iter().zip(&after).filter(|(before, after)| **before != 3 && before != after).count();
     assert!(moved <= 2 && !after.contains(&3), "{moved} of {before:?} to {after:?}");
     case.update_to(&cluster(by("source-hash"), (0..4).map(local)));
-    assert_eq!(case.pods_of(&sources, "10.96.0.1:53"), before, "the same endpoints have the same table");
+    assert_eq!(all_pods_of(&case, &sources, "10.96.0.1:53"), before, "the same endpoints have the same table");
     // Another node, and this one after a restart.
     let other = Case::new(4, IpFamily::V4, &cluster(by("source-hash"), (0..4).map(local)));
     addresses(&other, 48);
-    assert_eq!(other.pods_of(&sources, "10.96.0.1:53"), before);
+    assert_eq!(all_pods_of(&other, &sources, "10.96.0.1:53"), before);
     let table = case.tracker.table(IpFamily::V4);
     let mut restarted =
         case.lab.node.run(|| NftablesDataplane::open(IpFamily::V4, settings(), Box::new(Host::default())).unwrap());

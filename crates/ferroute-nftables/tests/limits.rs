@@ -12,49 +12,28 @@ use std::{
 };
 
 use common::{
-    Host,
-    lab::{CLIENT, Lab, Outcome, PORT, pod_ip, pod_ip6, tcp, udp},
-    settings,
+    case::Case,
+    lab::{CLIENT, Outcome, PORT, pod_ip, pod_ip6, tcp, udp},
 };
 use ferroute_core::{
-    Dataplane, IpFamily, Tracker,
+    Dataplane, IpFamily,
     testing::{Cluster, ServiceBuilder, SliceBuilder, pod, service, slice},
 };
-use ferroute_nftables::NftablesDataplane;
 use ferroute_testing::NetNs;
 
-/// A node with rules for a cluster.
-struct Case {
-    lab: Lab,
-    tracker: Tracker,
-    dataplane: NftablesDataplane,
-    family: IpFamily,
+/// Applies a cluster to a node with two Pods.
+fn case(family: IpFamily, cluster: &Cluster) -> Case {
+    let case = Case::new(2, family, cluster);
+    // The servers have closed their end. Connections must not expire on a slow machine.
+    case.lab.node.command("sysctl", &["-qw", "net.netfilter.nf_conntrack_tcp_timeout_close_wait=86400"]);
+    case
 }
 
-impl Case {
-    fn new(family: IpFamily, cluster: &Cluster) -> Self {
-        let lab = Lab::new(2);
-        // The servers have closed their end. Connections must not expire on a slow machine.
-        lab.node.command("sysctl", &["-qw", "net.netfilter.nf_conntrack_tcp_timeout_close_wait=86400"]);
-        let tracker = cluster.tracker();
-        let mut dataplane =
-            lab.node.run(|| NftablesDataplane::open(family, settings(), Box::new(Host::default())).unwrap());
-        dataplane.resync(tracker.table(family)).unwrap();
-        Self { lab, tracker, dataplane, family }
-    }
-
-    fn update_to(&mut self, cluster: &Cluster) {
-        cluster.edits().for_each(|edit| edit.apply_to(&mut self.tracker));
-        let changes = self.tracker.update(self.family);
-        self.dataplane.sync(self.tracker.table(self.family), &changes).unwrap();
-    }
-
-    /// Returns how many connections were refused, by their counters in the kernel.
-    fn refused(&self) -> u64 {
-        let listed = self.lab.node.command("nft", &["list", "map", "ip", "ferroute", "refusals"]);
-        let counts = listed.split("counter packets ").skip(1);
-        counts.map(|rest| rest.split(' ').next().unwrap().parse::<u64>().unwrap()).sum()
-    }
+/// Returns how many connections were refused, by their counters in the kernel.
+fn refused(case: &Case) -> u64 {
+    let listed = case.lab.node.command("nft", &["list", "map", "ip", "ferroute", "refusals"]);
+    let counts = listed.split("counter packets ").skip(1);
+    counts.map(|rest| rest.split(' ').next().unwrap().parse::<u64>().unwrap()).sum()
 }
 
 /// Web and DNS, and a second Service that has no limits.
@@ -100,14 +79,14 @@ fn add_address(client: &NetNs, address: &str) -> IpAddr {
 
 #[test]
 fn open_connections_of_a_service_are_limited_at_all_its_addresses_together() {
-    let mut case = Case::new(IpFamily::V4, &cluster(&[("max-connections", "5")]));
+    let mut case = self::case(IpFamily::V4, &cluster(&[("max-connections", "5")]));
     let client = CLIENT.into();
     let mut streams = open_all(&case.lab.client, client, "192.168.0.1:30080");
-    assert_eq!((streams.len(), case.refused()), (5, 1));
+    assert_eq!((streams.len(), refused(&case)), (5, 1));
     // Nor from elsewhere, or at another address.
     assert_eq!(tcp(&case.lab.pods[0], "10.96.0.1:80"), Outcome::Refused);
     assert_eq!(tcp(&case.lab.node, "10.96.0.1:80"), Outcome::Refused);
-    assert_eq!(case.refused(), 3);
+    assert_eq!(refused(&case), 3);
     // Another port and another Service have connections of their own.
     assert!(matches!(udp(&case.lab.client, "10.96.0.1:53"), Outcome::Pod(..)));
     let others: Vec<_> = (0..8).map(|_| open(&case.lab.client, client, "10.96.0.2:80").unwrap()).collect();
@@ -128,21 +107,21 @@ fn settle() {
 
 #[test]
 fn open_connections_of_each_client_are_limited() {
-    let case = Case::new(IpFamily::V4, &cluster(&[("max-connections-per-client", "3"), ("max-connections", "8")]));
+    let case = self::case(IpFamily::V4, &cluster(&[("max-connections-per-client", "3"), ("max-connections", "8")]));
     let client = &case.lab.client;
     let [second, third] = ["192.168.0.20", "192.168.0.21"].map(|address| add_address(client, address));
     let first = open_all(client, CLIENT.into(), "10.96.0.1:80");
     let second = open_all(client, second, "192.168.0.1:30080");
     let rest = open_all(client, third, "10.96.0.1:80");
     assert_eq!([first, second, rest].map(|streams| streams.len()), [3, 3, 2]);
-    assert_eq!(case.refused(), 3);
+    assert_eq!(refused(&case), 3);
 }
 
 #[test]
 fn new_connections_have_a_rate_per_service_and_per_client() {
     // The bucket does not fill up during the test.
     let limits = [("max-new-connections", "1/hour burst 7"), ("max-new-connections-per-client", "1/hour burst 4")];
-    let case = Case::new(IpFamily::V4, &cluster(&limits));
+    let case = self::case(IpFamily::V4, &cluster(&limits));
     let client = &case.lab.client;
     let second = add_address(client, "192.168.0.20");
     let send = |source: IpAddr| {
@@ -154,7 +133,7 @@ fn new_connections_have_a_rate_per_service_and_per_client() {
     };
     let accepted = |source| (0..10).filter(|_| send(source)).count();
     assert_eq!([accepted(CLIENT.into()), accepted(second)], [4, 3]);
-    assert_eq!(case.refused(), 13);
+    assert_eq!(refused(&case), 13);
     // TCP is another port.
     let streams = open_all(client, second, "10.96.0.1:80");
     assert_eq!(streams.len(), 4);
@@ -162,7 +141,7 @@ fn new_connections_have_a_rate_per_service_and_per_client() {
 
 #[test]
 fn rate_admits_further_connections_as_time_goes_on() {
-    let case = Case::new(IpFamily::V4, &cluster(&[("max-new-connections", "20/second burst 1")]));
+    let case = self::case(IpFamily::V4, &cluster(&[("max-new-connections", "20/second burst 1")]));
     let start = Instant::now();
     let mut accepted = 0_u32;
     while accepted < 10 {
@@ -175,7 +154,7 @@ fn rate_admits_further_connections_as_time_goes_on() {
 #[test]
 fn connections_beyond_a_limit_are_dropped_if_asked() {
     let limits = [("max-new-connections", "1/hour"), ("over-limit", "drop")];
-    let case = Case::new(IpFamily::V4, &cluster(&limits));
+    let case = self::case(IpFamily::V4, &cluster(&limits));
     assert!(matches!(tcp(&case.lab.client, "10.96.0.1:80"), Outcome::Pod(..)));
     assert_eq!(tcp(&case.lab.client, "10.96.0.1:80"), Outcome::Silence);
 }
@@ -185,19 +164,19 @@ fn limits_apply_to_ipv6_and_to_traffic_policy_local_and_affinity() {
     let web = service("shop/web").cluster_ip("fd00:96::1").port("http", 80).affinity(300);
     let web = web.annotation("ferroute.io/max-connections-per-client", "2");
     let slice = slice("shop/web-a", "web").port("http", PORT).pod(pod(&pod_ip6(0).to_string()).on("node-1"));
-    let case = Case::new(IpFamily::V6, &Cluster::new("node-1").service(web).slice(slice));
+    let case = self::case(IpFamily::V6, &Cluster::new("node-1").service(web).slice(slice));
     let streams = open_all(&case.lab.pods[1], pod_ip6(1).into(), "[fd00:96::1]:80");
     assert_eq!(streams.len(), 2);
     let web = service("shop/web").cluster_ip("10.96.0.1").port("http", 80).node_port(30080).external_local();
     let local = with_pods(web.annotation("ferroute.io/max-new-connections", "1/hour burst 2"), "web");
-    let case = Case::new(IpFamily::V4, &local);
+    let case = self::case(IpFamily::V4, &local);
     let streams = open_all(&case.lab.client, CLIENT.into(), "192.168.0.1:30080");
     assert_eq!(streams.len(), 2);
 }
 
 #[test]
 fn changed_limits_take_effect_and_leave_nothing_behind() {
-    let mut case = Case::new(IpFamily::V4, &cluster(&[]));
+    let mut case = self::case(IpFamily::V4, &cluster(&[]));
     let resync = |case: &mut Case| case.dataplane.resync(case.tracker.table(IpFamily::V4)).unwrap();
     let clean = resync(&mut case).total;
     let all = [

@@ -1,47 +1,22 @@
 //! Connections through rules in the kernel.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests fail like tests")]
-
 mod common;
 
 use std::{collections::BTreeSet, net::IpAddr, num::NonZeroUsize};
 
 use common::{
     Host,
+    case::Case,
     lab::{CLIENT, Lab, Outcome, PORT, pod_ip, pod_ip6, tcp, udp},
     settings,
 };
 use ferroute_core::{
-    Dataplane, IpFamily, NodePortAddresses, Tracker,
+    Dataplane, IpFamily, NodePortAddresses,
     testing::{Cluster, PodBuilder, ServiceBuilder, SliceBuilder, pod, service, slice},
     tracker::TrackerEvent,
 };
 use ferroute_nftables::{ConnectionReader, ConnectionTotals, NftablesDataplane, plan::NftablesSettings};
 use ferroute_testing::NetNs;
-
-/// A node with rules for a cluster.
-struct Case {
-    lab: Lab,
-    tracker: Tracker,
-    dataplane: NftablesDataplane,
-}
-
-impl Case {
-    fn new(pods: usize, family: IpFamily, settings: NftablesSettings, cluster: &Cluster) -> Self {
-        let lab = Lab::new(pods);
-        let tracker = cluster.tracker();
-        let mut dataplane =
-            lab.node.run(|| NftablesDataplane::open(family, settings, Box::new(Host::default())).unwrap());
-        dataplane.resync(tracker.table(family)).unwrap();
-        Self { lab, tracker, dataplane }
-    }
-
-    fn update_to(&mut self, family: IpFamily, cluster: &Cluster) {
-        cluster.edits().for_each(|edit| edit.apply_to(&mut self.tracker));
-        let changes = self.tracker.update(family);
-        self.dataplane.sync(self.tracker.table(family), &changes).unwrap();
-    }
-}
 
 fn local(number: usize) -> PodBuilder {
     pod(&pod_ip(number).to_string()).on("node-1")
@@ -75,7 +50,7 @@ fn set<T: Ord, const N: usize>(items: [T; N]) -> BTreeSet<T> {
 
 #[test]
 fn connections_are_distributed_over_all_endpoints_by_tcp_and_udp() {
-    let case = Case::new(3, IpFamily::V4, settings(), &cluster(web(), (0..3).map(local)));
+    let case = Case::new(3, IpFamily::V4, &cluster(web(), (0..3).map(local)));
     for connect in [|ns: &NetNs| tcp(ns, "10.96.0.1:80"), |ns: &NetNs| udp(ns, "10.96.0.1:53")] {
         let (pods, sources) = spread(|| connect(&case.lab.pods[0]));
         assert_eq!(pods, set([0, 1, 2]));
@@ -129,19 +104,19 @@ fn services_precede_the_nat_rules_of_other_programs_whichever_starts_first() {
 
 #[test]
 fn removed_endpoint_gets_no_connections() {
-    let mut case = Case::new(3, IpFamily::V4, settings(), &cluster(web(), (0..3).map(local)));
-    case.update_to(IpFamily::V4, &cluster(web(), [local(1), local(2)]));
+    let mut case = Case::new(3, IpFamily::V4, &cluster(web(), (0..3).map(local)));
+    case.update_to(&cluster(web(), [local(1), local(2)]));
     assert_eq!(spread(|| tcp(&case.lab.client, "10.96.0.1:80")).0, set([1, 2]));
-    case.update_to(IpFamily::V4, &cluster(web(), [local(2)]));
+    case.update_to(&cluster(web(), [local(2)]));
     assert_eq!(spread(|| tcp(&case.lab.client, "10.96.0.1:80")).0, set([2]));
-    case.update_to(IpFamily::V4, &cluster(web(), []));
+    case.update_to(&cluster(web(), []));
     assert_eq!(tcp(&case.lab.client, "10.96.0.1:80"), Outcome::Refused);
 }
 
 #[test]
 fn connections_without_endpoints_are_rejected_or_dropped_by_policy() {
     let everywhere = |service: ServiceBuilder| service.node_port(30080).external_ip("203.0.113.1");
-    let mut case = Case::new(1, IpFamily::V4, settings(), &cluster(everywhere(web()), []));
+    let mut case = Case::new(1, IpFamily::V4, &cluster(everywhere(web()), []));
     let Lab { node, client, pods, .. } = &case.lab;
     for from in [node, client, &pods[0]] {
         for to in ["10.96.0.1:80", "203.0.113.1:80", "192.168.0.1:30080"] {
@@ -150,7 +125,7 @@ fn connections_without_endpoints_are_rejected_or_dropped_by_policy() {
         assert_eq!(udp(from, "10.96.0.1:53"), Outcome::Refused);
     }
     let far = pod("10.244.9.2").on("node-2");
-    case.update_to(IpFamily::V4, &cluster(everywhere(web()).internal_local().external_local(), [far]));
+    case.update_to(&cluster(everywhere(web()).internal_local().external_local(), [far]));
     for to in ["10.96.0.1:80", "203.0.113.1:80", "192.168.0.1:30080"] {
         assert_eq!(tcp(&case.lab.client, to), Outcome::Silence, "{to}");
     }
@@ -158,10 +133,9 @@ fn connections_without_endpoints_are_rejected_or_dropped_by_policy() {
 
 #[test]
 fn unknown_ports_are_rejected_and_unknown_addresses_dropped() {
-    let mut case = Case::new(1, IpFamily::V4, settings(), &cluster(web(), [local(0)]));
+    let mut case = Case::new(1, IpFamily::V4, &cluster(web(), [local(0)]));
     case.tracker.apply(TrackerEvent::ServiceCidrsApplied(vec!["10.96.0.0/16".parse().unwrap()]));
-    let changes = case.tracker.update(IpFamily::V4);
-    case.dataplane.sync(case.tracker.table(IpFamily::V4), &changes).unwrap();
+    case.sync();
     for from in [&case.lab.node, &case.lab.client, &case.lab.pods[0]] {
         assert_eq!(tcp(from, "10.96.0.1:81"), Outcome::Refused);
         assert_eq!(udp(from, "10.96.0.1:80"), Outcome::Refused);
@@ -173,7 +147,7 @@ fn unknown_ports_are_rejected_and_unknown_addresses_dropped() {
 fn external_policy_local_keeps_sources_and_uses_this_nodes_endpoints() {
     let service = web().node_port(30080).external_local();
     let far = pod("10.244.9.2").on("node-2").unready();
-    let case = Case::new(2, IpFamily::V4, settings(), &cluster(service, [local(0), pod(&pod_ip(1).to_string()), far]));
+    let case = Case::new(2, IpFamily::V4, &cluster(service, [local(0), pod(&pod_ip(1).to_string()), far]));
     // Pod 1 is declared to run on another node.
     assert_eq!(spread(|| tcp(&case.lab.client, "192.168.0.1:30080")), (set([0]), set([CLIENT.into()])));
     assert_eq!(spread(|| tcp(&case.lab.node, "192.168.0.1:30080")).0, set([0, 1]));
@@ -185,7 +159,7 @@ fn external_policy_local_keeps_sources_and_uses_this_nodes_endpoints() {
 #[test]
 fn node_ports_are_served_on_the_configured_addresses() {
     let service = || web().node_port(30080);
-    let case = Case::new(1, IpFamily::V4, settings(), &cluster(service(), [local(0)]));
+    let case = Case::new(1, IpFamily::V4, &cluster(service(), [local(0)]));
     assert_eq!(tcp(&case.lab.client, "192.168.0.1:30080"), Outcome::Pod(0, [10, 244, 0, 1].into()));
     assert_eq!(tcp(&case.lab.node, "192.168.0.1:30080"), Outcome::Pod(0, [10, 244, 0, 1].into()));
     assert_eq!(tcp(&case.lab.client, "10.244.0.1:30080"), Outcome::Refused);
@@ -194,7 +168,7 @@ fn node_ports_are_served_on_the_configured_addresses() {
     let mut all = settings();
     all.proxy.node_port_addresses = NodePortAddresses::All;
     all.proxy.localhost_node_ports = true;
-    let case = Case::new(1, IpFamily::V4, all, &cluster(service(), [local(0)]));
+    let case = Case::with_settings(1, IpFamily::V4, all, &cluster(service(), [local(0)]));
     case.lab.node.command("sysctl", &["-qw", "net.ipv4.conf.all.route_localnet=1"]);
     for to in ["192.168.0.1:30080", "10.244.0.1:30080"] {
         assert_eq!(tcp(&case.lab.client, to), Outcome::Pod(0, [10, 244, 0, 1].into()), "{to}");
@@ -205,40 +179,40 @@ fn node_ports_are_served_on_the_configured_addresses() {
 #[test]
 fn source_ranges_restrict_load_balancers_only() {
     let service = |range: &str| web().node_port(30080).load_balancer("198.51.100.1").source_range(range);
-    let mut case = Case::new(1, IpFamily::V4, settings(), &cluster(service("192.168.0.9/32"), [local(0)]));
+    let mut case = Case::new(1, IpFamily::V4, &cluster(service("192.168.0.9/32"), [local(0)]));
     assert!(matches!(tcp(&case.lab.client, "198.51.100.1:80"), Outcome::Pod(0, _)));
-    case.update_to(IpFamily::V4, &cluster(service("192.168.0.10/31"), [local(0)]));
+    case.update_to(&cluster(service("192.168.0.10/31"), [local(0)]));
     assert_eq!(tcp(&case.lab.client, "198.51.100.1:80"), Outcome::Silence);
     assert_eq!(tcp(&case.lab.node, "198.51.100.1:80"), Outcome::Silence);
     for to in ["192.168.0.1:30080", "10.96.0.1:80"] {
         assert!(matches!(tcp(&case.lab.client, to), Outcome::Pod(0, _)), "{to}");
     }
     // The last source ranges are removed with their chains, and others are added.
-    case.update_to(IpFamily::V4, &cluster(web().load_balancer("198.51.100.1"), [local(0)]));
+    case.update_to(&cluster(web().load_balancer("198.51.100.1"), [local(0)]));
     assert!(matches!(tcp(&case.lab.client, "198.51.100.1:80"), Outcome::Pod(0, _)));
-    case.update_to(IpFamily::V4, &cluster(service("192.168.0.10/31"), [local(0)]));
+    case.update_to(&cluster(service("192.168.0.10/31"), [local(0)]));
     assert_eq!(tcp(&case.lab.client, "198.51.100.1:80"), Outcome::Silence);
 }
 
 #[test]
 fn client_with_affinity_keeps_its_endpoint_while_it_exists() {
     let service = || web().node_port(30080).affinity(300);
-    let mut case = Case::new(4, IpFamily::V4, settings(), &cluster(service(), (0..4).map(local)));
+    let mut case = Case::new(4, IpFamily::V4, &cluster(service(), (0..4).map(local)));
     for to in ["10.96.0.1:80", "192.168.0.1:30080"] {
         let once = |case: &Case| spread(|| tcp(&case.lab.client, to)).0;
-        case.update_to(IpFamily::V4, &cluster(service(), (0..4).map(local)));
+        case.update_to(&cluster(service(), (0..4).map(local)));
         let [chosen] = once(&case).into_iter().collect::<Vec<_>>()[..] else { panic!("several endpoints for {to}") };
         // Other endpoints are removed and added.
         let other = (chosen + 1) % 4;
-        case.update_to(IpFamily::V4, &cluster(service(), [local(other), local(chosen)]));
+        case.update_to(&cluster(service(), [local(other), local(chosen)]));
         assert_eq!(once(&case), set([chosen]), "{to}");
-        case.update_to(IpFamily::V4, &cluster(service(), (0..4).map(local)));
+        case.update_to(&cluster(service(), (0..4).map(local)));
         assert_eq!(once(&case), set([chosen]), "{to}");
         // The endpoint is removed, and the client keeps its new one after the endpoint returns.
-        case.update_to(IpFamily::V4, &cluster(service(), (0..4).filter(|pod| *pod != chosen).map(local)));
+        case.update_to(&cluster(service(), (0..4).filter(|pod| *pod != chosen).map(local)));
         let [next] = once(&case).into_iter().collect::<Vec<_>>()[..] else { panic!("several endpoints for {to}") };
         assert_ne!(next, chosen);
-        case.update_to(IpFamily::V4, &cluster(service(), (0..4).map(local)));
+        case.update_to(&cluster(service(), (0..4).map(local)));
         assert_eq!(once(&case), set([next]), "{to}");
     }
     // A resync keeps it, too.
@@ -254,19 +228,19 @@ fn client_with_affinity_keeps_its_endpoint_while_it_exists() {
 #[test]
 fn client_with_affinity_has_one_endpoint_for_all_frontends_of_a_service_port() {
     let service = || web().node_port(30080).external_ip("203.0.113.1").affinity(300);
-    let mut case = Case::new(4, IpFamily::V4, settings(), &cluster(service(), (0..4).map(local)));
+    let mut case = Case::new(4, IpFamily::V4, &cluster(service(), (0..4).map(local)));
     let everywhere = |case: &Case| {
         let to = ["10.96.0.1:80", "192.168.0.1:30080", "203.0.113.1:80"];
         to.into_iter().flat_map(|to| spread(|| tcp(&case.lab.client, to)).0).collect::<BTreeSet<_>>()
     };
     let [chosen] = everywhere(&case).into_iter().collect::<Vec<_>>()[..] else { panic!("several endpoints") };
-    case.update_to(IpFamily::V4, &cluster(service(), (0..4).filter(|pod| *pod != chosen).map(local)));
+    case.update_to(&cluster(service(), (0..4).filter(|pod| *pod != chosen).map(local)));
     let next = everywhere(&case);
     assert!(next.len() == 1 && !next.contains(&chosen), "{next:?}");
     // With policy Local one of this node's endpoints is chosen and kept.
     let local_only = service().external_local();
     let far = |number: usize| pod(&pod_ip(number).to_string()).on("node-2");
-    case.update_to(IpFamily::V4, &cluster(local_only, [far(0), far(1), local(2), local(3)]));
+    case.update_to(&cluster(local_only, [far(0), far(1), local(2), local(3)]));
     let outside = spread(|| tcp(&case.lab.client, "192.168.0.1:30080")).0;
     assert!(outside.len() == 1 && outside.is_subset(&set([2, 3])), "{outside:?}");
     assert_eq!(spread(|| tcp(&case.lab.client, "203.0.113.1:80")).0, outside);
@@ -274,7 +248,7 @@ fn client_with_affinity_has_one_endpoint_for_all_frontends_of_a_service_port() {
 
 #[test]
 fn clients_beyond_the_share_of_a_list_are_served_without_taking_the_affinity_of_others() {
-    let case = Case::new(3, IpFamily::V4, settings(), &cluster(web().affinity(300), (0..3).map(local)));
+    let case = Case::new(3, IpFamily::V4, &cluster(web().affinity(300), (0..3).map(local)));
     let Lab { node, client, .. } = &case.lab;
     let addresses: Vec<String> = (20..30).map(|i| format!("192.168.0.{i}")).collect();
     for address in &addresses {
@@ -319,7 +293,7 @@ fn ports_of_a_namespace_divide_its_share_of_clients_with_affinity() {
     let greedy = (0..PORTS).fold(greedy, |service, port| service.udp(&name(port), 1_000 + port));
     let pods = (0..PORTS).fold(slice("greedy/web-a", "web"), |slice, port| slice.udp(&name(port), PORT));
     let cluster = cluster(web().affinity(300), (0..3).map(local)).service(greedy).slice(pods.pod(local(0)));
-    let case = Case::new(3, IpFamily::V4, settings(), &cluster);
+    let case = Case::new(3, IpFamily::V4, &cluster);
     let Lab { node, client, .. } = &case.lab;
     let listed = node.command("nft", &["list", "set", "ip", "ferroute", "new-clients-300-64"]);
     assert_eq!(listed.matches("limit rate 294912/day burst 1024 packets").count(), 1 + usize::from(PORTS), "{listed}");
@@ -349,7 +323,7 @@ fn source_ranges_apply_to_the_addresses_of_their_scope() {
         let web = web().node_port(30080).external_ip("203.0.113.1");
         annotations.iter().fold(web, |web, (name, value)| web.annotation(&format!("ferroute.io/{name}"), value))
     };
-    let mut case = Case::new(2, IpFamily::V4, settings(), &cluster(service(&[]), (0..2).map(local)));
+    let mut case = Case::new(2, IpFamily::V4, &cluster(service(&[]), (0..2).map(local)));
     let is_served = |case: &Case, pod: usize| {
         let to = ["10.96.0.1:80", "203.0.113.1:80", "192.168.0.1:30080"];
         to.map(|to| match tcp(&case.lab.pods[pod], to) {
@@ -369,7 +343,7 @@ fn source_ranges_apply_to_the_addresses_of_their_scope() {
         (&[("source-ranges", "10.244.1.0/240"), ("source-ranges-scope", "cluster-ip")], [[false, true, true]; 2]),
         (&[], [[true; 3], [true; 3]]),
     ] {
-        case.update_to(IpFamily::V4, &cluster(service(annotations), (0..2).map(local)));
+        case.update_to(&cluster(service(annotations), (0..2).map(local)));
         assert_eq!([0, 1].map(|pod| is_served(&case, pod)), expected, "{annotations:?}");
         let report = case.dataplane.resync(case.tracker.table(IpFamily::V4)).unwrap();
         assert_eq!((report.written, report.removed), (0, 0), "{annotations:?}");
@@ -385,7 +359,7 @@ fn ipv6_connections_are_served() {
         slice = slice.pod(pod);
     }
     let cluster = Cluster::new("node-1").service(service).slice(slice);
-    let case = Case::new(3, IpFamily::V6, settings(), &cluster);
+    let case = Case::new(3, IpFamily::V6, &cluster);
     let (pods, sources) = spread(|| tcp(&case.lab.pods[2], "[fd00:96::1]:80"));
     assert_eq!((pods.len(), sources), (1, set([pod_ip6(2).into()])));
     assert_eq!(tcp(&case.lab.pods[2], "[fd00:96::1]:81"), Outcome::Refused);
@@ -413,7 +387,7 @@ fn priority_is_cleared_before_queueing() {
             .service(service("shop/host").cluster_ip(host).port("http", 80))
             .slice(pods)
             .slice(slice("shop/host-a", "host").port("http", PORT).pod(pod(node).on("node-1")));
-        let case = Case::new(2, family, settings(), &cluster);
+        let case = Case::new(2, family, &cluster);
         let chains = hooks.into_iter().chain([forward]).map(|hook| {
             let name = hook.split(' ').next().unwrap();
             format!(
@@ -437,7 +411,7 @@ fn priority_is_cleared_before_queueing() {
 #[test]
 fn connections_are_counted_by_frontend_and_endpoint() {
     let counting = NftablesSettings { counters: true, ..settings() };
-    let mut case = Case::new(2, IpFamily::V4, counting, &cluster(web().node_port(30080), (0..2).map(local)));
+    let mut case = Case::with_settings(2, IpFamily::V4, counting, &cluster(web().node_port(30080), (0..2).map(local)));
     for _ in 0..10 {
         tcp(&case.lab.client, "10.96.0.1:80");
         tcp(&case.lab.client, "192.168.0.1:30080");
@@ -457,7 +431,7 @@ fn connections_are_counted_by_frontend_and_endpoint() {
     );
     assert_eq!(of_http.iter().map(|(.., total)| total).sum::<u64>(), 20);
     // With another number of endpoints there are new elements, which count from zero.
-    case.update_to(IpFamily::V4, &cluster(web().node_port(30080), (0..1).map(local)));
+    case.update_to(&cluster(web().node_port(30080), (0..1).map(local)));
     tcp(&case.lab.client, "192.168.0.1:30080");
     let totals = reader.read().unwrap();
     assert_eq!(services(totals)[1], ("shop/web:http".to_owned(), 21));
@@ -472,7 +446,7 @@ fn endpoints_in_a_large_hash_table_are_not_counted() {
         cluster(web.annotation("ferroute.io/hash-table-size", size), (0..2).map(local))
     };
     for (size, expected) in [("1024", 5), ("16384", 0)] {
-        let case = Case::new(2, IpFamily::V4, counting.clone(), &hashed(size));
+        let case = Case::with_settings(2, IpFamily::V4, counting.clone(), &hashed(size));
         (0..5).for_each(|_| _ = tcp(&case.lab.client, "10.96.0.1:80"));
         let mut reader = case.lab.node.run(|| ConnectionReader::open(IpFamily::V4, NonZeroUsize::MIN).unwrap());
         let totals = reader.read().unwrap();
@@ -485,7 +459,8 @@ fn endpoints_in_a_large_hash_table_are_not_counted() {
 fn connections_with_affinity_and_local_policy_are_counted_by_endpoint() {
     let counting = NftablesSettings { counters: true, ..settings() };
     let service = || web().node_port(30080).external_local().affinity(300);
-    let case = Case::new(2, IpFamily::V4, counting, &cluster(service(), [local(0), pod("10.244.1.2").on("node-2")]));
+    let case =
+        Case::with_settings(2, IpFamily::V4, counting, &cluster(service(), [local(0), pod("10.244.1.2").on("node-2")]));
     for _ in 0..5 {
         tcp(&case.lab.client, "192.168.0.1:30080");
     }

@@ -7,6 +7,7 @@
     reason = "each test crate uses a part, and all of it is tests"
 )]
 
+pub mod case;
 pub mod lab;
 pub mod shop;
 
