@@ -6,15 +6,20 @@
 
 mod effects;
 mod foreign;
+mod headers;
+mod parts;
 mod registers;
 mod statements;
 
 use ferroute_core::IpFamily;
-use ferroute_netlink::{Attribute, Attributes};
 use ipnet::IpNet;
 
-use self::registers::{Headers, Loaded, Registers, Side};
 pub(super) use self::{foreign::index_name, registers::number};
+use self::{
+    headers::Headers,
+    parts::{Parts, hexadecimal, is_continue, value},
+    registers::{Loaded, Registers, Side},
+};
 use super::{
     EncodedRule,
     constants::*,
@@ -422,48 +427,6 @@ impl<'a> Decoder<'a, '_> {
     }
 }
 
-/// The attributes of an expression.
-struct Parts<'a> {
-    expression: &'a Expression,
-    attributes: Vec<Attribute<'a>>,
-}
-
-impl<'a> Parts<'a> {
-    fn read(expression: &'a Expression) -> Option<Self> {
-        let attributes = Attributes::new(&expression.data).collect::<Result<_, _>>().ok()?;
-        Some(Self { expression, attributes })
-    }
-
-    fn get(&self, kind: u16) -> Option<&Attribute<'a>> {
-        self.attributes.iter().find(|attribute| attribute.kind == kind)
-    }
-
-    fn u32(&self, kind: u16) -> Option<u32> {
-        self.get(kind)?.u32_be().ok()
-    }
-
-    fn text(&self, kind: u16) -> Option<&'a str> {
-        self.get(kind)?.text()
-    }
-
-    fn register(&self, kind: u16) -> Option<Register> {
-        Register::from_number(self.u32(kind)?)
-    }
-}
-
-/// Returns the bytes of a nested `NFTA_DATA_VALUE`.
-fn value<'a>(data: &Attribute<'a>) -> Option<&'a [u8]> {
-    let attributes = data.nested().collect::<Result<Vec<_>, _>>().ok()?;
-    attributes.iter().find(|attribute| attribute.kind == NFTA_DATA_VALUE).map(|attribute| attribute.payload)
-}
-
-/// Reports whether a verdict is `continue`, which does nothing.
-fn is_continue(data: &Attribute<'_>) -> bool {
-    let verdict = data.nested().first(NFTA_DATA_VERDICT).ok().flatten();
-    let code = verdict.and_then(|verdict| verdict.nested().first(NFTA_VERDICT_CODE).ok().flatten());
-    code.and_then(|code| code.u32_be().ok()).is_some_and(|code| code.cast_signed() == libc::NFT_CONTINUE)
-}
-
 fn in_network(side: Side, net: IpNet, eq: bool) -> Match {
     match side {
         Side::Source => Match::Saddr { net, eq },
@@ -526,10 +489,6 @@ fn operator(op: CmpOp) -> &'static str {
         CmpOp::Gt => ">",
         CmpOp::Gte => ">=",
     }
-}
-
-fn hexadecimal(bytes: &[u8]) -> String {
-    bytes.iter().fold("0x".to_owned(), |text, byte| format!("{text}{byte:02x}"))
 }
 
 /// `NFT_BITWISE_RSHIFT`.

@@ -7,7 +7,8 @@ use ferroute_core::IpFamily;
 use super::{
     super::constants::*,
     Decoder, Parts,
-    registers::{self, Headers, Loaded, NFT_CT_MARK, number},
+    headers::Headers,
+    registers::{self, Loaded, NFT_CT_MARK, number},
 };
 use crate::model::{
     CmpOp, FibResult, Field, Foreign, IfName, NatKind, NumberSource, Operand, Outcome, Property, Words, fib_existence,

@@ -1,0 +1,392 @@
+//! What statements do to a packet.
+
+use std::net::{IpAddr, SocketAddr};
+
+use ferroute_nftables::{
+    ClassId, Value,
+    kernel::MemoryTable,
+    model::{
+        Data, Element, Foreign, KeyText, Name, NatKind, Opaque, Operand, Outcome, Property, Statement,
+        Verdict as RuleVerdict, key_text,
+    },
+};
+
+use super::{
+    super::{
+        conditions::{LookupError, MatchResult, NO_CONNECTION, RandomNumber, over_limit, random_range},
+        foreign::{Lookup, choice, distinct_data, is_fixed, number_of},
+    },
+    ChainWalker, StatementResult,
+};
+use crate::{
+    Effect, Hook, PacketState, Verdict, Walker,
+    iptables::{ExtensionResult, TargetResult, nth_address},
+    walk::Unknown,
+};
+
+impl<'a> ChainWalker<'a> {
+    pub(super) fn execute(
+        &self,
+        statement: &Statement,
+        random: RandomNumber,
+        effects: &mut Vec<(Effect, Option<String>)>,
+        walker: &mut Walker<'a>,
+    ) -> StatementResult {
+        if let (Some((first, count)), None) = (random_range(statement), random) {
+            return StatementResult::Random { first, count };
+        }
+        let (table, hook) = (self.base.table, walker.hook());
+        let packet = &mut walker.packet;
+        match statement {
+            Statement::Match(condition) => match packet.matches(condition, table, random) {
+                MatchResult::Match => StatementResult::Continue,
+                MatchResult::Mismatch(reason) => StatementResult::Mismatch(reason),
+                MatchResult::Unknown(unknown) => StatementResult::Unknown(unknown),
+            },
+            Statement::MetaPriorityMap { key, map } => match packet.find(table, map, key, random) {
+                Ok(element) => match class_of(element) {
+                    Some(class) => {
+                        packet.priority = class;
+                        StatementResult::Continue
+                    }
+                    None => invalid_element(map),
+                },
+                Err(error) => error.into_result(map),
+            },
+            Statement::MetaPriorityBits { mask, bits } => {
+                packet.priority = ClassId(packet.priority.masked(*mask).0 | bits.0);
+                StatementResult::Continue
+            }
+            Statement::MetaPriorityNone => {
+                packet.priority = ClassId(0);
+                StatementResult::Continue
+            }
+            Statement::MetaMarkOr(bits) => set_mark(packet, packet.mark | bits, effects),
+            Statement::MetaMarkXor(bits) => set_mark(packet, packet.mark ^ bits, effects),
+            Statement::MetaMarkSet { mask, xor } => set_mark(packet, packet.mark & mask ^ xor, effects),
+            // Updates of maps and sets affect the client's next connection, and flowtables later packets, not this one.
+            Statement::UpdateSet { set, .. } => {
+                over_limit(table, set).map_or(StatementResult::Continue, StatementResult::Mismatch)
+            }
+            Statement::UpdateMap { .. }
+            | Statement::DeleteFromMap { .. }
+            | Statement::FlowAdd(_)
+            | Statement::Log { .. } => StatementResult::Continue,
+            Statement::DnatMap { key, map } => match packet.find(table, map, key, random) {
+                Ok(element) => dnat_to_element(packet, map, element, effects),
+                Err(error) => error.into_result(map),
+            },
+            Statement::Dnat { address, port } => {
+                let port = port.unwrap_or(packet.destination.port());
+                effects.push((packet.dnat(SocketAddr::new(*address, port)), None));
+                StatementResult::Verdict(RuleVerdict::Accept)
+            }
+            Statement::Snat(address) => {
+                effects.push((packet.snat(*address), None));
+                StatementResult::Verdict(RuleVerdict::Accept)
+            }
+            Statement::Masquerade { fully_random } => match packet.masquerade(*fully_random, &mut walker.record) {
+                Ok(effect) => {
+                    effects.push((effect, None));
+                    StatementResult::Verdict(RuleVerdict::Accept)
+                }
+                Err(verdict) => StatementResult::End(verdict),
+            },
+            Statement::Reject(with) => {
+                let with = with.text(packet.family());
+                effects.push((Effect::Reject { with: with.clone() }, None));
+                StatementResult::End(Verdict::Rejected { with })
+            }
+            Statement::Notrack => {
+                packet.untrack();
+                StatementResult::Continue
+            }
+            Statement::Verdict(RuleVerdict::Drop) => {
+                effects.push((Effect::Drop, None));
+                StatementResult::End(Verdict::Dropped)
+            }
+            Statement::Verdict(RuleVerdict::Accept) => {
+                effects.push((Effect::Accept, None));
+                StatementResult::Verdict(RuleVerdict::Accept)
+            }
+            Statement::Verdict(RuleVerdict::Continue) => StatementResult::Continue,
+            Statement::Verdict(verdict) => StatementResult::Verdict(verdict.clone()),
+            Statement::Vmap { key, map } => match packet.find(table, map, key, random) {
+                Ok(Element { data: Some(Data::Verdict(verdict)), .. }) => {
+                    self.execute(&Statement::Verdict(verdict.clone()), None, effects, walker)
+                }
+                Ok(_) => invalid_element(map),
+                Err(LookupError::NotFound(reason)) => StatementResult::Mismatch(reason),
+                Err(LookupError::Unknown(_)) => {
+                    let key = key.iter().map(|field| Property::Field(*field).into()).collect();
+                    self.change(&Foreign::Vmap { key, map: map.clone() }, random, effects, walker)
+                }
+            },
+            Statement::Opaque(Opaque { outcome: Outcome::Foreign(foreign), .. }) => {
+                match packet.compares(foreign, table, random) {
+                    Some(MatchResult::Match) => StatementResult::Continue,
+                    Some(MatchResult::Mismatch(reason)) => StatementResult::Mismatch(reason),
+                    Some(MatchResult::Unknown(unknown)) => StatementResult::Unknown(unknown),
+                    None => self.change(foreign, random, effects, walker),
+                }
+            }
+            Statement::Opaque(Opaque { outcome: Outcome::Iptables, text, .. }) => match packet.matches_module(text) {
+                Some(ExtensionResult::Match) => StatementResult::Continue,
+                Some(ExtensionResult::Chance(chance)) => StatementResult::Chance(chance),
+                Some(ExtensionResult::Mismatch(reason)) => StatementResult::Mismatch(reason),
+                Some(ExtensionResult::Unknown(unknown)) => StatementResult::Unknown(unknown),
+                None => match packet.target_of(text) {
+                    Some(target) => match packet.apply_target(&target, hook, random, &mut walker.record) {
+                        TargetResult::Continue(effect) => {
+                            effects.extend(effect.map(|effect| (effect, None)));
+                            StatementResult::Continue
+                        }
+                        TargetResult::Accept(effect) => {
+                            effects.push((effect, None));
+                            StatementResult::Verdict(RuleVerdict::Accept)
+                        }
+                        TargetResult::Choose(count) => StatementResult::Random { first: 0, count },
+                        TargetResult::End(effect, verdict) => {
+                            effects.extend(effect.map(|effect| (effect, None)));
+                            StatementResult::End(verdict)
+                        }
+                    },
+                    None => StatementResult::End(Verdict::Unknown { reason: format!("effect of `{text}`") }),
+                },
+            },
+            Statement::Opaque(Opaque { outcome: Outcome::Nothing, .. }) => StatementResult::Continue,
+            Statement::Opaque(Opaque { outcome: Outcome::Condition, text, .. }) => {
+                StatementResult::Unknown(Unknown::new(format!("`{text}` matches")))
+            }
+            Statement::Opaque(Opaque { outcome: Outcome::Anything, text, .. }) => {
+                StatementResult::End(Verdict::Unknown { reason: format!("effect of `{text}`") })
+            }
+        }
+    }
+
+    /// Applies a change that only rules of other programs make.
+    fn change(
+        &self,
+        foreign: &Foreign,
+        random: RandomNumber,
+        effects: &mut Vec<(Effect, Option<String>)>,
+        walker: &mut Walker<'a>,
+    ) -> StatementResult {
+        let (table, hook) = (self.base.table, walker.hook());
+        let data = match foreign {
+            Foreign::Vmap { key, map } | Foreign::SetMarkMap { key, map, .. } | Foreign::NatMap { key, map, .. } => {
+                match choose(walker, table, key, map, random) {
+                    Ok(element) => Some(element),
+                    Err(result) => return result,
+                }
+            }
+            _ => None,
+        };
+        let packet = &mut walker.packet;
+        match (foreign, data.and_then(|element| element.data.as_ref())) {
+            (Foreign::Vmap { .. }, Some(Data::Verdict(verdict))) => {
+                self.execute(&Statement::Verdict(verdict.clone()), None, effects, walker)
+            }
+            (Foreign::SetMark { from_connection: true, .. }, _) if !packet.has_connection() => {
+                StatementResult::Mismatch(NO_CONNECTION.to_owned())
+            }
+            (Foreign::SetMark { to_connection, from_connection, mask, xor }, _) => {
+                let from = if *from_connection { packet.connection_mark } else { packet.mark };
+                put_mark(packet, *to_connection, from & mask ^ xor, effects)
+            }
+            (Foreign::SetMarkMap { to_connection, .. }, Some(Data::Values(values))) if !values.is_empty() => {
+                let mark = values[0].number() as u32;
+                put_mark(packet, *to_connection, mark, effects)
+            }
+            (Foreign::Masquerade { ports, flags }, _) => {
+                let is_random = ports.is_some() || *flags != 0;
+                match packet.masquerade(is_random, &mut walker.record) {
+                    Ok(effect) => {
+                        effects.push((effect, None));
+                        StatementResult::Verdict(RuleVerdict::Accept)
+                    }
+                    Err(verdict) => StatementResult::End(verdict),
+                }
+            }
+            (Foreign::Nat { addresses: Some((first, last)), .. }, _) if first != last && random.is_none() => {
+                let reason = format!("effect of `{}`", table.foreign_text(foreign, packet.family()));
+                StatementResult::End(Verdict::Unknown { reason })
+            }
+            (Foreign::Nat { kind, addresses, ports }, _) => {
+                let address = addresses.map(|(first, _)| nth_address(first, random.unwrap_or(0)));
+                let port = ports.map(|ports| packet.port_in(ports, None));
+                translate(packet, *kind, address, port, hook, None, effects)
+            }
+            (Foreign::NatPrefix { kind, net }, _) => {
+                let address = mapped(translated(packet, *kind), net.network(), net.broadcast());
+                translate(packet, *kind, Some(address), None, hook, None, effects)
+            }
+            (Foreign::NatMap { kind, map, prefix, .. }, Some(Data::Values(values))) => {
+                let element = data.map(|element| format!("@{map} {}", KeyText(&element.key)));
+                let (address, port) = match values.as_slice() {
+                    [Value::Address(first), Value::Address(last)] if *prefix => {
+                        (Some(mapped(translated(packet, *kind), *first, *last)), None)
+                    }
+                    [Value::Address(address), Value::Address(_)] => (Some(*address), None),
+                    [Value::Address(address), Value::Port(port)] => (Some(*address), Some(*port)),
+                    [Value::Address(address)] => (Some(*address), None),
+                    [Value::Port(port)] => (None, Some(*port)),
+                    _ => return invalid_element(map),
+                };
+                translate(packet, *kind, address, port, hook, element, effects)
+            }
+            (other, _) => {
+                let reason = format!("effect of `{}`", table.foreign_text(other, packet.family()));
+                StatementResult::End(Verdict::Unknown { reason })
+            }
+        }
+    }
+}
+
+impl LookupError {
+    /// Returns the result of a statement that needs the element.
+    fn into_result(self, map: &Name) -> StatementResult {
+        match self {
+            Self::NotFound(reason) => StatementResult::Mismatch(reason),
+            Self::Unknown(_) => StatementResult::End(Verdict::Unknown { reason: format!("element of @{map}") }),
+        }
+    }
+}
+
+fn set_mark(packet: &mut PacketState<'_>, after: u32, effects: &mut Vec<(Effect, Option<String>)>) -> StatementResult {
+    let before = std::mem::replace(&mut packet.mark, after);
+    effects.push((Effect::Mark { before, after }, None));
+    StatementResult::Continue
+}
+
+/// Looks up the element of a map. Where several are possible, the branches of the walk try each.
+fn choose<'t>(
+    walker: &Walker<'_>,
+    table: &'t MemoryTable,
+    key: &[Operand],
+    map: &Name,
+    random: RandomNumber,
+) -> Result<&'t Element, StatementResult> {
+    let possible = match walker.packet.look_up(table, map, key, random) {
+        Lookup::Found(element) => return Ok(element),
+        Lookup::NotFound(reason) | Lookup::Absent(reason) => return Err(StatementResult::Mismatch(reason)),
+        Lookup::Possible(possible) => distinct_data(&possible),
+        Lookup::Unknown => None,
+    };
+    let family = walker.packet.family();
+    let Some(possible) = possible else {
+        let reason = format!("element of @{map} for {}", key_text(key, family));
+        return Err(StatementResult::End(Verdict::Unknown { reason }));
+    };
+    for (element, data) in possible {
+        let condition = choice(key, map, &data, family);
+        match walker.assumed(&condition) {
+            Some(true) => return Ok(element),
+            Some(false) => {}
+            None => return Err(StatementResult::Ask(Unknown::new(condition))),
+        }
+    }
+    Err(StatementResult::Mismatch("by assumption, no element of the map".to_owned()))
+}
+
+/// Returns the number in a statement that is the same whenever it is computed for a packet.
+pub(super) fn fixed_number(statement: &Statement) -> Option<Property> {
+    let Statement::Opaque(Opaque { outcome: Outcome::Foreign(foreign), .. }) = statement else { return None };
+    number_of(foreign).filter(|property| is_fixed(*property))
+}
+
+fn put_mark(
+    packet: &mut PacketState<'_>,
+    to_connection: bool,
+    mark: u32,
+    effects: &mut Vec<(Effect, Option<String>)>,
+) -> StatementResult {
+    if !to_connection {
+        return set_mark(packet, mark, effects);
+    }
+    if packet.has_connection() {
+        packet.connection_mark = mark;
+    }
+    StatementResult::Continue
+}
+
+/// Returns the address that a translation replaces.
+fn translated(packet: &PacketState<'_>, kind: NatKind) -> IpAddr {
+    if kind == NatKind::Source { packet.source.ip() } else { packet.destination.ip() }
+}
+
+/// Translates the destination or the source. Without an address or port, it is kept.
+fn translate(
+    packet: &mut PacketState<'_>,
+    kind: NatKind,
+    address: Option<IpAddr>,
+    port: Option<u16>,
+    hook: Hook,
+    element: Option<String>,
+    effects: &mut Vec<(Effect, Option<String>)>,
+) -> StatementResult {
+    let address = match kind {
+        NatKind::Redirect => match packet.redirect_address(hook) {
+            Some(address) => address,
+            // The input interface has no address.
+            None => {
+                effects.push((Effect::Drop, None));
+                return StatementResult::End(Verdict::Dropped);
+            }
+        },
+        kind => address.unwrap_or(translated(packet, kind)),
+    };
+    let effect = match kind {
+        NatKind::Source => packet.snat(address),
+        _ => packet.dnat(SocketAddr::new(address, port.unwrap_or(packet.destination.port()))),
+    };
+    effects.push((effect, element));
+    StatementResult::Verdict(RuleVerdict::Accept)
+}
+
+/// Returns the address with the host part of another one, in the network from `first` to `last`.
+fn mapped(address: IpAddr, first: IpAddr, last: IpAddr) -> IpAddr {
+    match (address, first, last) {
+        (IpAddr::V4(address), IpAddr::V4(first), IpAddr::V4(last)) => {
+            let host = u32::from(first) ^ u32::from(last);
+            IpAddr::V4((u32::from(address) & host | u32::from(first) & !host).into())
+        }
+        (IpAddr::V6(address), IpAddr::V6(first), IpAddr::V6(last)) => {
+            let host = u128::from(first) ^ u128::from(last);
+            IpAddr::V6((u128::from(address) & host | u128::from(first) & !host).into())
+        }
+        _ => first,
+    }
+}
+
+fn dnat_to_element(
+    packet: &mut PacketState<'_>,
+    map: &Name,
+    element: &Element,
+    effects: &mut Vec<(Effect, Option<String>)>,
+) -> StatementResult {
+    let Some(Data::Values(fields)) = &element.data else { return invalid_element(map) };
+    let after = match *fields.as_slice() {
+        [Value::Address(address), Value::Port(port)] => SocketAddr::new(address, port),
+        [Value::Address(address)] => SocketAddr::new(address, packet.destination.port()),
+        _ => return invalid_element(map),
+    };
+    let element = Some(format!("@{map} {}", KeyText(&element.key)));
+    effects.push((packet.dnat(after), element));
+    StatementResult::Verdict(RuleVerdict::Accept)
+}
+
+fn class_of(element: &Element) -> Option<ClassId> {
+    match &element.data {
+        Some(Data::Values(fields)) => match fields.as_slice() {
+            [Value::ClassId(class)] => Some(*class),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// The result for an element of the wrong type. The kernel rejects rules that use a map in this way.
+fn invalid_element(map: &Name) -> StatementResult {
+    StatementResult::End(Verdict::Unknown { reason: format!("element of @{map}") })
+}
