@@ -31,26 +31,39 @@ fn main() -> anyhow::Result<()> {
     const MIDDLE: SeriesLabelPosition = SeriesLabelPosition::MiddleLeft;
     for theme in [LIGHT, DARK] {
         let path = |name: &str| images.join(format!("{name}-{}.svg", theme.name));
+        let draw = |name: &str, title: &str, lines: &[Line], y_unit: fn(f64) -> String, legend| {
+            Plot { title, lines, x: ("Services with ten endpoints", count), y_unit, legend }
+                .draw_by_services(&path(name), theme)
+        };
         if let Some(dataplane) = table("dataplane.csv")? {
-            let first = by_mode(&dataplane, &[("first_s", "")])?;
-            draw(&path("first-sync"), theme, "First sync", &first, seconds, UPPER)?;
+            draw("first-sync", "First sync", &by_mode(&dataplane, &[("first_s", "")])?, seconds, UPPER)?;
             let change = by_mode(&dataplane, &[("endpoint_p50_s", " p50"), ("endpoint_p99_s", " p99")])?;
-            draw(&path("change"), theme, "One endpoint replaced", &change, seconds, MIDDLE)?;
-            let memory = by_mode(&dataplane, &[("memory_bytes", "")])?;
-            draw(&path("memory"), theme, "Memory", &memory, bytes, UPPER)?;
+            draw("change", "One endpoint replaced", &change, seconds, MIDDLE)?;
+            draw("memory", "Memory", &by_mode(&dataplane, &[("memory_bytes", "")])?, bytes, UPPER)?;
         }
         if let Some(packets) = table("packets.csv")? {
             draw_packets(&path("packets"), theme, &packets)?;
         }
         if let Some(compare) = table("compare.csv")? {
-            let first = by_mode(&compare, &[("first_s", "")])?;
-            draw(&path("compare-first-sync"), theme, "From start to traffic", &first, seconds, UPPER)?;
+            draw(
+                "compare-first-sync",
+                "From start to traffic",
+                &by_mode(&compare, &[("first_s", "")])?,
+                seconds,
+                UPPER,
+            )?;
         }
-        for ((mode, rate), lines) in
-            table("latency.csv")?.map(|table| latencies(&table)).transpose()?.unwrap_or_default()
-        {
+        let latencies = table("latency.csv")?.map(|table| latencies(&table)).transpose()?;
+        for ((mode, rate), lines) in latencies.unwrap_or_default() {
             let title = format!("From the API server to traffic, {mode} mode, {rate} changes per second");
-            draw_latencies(&path(&format!("latency-{mode}-{rate}")), theme, &title, &lines)?;
+            let x: (_, fn(f64) -> String) = ("time until the first connection", seconds);
+            let y_unit = |percent| format!("{percent:.0} %");
+            Plot { title: &title, lines: &lines, x, y_unit, legend: SeriesLabelPosition::UpperMiddle }.draw(
+                &path(&format!("latency-{mode}-{rate}")),
+                theme,
+                0.0..100.0,
+                false,
+            )?;
         }
     }
     println!("wrote plots to {}", images.display());
@@ -174,46 +187,71 @@ const DARK: Theme = Theme {
 const SIZE: (u32, u32) = (760, 420);
 const FONT: &str = "sans-serif";
 
-/// Draws lines on two logarithmic axes.
-fn draw(
-    path: &Path,
-    theme: Theme,
-    title: &str,
-    lines: &[Line],
-    unit: fn(f64) -> String,
+/// Lines over a logarithmic axis.
+struct Plot<'a> {
+    title: &'a str,
+    lines: &'a [Line],
+    /// The title and the unit of the axis.
+    x: (&'a str, fn(f64) -> String),
+    y_unit: fn(f64) -> String,
     legend: SeriesLabelPosition,
-) -> anyhow::Result<()> {
-    ensure!(lines.iter().any(|line| !line.points.is_empty()), "{title}: there are no figures");
-    let (left, right) = decades(lines, |point| point.0);
-    let (bottom, top) = decades(lines, |point| point.1);
-    let root = SVGBackend::new(path, SIZE).into_drawing_area();
-    root.fill(&theme.paper)?;
-    let text = |size: u32| (FONT, size).into_font().color(&theme.text);
-    let mut chart = ChartBuilder::on(&root)
-        .margin(16)
-        .margin_right(44)
-        .caption(title, text(20))
-        .x_label_area_size(48)
-        .y_label_area_size(72)
-        .build_cartesian_2d((left..right).log_scale(), (bottom..top).log_scale())?;
-    mesh(&mut chart, theme, ("Services with ten endpoints", count), unit)?;
-    for (line, colour) in lines.iter().zip(theme.lines.iter().cycle()) {
-        let style = ShapeStyle { color: colour.to_rgba(), filled: true, stroke_width: 3 };
-        chart
-            .draw_series(LineSeries::new(line.points.iter().copied(), style))?
-            .label(line.name.as_str())
-            .legend(move |(x, y)| PathElement::new([(x, y), (x + 24, y)], style));
-        chart.draw_series(line.points.iter().map(|point| Circle::new(*point, 5, style)))?;
+}
+
+impl Plot<'_> {
+    /// Draws figures by the number of Services, as points on two logarithmic axes.
+    fn draw_by_services(&self, path: &Path, theme: Theme) -> anyhow::Result<()> {
+        ensure!(self.lines.iter().any(|line| !line.points.is_empty()), "{}: there are no figures", self.title);
+        let (bottom, top) = decades(self.lines, |point| point.1);
+        self.draw(path, theme, (bottom..top).log_scale(), true)
     }
-    chart
-        .configure_series_labels()
-        .position(legend)
-        .background_style(theme.paper.mix(0.9))
-        .border_style(theme.grid)
-        .label_font(text(14))
-        .draw()?;
-    root.present()?;
-    Ok(())
+
+    fn draw<Y>(&self, path: &Path, theme: Theme, y: Y, has_points: bool) -> anyhow::Result<()>
+    where
+        Y: AsRangedCoord<Value = f64>,
+        Y::CoordDescType: ValueFormatter<f64>,
+    {
+        let (left, right) = decades(self.lines, |point| point.0);
+        let root = SVGBackend::new(path, SIZE).into_drawing_area();
+        root.fill(&theme.paper)?;
+        let text = |size: u32| (FONT, size).into_font().color(&theme.text);
+        let mut chart = ChartBuilder::on(&root)
+            .margin(16)
+            .margin_right(44)
+            .caption(self.title, text(20))
+            .x_label_area_size(48)
+            .y_label_area_size(72)
+            .build_cartesian_2d((left..right).log_scale(), y)?;
+        let (x_title, x_unit) = self.x;
+        chart
+            .configure_mesh()
+            .bold_line_style(theme.grid)
+            .light_line_style(TRANSPARENT)
+            .axis_style(theme.grid)
+            .label_style(text(14))
+            .axis_desc_style(text(14))
+            .x_desc(x_title)
+            .x_label_formatter(&|value| x_unit(*value))
+            .y_label_formatter(&|value| (self.y_unit)(*value))
+            .draw()?;
+        for (line, colour) in self.lines.iter().zip(theme.lines.iter().cycle()) {
+            let style = ShapeStyle { color: colour.to_rgba(), filled: true, stroke_width: 3 };
+            chart
+                .draw_series(LineSeries::new(line.points.iter().copied(), style))?
+                .label(line.name.as_str())
+                .legend(move |(x, y)| PathElement::new([(x, y), (x + 24, y)], style));
+            let points = line.points.iter().filter(|_| has_points);
+            chart.draw_series(points.map(|point| Circle::new(*point, 5, style)))?;
+        }
+        chart
+            .configure_series_labels()
+            .position(self.legend.clone())
+            .background_style(theme.paper.mix(0.9))
+            .border_style(theme.grid)
+            .label_font(text(14))
+            .draw()?;
+        root.present()?;
+        Ok(())
+    }
 }
 
 /// Returns the powers of ten around all values.
@@ -221,66 +259,6 @@ fn decades(lines: &[Line], value: fn(&(f64, f64)) -> f64) -> (f64, f64) {
     let values = || lines.iter().flat_map(|line| &line.points).map(value);
     let (least, most) = (values().fold(f64::INFINITY, f64::min), values().fold(0.0, f64::max));
     (10_f64.powf(least.log10().floor()), 10_f64.powf(most.log10().ceil()))
-}
-
-/// Draws which part of the changes took at most how long.
-fn draw_latencies(path: &Path, theme: Theme, title: &str, lines: &[Line]) -> anyhow::Result<()> {
-    let (left, right) = decades(lines, |point| point.0);
-    let root = SVGBackend::new(path, SIZE).into_drawing_area();
-    root.fill(&theme.paper)?;
-    let text = |size: u32| (FONT, size).into_font().color(&theme.text);
-    let mut chart = ChartBuilder::on(&root)
-        .margin(16)
-        .margin_right(44)
-        .caption(title, text(20))
-        .x_label_area_size(48)
-        .y_label_area_size(72)
-        .build_cartesian_2d((left..right).log_scale(), 0.0..100.0)?;
-    mesh(&mut chart, theme, ("time until the first connection", seconds), |percent| format!("{percent:.0} %"))?;
-    for (line, colour) in lines.iter().zip(theme.lines.iter().cycle()) {
-        let style = ShapeStyle { color: colour.to_rgba(), filled: true, stroke_width: 3 };
-        chart
-            .draw_series(LineSeries::new(line.points.iter().copied(), style))?
-            .label(line.name.as_str())
-            .legend(move |(x, y)| PathElement::new([(x, y), (x + 24, y)], style));
-    }
-    chart
-        .configure_series_labels()
-        .position(SeriesLabelPosition::UpperMiddle)
-        .background_style(theme.paper.mix(0.9))
-        .border_style(theme.grid)
-        .label_font(text(14))
-        .draw()?;
-    root.present()?;
-    Ok(())
-}
-
-type Area<'a, X, Y> = ChartContext<'a, SVGBackend<'a>, Cartesian2d<X, Y>>;
-
-/// Draws axes, grid and units.
-fn mesh<X, Y>(
-    chart: &mut Area<'_, X, Y>,
-    theme: Theme,
-    (x_title, x_unit): (&str, fn(f64) -> String),
-    unit: fn(f64) -> String,
-) -> anyhow::Result<()>
-where
-    X: Ranged<ValueType = f64> + ValueFormatter<f64> + AsRangedCoord<CoordDescType = X>,
-    Y: Ranged<ValueType = f64> + ValueFormatter<f64> + AsRangedCoord<CoordDescType = Y>,
-{
-    let text = |size: u32| (FONT, size).into_font().color(&theme.text);
-    chart
-        .configure_mesh()
-        .bold_line_style(theme.grid)
-        .light_line_style(TRANSPARENT)
-        .axis_style(theme.grid)
-        .label_style(text(14))
-        .axis_desc_style(text(14))
-        .x_desc(x_title)
-        .x_label_formatter(&|value| x_unit(*value))
-        .y_label_formatter(&|value| unit(*value))
-        .draw()?;
-    Ok(())
 }
 
 /// Draws the cost of a packet as bars: the first of a connection and later ones, by kind.
