@@ -6,7 +6,7 @@
 //! at most about as much as a large cluster. What exceeds a limit is not used; it is reported for the Service, and
 //! no other Service is affected.
 
-use crate::{Method, ServicePort};
+use crate::{Method, ModeTraits, ServicePort};
 
 /// Maximum number of addresses times ports of a Service, for each IP family. The first addresses are served: those of load
 /// balancers, then external IPs. Cluster IP and node port of each port are served in any case.
@@ -23,24 +23,29 @@ pub const MAX_SOURCE_RANGES: usize = 131_072;
 /// In nftables mode, the number of endpoints is a part of a class, which has 12 bits.
 pub const MAX_ENDPOINTS: usize = 65_536;
 
-/// Maximum number of endpoints of a service port with session affinity; those that are ready come first.
-///
-/// In nftables mode, the kernel remembers a client's endpoint as a number of 12 bits that is not zero.
-pub const MAX_STICKY_ENDPOINTS: usize = 4_095;
-
 /// Maximum number of endpoints times ports of a Service, for each IP family.
 pub const MAX_SERVICE_ENDPOINTS: usize = 262_144;
 
-/// Maximum number of endpoints of a service port whose method is not random; those that are ready come first.
-///
-/// In nftables mode, the time to fill a hash table is proportional to its size and to the number of endpoints.
-pub const MAX_BALANCED_ENDPOINTS: usize = 2_048;
+/// How many endpoints of a service port a mode can use where it does not choose them at random; those that are ready come first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EndpointLimits {
+    /// With a method other than random.
+    pub balanced: usize,
+    /// With session affinity.
+    pub sticky: usize,
+}
+
+impl EndpointLimits {
+    /// The mode has no limits of its own.
+    pub const NONE: Self = Self { balanced: MAX_ENDPOINTS, sticky: MAX_ENDPOINTS };
+}
 
 /// Returns how many endpoints a service port may have of a Service with this number of ports.
-pub fn max_endpoints(service: &ServicePort, ports: usize) -> usize {
+pub fn max_endpoints(service: &ServicePort, ports: usize, traits: &ModeTraits) -> usize {
+    let EndpointLimits { balanced, sticky } = traits.endpoint_limits;
     let max = match service.balancing.method {
-        Some(method) if method != Method::Random => MAX_BALANCED_ENDPOINTS,
-        _ if service.affinity.is_some() => MAX_STICKY_ENDPOINTS,
+        Some(method) if method != Method::Random => balanced,
+        _ if service.affinity.is_some() => sticky,
         _ => MAX_ENDPOINTS,
     };
     // A Service has at least one port; each may have an endpoint.

@@ -1,6 +1,9 @@
 //! How the proxy modes differ from each other in what they do with connections: one field per difference, one constant per mode.
 
-use crate::{Balancing, Client, Method, NodePortAddresses, Protocol};
+use crate::{
+    Balancing, Client, Method, NodePortAddresses, Protocol,
+    limits::{EndpointLimits, MAX_ENDPOINTS},
+};
 
 /// What a proxy mode does differently from others. [`forwarding`](crate::PortForwarding) applies the traits, planners encode the
 /// result, and the commands compare them.
@@ -48,6 +51,8 @@ pub struct ModeTraits {
     pub source_ranges_scope: bool,
     /// Connections have the limits that a Service requests.
     pub limits: bool,
+    /// The numbers of endpoints of a service port that can be used.
+    pub endpoint_limits: EndpointLimits,
 }
 
 /// What happens to connections with policy Local where this node has no usable endpoint and others have.
@@ -148,6 +153,8 @@ impl ModeTraits {
         drain_timeouts: true,
         source_ranges_scope: false,
         limits: false,
+        // Affinity is a rule and a list of clients for each endpoint.
+        endpoint_limits: EndpointLimits { balanced: MAX_ENDPOINTS, sticky: 4_095 },
     };
 
     /// nftables mode.
@@ -165,6 +172,9 @@ impl ModeTraits {
         weights: true,
         source_ranges_scope: true,
         limits: true,
+        // The time to fill a hash table is proportional to its size and to the number of endpoints. The kernel remembers a client's
+        // endpoint as a number of 12 bits that is not zero.
+        endpoint_limits: EndpointLimits { balanced: 2_048, sticky: 4_095 },
         ..Self::IPTABLES
     };
 
@@ -185,6 +195,7 @@ impl ModeTraits {
         methods: &[Method::RoundRobin, Method::SourceHash, Method::SourcePortHash, Method::LeastConnections],
         weights: true,
         drain_timeouts: false,
+        endpoint_limits: EndpointLimits::NONE,
         ..Self::IPTABLES
     };
 
@@ -194,6 +205,7 @@ impl ModeTraits {
         protocols: &[Protocol::Tcp, Protocol::Udp],
         methods: &[Method::RoundRobin],
         drain_timeouts: false,
+        endpoint_limits: EndpointLimits::NONE,
         ..Self::IPTABLES
     };
 }
@@ -371,6 +383,15 @@ impl ModeTrait {
             title: "limits of connections",
             value: |traits| yes(traits.limits),
             copy: |traits, other| traits.limits = other.limits,
+        },
+        Self {
+            name: "endpointLimits",
+            title: "most endpoints of a port with a method other than `random`; with session affinity",
+            value: |traits| {
+                let EndpointLimits { balanced, sticky } = traits.endpoint_limits;
+                format!("{balanced}; {sticky}")
+            },
+            copy: |traits, other| traits.endpoint_limits = other.endpoint_limits,
         },
     ];
 }

@@ -25,8 +25,8 @@ pub use self::{
     view::{EndpointView, NamedPort, ServiceView, SlicePort, SliceView},
 };
 use crate::{
-    Changes, Endpoint, Frontend, IpFamily, NamespacedName, NodePortMatch, NodeView, OtherHosts, ProxySettings,
-    ServicePortEntry, ServicePortName, ServiceTable, limits, reservation::Reservations,
+    Changes, Endpoint, Frontend, IpFamily, ModeTraits, NamespacedName, NodePortMatch, NodeView, OtherHosts,
+    ProxySettings, ServicePortEntry, ServicePortName, ServiceTable, limits, reservation::Reservations,
 };
 
 /// The desired state of Services and endpoints. See the [module documentation](self).
@@ -54,6 +54,8 @@ pub struct Tracker {
     reserving: [(ProxySettings, Vec<IpAddr>); 2],
     /// Whether reservations may have changed since the last update, by family.
     reservations_due: [bool; 2],
+    /// Those of the mode that the tables are for, whose limits apply.
+    traits: &'static ModeTraits,
 }
 
 /// The endpoints that did not answer, by service port, of both IP families.
@@ -87,7 +89,15 @@ impl Tracker {
             other_hosts: OtherHosts::default(),
             reserving: Default::default(),
             reservations_due: [false; 2],
+            // With the lowest limits.
+            traits: &ModeTraits::NFTABLES,
         }
+    }
+
+    /// Applies the limits of a mode with these traits. By default, those of nftables mode apply.
+    #[must_use]
+    pub fn with_traits(self, traits: &'static ModeTraits) -> Self {
+        Self { traits, ..self }
     }
 
     /// Changes the desired state.
@@ -403,7 +413,7 @@ impl Tracker {
         let ports = state.ports.as_ref().map_or(&[][..], |ports| &ports[family.index()]);
         for port in ports {
             let name = ServicePortName { service: service.clone(), port: port.name.clone(), protocol: port.protocol };
-            let limit = limits::max_endpoints(&port.port, ports.len());
+            let limit = limits::max_endpoints(&port.port, ports.len(), self.traits);
             let ejected = self.ejections.get(&name).filter(|_| port.port.balancing.passive_ejection);
             let (endpoints, excess) = state.slices.endpoints(family, &name, ejected, limit);
             if excess > 0 {

@@ -59,6 +59,7 @@ pub fn replay(
     let resolved = settings(registry, bundle)?.resolved;
     let mode = registry.active(resolved.mode);
     let mut replay = Replay::new(bundle)?;
+    replay.tracker = replay.tracker.with_traits(mode.traits());
     let mut simulations: Vec<(IpFamily, Box<dyn Simulation>)> = families(bundle)
         .into_iter()
         .map(|family| (family, mode.simulate(family, &resolved, bundle.host_addresses.clone())))

@@ -32,7 +32,7 @@ fn with_service(change: impl FnOnce(&mut ServicePort)) -> ServicePortEntry {
 fn defective() -> Vec<(&'static str, ServicePortEntry)> {
     let mut repeated = endpoints(many(2));
     repeated.endpoints = repeated.endpoints.iter().chain(repeated.endpoints.iter()).collect::<Vec<_>>().into();
-    let mut sticky = endpoints(many(limits::MAX_STICKY_ENDPOINTS + 10));
+    let mut sticky = endpoints(many(limits::MAX_ENDPOINTS + 10));
     Arc::make_mut(&mut sticky.service).affinity = Some(Affinity { timeout_seconds: 0 });
     vec![
         ("an endpoint twice", repeated),

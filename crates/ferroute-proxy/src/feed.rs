@@ -85,7 +85,7 @@ impl<'a> Feed<'a> {
     /// Returns the state before the first change.
     #[must_use]
     pub fn tracker(&self) -> Tracker {
-        let mut tracker = Tracker::new(self.node.clone());
+        let mut tracker = Tracker::new(self.node.clone()).with_traits(REGISTRY.active(self.resolved.mode).traits());
         tracker.apply(TrackerEvent::OtherHostsApplied(self.other_hosts.clone()));
         tracker
     }

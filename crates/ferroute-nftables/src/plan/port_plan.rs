@@ -124,7 +124,7 @@ impl PortElements {
         old: impl Fn(List) -> Positions<SocketAddr>,
     ) -> Result<Self, PlanError> {
         // The tracker keeps them; tables may also come from elsewhere.
-        let max_endpoints = limits::max_endpoints(forwarding.service, 1);
+        let max_endpoints = limits::max_endpoints(forwarding.service, 1, &ModeTraits::NFTABLES);
         let list = |list: List| {
             let endpoints = forwarding.list(list.policy()).unwrap_or_default();
             let endpoints = &endpoints[..endpoints.len().min(max_endpoints)];

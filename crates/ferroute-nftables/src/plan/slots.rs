@@ -15,7 +15,7 @@ use std::{
     net::SocketAddr,
 };
 
-use ferroute_core::limits;
+use ferroute_core::ModeTraits;
 
 use super::{
     list::{CLASS_SHIFT, LIST},
@@ -82,7 +82,7 @@ const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
 /// The maximum number of endpoints in a list with slots: a slot has 12 bits and is not zero.
 pub(super) const MAX_SLOTS: u16 = 0xfff;
 
-const _: () = assert!(limits::MAX_STICKY_ENDPOINTS <= MAX_SLOTS as usize);
+const _: () = assert!(ModeTraits::NFTABLES.endpoint_limits.sticky <= MAX_SLOTS as usize);
 
 #[cfg(test)]
 mod tests {

@@ -32,3 +32,26 @@ fn endpoints_beyond_the_limit_are_left_out_and_counted() {
     let table = tracker.table(IpFamily::V4);
     assert_eq!((table.entries[&name].endpoints.len(), table.excess.len()), (4_100, 0));
 }
+
+#[test]
+fn limits_are_those_of_the_mode() {
+    let balanced = |method: &str| web().annotation("ferroute.io/load-balancing", method);
+    let sticky = || web().affinity(60);
+    let used = |web: ServiceBuilder, traits: &'static ModeTraits| {
+        let mut tracker = Tracker::new(node("node-1")).with_traits(traits);
+        Edit::SetService(Box::new(web.build())).apply_to(&mut tracker);
+        let addresses = (0..4_100_u32).map(|i| std::net::Ipv4Addr::from(0x0af4_0000 + i).to_string());
+        for (k, addresses) in addresses.collect::<Vec<_>>().chunks(1_000).enumerate() {
+            let slice = slice(&format!("shop/web-{k}"), "web").port("http", 8080);
+            let slice = addresses.iter().fold(slice, |slice, address| slice.pod(pod(address)));
+            Edit::SetSlice(slice.build()).apply_to(&mut tracker);
+        }
+        tracker.update(IpFamily::V4);
+        tracker.table(IpFamily::V4).entries[&port_name("shop/web:http")].endpoints.len()
+    };
+    assert_eq!(used(balanced("source-hash"), &ModeTraits::NFTABLES), 2_048);
+    assert_eq!(used(sticky(), &ModeTraits::NFTABLES), 4_095);
+    for traits in [&ModeTraits::IPVS, &ModeTraits::USERSPACE] {
+        assert_eq!((used(balanced("round-robin"), traits), used(sticky(), traits)), (4_100, 4_100));
+    }
+}
