@@ -19,7 +19,7 @@ RUNNER_VAR := CARGO_TARGET_$(shell echo $(HOST_TRIPLE) | tr a-z- A-Z_)_RUNNER
 AS_ROOT := $(if $(SUDO),env $(RUNNER_VAR)="sudo -E",)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo ui test unit-without-iptables test-crash test-monitoring test-deb test-helm test-ui e2e build debug release reproducible install uninstall deb dist sbom version image unit properties soak fuzz conformance conformance-debug conformance-setup vm vm-ipvs vm-nftables vm-apparmor vm-test vm-bench helm-package fmt lint doc deny crates cross bench compare plots docs deps deps-demo deps-deb deps-helm deps-iptables deps-test deps-ui deps-vm rust clean
+.PHONY: help demo ui test unit-without-iptables test-crash test-monitoring test-deb test-helm test-ui e2e build debug release reproducible install uninstall deb dist sbom version image unit properties soak fuzz conformance conformance-debug conformance-setup vm vm-ipvs vm-nftables vm-apparmor vm-test vm-bench helm-package fmt lint doc deny crates cross bench compare plots pictures docs deps deps-demo deps-deb deps-helm deps-iptables deps-test deps-ui deps-vm rust clean
 
 ## help (at once): list these targets; also what make alone does
 help:
@@ -104,6 +104,14 @@ test-ui: deps-test rust
 	else \
 	    echo "NOT TESTED: the page of ferroute ui, because Chromium cannot be installed" | tee $(PICTURES)/not-tested; \
 	fi
+
+## pictures (4 min): take the pictures of README and docs/ui.md again, in Chromium
+pictures: deps-ui rust
+	$(AS_ROOT) $(CARGO) test --workspace --test browser -- --ignored nftables_demo_acts map_shows all_views_exist
+	@set -e; cd $(PICTURES); for picture in ui=demo-nftables map=map-rejected map.zh-CN=map-rejected-zh \
+	    packet=packet-en-light-wide packet.zh-CN=packet-zh-light-wide changes=demo-nftables-repair changes.zh-CN=demo-nftables-repair-zh; do \
+	    cp "$${picture#*=}.png" "$(CURDIR)/docs/images/$${picture%%=*}.png"; \
+	done
 
 ## properties (20 min): run the tests of all libraries with other generated inputs (SEEDS)
 # Runs the tests of all libraries with other generated inputs: `make properties SEEDS="1 2 3"`. `make properties SEEDS=SEED`
@@ -306,9 +314,9 @@ vm: vm-ipvs vm-nftables vm-apparmor
 # A kernel with ipvs. VM_PARTS are the parts of ipvs-host.sh, by default all. VM_CASES are the scenarios that are played in ipvs mode, by default all that are
 # recorded in it.
 VM_CASES ?= $(notdir $(patsubst %/expected/ipvs,%,$(wildcard conformance/scenarios/*/expected/ipvs)))
-VM_TEST_PARTS := commands repair reserved firewall addresses sets remote methods
-VM_PARTS ?= $(VM_TEST_PARTS) large
-VM_FILES := $(addprefix conformance/vm/,machine.sh cluster.sh load.py web.yaml)
+VM_TEST_PARTS := commands repair reserved firewall addresses sets remote methods numbers host_ports internal flows
+VM_PARTS ?= $(VM_TEST_PARTS) deleted affinity large
+VM_FILES := $(addprefix conformance/vm/,machine.sh cluster.sh ipvs-differences.sh load.py web.yaml)
 # A boot with Python.
 VM_PYTHON = MORE_TOOLS="$$(readlink -f /usr/bin/python3) conntrack bridge sysctl" \
     MORE_TREES="/usr/lib/$$(readlink /usr/bin/python3)" VM_MEMORY=1024 conformance/vm/boot.sh

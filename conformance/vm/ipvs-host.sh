@@ -1,7 +1,8 @@
 # Runs in a virtual machine (boot.sh) and tests ipvs mode on a node whose sysctls, routes, addresses, firewall and sets other
-# programs change: /files has ferroute, cluster.sh and web.yaml, and parts, which names the parts to run.
+# programs change: /files has ferroute, cluster.sh, ipvs-differences.sh and web.yaml, and parts, which names the parts to run.
 set -eu # No pipefail: grep -q exits before reading all input.
 . /files/cluster.sh
+. /files/ipvs-differences.sh
 
 FLOWS="$FLOWS pod-5,10.96.0.1:80 pod-5,fd00:96::1:80"
 
@@ -387,8 +388,53 @@ part_methods() {
     finish methods
 }
 
+# What `flows` reports equals what clients counted.
+part_flows() {
+    echo "== flows"
+    local flow number
+    service empty 55 NodePort node-1
+    sed -i 's/^endpoints: .*/endpoints: []/' manifests/empty.yaml
+    start
+    wait_for "a Service without endpoints" has_server "[fd00:96::55]:80"
+    /files/ferroute flows -o json >flows.json 2>flows.log &
+    local reader=$!
+    wait_for "the reader of flows" grep -q '"start"' flows.json
+    : >seen
+    for number in 1 2 3 4 5; do
+        for flow in $FLOWS; do echo "${flow%%,*} ${flow#*,} $(from $flow request || true)" >>seen; done
+        for flow in client,10.96.0.55:80 pod-5,fd00:96::55:80 node,10.96.0.55:80 client,192.0.2.1:30155; do
+            case $(from $flow request 2>/dev/null || true) in pod-*) fail "$flow is not refused" ;; esac
+            echo "${flow%%,*} ${flow#*,} rejected" >>seen
+        done
+    done
+    cat >compare.py <<'PYTHON'
+import collections, json, re
+flows, edges = {}, 0
+for line in open("flows.json"):
+    line = json.loads(line)
+    assert "lost" not in line, line
+    if flow := line.get("flow"):
+        flows[flow["id"]] = flow
+def result(flow):
+    if flow["state"] == "closed":
+        return "pod-" + re.split("[.:]", flow["endpoint"]["address"])[-1]
+    return flow["state"]
+kinds = {"client": "outside", "node": "node", "pod-5": "pod"}
+seen = collections.Counter((kinds[name], to, got) for name, to, got in map(str.split, open("seen")))
+counted = collections.Counter((flow["client"]["kind"], flow["destination"].replace("[", "").replace("]", ""), result(flow))
+                              for flow in flows.values())
+assert seen == counted, f"clients: {seen - counted}, flows: {counted - seen}"
+assert all(flow.get("reason") == "noEndpoints" for flow in flows.values() if flow["state"] == "rejected"), flows
+PYTHON
+    WAIT=100 wait_for "flows as clients counted them" python3 compare.py
+    python3 compare.py || fail "flows are not what clients counted"
+    kill $reader
+    finish flows
+}
+
 mkdir manifests
 cp /files/web.yaml manifests/
+ln -s "$(cd /usr/sbin && echo python3.*)" /usr/sbin/python3
 make_network
 join_pod 5
 add_foreign_objects

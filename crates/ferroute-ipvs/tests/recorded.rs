@@ -37,8 +37,8 @@ fn section(text: &str, tool: &str) -> BTreeSet<String> {
 /// A chain that kube-proxy does not have.
 const ACCEPT: &str = "KUBE-IPVS-ACCEPT";
 
-/// A set that kube-proxy does not have, like the rule that matches it.
-const REMOTE: &str = "FERROUTE-REMOTE";
+/// Sets that kube-proxy does not have, like the rules that match them.
+const OWN_SETS: &str = "--match-set FERROUTE-";
 
 /// Returns the rules of each chain. Recordings have the rules of `KUBE-SERVICES` sorted.
 fn comparable(rules: &RuleSet) -> BTreeSet<(TableName, ChainName, Vec<String>)> {
@@ -46,7 +46,7 @@ fn comparable(rules: &RuleSet) -> BTreeSet<(TableName, ChainName, Vec<String>)> 
         let chains = contents.chains.iter().filter(|(name, _)| name.as_str() != ACCEPT);
         chains.map(move |(name, chain)| {
             let mut lines: Vec<String> = chain.rules.iter().map(|rule| Line(*name, rule).to_string()).collect();
-            lines.retain(|line| !line.contains(ACCEPT) && !line.contains(REMOTE));
+            lines.retain(|line| !line.contains(ACCEPT) && !line.contains(OWN_SETS));
             if name.as_str() == "KUBE-SERVICES" {
                 lines.sort();
             }

@@ -1,10 +1,11 @@
 //! The iptables rules of the mode, in kube-proxy's order. kube-proxy has no chain that accepts connections to virtual servers in
-//! `INPUT`, and no rule that masquerades connections of the node to [`SetKind::Remote`].
+//! `INPUT`, no rule that masquerades connections of the node to [`SetKind::Remote`], and none that tells node ports from Service
+//! addresses with the same port or exempts them from rules of other programs, by [`SetKind::NodePortIps`].
 
 use ferroute_core::{ModeTraits, Protocol, Routes, SourceAddress, TrafficPolicy};
 use ferroute_iptables::{
-    AddressType, ChainName, CtStates, MarkMatch, Match, ProtocolMatch, RejectWith, Rule, Sense, SetSide, TableName,
-    Target, VirtualServerMatch,
+    AddressType, ChainName, CtStates, MarkMatch, Match, ProtocolMatch, RejectWith, Rule, Sense, SetMatch, SetSide,
+    TableName, Target, VirtualServerMatch,
     plan::{
         ChainGroup,
         chains::{FORWARD, IPVS_ACCEPT, MARK_MASQ, POSTROUTING, PROXY_FIREWALL, SERVICES},
@@ -83,6 +84,7 @@ impl<F: Fn(SetKind) -> bool> Rules<'_, F> {
         // Rules of other programs may not handle these packets.
         let accepted = [ClusterIp, LoadBalancer].into_iter().filter(|kind| (self.is_used)(*kind));
         rules.extend(accepted.map(|kind| self.in_set(kind, TO).then(Target::Accept)));
+        rules.extend(self.accept_node_ports());
         rules
     }
 
@@ -117,19 +119,19 @@ impl<F: Fn(SetKind) -> bool> Rules<'_, F> {
         rules
     }
 
-    /// nat `KUBE-NODE-PORT`: marks packets to node ports, unless their policy is Local.
+    /// nat `KUBE-NODE-PORT`: marks packets to node ports, unless their policy is Local. Service addresses are addresses of the host
+    /// as well, and may have the same port.
     fn node_ports(&self) -> Vec<Rule> {
+        let at =
+            SetMatch { name: SetKind::NodePortIps.name(self.context.settings.family).into(), sides: TO_PORT.into() };
+        let others = || Rule::new().and(Match::Set(Sense::Not(at))).then(Target::Return);
+        let others = (self.is_used)(SetKind::NodePortIps).then(others);
         let each = Protocol::ALL.into_iter().flat_map(|protocol| {
-            let sides = if protocol == Protocol::Sctp { TO } else { TO_PORT };
-            let rule = |kind, target| {
-                let mut rule = self.commented(kind, sides)?.then(target);
-                rule.protocol = Some(Sense::Is(ProtocolMatch::Transport(protocol)));
-                Some(rule)
-            };
+            let rule = |kind, target| Some(self.node_port(kind, protocol)?.then(target));
             let local = rule(SetKind::local_node_ports(protocol), Target::Return);
             local.into_iter().chain(rule(SetKind::node_ports(protocol), Target::Jump(MARK_MASQ)))
         });
-        each.collect()
+        others.into_iter().chain(each).collect()
     }
 
     /// nat `KUBE-LOAD-BALANCER`: marks packets to load balancer IPs, unless their policy is Local.
@@ -186,25 +188,28 @@ impl<F: Fn(SetKind) -> bool> Rules<'_, F> {
     fn accept(&self) -> Vec<Rule> {
         use SetKind::{
             ClusterIp, ExternalIp, ExternalIpLocal, LoadBalancer, LoadBalancerFirewall, LoadBalancerSourceCidr,
-            LoadBalancerSourceIp, NodePortIps, NodePortSctp,
+            LoadBalancerSourceIp,
         };
         let permitted = [LoadBalancerSourceCidr, LoadBalancerSourceIp].map(|kind| (kind, TO_AND_FROM, Target::Accept));
         let others = [(LoadBalancerFirewall, TO, Target::Return)];
-        let served = [ClusterIp, ExternalIp, ExternalIpLocal, LoadBalancer, NodePortSctp];
-        let served = served.map(|kind| (kind, TO, Target::Accept));
+        let served = [ClusterIp, ExternalIp, ExternalIpLocal, LoadBalancer].map(|kind| (kind, TO, Target::Accept));
         let all = permitted.into_iter().chain(others).chain(served);
-        let mut rules: Vec<Rule> =
-            all.filter_map(|(kind, sides, target)| Some(self.commented(kind, sides)?.then(target))).collect();
-        for protocol in [Protocol::Tcp, Protocol::Udp] {
-            // Only the addresses with virtual servers: processes of the host may have the port at others.
-            let at = NodePortIps.name(self.context.settings.family);
-            if let Some(rule) = self.commented(SetKind::node_ports(protocol), TO_PORT) {
-                let mut rule = rule.in_set(at, TO_PORT).then(Target::Accept);
-                rule.protocol = Some(Sense::Is(ProtocolMatch::Transport(protocol)));
-                rules.push(rule);
-            }
-        }
-        rules
+        let all = all.filter_map(|(kind, sides, target)| Some(self.commented(kind, sides)?.then(target)));
+        all.chain(self.accept_node_ports()).collect()
+    }
+
+    /// Accepts packets to node ports, only at the addresses with virtual servers: processes of the host may have the port at others.
+    fn accept_node_ports(&self) -> impl Iterator<Item = Rule> {
+        let at = SetKind::NodePortIps.name(self.context.settings.family);
+        Protocol::ALL.into_iter().filter_map(move |protocol| {
+            Some(self.node_port(SetKind::node_ports(protocol), protocol)?.in_set(at, TO_PORT).then(Target::Accept))
+        })
+    }
+
+    /// Returns a rule that matches members of a set of node ports; `None` if it is empty.
+    fn node_port(&self, kind: SetKind, protocol: Protocol) -> Option<Rule> {
+        let rule = self.commented(kind, if protocol == Protocol::Sctp { TO } else { TO_PORT })?;
+        Some(Rule { protocol: Some(Sense::Is(ProtocolMatch::Transport(protocol))), ..rule })
     }
 
     /// Returns a rule that matches members of the set; `None` if it is empty.

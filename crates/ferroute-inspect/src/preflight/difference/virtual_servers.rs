@@ -1,7 +1,5 @@
 //! What virtual servers of the kernel do differently from rules that translate addresses: see `docs/modes.md`.
 
-use std::collections::BTreeSet;
-
 use super::{Difference, Kind, Switch};
 
 impl Switch<'_> {
@@ -31,7 +29,6 @@ impl Switch<'_> {
                        packets without a reset";
         let mut differences = vec![chains, self.difference(Kind::DeletedServices, deleted)];
         differences.extend(self.long_affinity());
-        differences.extend(self.shared_numbers());
         differences
     }
 
@@ -44,20 +41,6 @@ impl Switch<'_> {
             "session affinity lasts {CLOSED_CONNECTION} s after a client's last connection was closed, although its timeout is shorter"
         );
         (!services.is_empty()).then(|| Difference { services, ..self.difference(Kind::Affinity, summary) })
-    }
-
-    /// Returns the Services whose cluster IP has a port that is the number of a node port.
-    fn shared_numbers(&self) -> Option<Difference> {
-        let entries = || self.table.entries.iter();
-        let node_ports: BTreeSet<_> =
-            entries().filter_map(|(name, entry)| Some((name.protocol, entry.service.node_port?.get()))).collect();
-        let names = entries().filter(|(name, entry)| node_ports.contains(&(name.protocol, entry.service.port)));
-        let services: BTreeSet<&str> = names.map(|(name, _)| name.service.as_str()).collect();
-        let summary = "connections to cluster IPs are masqueraded where the port is the number of a node port";
-        (!services.is_empty()).then(|| Difference {
-            services: services.into_iter().map(str::to_owned).collect(),
-            ..self.difference(Kind::SourceAddresses, summary)
-        })
     }
 }
 
