@@ -17,5 +17,5 @@ pub use diagnosis::{Diagnosis, Finding, Severity, Unknown, diagnose, write_diagn
 pub use host::read_inputs;
 pub use inputs::{
     BackendRules, ClockOffset, ConntrackEvents, ConntrackUsage, EarlierTranslation, EndpointProbe, FamilyInputs,
-    FullAffinityList, Inputs, Listener, NodePort, ProbeResult, Process, Reading,
+    FirewallRefusal, FullAffinityList, Inputs, Listener, NodePort, ProbeResult, Process, Reading,
 };

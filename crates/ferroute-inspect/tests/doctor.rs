@@ -6,13 +6,13 @@ use std::{collections::BTreeMap, time::Duration};
 
 use ferroute_config::ModeName;
 use ferroute_core::{
-    IpFamily, Protocol,
+    Client, IpFamily, Protocol,
     testing::{HOSTILE, assert_visible},
 };
 use ferroute_inspect::doctor::{
     BackendRules, ClockOffset, ConntrackEvents, ConntrackUsage, Diagnosis, EarlierTranslation, EndpointProbe,
-    FamilyInputs, Finding, FullAffinityList, Inputs, Listener, NodePort, ProbeResult, Process, Severity, diagnose,
-    write_diagnosis_into,
+    FamilyInputs, Finding, FirewallRefusal, FullAffinityList, Inputs, Listener, NodePort, ProbeResult, Process,
+    Severity, diagnose, write_diagnosis_into,
 };
 use ferroute_nftables::MINIMUM_KERNEL;
 
@@ -25,6 +25,7 @@ fn healthy() -> Inputs {
         full_affinity_lists: Ok(Vec::new()),
         table_is_owned: Ok(false),
         earlier_translations: Ok(Vec::new()),
+        firewall_refusals: Ok(Vec::new()),
         unrouted: Ok(None),
         supported: Ok(None),
         backends: Ok(vec![backend("nf_tables", 40)]),
@@ -121,7 +122,12 @@ fn sysctl_that_the_mode_relies_on_is_a_problem_with_another_value() {
 fn healthy_host_has_no_findings() {
     let diagnosis = diagnose(&healthy());
     assert_eq!((diagnosis.findings.as_slice(), diagnosis.unknown.as_slice()), (&[][..], &[][..]));
-    assert_eq!(diagnosis.passed.len(), 20, "all but those for other modes: {:?}", diagnosis.passed);
+    assert_eq!(diagnosis.passed.len(), 21, "all but those for other modes: {:?}", diagnosis.passed);
+}
+
+fn set_refusal(inputs: &mut Inputs, client: Client) {
+    let (rule, service) = ("drop in chain input of table inet filter".to_owned(), "shop/web:http".to_owned());
+    inputs.families[0].firewall_refusals = Ok(vec![FirewallRefusal { rule, service, client }]);
 }
 
 /// A change, and the check and severity of its finding.
@@ -138,6 +144,8 @@ fn each_problem_is_found_by_one_check() {
             "earlier-translation",
             Severity::Warning,
         ),
+        (|inputs| set_refusal(inputs, Client::Pod), "firewall-tables", Severity::Warning),
+        (|inputs| set_refusal(inputs, Client::Outside), "firewall-tables", Severity::Note),
         (|inputs| inputs.net_admin = Ok(false), "capabilities", Severity::Problem),
         (|inputs| inputs.families[1].table_is_owned = Ok(true), "table-owner", Severity::Problem),
         (
@@ -304,6 +312,7 @@ fn unused_features_are_not_problems() {
             full_affinity_lists: Ok(Vec::new()),
             table_is_owned: Ok(false),
             earlier_translations: Ok(Vec::new()),
+            firewall_refusals: Ok(Vec::new()),
             unrouted: Ok(None),
             supported: Err("no such family".to_owned()),
             backends: Ok(Vec::new()),

@@ -33,6 +33,7 @@ pub(super) const ALL: &[Check] = &[
     Check { name: "service-routes", run: traffic::service_routes },
     Check { name: "forward-policy", run: traffic::forward_policy },
     Check { name: "input-firewall", run: traffic::input_firewall },
+    Check { name: "firewall-tables", run: traffic::firewall_tables },
     Check { name: "rp-filter", run: traffic::reverse_path },
     Check { name: "bridge-nf-call", run: traffic::bridges },
     Check { name: "conntrack-table", run: traffic::conntrack },

@@ -2,6 +2,7 @@
 
 mod clock;
 mod endpoints;
+mod firewalls;
 mod routes;
 mod rules;
 mod system;

@@ -5,7 +5,7 @@ use std::{
 };
 
 use ferroute_config::ModeName;
-use ferroute_core::{IpFamily, Protocol};
+use ferroute_core::{Client, IpFamily, Protocol};
 
 /// A value read from the host, or the reason why it could not be read.
 pub type Reading<T> = Result<T, String>;
@@ -61,6 +61,8 @@ pub struct FamilyInputs {
     pub table_is_owned: Reading<bool>,
     /// Rules of other programs that may translate packets to Services before the proxy does.
     pub earlier_translations: Reading<Vec<EarlierTranslation>>,
+    /// Rules of other programs in tables of their own that refuse packets to Services.
+    pub firewall_refusals: Reading<Vec<FirewallRefusal>>,
     /// A cluster IP to which the kernel has no route; `None` if there is none.
     pub unrouted: Reading<Option<IpAddr>>,
     /// How the mode accesses its rules on this host, and why; `None` if there is only one way. If the host does not support the
@@ -95,6 +97,17 @@ pub struct EarlierTranslation {
     pub rule: String,
     /// The service port.
     pub service: String,
+}
+
+/// A rule of another program that refuses packets to a Service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FirewallRefusal {
+    /// The rule in the words of `nft`, or the policy, with the chain and the table.
+    pub rule: String,
+    /// The service port.
+    pub service: String,
+    /// The clients whose packets are refused: pods or those outside.
+    pub client: Client,
 }
 
 /// A list of the kernel module `xt_recent` that has as many clients as the module permits.

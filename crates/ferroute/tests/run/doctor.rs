@@ -4,9 +4,10 @@ use std::net::TcpListener;
 
 use serde_json::Value;
 
-use crate::{Case, Mode, cluster::pod_addresses, in_each_mode, web};
+use crate::{Case, Mode, cluster::pod_addresses, in_each_mode, in_every_mode, web, web_tcp};
 
 in_each_mode!(working_host_has_no_problems, translations_before_those_of_the_proxy_are_reported);
+in_every_mode!(firewalls_in_other_tables_are_reported);
 
 /// Returns the exit status and the JSON output of `ferroute doctor` on the cluster's node.
 fn examine(case: &Case, arguments: &[&str]) -> (Option<i32>, Value) {
@@ -154,5 +155,65 @@ fn translations_before_those_of_the_proxy_are_reported(mode: Mode) {
         let is_named =
             |text: String| text.contains("default/web:tcp") && text.contains("chain ports of table inet netavark");
         assert!(findings.iter().map(problem).all(is_named), "{priority}: {findings:?}");
+    }
+}
+
+fn firewalls_in_other_tables_are_reported(mode: Mode) {
+    let node_port = "type: NodePort\n  ports: [{name: tcp, port: 80, nodePort: 30080}, {name: udp";
+    let case = Case::new(mode, &web(&[0, 1]).replace("ports: [{name: tcp, port: 80}, {name: udp", node_port));
+    // A pod that is no endpoint.
+    let (pod, node) = (ferroute_testing::NetNs::new(), &case.cluster.node);
+    node.link("pod", &pod, "eth0");
+    node.add_address("10.245.0.1/24", "pod");
+    node.add_address("fd00:245::1/64", "pod");
+    pod.add_address("10.245.0.99/24", "eth0");
+    pod.add_address("fd00:245::99/64", "eth0");
+    for gateway in ["10.245.0.1", "fd00:245::1"] {
+        pod.command("ip", &["route", "add", "default", "via", gateway]);
+    }
+    // Packets to the process of userspace mode pass input, those of the other modes forward.
+    let chains = |rules: &str| {
+        let mut text = "table inet fw; delete table inet fw; table inet fw {\n".to_owned();
+        for hook in ["input", "forward"] {
+            text += &format!("chain {hook} {{ type filter hook {hook} priority 10; policy accept;\n");
+            text += &format!(
+                "iifname lo accept; meta l4proto ipv6-icmp accept; ct state established,related accept; {rules}; }}\n"
+            );
+        }
+        text + "}"
+    };
+    let pods = "ip saddr 10.244.0.0/15 accept; ip6 saddr fd00:244::/31 accept";
+    let neighbours = "ip saddr 192.168.0.0/24 accept; ip6 saddr fd00:168::/64 accept";
+    let cases = [
+        ("drop".to_owned(), true, true),
+        ("reject".to_owned(), true, true),
+        (format!("{pods}; drop"), false, true),
+        // Some other hosts may use node ports.
+        (format!("{neighbours}; counter drop"), true, false),
+        (format!("{pods}; {neighbours}; drop"), false, false),
+    ];
+    for (rules, refuses_pods, refuses_others) in cases {
+        case.cluster.node.feed("nft", &["-f", "-"], &chains(&rules));
+        let connects = |namespace: &ferroute_testing::NetNs, to: &std::net::SocketAddr| {
+            namespace.run(|| std::net::TcpStream::connect_timeout(to, std::time::Duration::from_secs(1)).is_ok())
+        };
+        let node_ports = ["192.168.0.1:30080", "[fd00:168::1]:30080"].map(|address| address.parse().unwrap());
+        for (cluster_ip, node_port) in web_tcp().iter().zip(&node_ports) {
+            assert_eq!(connects(&pod, cluster_ip), !refuses_pods, "{rules}: pod to {cluster_ip}");
+            assert_eq!(connects(&case.cluster.client, node_port), !refuses_others, "{rules}: client to {node_port}");
+        }
+        let (status, examination) = examine(&case, &["--no-connect"]);
+        let found = |code: &str| {
+            let findings = findings_of(&examination, "firewall-tables");
+            findings.into_iter().filter(|finding| finding["code"] == format!("firewall-tables.{code}")).count()
+        };
+        // One for each IP family.
+        let expected = [refuses_pods, refuses_others].map(|refuses| if refuses { 2 } else { 0 });
+        assert_eq!([found("pods"), found("others")], expected, "{rules}: {examination:#}");
+        assert_eq!(status, Some(i32::from(refuses_pods)), "{rules}: {examination:#}");
+        for finding in findings_of(&examination, "firewall-tables") {
+            let problem = finding["problem"].as_str().unwrap();
+            assert!(problem.contains("default/web:tcp") && problem.contains("of table inet fw"), "{problem}");
+        }
     }
 }

@@ -1,10 +1,10 @@
 //! Settings of the kernel and other programs that affect packets of Services.
 
 use ferroute_config::ModeName;
-use ferroute_core::IpFamily;
+use ferroute_core::{Client, IpFamily};
 
 use crate::doctor::{
-    ConntrackEvents, EarlierTranslation, Inputs, Reading, Severity,
+    ConntrackEvents, EarlierTranslation, FirewallRefusal, Inputs, Reading, Severity,
     diagnosis::{CheckResult, Defect},
 };
 
@@ -151,6 +151,33 @@ pub(super) fn input_firewall(inputs: &Inputs) -> CheckResult {
             );
             defects.push(defect.with("family", family).with("backend", &backend.backend));
         }
+    }
+    CheckResult::Defects(defects)
+}
+
+/// Checks that no table of another program refuses packets to Services.
+pub(super) fn firewall_tables(inputs: &Inputs) -> CheckResult {
+    let mut defects = Vec::new();
+    for family in IpFamily::BOTH {
+        let refusals = match &inputs.families[family.index()].firewall_refusals {
+            Ok(refusals) => refusals,
+            Err(reason) => return CheckResult::Unknown(reason.clone()),
+        };
+        defects.extend(refusals.iter().take(MAX_NAMES).map(|FirewallRefusal { rule, service, client }| {
+            let is_pod = *client == Client::Pod;
+            // Whether node ports are open to other hosts is the administrator's decision.
+            let (severity, kind, clients) =
+                if is_pod { (Severity::Warning, "pods", "pods") } else { (Severity::Note, "others", "other hosts") };
+            let defect = Defect::new(
+                severity,
+                format!("a firewall refuses {family} packets of {clients} to {service}: {rule}"),
+                format!("their connections to this Service, and probably to others, fail in {} mode", inputs.mode),
+                "if they should not: accept these packets in that table, because no rule of another table can; with firewalld, add the \
+                 interfaces or networks of pods to the zone `trusted`; `ferroute trace --kernel` shows the path of a packet",
+            );
+            let defect = defect.kind(kind).with("family", family).with("service", service);
+            defect.with("rule", rule).with("mode", inputs.mode)
+        }));
     }
     CheckResult::Defects(defects)
 }

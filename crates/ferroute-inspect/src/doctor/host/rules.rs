@@ -17,7 +17,7 @@ use ferroute_nftables::{
     kernel::{NetlinkError, NetlinkKernel},
 };
 
-use super::translations::earlier;
+use super::{firewalls::refusals, translations::earlier};
 use crate::{
     desired::Desired,
     doctor::{BackendRules, FamilyInputs, FullAffinityList, Reading},
@@ -35,6 +35,7 @@ pub(super) fn read(family: IpFamily, desired: &Desired, has_services: Option<boo
         full_affinity_lists: rules.as_ref().map_err(Clone::clone).and_then(full_affinity_lists),
         table_is_owned: table_is_owned(family),
         earlier_translations: rules.as_ref().map_err(Clone::clone).and_then(|rules| earlier(desired, rules)),
+        firewall_refusals: rules.as_ref().map_err(Clone::clone).and_then(|rules| refusals(desired, rules)),
         unrouted: Ok(None),
         supported: mode.probe(resolved, family),
         backends: rules.as_ref().map(backends).map_err(Clone::clone),

@@ -6,7 +6,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use ferroute_core::{IpFamily, ModeTraits, NodePortMatch, Protocol};
+use ferroute_core::{Frontend, FrontendKind, IpFamily, ModeTraits, NodePortMatch, Protocol, ServicePortName};
 use ferroute_iptables::{
     AddressMatch, AddressType, ChainName, Match, ProtocolMatch, Rule, RuleSet, TableName, Target,
     plan::{chains, is_proxy_chain},
@@ -27,13 +27,22 @@ use crate::{
 };
 
 /// A frontend at one address.
-struct Destination {
-    address: IpAddr,
+pub(super) struct Destination {
+    pub(super) address: IpAddr,
     /// Whether the kernel takes the address as one of the host's.
     is_local: bool,
     port: u16,
-    protocol: Protocol,
-    service: String,
+    pub(super) protocol: Protocol,
+    pub(super) service: String,
+    /// Whether it is for clients outside of the cluster.
+    pub(super) is_external: bool,
+    pub(super) has_endpoints: bool,
+}
+
+impl Destination {
+    pub(super) fn socket(&self) -> SocketAddr {
+        SocketAddr::new(self.address, self.port)
+    }
 }
 
 /// Returns the rules of other programs that may translate packets to Services before the proxy does, each with one Service.
@@ -41,7 +50,7 @@ pub(super) fn earlier(desired: &Desired, rules: &KernelRules) -> Reading<Vec<Ear
     let traits = REGISTRY.active(desired.resolved.mode).traits();
     let destinations = destinations(desired, rules.family, traits);
     // In nftables mode, the proxy's chains come before those of iptables.
-    let mut found = if traits.accepts_in_firewalls { by_iptables(&destinations, rules, traits) } else { Vec::new() };
+    let mut found = if traits.accepts_in_firewalls { by_iptables(&destinations, rules) } else { Vec::new() };
     if rules.nftables.iter().any(|snapshot| is_foreign(snapshot) && translates(snapshot)) {
         let host = kernel_host().map_err(|error| format!("{error:#}"))?;
         by_walks(&destinations, rules, &host, &mut found);
@@ -70,17 +79,22 @@ fn by_walks(destinations: &[Destination], rules: &KernelRules, host: &Host, foun
 
 /// Returns a packet from outside, and one of the host itself.
 fn packets(destination: &Destination, host: &Host) -> Vec<Packet> {
-    let to = SocketAddr::new(destination.address, destination.port);
-    let outside = match IpFamily::of(to.ip()) {
-        IpFamily::V4 => IpAddr::from([203, 0, 113, 7]),
-        IpFamily::V6 => IpAddr::from([0x2001, 0xdb8, 0, 0, 0, 0, 0, 7]),
-    };
+    let to = destination.socket();
+    let outside = outside_address(IpFamily::of(to.ip()));
     let arriving = host.path_to(outside).map(|(interface, _)| {
         Packet::arriving(destination.protocol, SocketAddr::new(outside, CLIENT_PORT), to, &interface)
     });
     let source = if host.owns(to.ip()) { Some(to.ip()) } else { host.path_to(to.ip()).and_then(|(_, source)| source) };
     let local = source.map(|source| Packet::local(destination.protocol, SocketAddr::new(source, CLIENT_PORT), to));
     arriving.into_iter().chain(local).collect()
+}
+
+/// Returns an address that is none of the cluster.
+pub(super) fn outside_address(family: IpFamily) -> IpAddr {
+    match family {
+        IpFamily::V4 => IpAddr::from([203, 0, 113, 7]),
+        IpFamily::V6 => IpAddr::from([0x2001, 0xdb8, 0, 0, 0, 0, 0, 7]),
+    }
 }
 
 /// A rule that translates a packet.
@@ -118,7 +132,7 @@ fn first_translation(events: &[Event]) -> Option<Translation<'_>> {
 }
 
 /// Reports whether a table is that of no service proxy.
-fn is_foreign(snapshot: &TableSnapshot) -> bool {
+pub(super) fn is_foreign(snapshot: &TableSnapshot) -> bool {
     let is_of = |owner: TableOwner| match snapshot.family {
         TableFamily::Ip(family) => snapshot.name == owner.table(family).name,
         TableFamily::Inet => false,
@@ -135,17 +149,17 @@ const OWNERS: [TableOwner; 2] = [TableOwner::Ferroute, TableOwner::KubeProxy];
 /// The maximum number of destinations to which packets are walked.
 const MAX_WALKS: usize = 500;
 /// The maximum number of branches of a walk that are examined.
-const MAX_LEAVES: usize = 64;
+pub(super) const MAX_LEAVES: usize = 64;
 /// A port of a client.
-const CLIENT_PORT: u16 = 50000;
+pub(super) const CLIENT_PORT: u16 = 50000;
 
-fn by_iptables(destinations: &[Destination], rules: &KernelRules, traits: &ModeTraits) -> Vec<EarlierTranslation> {
+fn by_iptables(destinations: &[Destination], rules: &KernelRules) -> Vec<EarlierTranslation> {
     let mut found: Vec<EarlierTranslation> = Vec::new();
     let program = if rules.family == IpFamily::V4 { "iptables" } else { "ip6tables" };
     for backend in &rules.iptables {
         for destination in destinations {
             for chain in [ChainName::PREROUTING, ChainName::OUTPUT] {
-                let walk = Walk { rules: &backend.saved.rules, destination, of_ipvs: traits.binds_service_addresses };
+                let walk = Walk { rules: &backend.saved.rules, destination };
                 let Some(rule) = walk.translation(chain, 0) else { continue };
                 let rule = format!("{program} {rule}");
                 if found.iter().all(|other| other.rule != rule) {
@@ -158,7 +172,7 @@ fn by_iptables(destinations: &[Destination], rules: &KernelRules, traits: &ModeT
 }
 
 /// Returns the first frontends of all service ports.
-fn destinations(desired: &Desired, family: IpFamily, traits: &ModeTraits) -> Vec<Destination> {
+pub(super) fn destinations(desired: &Desired, family: IpFamily, traits: &ModeTraits) -> Vec<Destination> {
     let table = desired.table(family);
     let host = &desired.host.addresses;
     let is_own = |address: &&IpAddr| IpFamily::of(**address) == family && !address.is_loopback();
@@ -168,12 +182,14 @@ fn destinations(desired: &Desired, family: IpFamily, traits: &ModeTraits) -> Vec
     };
     let frontends = table.entries.iter().flat_map(|(name, entry)| {
         let frontends = entry.service.frontends(name.protocol);
-        frontends.map(move |(_, frontend)| (name, frontend))
+        frontends.map(move |(kind, frontend)| (name, !entry.endpoints.is_empty(), kind, frontend))
     });
-    let destination = |(name, frontend): (&ferroute_core::ServicePortName, ferroute_core::Frontend)| {
+    let destination = |(name, has_endpoints, kind, frontend): (&ServicePortName, bool, FrontendKind, Frontend)| {
         let address = frontend.address.or(node_port_address)?;
         let is_local = host.contains(&address) || traits.binds_service_addresses;
-        Some(Destination { address, is_local, port: frontend.port, protocol: name.protocol, service: name.to_string() })
+        let is_external = kind != FrontendKind::ClusterIp;
+        let (port, protocol, service) = (frontend.port, name.protocol, name.to_string());
+        Some(Destination { address, is_local, port, protocol, service, is_external, has_endpoints })
     };
     frontends.filter_map(destination).take(MAX_DESTINATIONS).collect()
 }
@@ -182,16 +198,15 @@ fn destinations(desired: &Desired, family: IpFamily, traits: &ModeTraits) -> Vec
 struct Walk<'a> {
     rules: &'a RuleSet,
     destination: &'a Destination,
-    /// ipvs translates packets after all rules of the table.
-    of_ipvs: bool,
 }
 
 impl Walk<'_> {
     /// Returns the first rule that may translate the destination.
     fn translation(&self, name: ChainName, depth: usize) -> Option<String> {
         let chain = self.rules.chain(TableName::Nat, name)?;
-        let ours = if self.of_ipvs { None } else { chain.rules.iter().position(is_entry) };
-        if depth == 0 && ours.is_none() && !self.of_ipvs {
+        // ipvs mode translates packets later, and exempts them from the rules after its own.
+        let ours = chain.rules.iter().position(is_entry);
+        if depth == 0 && ours.is_none() {
             return None;
         }
         for rule in chain.rules.iter().take(ours.unwrap_or(usize::MAX)).filter(|rule| self.may_match(rule)) {
@@ -259,14 +274,22 @@ const MAX_DEPTH: usize = 8;
 mod tests {
     use super::*;
 
-    fn translation(of_ipvs: bool, port: u16, rules: &str) -> Option<String> {
+    fn translation(port: u16, rules: &str) -> Option<String> {
         let text =
             format!("*nat\n:PREROUTING ACCEPT [0:0]\n:KUBE-SERVICES - [0:0]\n:HOSTPORT - [0:0]\n{rules}COMMIT\n");
         let rules = RuleSet::parse_save(IpFamily::V4, &text).unwrap();
         let address = "192.0.2.1".parse().unwrap();
         let service = "shop/web:http".to_owned();
-        let destination = Destination { address, is_local: true, port, protocol: Protocol::Tcp, service };
-        Walk { rules: &rules, destination: &destination, of_ipvs }.translation(ChainName::PREROUTING, 0)
+        let destination = Destination {
+            address,
+            is_local: true,
+            port,
+            protocol: Protocol::Tcp,
+            service,
+            is_external: true,
+            has_endpoints: true,
+        };
+        Walk { rules: &rules, destination: &destination }.translation(ChainName::PREROUTING, 0)
     }
 
     const HOST_PORT: &str = "-A PREROUTING -m addrtype --dst-type LOCAL -j HOSTPORT\n";
@@ -275,21 +298,20 @@ mod tests {
 
     #[test]
     fn host_port_before_the_services_translates_the_same_port() {
-        let found = translation(false, 30080, &format!("{HOST_PORT}{ENTRY}{DNAT}")).unwrap();
+        let found = translation(30080, &format!("{HOST_PORT}{ENTRY}{DNAT}")).unwrap();
         assert!(found.contains("HOSTPORT") && found.contains("--dport 30080"), "{found}");
-        assert_eq!(translation(false, 30081, &format!("{HOST_PORT}{ENTRY}{DNAT}")), None);
+        assert_eq!(translation(30081, &format!("{HOST_PORT}{ENTRY}{DNAT}")), None);
         let other =
             "-A HOSTPORT -d 198.51.100.1/32 -p tcp -m tcp --dport 30080 -j DNAT --to-destination 10.88.0.2:80\n";
-        assert_eq!(translation(false, 30080, &format!("{HOST_PORT}{ENTRY}{other}")), None);
+        assert_eq!(translation(30080, &format!("{HOST_PORT}{ENTRY}{other}")), None);
         let redirect = "-A HOSTPORT -p tcp -j REDIRECT --to-ports 15001\n";
-        assert!(translation(false, 30080, &format!("{HOST_PORT}{ENTRY}{redirect}")).is_some());
+        assert!(translation(30080, &format!("{HOST_PORT}{ENTRY}{redirect}")).is_some());
     }
 
     #[test]
-    fn rules_after_the_services_matter_in_ipvs_mode_only() {
+    fn rules_after_the_services_do_not_matter() {
         let rules = format!("{ENTRY}{HOST_PORT}{DNAT}");
-        assert_eq!(translation(false, 30080, &rules), None);
-        assert!(translation(true, 30080, &rules).is_some());
-        assert_eq!(translation(false, 30080, &format!("{HOST_PORT}{DNAT}")), None, "no proxy has rules");
+        assert_eq!(translation(30080, &rules), None);
+        assert_eq!(translation(30080, &format!("{HOST_PORT}{DNAT}")), None, "no proxy has rules");
     }
 }
