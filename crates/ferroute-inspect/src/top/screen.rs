@@ -1,8 +1,9 @@
 //! The live view on a terminal. It is redrawn after each interval and when the terminal is resized.
 
 use std::{
-    io::{self, Write, stdout},
-    panic,
+    io::{self, Write, stdin, stdout},
+    os::fd::AsFd,
+    panic, process, thread,
     time::{Duration, Instant},
 };
 
@@ -12,6 +13,11 @@ use crossterm::{
     execute, queue,
     style::{Attribute, Color, Print, ResetColor, SetAttribute, SetForegroundColor},
     terminal::{Clear, ClearType, EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode, size},
+};
+
+use nix::{
+    errno::Errno,
+    poll::{PollFd, PollFlags, PollTimeout, poll},
 };
 
 use super::{
@@ -25,6 +31,7 @@ use super::{
 pub(super) fn run(about: &About, mut counters: Counters, interval: Duration) -> anyhow::Result<()> {
     let (mut before, mut start) = (counters.read()?, Instant::now());
     let _terminal = Terminal::enter()?;
+    end_with_terminal()?;
     let (mut rows, mut view) = (None::<Vec<Row>>, View::default());
     let title = format!("{about}{}", counters.note());
     // A convention of many programs, see https://no-color.org.
@@ -46,6 +53,25 @@ pub(super) fn run(about: &About, mut counters: Counters, interval: Duration) -> 
     }
 }
 
+/// Ends the process when the terminal is closed, also where SIGHUP is ignored, as by `nohup`: the library that reads keys would read the
+/// end of the input again and again.
+fn end_with_terminal() -> io::Result<()> {
+    let wait = || {
+        let input = stdin();
+        // Without requested events, only the end is one.
+        let mut files = [PollFd::new(input.as_fd(), PollFlags::empty())];
+        loop {
+            match poll(&mut files, PollTimeout::NONE) {
+                Ok(_) => process::exit(1),
+                Err(Errno::EINTR) => {}
+                Err(_) => return,
+            }
+        }
+    };
+    thread::Builder::new().name("terminal".to_owned()).spawn(wait)?;
+    Ok(())
+}
+
 /// The event that ended a wait.
 enum Wakeup {
     Timeout,
@@ -63,6 +89,10 @@ fn wait(until: Instant, view: &mut View, rows: &[Row]) -> io::Result<Wakeup> {
             Event::Key(key) => match view.on_key(key, rows) {
                 Reaction::Nothing => {}
                 Reaction::Draw => return Ok(Wakeup::Draw),
+                Reaction::Clear => {
+                    execute!(stdout(), Clear(ClearType::All))?;
+                    return Ok(Wakeup::Draw);
+                }
                 Reaction::Quit => return Ok(Wakeup::Quit),
             },
             _ => {}

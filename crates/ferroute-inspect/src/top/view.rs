@@ -46,6 +46,8 @@ enum Sort {
 pub(super) enum Reaction {
     Nothing,
     Draw,
+    /// Another program has written to the terminal.
+    Clear,
     Quit,
 }
 
@@ -110,6 +112,9 @@ impl View {
         if key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL) {
             return Reaction::Quit;
         }
+        if key.code == KeyCode::Char('l') && key.modifiers.contains(KeyModifiers::CONTROL) {
+            return Reaction::Clear;
+        }
         if self.is_typing {
             return self.on_typed(key.code);
         }
@@ -118,14 +123,14 @@ impl View {
             return if key.code == KeyCode::Char('q') { Reaction::Quit } else { Reaction::Draw };
         }
         match key.code {
-            KeyCode::Char('q') => return Reaction::Quit,
+            KeyCode::Char('q') | KeyCode::F(10) => return Reaction::Quit,
             KeyCode::Esc if self.filter.is_empty() => return Reaction::Quit,
             KeyCode::Esc => self.filter.clear(),
             KeyCode::Char('?' | 'h') | KeyCode::F(1) => self.has_help = true,
-            KeyCode::Char('/') => self.is_typing = true,
+            KeyCode::Char('/' | '\\') | KeyCode::F(3 | 4) => self.is_typing = true,
             KeyCode::Char('p' | ' ') => self.is_paused = !self.is_paused,
-            KeyCode::Char('r') => self.is_reversed = !self.is_reversed,
-            KeyCode::Char('s') => {
+            KeyCode::Char('r' | 'I') => self.is_reversed = !self.is_reversed,
+            KeyCode::Char('s' | '>') | KeyCode::F(6) => {
                 let next = Sort::ALL.iter().position(|sort| *sort == self.sort).map_or(0, |index| index + 1);
                 self.sort_by(Sort::ALL[next % Sort::ALL.len()]);
             }
@@ -373,13 +378,14 @@ const HELP: &[&str] = &[
     "  Up Down j k      select a service port     PageUp PageDown Home End g G",
     "  Enter            show or hide its endpoints",
     "  a                show or hide all endpoints",
-    "  s                next sort key: rate, name, endpoints, share",
+    "  s > F6           next sort key: rate, name, endpoints, share",
     "  R N E S          sort by rate, name, number of endpoints, busiest share",
-    "  r                reverse the order",
-    "  /                filter by service port or endpoint; Esc clears it",
+    "  r I              reverse the order",
+    "  / F3 F4          filter by service port or endpoint; Esc clears it",
     "  p Space          pause",
     "  ? h F1           this help",
-    "  q Ctrl-C         quit",
+    "  Ctrl-L           draw the screen again",
+    "  q F10 Ctrl-C     quit",
     "",
     "  The bar of a service port compares it with the busiest one, that of an",
     "  endpoint with its service port. A mark … shows that text is cut.",

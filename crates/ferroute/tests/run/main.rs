@@ -37,6 +37,7 @@ mod replay;
 mod reserved;
 mod shutdown;
 mod status;
+mod top;
 mod udp;
 mod userspace;
 

@@ -140,7 +140,7 @@ fn help_lists_every_key() {
     press(&mut view, &rows, "?");
     let lines = view.lines("", Some(&rows), "1s", 80, 24);
     let help: String = lines.iter().flatten().map(|span| span.text.clone() + "\n").collect();
-    for key in ["Enter", " s ", "R N E S", " r ", " / ", " p ", " q ", " a "] {
+    for key in ["Enter", " s ", "R N E S", " r ", " / ", " p ", " q ", " a ", "F3", "F4", "F6", "F10", "Ctrl-L"] {
         assert!(help.contains(key), "{key}");
     }
     press(&mut view, &rows, "x");
