@@ -1,23 +1,21 @@
-//! `kubectl ferroute` with three nodes: proxies in network namespaces, and a fake API server that runs programs in them.
+//! `kubectl ferroute` with the three nodes of `rig`.
 
 #![expect(clippy::unwrap_used, reason = "missing prerequisites fail the test")]
 
+mod rig;
+
 use std::{
-    collections::BTreeMap,
     fs,
-    io::{BufRead, BufReader, Read, Write},
+    io::{Read, Write},
     iter,
     net::TcpStream,
     os::unix::fs::{MetadataExt, symlink},
     path::PathBuf,
-    process::{Command, Output, Stdio},
-    sync::{Arc, Mutex},
+    process::Command,
     thread,
     time::{Duration, Instant},
 };
 
-use ferroute_core::testing::{Cluster, SliceBuilder, pod, service, slice};
-use ferroute_kube::testing::{ExecRequest, ExecResponse, FakeApiServer};
 use ferroute_source::Resource;
 use ferroute_testing::{NetNs, Running};
 use nix::{
@@ -26,166 +24,10 @@ use nix::{
 };
 use serde_json::{Value, json};
 
-const PROGRAM: &str = env!("CARGO_BIN_EXE_ferroute");
+use self::rig::{Failure, NODES, PROGRAM, Rig};
 
 fn send(signal: Signal, process: &Running) {
     kill(Pid::from_raw(process.0.id().try_into().unwrap()), signal).unwrap();
-}
-
-/// How the exec of a node fails.
-#[derive(Clone, Debug)]
-enum Failure {
-    Forbidden,
-    Hangs,
-    Garbage,
-    Cut,
-}
-
-/// Three nodes and the API server, each in a network namespace.
-struct Rig {
-    proxies: BTreeMap<String, Running>,
-    failures: Arc<Mutex<BTreeMap<String, Failure>>>,
-    server: FakeApiServer,
-    directory: tempfile::TempDir,
-    /// Ends after the server.
-    _runtime: tokio::runtime::Runtime,
-    hub: NetNs,
-    nodes: Vec<NetNs>,
-}
-
-const NODES: [&str; 3] = ["node-1", "node-2", "node-3"];
-
-impl Rig {
-    fn start() -> Self {
-        let (hub, nodes) = (NetNs::new(), NODES.map(|_| NetNs::new()));
-        for (number, node) in (1..).zip(&nodes) {
-            let link = format!("node{number}");
-            hub.link(&link, node, "eth0");
-            hub.add_address(&format!("10.99.{number}.1/24"), &link);
-            node.add_address(&format!("10.99.{number}.2/24"), "eth0");
-            node.command("ip", &["route", "add", "default", "via", &format!("10.99.{number}.1")]);
-            // The pods of the node are behind this device.
-            node.command("ip", &["link", "add", "cni0", "type", "bridge"]);
-            node.command("ip", &["link", "set", "cni0", "up"]);
-            node.add_address(&format!("10.244.{number}.1/24"), "cni0");
-            node.command("sysctl", &["-qw", "net.ipv4.ip_forward=1"]);
-        }
-        let (runtime, server) = hub.run(|| {
-            let mut builder = tokio::runtime::Builder::new_multi_thread();
-            let runtime = builder.worker_threads(1).enable_all().build().unwrap();
-            let server = runtime.block_on(FakeApiServer::start_at("0.0.0.0:0".parse().unwrap()));
-            (runtime, server)
-        });
-        let port = server.address().port();
-        let failures = Arc::new(Mutex::new(BTreeMap::new()));
-        let directory = tempfile::tempdir().unwrap();
-        for name in ["kubectl-ferroute", "kubectl_complete-ferroute"] {
-            symlink(PROGRAM, directory.path().join(name)).unwrap();
-        }
-        let kubeconfig = json!({
-            "apiVersion": "v1", "kind": "Config", "current-context": "test",
-            "clusters": [{"name": "fake", "cluster": {"server": format!("http://127.0.0.1:{port}")}}],
-            "contexts": [{"name": "test", "context": {"cluster": "fake", "user": "me", "namespace": "shop"}}],
-            "users": [{"name": "me", "user": {}}],
-        });
-        fs::write(directory.path().join("config"), kubeconfig.to_string()).unwrap();
-
-        let mut pods = vec![json!({
-            "metadata": {"name": "client", "namespace": "shop"}, "spec": {"nodeName": "node-1"},
-            "status": {"phase": "Running", "podIP": "10.244.1.5"},
-        })];
-        let mut proxies = BTreeMap::new();
-        for (number, name) in (1..).zip(NODES) {
-            let mut node = serde_json::to_value(&Cluster::new(name).node).unwrap();
-            node["status"]["addresses"] = json!([{"type": "InternalIP", "address": format!("10.99.{number}.2")}]);
-            node["spec"]["podCIDRs"] = json!([format!("10.244.{number}.0/24")]);
-            node["metadata"]["labels"] = json!({"pool": if number == 1 { "a" } else { "b" }});
-            server.apply(Resource::Nodes, node);
-            let mode = if number == 1 { "iptables" } else { "nftables" };
-            let master = format!("http://10.99.{number}.1:{port}");
-            let arguments = ["run", "--master", &master, "--proxy-mode", mode, "--nftables-connection-counters", "100"];
-            pods.push(json!({
-                "metadata": {"name": format!("ferroute-{number}"), "namespace": "kube-system", "labels": {"app": "ferroute"}},
-                "spec": {"nodeName": name, "containers": [{"name": "ferroute", "args": arguments}]},
-                "status": {"phase": "Running"},
-            }));
-            let start = || {
-                let mut command = Command::new(PROGRAM);
-                command.args(arguments).arg("--hostname-override").arg(name).stderr(Stdio::null()).spawn().unwrap()
-            };
-            proxies.insert(name.to_owned(), Running(nodes[number - 1].run(start)));
-        }
-        server.set_pods(pods);
-        let paths: Vec<PathBuf> = nodes.iter().map(NetNs::path).collect();
-        let of_exec = Arc::clone(&failures);
-        server.set_exec(move |request| respond(request, &paths, &of_exec.lock().unwrap()));
-        let rig = Self { proxies, failures, server, directory, _runtime: runtime, hub, nodes: nodes.into() };
-        rig.publish(&["10.244.2.9"]);
-        let mut tries = iter::repeat_with(|| rig.run(&["status", "--quick"])).take(600);
-        let is_ready = |output: &Output| {
-            output.status.success() || {
-                thread::sleep(Duration::from_millis(100));
-                false
-            }
-        };
-        assert!(tries.any(|output| is_ready(&output)), "{:?}", rig.run(&["status", "--quick"]));
-        rig
-    }
-
-    /// Applies a Service with these endpoints, which are on node 2.
-    fn publish(&self, endpoints: &[&str]) {
-        let web = service("shop/web").cluster_ip("10.96.0.80").port("http", 80).build();
-        self.server.apply(Resource::Services, serde_json::to_value(web).unwrap());
-        let slice = slice("shop/web-1", "web").port("http", 8080);
-        let slice = endpoints.iter().fold(slice, |slice: SliceBuilder, address| slice.pod(pod(address).on("node-2")));
-        self.server.apply(Resource::EndpointSlices, serde_json::to_value(slice.build()).unwrap());
-    }
-
-    /// Runs the plugin under its own name.
-    fn run(&self, arguments: &[&str]) -> Output {
-        self.hub.run(|| {
-            let mut command = Command::new(self.directory.path().join("kubectl-ferroute"));
-            command.env("KUBECONFIG", self.directory.path().join("config")).args(arguments).output().unwrap()
-        })
-    }
-
-    /// Runs the plugin and returns its exit status and standard output.
-    fn text(&self, arguments: &[&str]) -> (i32, String) {
-        let output = self.run(arguments);
-        let text = String::from_utf8(output.stdout).unwrap();
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        (output.status.code().unwrap(), text + &stderr)
-    }
-
-    /// Runs the plugin and returns its exit status and the JSON that it prints.
-    fn json(&self, arguments: &[&str]) -> (i32, Value) {
-        let output = self.run(&[arguments, &["-o", "json"]].concat());
-        let value = serde_json::from_slice(&output.stdout);
-        (output.status.code().unwrap(), value.unwrap_or_else(|error| panic!("{arguments:?}: {error}: {output:?}")))
-    }
-
-    fn fail(&self, failures: &[(&str, Failure)]) {
-        let failures = failures.iter().map(|(node, failure)| ((*node).to_owned(), failure.clone()));
-        *self.failures.lock().unwrap() = failures.collect();
-    }
-}
-
-/// Runs a program of a pod in the namespace of its node.
-fn respond(request: &ExecRequest, nodes: &[PathBuf], failures: &BTreeMap<String, Failure>) -> ExecResponse {
-    assert_eq!((request.namespace.as_str(), request.container.as_str()), ("kube-system", "ferroute"));
-    let number: usize = request.pod.strip_prefix("ferroute-").and_then(|number| number.parse().ok()).unwrap();
-    match failures.get(NODES[number - 1]) {
-        Some(Failure::Forbidden) => return ExecResponse::Status(403),
-        Some(Failure::Hangs) => return ExecResponse::Hang,
-        Some(Failure::Garbage) => return ExecResponse::Print(b"<html>\x1b[2J".to_vec()),
-        Some(Failure::Cut) => return ExecResponse::Cut(b"{\"node\":".to_vec()),
-        None => {}
-    }
-    let (program, arguments) = request.command.split_first().unwrap();
-    assert_eq!(program, "ferroute");
-    let mut command = Command::new("nsenter");
-    command.arg(format!("--net={}", nodes[number - 1].display())).arg(PROGRAM).args(arguments);
-    ExecResponse::Run(command)
 }
 
 /// Returns the value of a field of each node.
@@ -428,14 +270,7 @@ fn page_shows_all_nodes() {
     let rig = Rig::start();
     assert_eq!(rig.text(&["wait", "service/web", "--timeout", "60s"]).0, 0);
     rig.fail(&[("node-3", Failure::Forbidden)]);
-    let mut command = Command::new(rig.directory.path().join("kubectl-ferroute"));
-    command
-        .env("KUBECONFIG", rig.directory.path().join("config"))
-        .args(["ui", "--listen", PAGE])
-        .stdout(Stdio::piped());
-    let mut plugin = Running(rig.hub.run(|| command.spawn()).unwrap());
-    let mut line = String::new();
-    BufReader::new(plugin.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let (plugin, line) = rig.start_page(PAGE);
     assert_eq!(line, format!("open http://{PAGE}/\n"));
     let json = |path: &str| {
         let (status, body) = get(&rig.hub, path, |_| false);
@@ -462,22 +297,15 @@ fn page_shows_all_nodes() {
     let (_, problems) = json("/api/v1/cluster/problems");
     assert_eq!(of_nodes(&problems, "ready"), [json!(true), json!(true), Value::Null]);
     assert!(of_nodes(&problems, "error")[2].is_string(), "{problems}");
-    for (port, node) in (1001..).zip(&rig.nodes[..2]) {
-        let entry = format!(
-            "-I -p tcp -s 10.244.1.5 -d 10.96.0.80 --sport {port} --dport 80 --dst-nat 10.244.2.9:8080 --timeout 900 \
-             --state ESTABLISHED -u SEEN_REPLY,ASSURED"
-        );
-        let node = node.path();
-        let insert = move || {
-            thread::sleep(Duration::from_secs(2));
-            let netns = format!("--net={}", node.display());
-            let words: Vec<&str> = [netns.as_str(), "conntrack"].into_iter().chain(entry.split(' ')).collect();
-            assert!(Command::new("nsenter").args(words).output().unwrap().status.success());
-        };
-        thread::spawn(insert);
-    }
     let has_both = |body: &str| body.contains("\"connections\":2") && body.contains("shop/client");
-    let (_, events) = get(&rig.hub, "/api/v1/cluster/flows/events", has_both);
+    let events = thread::scope(|scope| {
+        scope.spawn(|| {
+            thread::sleep(Duration::from_secs(2));
+            rig.track(0, 1001);
+            rig.track(1, 1002);
+        });
+        get(&rig.hub, "/api/v1/cluster/flows/events", has_both).1
+    });
     assert!(has_both(&events), "{events}");
     // The programs on the nodes end with the page.
     let programs = || {

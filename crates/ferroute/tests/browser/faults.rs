@@ -381,6 +381,34 @@ fn stream_of_the_demo_shows_what_fails_and_why() {
     browser.assert_clean(&server.url, None);
 }
 
+/// What somebody does who has read nothing: looks, sends, kills a pod, and wants to know what it cost.
+#[test]
+#[ignore = "requires Chromium: make test-ui"]
+fn newcomer_sees_what_a_killed_pod_costs_and_why() {
+    let namespace = NetNs::new();
+    let server = Server::demo(&namespace, "nftables");
+    let browser = Browser::start(&namespace, "en-US");
+    browser.open(&server.url);
+    browser.click("#keep-sending");
+    browser.wait_for("return document.querySelectorAll('.flow-stream .chip').length === 3");
+    let failed = "return Number(document.querySelector('.flow-failed').innerText.match(/\\d+/)[0])";
+    assert_eq!(browser.run(failed), 0);
+    browser.click(".demo summary");
+    browser.click(".demo-columns button[aria-label^='Kill '][aria-label*='nginx-deployment-1']");
+    // What was done is in the drawing, and below it what failed, for how long and why.
+    browser.wait_for("return [...document.querySelectorAll('.flow-stream .tick')].some((one) => /nginx-deployment-1/.test(one.textContent))");
+    let why = browser.wait_text(".flow-stream .notice-error", ", during ");
+    assert!(["refused: ", "reset: ", "no reply"].iter().any(|reason| why.contains(reason)), "{why}");
+    // The pod comes back, and nothing fails any more.
+    browser.wait_for("return document.querySelectorAll('.endpoint-used').length === 3");
+    browser.wait_for(&format!(
+        "const count = () => {{ {failed} }}; const before = count(); \
+         return new Promise((resolve) => setTimeout(() => resolve(before > 0 && count() === before), 2000))"
+    ));
+    browser.keep_picture("demo-killed");
+    browser.assert_clean(&server.url, None);
+}
+
 /// The checks of axe-core, at a pinned version, which `make deps-ui` downloads for tests.
 fn axe() -> String {
     let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).with_file_name("axe").join("package/axe.min.js");

@@ -3,8 +3,12 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers panic as tests do")]
 
+mod cluster;
 mod driver;
 mod faults;
+#[expect(dead_code, reason = "other tests use the rest of it")]
+#[path = "../rig/mod.rs"]
+mod rig;
 mod servers;
 
 use std::{fmt::Write, fs};
@@ -152,6 +156,11 @@ fn demo_acts_and_shows_it(mode: &str) {
     browser.click(".sync-repaired summary");
     browser.wait_text(".sync-repaired", "were restored");
     browser.keep_picture(&format!("demo-{mode}-repair"));
+    browser.click("#language");
+    browser.wait_text(".sync-repaired", "恢复");
+    browser.keep_picture(&format!("demo-{mode}-repair-zh"));
+    browser.click("#language");
+    browser.wait_text(".sync-repaired", "restored");
     open_service(&browser, &server, "default/nginx-service");
     follow_packet(&browser, "default/nginx-service:80");
     browser.click("[data-value=kernel]");
