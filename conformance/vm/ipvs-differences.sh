@@ -39,8 +39,6 @@ part_numbers() {
             -e "s/{addresses: \[\"\(${POD_NET}\|${POD_NET6}\)3\"\], nodeName: node-1}//" manifests/numbers.yaml
         start
         wait_for "the Service" has_server "[fd00:96::70]:30170 -r"
-        # Virtual servers exist before the sets that rules use only while the first sync lasts.
-        for address in 10.96.0.70 203.0.113.1; do has_server "-t $address:30170" || [ $address != 10.96.0.70 ] || fail "no server at $address"; done
         answers pod-5,10.96.0.70:30170 ${POD_NET}5
         answers pod-5,fd00:96::70:30170 ${POD_NET6}5
         if [ $policy = Cluster ]; then
@@ -103,7 +101,8 @@ part_affinity() {
             [ "$(inside client bash -c "request $address")" = "$first" ] || fail "$address: another endpoint within two minutes"
         done
     done
-    has_templates() { ipvsadm -Lnc | grep -q ' NONE '; }
+    # Templates have no port of the client.
+    has_templates() { ipvsadm -Lnc | grep -qE ' (192\.0\.2\.2|\[2001:db8::2\]):0 '; }
     has_templates || fail "no persistence templates: $(ipvsadm -Lnc)"
     wait_for "the end of the affinity" lacks has_templates
     finish affinity
@@ -130,7 +129,7 @@ part_deleted() {
         ! grep -q late out-$name || fail "$name: an endpoint of a deleted Service answers"
     done
     for name in cluster cluster6 node-port other; do close_connection $name; done
-    [ "$(inside client bash -c 'request 10.96.0.80:80' 2>/dev/null)" = "" ] || fail "a deleted Service accepts connections"
+    case $(inside client bash -c "request 10.96.0.80:80" 2>/dev/null || true) in pod-*) fail "a deleted Service accepts connections" ;; esac
     finish deleted
 }
 

@@ -147,6 +147,12 @@ impl Peer {
         Self { address: address.ip(), port: Some(address.port()), kind: None, name: None }
     }
 
+    /// Creates the client of a connection. The source of the node's own connections to one of its addresses is that address, as those
+    /// of Services are in ipvs mode.
+    pub(crate) fn client(source: SocketAddr, destination: SocketAddr) -> Self {
+        Self { kind: (source.ip() == destination.ip()).then_some(PeerKind::Node), ..Self::new(source) }
+    }
+
     /// Takes over what another node knows about the same address, if that is more.
     pub(crate) fn complete_with(&mut self, other: Self) {
         let knowledge = |peer: &Self| (peer.name.is_some(), peer.kind.is_some_and(|kind| kind != PeerKind::Outside));

@@ -8,7 +8,7 @@ use std::{
 use ferroute_core::Protocol;
 use serde::{Deserialize, Serialize};
 
-use crate::{Change, FlowState, Peer};
+use crate::{Change, FlowState, Peer, PeerKind};
 
 /// The flows of the last five minutes, by client, service port and endpoint.
 ///
@@ -85,6 +85,7 @@ pub struct Counts {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Key {
     client: IpAddr,
+    client_kind: Option<PeerKind>,
     service_port: Option<Arc<str>>,
     protocol: Protocol,
     endpoint: Option<SocketAddr>,
@@ -101,6 +102,7 @@ impl Summary {
         let Change { flow, is_new, has_ended } = change;
         let key = Key {
             client: flow.client.address,
+            client_kind: flow.client.kind,
             service_port: flow.service_port.clone(),
             protocol: flow.protocol,
             endpoint: flow.endpoint.as_ref().and_then(socket),
@@ -152,7 +154,7 @@ impl Summary {
             .edges
             .iter()
             .map(|(key, buckets)| Edge {
-                client: Peer { address: key.client, port: None, kind: None, name: None },
+                client: Peer { address: key.client, port: None, kind: key.client_kind, name: None },
                 service_port: key.service_port.clone(),
                 protocol: key.protocol,
                 endpoint: key.endpoint.map(Peer::new),
@@ -195,6 +197,8 @@ impl Edge {
     fn key(&self) -> Key {
         Key {
             client: self.client.address,
+            // One node may know more of it than another.
+            client_kind: None,
             service_port: self.service_port.clone(),
             protocol: self.protocol,
             endpoint: self.endpoint.as_ref().and_then(socket),
@@ -281,7 +285,7 @@ const BUCKETS: u64 = 30;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Flow, PeerKind};
+    use crate::Flow;
 
     fn flow(client: &str, state: FlowState) -> Flow {
         Flow {

@@ -240,7 +240,7 @@ impl FlowTracker {
             time: began,
             state: FlowState::Opening,
             protocol: entry.protocol,
-            client: Peer::new(entry.original_source),
+            client: Peer::client(entry.original_source, entry.original_destination),
             service_port: None,
             kind: None,
             destination: entry.original_destination,

@@ -5,7 +5,7 @@
 
 use std::{
     fs,
-    io::Write,
+    io::{BufRead, BufReader, Write},
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
     sync::atomic::{AtomicU32, Ordering},
@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use ferroute_testing::wait;
+use ferroute_testing::{Running, wait};
 
 const FERROUTE: &str = env!("CARGO_BIN_EXE_ferroute");
 
@@ -205,6 +205,7 @@ fn tour_of_every_example_succeeds() {
 fn exec_runs_commands_in_pods_and_on_machines() {
     let demo = Demo::up(&nginx());
     assert!(demo.curl("web-server", "http://10.111.175.78").contains("saw 172.17.0.14:"));
+    assert!(demo.curl("web-server", "http://nginx-service").contains("saw 172.17.0.14:"));
     assert!(demo.curl("outside", "http://192.168.49.2:31628").starts_with("pod nginx-deployment-"));
     assert!(demo.curl("node2", "http://10.111.175.78").contains("saw 192.168.49.3:"));
     assert_eq!(demo.exec("web-server", &["hostname"]), "web-server\n");
@@ -244,6 +245,28 @@ fn commands_on_a_node_answer_for_its_proxy_without_flags() {
         }
         demo.down();
     }
+}
+
+#[test]
+fn page_attaches_to_a_running_demo() {
+    let demo = Demo::up(&nginx());
+    let mut command = demo.command(&["ui", "--listen", "127.0.0.1:0"]);
+    let mut page = Running(command.stdout(Stdio::piped()).spawn().unwrap());
+    let mut lines = BufReader::new(page.0.stdout.take().unwrap()).lines();
+    let url = lines.find_map(|line| line.unwrap().split_once("http://").map(|(_, url)| format!("http://{url}")));
+    let (url, token) = url.as_ref().unwrap().split_once("#token=").unwrap();
+    let overview = Command::new("curl").args(["--silent", &format!("{url}api/v1/overview")]).output().unwrap();
+    assert!(text(&overview).contains("\"source\":\"demo\""), "{}", text(&overview));
+    // Its buttons act on the cluster.
+    let header = format!("X-Ferroute-Token: {token}");
+    let body = r#"{"deployment":"default/nginx-deployment","replicas":5}"#;
+    let mut scale = Command::new("curl");
+    scale.args(["--silent", "--header", &header, "--json", body, &format!("{url}api/v1/demo/scale")]);
+    let answer = scale.output().unwrap();
+    demo.wait_status(&format!("five pods after {}", text(&answer)), |status| status.contains("nginx-deployment-5"));
+    drop(page);
+    assert!(demo.ok(&["status"]).contains("nginx-deployment-5"), "the cluster outlives the page");
+    demo.down();
 }
 
 #[test]

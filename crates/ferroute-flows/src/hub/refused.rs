@@ -169,7 +169,7 @@ fn flow(packet: &LoggedPacket<'_>, frontends: &Frontends, services: &BTreeMap<Ip
         time: None,
         state: refused.state,
         protocol: packet.protocol,
-        client: Peer::new(packet.source),
+        client: Peer::client(packet.source, packet.destination),
         service_port,
         kind,
         destination: packet.destination,

@@ -232,3 +232,18 @@ fn connections_beyond_the_limit_are_counted() {
     assert_eq!((case.tracker.flows().count(), case.tracker.untracked()), (3, 2));
     assert_eq!(case.take(), ["open new"; 3]);
 }
+
+#[test]
+fn source_that_is_the_destination_is_the_node() {
+    let mut case = Case::new(10);
+    for (source, kind) in [("10.96.0.1", Some(crate::PeerKind::Node)), ("10.244.0.9", None)] {
+        let mut connection = connection(1, SYN, false);
+        connection.entry.original_source.set_ip(source.parse().unwrap());
+        case.event(EventKind::New, &connection, 0);
+        connection.tcp = OPEN;
+        case.event(EventKind::Update, &connection, 1);
+        assert_eq!(case.last.take().unwrap().client.kind, kind, "{source}");
+        connection.tcp = CLOSED;
+        case.event(EventKind::Destroy, &connection, 2);
+    }
+}

@@ -77,7 +77,10 @@ impl Labels {
         if let Some((kind, name)) = self.names.get(&peer.address) {
             (peer.kind, peer.name) = (Some(*kind), Some(Arc::clone(name)));
         } else if peer.name.is_some() {
-        } else if peer.address.is_loopback() || own_addresses.contains(&peer.address) {
+        } else if peer.kind == Some(PeerKind::Node)
+            || peer.address.is_loopback()
+            || own_addresses.contains(&peer.address)
+        {
             let name = (!own_name.is_empty()).then(|| Arc::clone(own_name));
             (peer.kind, peer.name) = (Some(PeerKind::Node), name);
         } else if self.pod_networks.iter().any(|network| network.contains(&peer.address)) {
