@@ -142,17 +142,19 @@ const SHARE: u32 = 10;
 /// The time over which that applies.
 const RECENT: Duration = Duration::from_secs(1);
 
+/// Limits for tests.
+#[cfg(test)]
+pub(super) const LIMITS: Limits = Limits {
+    min_interval: Duration::from_secs(1),
+    by_cost: false,
+    burst: 2,
+    first_retry: Duration::from_millis(100),
+    longest_retry: Duration::from_secs(30),
+};
+
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const LIMITS: Limits = Limits {
-        min_interval: Duration::from_secs(1),
-        by_cost: false,
-        burst: 2,
-        first_retry: Duration::from_millis(100),
-        longest_retry: Duration::from_secs(30),
-    };
 
     /// Requests and runs syncs for the duration `end`; returns the start time of each in milliseconds.
     async fn request_continuously(schedule: &mut Schedule, end: Duration) -> Vec<u128> {

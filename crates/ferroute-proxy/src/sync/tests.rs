@@ -221,13 +221,7 @@ impl Rig {
             Box::new(FakeConntrack { journal: journal.clone(), entries, unanswered: unanswered.clone() }),
             Box::new(|| vec![[192, 168, 0, 1].into()]),
             Box::new(|_| HashSet::from([RELAY, DRAINING_RELAY])),
-            Limits {
-                min_interval: Duration::from_secs(1),
-                by_cost: false,
-                burst: 2,
-                first_retry: Duration::from_millis(100),
-                longest_retry: Duration::from_secs(30),
-            },
+            schedule::LIMITS,
         );
         let (changes, receiver) = mpsc::channel(16);
         (Self { changes, journal, failures, modified, unanswered }, sync, receiver)

@@ -108,13 +108,7 @@ fn start(style: Style, refusals: usize) -> (PickyDataplane, mpsc::Sender<Vec<Cha
         Box::new(FakeConntrack::default()),
         Box::new(Vec::new),
         Box::new(|_| HashSet::new()),
-        Limits {
-            min_interval: Duration::from_secs(1),
-            by_cost: false,
-            burst: 2,
-            first_retry: Duration::from_millis(100),
-            longest_retry: Duration::from_secs(30),
-        },
+        schedule::LIMITS,
     );
     let (changes, receiver) = mpsc::channel(16);
     tokio::spawn(sync.run(receiver));
