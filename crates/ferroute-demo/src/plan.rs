@@ -104,13 +104,14 @@ impl ClusterPlan {
         created.chain(self.own_slices.iter().cloned()).collect()
     }
 
-    /// Returns all objects that a proxy reads: Nodes, Services, EndpointSlices, Endpoints.
+    /// Returns all objects that a proxy or a command reads: Nodes, Services, EndpointSlices, Endpoints, Pods.
     pub fn objects(&self, is_ready: impl Fn(&PlannedPod) -> bool) -> Vec<Object> {
         let nodes = NodeId::ALL.into_iter().map(|node| Object::Node(controllers::node(node, self.ipv6)));
         let services = self.services.iter().cloned().map(Object::Service);
         let slices = self.slices(is_ready).into_iter().map(Object::EndpointSlice);
         let endpoints = self.own_endpoints.iter().cloned().map(Object::Endpoints);
-        nodes.chain(services).chain(slices).chain(endpoints).collect()
+        let pods = self.pods.iter().map(|pod| Object::Pod(controllers::pod(pod)));
+        nodes.chain(services).chain(slices).chain(endpoints).chain(pods).collect()
     }
 }
 

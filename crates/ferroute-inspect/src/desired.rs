@@ -20,7 +20,7 @@ mod network;
 use std::{
     collections::{BTreeMap, BTreeSet},
     io::BufReader,
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     path::Path,
 };
 
@@ -49,7 +49,7 @@ use ferroute_proxy::{
     recording::Bundle,
     sync::Change,
 };
-use ferroute_source::{Event, Problem, read_once};
+use ferroute_source::{Event, Problem, read_once, read_once_where};
 use ferroute_trace::Host;
 
 use self::demo::{DemoManifests, Workloads};
@@ -219,7 +219,13 @@ impl Desired {
         let has_api_server = has_api_server(source, &config);
         let (mut events, objects) = match &source.manifests {
             Some(path) => {
-                let events = read_once(path).with_context(|| format!("cannot read manifests at {}", path.display()))?;
+                let wanted = match need {
+                    Need::Endpoints(service) => Some(service.name().to_owned()),
+                    Need::Objects | Need::Host => None,
+                };
+                let is_relevant = move |text: &str| wanted.as_ref().is_none_or(|name| may_be_needed(text, name));
+                let events = read_once_where(path, is_relevant)
+                    .with_context(|| format!("cannot read manifests at {}", path.display()))?;
                 let has_services = events.iter().any(|event| matches!(event, Event::ServiceApplied(_)));
                 ensure_readable(&events, has_services)?;
                 (events, Some(Fact::new(path.display().to_string(), Origin::Given)))
@@ -436,6 +442,26 @@ impl Desired {
     pub fn frontend(&self, address: SocketAddr, protocol: Protocol) -> Option<(&ServicePortName, FrontendKind)> {
         names::frontend(self.table(IpFamily::of(address.ip())), &self.host, address, protocol)
     }
+
+    /// Reports whether the proxy adds an address of Services to the host.
+    pub(crate) fn binds(&self, address: IpAddr) -> bool {
+        let mut ports = self.table(IpFamily::of(address)).entries.iter();
+        REGISTRY.active(self.resolved.mode).traits().binds_service_addresses
+            && ports.any(|(name, entry)| {
+                entry.service.frontends(name.protocol).any(|(_, frontend)| frontend.address == Some(address))
+            })
+    }
+}
+
+/// Reports whether a document may be anything but an EndpointSlice of other Services than this one and the API server's, as most
+/// documents of a large cluster are.
+fn may_be_needed(document: &str, service: &str) -> bool {
+    let mut owners = document.split("kubernetes.io/service-name: ").skip(1);
+    let (Some(owner), None) = (owners.next(), owners.next()) else { return true };
+    let owner = owner.split_ascii_whitespace().next().unwrap_or_default();
+    let is_plain = owner.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'.');
+    let is_slice = || document.lines().any(|line| line.trim_end() == "kind: EndpointSlice");
+    owner == service || owner == API_SERVER || !is_plain || !is_slice()
 }
 
 /// Loads the settings, those of the running proxy where none are given, and starts logging.
@@ -596,6 +622,9 @@ fn event(object: Object) -> Option<Event> {
         Object::Endpoints(_) | Object::Pod(_) | Object::Deployment(_) => None,
     }
 }
+
+/// The name of the Service of the API server.
+const API_SERVER: &str = "kubernetes";
 
 /// The maximum number of Nodes in a hint.
 const MAX_NODES: usize = 5;

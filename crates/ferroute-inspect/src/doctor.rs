@@ -15,6 +15,7 @@ mod inputs;
 
 pub use diagnosis::{Diagnosis, Finding, Severity, Unknown, diagnose, write_diagnosis_into};
 pub use host::read_inputs;
+pub(crate) use host::unrouted;
 pub use inputs::{
     BackendRules, ClockOffset, ConntrackEvents, ConntrackUsage, EarlierTranslation, EndpointProbe, FamilyInputs,
     FirewallRefusal, FullAffinityList, Inputs, Listener, NodePort, ProbeResult, Process, Reading,

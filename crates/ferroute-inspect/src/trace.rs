@@ -64,4 +64,9 @@ impl Request {
     fn names_source(&self) -> bool {
         self.from.as_ref().is_some_and(|from| from.parse::<IpAddr>().is_err())
     }
+
+    /// Reports whether the rules are those that the proxy would write.
+    fn plans_rules(&self) -> bool {
+        !self.kernel && self.rules.is_empty()
+    }
 }

@@ -73,7 +73,10 @@ pub struct RoutedPacket<'a> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RouteDecision {
     /// The destination is the host itself (`RTN_LOCAL`).
-    Local,
+    Local {
+        /// The source that the kernel selects for the host's own packets, if it is not the destination.
+        source: Option<IpAddr>,
+    },
     /// The packet leaves the host (`RTN_UNICAST`).
     Unicast {
         /// The output interface.
@@ -130,11 +133,28 @@ impl Host {
         }
     }
 
+    /// Returns the source of the host's own packets to `address`; `None` for unreachable ones. The kernel is asked where there is
+    /// one: an address of the host may have a route with another one as the source.
+    pub fn source_to(&self, address: IpAddr) -> Option<IpAddr> {
+        let packet = RoutedPacket { destination: address, source: None, input: None, mark: 0, transport: None };
+        let decision = match &self.router {
+            Some(router) => router.route(&packet),
+            None => self.decide(&packet),
+        };
+        match decision {
+            RouteDecision::Local { source } => Some(source.unwrap_or(address)),
+            RouteDecision::Unicast { source, .. } => source,
+            _ => None,
+        }
+    }
+
     /// Looks up the route of a packet.
     pub(crate) fn decide(&self, packet: &RoutedPacket<'_>) -> RouteDecision {
         let destination = packet.destination;
         match &self.router {
-            _ if destination.is_loopback() || self.addresses.contains(&destination) => RouteDecision::Local,
+            _ if destination.is_loopback() || self.addresses.contains(&destination) => {
+                RouteDecision::Local { source: None }
+            }
             Some(router) => router.route(packet),
             None => match self.route(destination) {
                 Some(Route { interface, source, .. }) => RouteDecision::Unicast {

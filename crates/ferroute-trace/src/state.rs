@@ -47,6 +47,8 @@ pub struct PacketState<'a> {
     pub(crate) mark: u32,
     /// The mark of the connection.
     pub(crate) connection_mark: u32,
+    /// The zone of the connection; `None` if it is unknown.
+    pub(crate) zone: Option<u16>,
     pub(crate) priority: ClassId,
     /// The states of the connection that rules can match; the packet is its first one. Before connection tracking, and for
     /// untracked packets, there is no connection.
@@ -89,6 +91,7 @@ impl<'a> PacketState<'a> {
             in_vrf: false,
             mark: original.mark,
             connection_mark: 0,
+            zone: Some(0),
             priority: ClassId(0),
             connection: BEFORE_TRACKING,
             looped: false,
@@ -194,7 +197,7 @@ impl<'a> PacketState<'a> {
         let before = std::mem::replace(&mut self.destination, endpoint);
         let source = match self.is_local(endpoint.ip()) {
             true => endpoint.ip(),
-            false => self.host.path_to(endpoint.ip()).and_then(|(_, source)| source).unwrap_or(before.ip()),
+            false => self.host.source_to(endpoint.ip()).unwrap_or(before.ip()),
         };
         // The kernel chooses a port.
         self.source.set_ip(source);
@@ -232,6 +235,13 @@ impl<'a> PacketState<'a> {
     pub(crate) fn untrack(&mut self) {
         if self.connection == BEFORE_TRACKING {
             self.connection = CtStates::UNTRACKED;
+        }
+    }
+
+    /// Sets the zone of the connection; `None` if it is unknown. Later, that has no effect.
+    pub(crate) fn set_zone(&mut self, zone: Option<u16>) {
+        if self.connection == BEFORE_TRACKING {
+            self.zone = zone;
         }
     }
 
@@ -315,13 +325,13 @@ impl<'a> PacketState<'a> {
         let is_output = hook == Hook::Output;
         let decision = match self.looped || self.is_local(self.destination.ip()) {
             // What the host has sent to itself keeps its route.
-            true => RouteDecision::Local,
+            true => RouteDecision::Local { source: None },
             false => self.host.decide(&self.routed(is_output)),
         };
         self.gateway = None;
         self.is_for_host = false;
         match decision {
-            RouteDecision::Local => {
+            RouteDecision::Local { .. } => {
                 self.is_for_host = true;
                 self.out_interface = is_output.then(|| LOOPBACK.into());
             }

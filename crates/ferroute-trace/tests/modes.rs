@@ -52,7 +52,9 @@ fn compare_all(cluster: &Cluster, world: &World) -> Result<BTreeSet<(ModeName, M
         let planned = planned(&table, world);
         for (one, rules) in &planned {
             let rules = Rules::from(rules.view());
-            let expected = Expected { services: &table, settings: &world.settings, host: &world.host(), rules: &rules };
+            let route_localnet = REGISTRY.active(*one).sets_route_localnet(&world.settings);
+            let host = Host { route_localnet, ..world.host() };
+            let expected = Expected { services: &table, settings: &world.settings, host: &host, rules: &rules };
             for (other, rules) in &planned {
                 let report: DiffReport = diff::compare(&expected, &Rules::from(rules.view()));
                 let mut text = String::new();

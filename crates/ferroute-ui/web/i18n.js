@@ -134,6 +134,7 @@ export const TEXTS = {
   "policy.health": ["Health check port", "健康检查端口"],
   "policy.healthNote": ["local endpoints: {count}", "本地端点：{count}"],
   "unexpectedSlice": ["EndpointSlice {slice} with {count} endpoints is not used: {reason}", "未使用 EndpointSlice {slice}（{count} 个端点）：{reason}"],
+  "route.none": ["This node has no route to {address}: its own connections fail, those of pods do not", "本节点没有到 {address} 的路由：节点自身的连接会失败，Pod 的连接不受影响"],
   "kernel.error": ["The rules in the kernel are not shown: {reason}", "未显示内核中的规则：{reason}"],
   "flow.current": ["new connections may use it", "新连接可以使用"],
   "flow.stale": ["not used for new connections", "不用于新连接"],

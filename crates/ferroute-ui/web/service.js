@@ -224,6 +224,7 @@ export function mountService(container, name) {
         port.excessEndpoints > 0 && notice("warning", icon("warn"), t("endpoints.excess", { count: port.excessEndpoints })),
         unexpectedSlices(port.unexpectedSlices), unexpectedSlices(explanation.unexpectedSlices)),
       kernelCards(port),
+      (explanation.unroutedAddresses ?? []).map((address) => notice("warning", icon("warn"), t("route.none", { address }))),
       explanation.kernelError && notice("info", t("kernel.error", { reason: translate(explanation.kernelError) })),
     ];
   }

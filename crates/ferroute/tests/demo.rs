@@ -230,8 +230,8 @@ fn commands_on_a_node_answer_for_its_proxy_without_flags() {
             for call in [
                 "explain service nginx-service",
                 "diff",
-                "trace --from 172.17.0.14 --to default/nginx-service:80",
-                "trace --from 172.17.0.14 --to default/nginx-service:80 --kernel",
+                "trace --from web-server --to default/nginx-service:80",
+                "trace --from web-server --to default/nginx-service:80 --kernel",
                 "doctor",
                 "preflight",
                 "render",

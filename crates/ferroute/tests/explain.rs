@@ -221,3 +221,15 @@ fn credentials_that_cannot_be_used_are_an_error_at_once() {
     assert!(error.contains("cannot prepare requests") && error.contains("key.pem"), "{error}");
     assert!(!error.contains("waiting for the API server"), "{error}");
 }
+
+#[test]
+fn missing_route_of_the_node_is_named() {
+    let node = Node::new("nftables");
+    let explain = || {
+        let arguments = node.with_settings(&["explain", "service", "shop/web", "-o", "json"]);
+        serde_json::from_str::<Value>(&node.host.command(PROGRAM, &arguments)).unwrap()
+    };
+    assert_eq!(explain().get("unroutedAddresses"), None);
+    node.host.command("ip", &["route", "del", "default"]);
+    assert_eq!(explain()["unroutedAddresses"], serde_json::json!(["10.96.0.10"]));
+}

@@ -112,6 +112,7 @@ fn invalid_arguments_are_errors_with_the_cause() {
     for (arguments, parts) in [
         ("--from unknown --to nginx-service", vec!["--from unknown"]),
         ("--local --to nothing:80", vec!["--to nothing:80", "default/nothing"]),
+        ("--local --to nginx-servise", vec!["default/nginx-service"]),
         ("--local --to 10.111.175.78", vec!["--to 10.111.175.78", "ADDRESS:PORT"]),
         ("--local --to nginx-service:81", vec!["tcp", "80/tcp"]),
         ("--local --to nginx-service --proto udp", vec!["udp", "80/tcp"]),
@@ -158,6 +159,27 @@ fn all_modes_select_the_same_endpoints() {
         assert_eq!(endpoints("nftables", arguments), iptables);
         assert_eq!(endpoints("ipvs", arguments), iptables);
     }
+}
+
+#[test]
+fn bound_addresses_are_sources_of_the_node_without_a_route() {
+    let objects = "{apiVersion: v1, kind: Node, metadata: {name: node}, status: {addresses: [{type: InternalIP, address: 192.0.2.9}]}}\n---\n\
+                   {apiVersion: v1, kind: Service, metadata: {name: web}, spec: {clusterIP: 10.96.0.9, ports: [{port: 80}]}}\n";
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), objects).unwrap();
+    // On the machine with the Node's address, which has no other route.
+    let node = NetNs::new();
+    node.command("ip", &["link", "add", "eth0", "type", "bridge"]);
+    node.command("ip", &["link", "set", "eth0", "up"]);
+    node.add_address("192.0.2.9/24", "eth0");
+    let trace = |mode: &str| {
+        node.run(|| {
+            let source = ["--manifests", file.path().to_str().unwrap(), "--hostname-override", "node"];
+            trace_in(&source, &format!("--local --to web --proxy-mode {mode}"))
+        })
+    };
+    assert!(text(&trace("ipvs")).contains("tcp from 10.96.0.9:50000 to 10.96.0.9:80"), "{:?}", trace("ipvs"));
+    assert!(error(&trace("nftables")).contains("no default route"), "{:?}", trace("nftables"));
 }
 
 #[test]

@@ -201,6 +201,42 @@ fn routes_that_refuse_packets_are_named() {
 }
 
 #[test]
+fn source_of_the_node_is_that_of_the_kernel() {
+    let node = node();
+    run(&node, "ip route del default");
+    // A dummy device in ipvs mode. Its addresses, and secondary ones, are the host's own.
+    add_interface(&node, "kube-ipvs0");
+    node.add_address("10.96.0.10/32", "kube-ipvs0");
+    node.add_address("192.168.6.122/24", "eth0");
+    let source = |to: &str| {
+        let text = String::from_utf8(trace(&node, &format!("--local --to {to}:80")).stdout).unwrap();
+        text.lines().nth(1).unwrap().to_owned()
+    };
+    for to in ["10.96.0.10", "192.168.6.122", "192.168.7.9"] {
+        let route = node.command("ip", &["route", "get", to]);
+        let expected = route.split(" src ").nth(1).unwrap().split(' ').next().unwrap();
+        assert_eq!(source(to), format!("tcp from {expected}:50000 to {to}:80"));
+    }
+}
+
+#[test]
+fn zones_of_connections_are_followed() {
+    let node = node();
+    rules(
+        &node,
+        "table ip z {
+            chain raw { type filter hook prerouting priority raw; tcp dport 80 ct zone set 5; }
+            chain fw { type filter hook forward priority 0; ct zone 5 drop; ct zone 6 reject; }
+        }",
+    );
+    assert_eq!(results(&node, "--from 10.244.1.5 --to 10.244.1.6:80").last().unwrap(), "=> dropped");
+    assert!(results(&node, "--from 10.244.1.5 --to 10.244.1.6:81").last().unwrap().contains("delivered"));
+    iptables(&node, "*raw\n-A PREROUTING -p tcp --dport 81 -j CT --zone 6\n");
+    let rejected = "=> rejected with icmp port-unreachable";
+    assert_eq!(results(&node, "--from 10.244.1.5 --to 10.244.1.6:81").last().unwrap(), rejected);
+}
+
+#[test]
 fn multipath_route_uses_one_of_its_interfaces() {
     let node = node();
     run(&node, "ip route add 198.51.100.0/24 nexthop via 192.168.6.1 nexthop via 192.168.7.1");

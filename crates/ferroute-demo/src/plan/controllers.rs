@@ -1,10 +1,10 @@
-//! The objects that a cluster's controllers create: Nodes, and EndpointSlices of Services.
+//! The objects that a cluster's controllers create: Nodes, Pods, and EndpointSlices of Services.
 
 use std::collections::BTreeMap;
 
 use ferroute_api::{
-    EndpointConditions, EndpointPort, EndpointSlice, Node, NodeAddress, NodeSpec, NodeStatus, ObjectMeta, Service,
-    ServicePort, SliceEndpoint, labels,
+    EndpointConditions, EndpointPort, EndpointSlice, Node, NodeAddress, NodeSpec, NodeStatus, ObjectMeta, Pod, PodIp,
+    PodSpec, PodStatus, Service, ServicePort, SliceEndpoint, labels,
 };
 use ferroute_core::{IpFamily, Protocol};
 
@@ -25,6 +25,28 @@ pub(super) fn node(node: NodeId, ipv6: bool) -> Node {
         },
         spec: NodeSpec { pod_cidr: networks.first().cloned(), pod_cidrs: networks, taints: Vec::new() },
         status: NodeStatus { addresses: internal.into_iter().chain([address("Hostname", name)]).collect() },
+    }
+}
+
+/// Returns the Pod object of a pod. Proxies ignore it; commands read the names of pods that no Service selects.
+pub(super) fn pod(pod: &PlannedPod) -> Pod {
+    let addresses: Vec<String> = pod.addresses.iter().map(|ip| ip.to_string()).collect();
+    Pod {
+        metadata: ObjectMeta {
+            namespace: pod.namespace.clone(),
+            name: pod.name.clone(),
+            labels: pod.labels.clone(),
+            ..ObjectMeta::default()
+        },
+        spec: PodSpec {
+            node_name: Some(pod.node.name().to_owned()),
+            host_network: pod.host_network,
+            ..PodSpec::default()
+        },
+        status: PodStatus {
+            pod_ip: addresses.first().cloned(),
+            pod_ips: addresses.into_iter().map(|ip| PodIp { ip }).collect(),
+        },
     }
 }
 

@@ -150,3 +150,20 @@ fn node_ports_on_localhost_are_served_as_by_the_daemon() {
         }
     }
 }
+
+#[test]
+fn slices_of_other_services_are_not_parsed() {
+    let slice = |labels: &str| {
+        format!(
+            "---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata:\n  name: a\n  labels:{labels}\naddressType: [\n"
+        )
+    };
+    let is_needed = |text: &str| super::may_be_needed(text, "web");
+    for owner in ["web", "kubernetes", "\"other\"", "'other'"] {
+        assert!(is_needed(&slice(&format!("\n    kubernetes.io/service-name: {owner}"))), "{owner}");
+    }
+    assert!(is_needed(&slice(" {kubernetes.io/service-name: other}")));
+    assert!(is_needed(&slice("")));
+    assert!(is_needed("kind: Service\nmetadata: {name: other}\n"));
+    assert!(!is_needed(&slice("\n    kubernetes.io/service-name: other")));
+}

@@ -121,10 +121,6 @@ impl<'a> Topology<'a> {
         let other = addresses.find(|address| Some(*address) != primary && !address.is_loopback());
         primary.into_iter().chain(other).chain([self.family.localhost()]).collect()
     }
-
-    pub(super) fn host(&self) -> &'a Host {
-        self.host
-    }
 }
 
 fn is_used(endpoint: &Endpoint) -> bool {

@@ -35,15 +35,18 @@ pub struct Expected<'a> {
 /// Compares actual with expected rules, service port by service port, on all CPUs.
 pub fn compare(expected: &Expected<'_>, actual: &Rules<'_>) -> DiffReport {
     let traits = (expected.rules.kind() != actual.kind()).then(|| (expected.rules.traits(), actual.traits()));
-    // Each mode's proxy sets this sysctl where its own rules need it.
-    let host = Host { route_localnet: expected.host.route_localnet || traits.is_some(), ..expected.host.clone() };
-    let topology = Topology::new(expected.services, expected.settings, &host);
+    let host = expected.host;
+    // Another mode's proxy sets this sysctl if its rules translate connections to localhost.
+    let route_localnet = traits.map_or(host.route_localnet, |(_, actual)| actual.localhost_node_ports);
+    let actual_host = Host { route_localnet, ..host.clone() };
+    let topology = Topology::new(expected.services, expected.settings, host);
     let modes = traits
-        .map(|(planned, actual)| ModeDifferences::new(expected.services, expected.settings, &host, planned, actual));
+        .map(|(planned, actual)| ModeDifferences::new(expected.services, expected.settings, host, planned, actual));
     let node = expected.host.addresses.iter().copied().collect();
     let begin = || Comparison {
         expected,
         actual,
+        actual_host: &actual_host,
         topology: &topology,
         modes: modes.as_ref(),
         node: &node,
@@ -86,6 +89,8 @@ impl DiffReport {
 struct Comparison<'a> {
     expected: &'a Expected<'a>,
     actual: &'a Rules<'a>,
+    /// The node as the proxy of the actual rules sets it up.
+    actual_host: &'a Host,
     topology: &'a Topology<'a>,
     /// `None` if both sides are rules of the same mode.
     modes: Option<&'a ModeDifferences<'a>>,
@@ -246,8 +251,8 @@ impl Comparison<'_> {
     /// Returns the expected and the actual outcomes of a packet. If they differ as the modes of the two sides are intended
     /// to, the actual outcomes are expected.
     fn trace(&mut self, attempt: Attempt<'_>, sides: &Sides<'_>) -> (Outcomes, Outcomes) {
-        let host = self.topology.host();
-        let [expected, actual] = [&sides.expected, &sides.actual].map(|side| side.outcomes(host, attempt.packet));
+        let expected = sides.expected.outcomes(self.expected.host, attempt.packet);
+        let actual = sides.actual.outcomes(self.actual_host, attempt.packet);
         let Some(modes) = self.modes.filter(|_| !agree(&expected, &actual)) else { return (expected, actual) };
         let traits = modes.explain(attempt, &expected, &actual);
         traits.iter().for_each(|it| *self.intended.entry(it.name).or_default() += 1);

@@ -14,6 +14,7 @@ use ferroute_core::{IpFamily, NodePortMatch, Protocol, parse::unrestricted_famil
 use ferroute_modes::REGISTRY;
 use ferroute_proxy::{control::request_status, host_setup::relied_on};
 
+pub(crate) use self::routes::unrouted;
 use super::{FamilyInputs, Inputs, NodePort};
 use crate::desired::Desired;
 
@@ -33,7 +34,7 @@ pub fn read_inputs(desired: &Desired, connect: bool) -> Inputs {
         net_admin: ferroute_host::has_net_admin().map_err(|error| error.to_string()),
         accepts_in_firewalls: mode.traits().accepts_in_firewalls,
         families: IpFamily::BOTH.map(|family| FamilyInputs {
-            unrouted: routes::unrouted(cluster_ips(desired, family)),
+            unrouted: unrouted(cluster_ips(desired, family)),
             unserved_node_ports: unserved_node_ports(desired, family),
             ..rules::read(family, desired, has_services(family))
         }),

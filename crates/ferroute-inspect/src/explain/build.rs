@@ -37,6 +37,7 @@ pub(super) fn explanation(service: &api::Service, inputs: &Inputs<'_>) -> Explan
         node: node.name.clone(),
         zone: node.zone.clone(),
         handling,
+        unrouted: Vec::new(),
         kernel_error: None,
     }
 }

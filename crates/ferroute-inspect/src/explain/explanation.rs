@@ -30,6 +30,9 @@ pub struct Explanation {
     /// How the Service is handled.
     #[serde(flatten)]
     pub handling: Handling,
+    /// The cluster IPs to which this node has no route, so that its own connections fail.
+    #[serde(rename = "unroutedAddresses", default, skip_serializing_if = "Vec::is_empty")]
+    pub unrouted: Vec<IpAddr>,
     /// Why the state of the kernel is missing or incomplete.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel_error: Option<String>,

@@ -53,7 +53,8 @@ pub fn explain_object(desired: &Desired, object: &Service) -> Explanation {
     explanation
 }
 
-fn not_found(name: &str, desired: &Desired) -> String {
+/// Returns that there is no Service of this name, and what may be meant.
+pub(crate) fn not_found(name: &str, desired: &Desired) -> String {
     let similar = similar_names(name, desired.services.keys().map(String::as_str));
     let hint = if similar.is_empty() { String::new() } else { format!(" (did you mean {}?)", similar.join(" or ")) };
     format!("Service {name} not found{hint}")

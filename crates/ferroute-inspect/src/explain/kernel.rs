@@ -22,7 +22,7 @@ use ferroute_nftables::{
 };
 
 use super::{ConnectionCount, ExplainedPort, Explanation, Handling, KernelState, ServiceRule};
-use crate::desired::Desired;
+use crate::{desired::Desired, doctor::unrouted};
 
 /// Adds the state of each port to an explanation. If some of it cannot be read, the explanation contains the error.
 pub(super) fn add_state(explanation: &mut Explanation, desired: &Desired, name: &NamespacedName, addresses: &[IpAddr]) {
@@ -32,6 +32,12 @@ pub(super) fn add_state(explanation: &mut Explanation, desired: &Desired, name: 
         let entries: Vec<(&ServicePortName, &ServicePortEntry)> = desired.table(family).ports_of(name).collect();
         if entries.is_empty() {
             continue;
+        }
+        if desired.is_this_host {
+            let cluster_ip = entries.iter().find_map(|(_, entry)| entry.service.cluster_ip);
+            explanation
+                .unrouted
+                .extend(or_error(unrouted(cluster_ip).map_err(anyhow::Error::msg), &mut errors).flatten());
         }
         let mut rules = or_error(FamilyRules::read(family), &mut errors);
         errors.extend(rules.iter().flat_map(|rules| rules.kernel.unread.iter().cloned()));

@@ -19,7 +19,7 @@ use crate::plural;
 /// # Errors
 /// Only those of `out`.
 pub fn write_explanation_into(out: &mut impl fmt::Write, explanation: &Explanation) -> fmt::Result {
-    let Explanation { service, type_, node, zone, handling, kernel_error } = explanation;
+    let Explanation { service, type_, node, zone, handling, unrouted, kernel_error } = explanation;
     write!(out, "{}", Escaped(format_args!("Service {service}, type {type_}, on node {node}")))?;
     if let Some(zone) = zone {
         write!(out, " in zone {}", Escaped(zone))?;
@@ -36,6 +36,11 @@ pub fn write_explanation_into(out: &mut impl fmt::Write, explanation: &Explanati
             if !ignored.is_empty() {
                 writeln!(out, "\nignored")?;
                 ignored.iter().try_for_each(|field| writeln!(out, "  {field}"))?;
+            }
+            if !unrouted.is_empty() {
+                let addresses = unrouted.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+                writeln!(out, "\nno route from this node to {addresses}")?;
+                writeln!(out, "  its own connections fail, those of pods do not: `ferroute doctor` suggests a fix")?;
             }
             ports.iter().try_for_each(|port| write_port_into(out, port))?;
             if !unused_slices.is_empty() {

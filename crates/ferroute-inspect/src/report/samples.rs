@@ -137,6 +137,7 @@ fn explanation(handling: Handling) -> Explanation {
         node: "node-1".to_owned(),
         zone: Some("zone-a".to_owned()),
         handling,
+        unrouted: vec![[10, 96, 0, 9].into()],
         kernel_error: Some("an error".to_owned()),
     }
 }

@@ -7,7 +7,10 @@ use ferroute_core::{IpFamily, Protocol, ServicePortName};
 use ferroute_trace::Packet;
 
 use super::{Request, node::TraceNode};
-use crate::desired::{machine_name, service_name};
+use crate::{
+    desired::{machine_name, service_name},
+    explain::not_found,
+};
 
 /// The reason for a packet's input interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +35,10 @@ pub fn resolve(args: &Request, node: &TraceNode) -> anyhow::Result<(Packet, Arri
         Some(from) => pair(&senders(&from, node)?, &destinations)
             .with_context(|| format!("{from} and {} have no addresses of the same IP family", args.to))?,
         None => {
-            let addresses = destinations.iter().find_map(|to| Some((own_source(node, to.ip())?, *to)));
+            // In modes that bind it, the address of a Service is the host's own.
+            let is_bound = |to: IpAddr| args.plans_rules() && node.desired.binds(to);
+            let source = |to: IpAddr| if is_bound(to) { Some(to) } else { node.host.source_to(to) };
+            let addresses = destinations.iter().find_map(|to| Some((source(to.ip())?, *to)));
             let remedy = match args.from {
                 Some(_) => {
                     "the kernel looks up a route before rules translate the destination, so add one that covers the Service addresses"
@@ -72,11 +78,6 @@ fn pair(senders: &[IpAddr], destinations: &[SocketAddr]) -> Option<(IpAddr, Sock
     })
 }
 
-/// Returns the source address of the node's own packets.
-fn own_source(node: &TraceNode, to: IpAddr) -> Option<IpAddr> {
-    if node.host.owns(to) { Some(to) } else { node.host.path_to(to)?.1 }
-}
-
 /// Returns the addresses of a source: an address, or the name of a node or pod.
 fn senders(from: &str, node: &TraceNode) -> anyhow::Result<Vec<IpAddr>> {
     if let Ok(address) = from.parse::<IpAddr>() {
@@ -111,10 +112,14 @@ fn destinations(args: &Request, protocol: Protocol, node: &TraceNode) -> anyhow:
         let claimed = entries.filter_map(|(name, _)| Some((name, node.desired.table(family).claimed(name)?)));
         ports.extend(claimed.filter_map(|(name, port)| Some((name, SocketAddr::new(port.cluster_ip?, port.port)))));
     }
-    ensure!(
-        !ports.is_empty(),
-        "--to {to}: neither ADDRESS:PORT nor a Service with a cluster IP (Service {service} not found)"
-    );
+    if ports.is_empty() {
+        let name = service.to_string();
+        let reason = match node.desired.services.contains_key(&name) {
+            true => format!("Service {name} has no cluster IP"),
+            false => not_found(&name, &node.desired),
+        };
+        bail!("--to {to}: {reason}: want ADDRESS:PORT, or a Service with a cluster IP");
+    }
     let is_selected = |(name, address): &(&ServicePortName, SocketAddr)| {
         let has_port = port.is_none_or(|port| *name.port == *port || address.port().to_string() == port);
         name.protocol == protocol && has_port

@@ -76,7 +76,7 @@ impl KernelRouter {
         let reply = lookups.kernel.lookup(&query);
         drop(lookups);
         let decision = match reply {
-            Ok(RouteReply::Found(route)) if is_for_host(route.kind) => RouteDecision::Local,
+            Ok(RouteReply::Found(route)) if is_for_host(route.kind) => RouteDecision::Local { source: route.source },
             Ok(RouteReply::Found(route)) => RouteDecision::Unicast {
                 interface: self.interface(route.interface).map_or("", |interface| &interface.name).into(),
                 gateway: route.gateway,
@@ -139,7 +139,7 @@ impl KernelRouter {
             (1 | 2, RouteDecision::Unreachable | RouteDecision::Dropped(_) | RouteDecision::Prohibited) => {
                 Some(format!("reverse path filter (rp_filter) of {input}: there is no route to {source}"))
             }
-            (_, RouteDecision::Local) => Some(format!("martian source: {source} is an address of this host")),
+            (_, RouteDecision::Local { .. }) => Some(format!("martian source: {source} is an address of this host")),
             _ => None,
         }
     }

@@ -28,7 +28,7 @@ enum Kind {
     Blackhole,
     Unreachable,
     Prohibit,
-    Local,
+    Local { source: Option<IpAddr> },
 }
 
 /// Reads the addresses and routes of a host; `-` is the standard input.
@@ -71,9 +71,15 @@ impl StaticRouter {
                     let name = name.trim_end_matches(':');
                     name.split('@').next().unwrap_or(name).clone_into(&mut interface);
                 }
-                ["inet" | "inet6", address, ..] => {
-                    let net = address.parse::<IpNet>().or_else(|_| address.parse::<IpAddr>().map(IpNet::from));
-                    router.addresses.extend(net.ok().map(|net| (interface.clone(), net)));
+                ["inet" | "inet6", address, ..] => router.add_address(&interface, address),
+                // Of `ip -oneline address`.
+                [number, name, "inet" | "inet6", address, ..] if number.ends_with(':') => {
+                    router.add_address(name, address);
+                }
+                // Of `ip -brief address`.
+                [name, "UP" | "DOWN" | "UNKNOWN", addresses @ ..] => {
+                    let name = name.split('@').next().unwrap_or(name);
+                    addresses.iter().for_each(|address| router.add_address(name, address));
                 }
                 // The first path of a route with several.
                 ["nexthop", ..] if is_multipath => {
@@ -85,14 +91,24 @@ impl StaticRouter {
                         *gateway = after("via").and_then(|via| via.parse().ok());
                     }
                 }
+                // Of other tables, which policy rules select.
+                _ if after("table").is_some_and(|table| !["main", "local", "default"].contains(table)) => {}
+                _ if words.contains(&"dead") => {}
                 [first, rest @ ..] => {
                     let family = if text_is_v6(line) { IpFamily::V6 } else { IpFamily::V4 };
+                    let address = |word| after(word).and_then(|text| text.parse::<IpAddr>().ok());
+                    let unicast = || Kind::Unicast {
+                        interface: after("dev").map(|name| (*name).to_owned()),
+                        gateway: address("via"),
+                        source: address("src"),
+                    };
                     let (to, kind) = match (*first, rest.first()) {
+                        ("unicast", Some(to)) => (*to, unicast()),
                         ("blackhole", Some(to)) => (*to, Kind::Blackhole),
                         ("unreachable", Some(to)) => (*to, Kind::Unreachable),
                         ("prohibit", Some(to)) => (*to, Kind::Prohibit),
-                        ("local", Some(to)) => (*to, Kind::Local),
-                        (to, _) => (to, Kind::unicast(&after)),
+                        ("local", Some(to)) => (*to, Kind::Local { source: address("src") }),
+                        (to, _) => (to, unicast()),
                     };
                     let Some(to) = network(to, family) else { continue };
                     let has_path = match &kind {
@@ -109,11 +125,16 @@ impl StaticRouter {
         router
     }
 
+    fn add_address(&mut self, interface: &str, address: &str) {
+        let net = address.parse::<IpNet>().or_else(|_| address.parse::<IpAddr>().map(IpNet::from));
+        self.addresses.extend(net.ok().map(|net| (interface.to_owned(), net)));
+    }
+
     /// Returns the addresses of interfaces, and those that routes use as sources.
     fn own_addresses(&self) -> Vec<IpAddr> {
         let of_routes = self.routes.iter().filter_map(|route| match &route.kind {
             Kind::Unicast { source, .. } => *source,
-            Kind::Local => Some(route.to.addr()),
+            Kind::Local { .. } => Some(route.to.addr()),
             _ => None,
         });
         let mut addresses: Vec<IpAddr> = self.addresses.iter().map(|(_, net)| net.addr()).collect();
@@ -146,25 +167,17 @@ impl StaticRouter {
     }
 }
 
-impl Kind {
-    fn unicast<'a>(after: &dyn Fn(&str) -> Option<&'a &'a str>) -> Self {
-        let address = |word: &str| after(word).and_then(|text| text.parse::<IpAddr>().ok());
-        Self::Unicast {
-            interface: after("dev").map(|name| (*name).to_owned()),
-            gateway: address("via"),
-            source: address("src"),
-        }
-    }
-}
-
 impl Router for StaticRouter {
     fn route(&self, packet: &RoutedPacket<'_>) -> RouteDecision {
         let family = IpFamily::of(packet.destination);
         match self.route_to(packet.destination).map(|route| &route.kind) {
+            Some(Kind::Local { source }) => RouteDecision::Local { source: *source },
+            _ if packet.destination.is_loopback() || self.own_addresses().contains(&packet.destination) => {
+                RouteDecision::Local { source: None }
+            }
             None | Some(Kind::Unreachable) => RouteDecision::Unreachable,
             Some(Kind::Prohibit) => RouteDecision::Prohibited,
             Some(Kind::Blackhole) => RouteDecision::Dropped("blackhole route".into()),
-            Some(Kind::Local) => RouteDecision::Local,
             Some(Kind::Unicast { interface, gateway, source }) => {
                 let interface = interface.as_deref().unwrap_or_default();
                 let source = source.or_else(|| self.masquerade_source(packet.destination, interface, *gateway));
@@ -177,7 +190,7 @@ impl Router for StaticRouter {
     fn address_type(&self, address: IpAddr) -> Option<AddressKind> {
         let is_broadcast = |net: &IpNet| net.addr().is_ipv4() && net.prefix_len() < 31 && net.broadcast() == address;
         Some(match self.route_to(address).map(|route| &route.kind) {
-            Some(Kind::Local) => AddressKind::Local,
+            Some(Kind::Local { .. }) => AddressKind::Local,
             _ if self.own_addresses().contains(&address) => AddressKind::Local,
             _ if address.is_multicast() => AddressKind::Multicast,
             _ if self.addresses.iter().any(|(_, net)| is_broadcast(net)) => AddressKind::Broadcast,
@@ -198,10 +211,14 @@ impl Router for StaticRouter {
     fn masquerade_source(&self, destination: IpAddr, interface: &str, gateway: Option<IpAddr>) -> Option<IpAddr> {
         let family = IpFamily::of(destination);
         let next_hop = gateway.unwrap_or(destination);
+        // The kernel prefers addresses of the destination's scope to those of the interface.
+        let is_usable = |address: &IpAddr| !is_link_local(*address) || is_link_local(destination);
         let on_link = self.addresses.iter().find(|(name, net)| name == interface && net.contains(&next_hop));
-        let source = on_link.map(|(_, net)| net.addr()).or_else(|| self.addresses_of(interface, family).next());
+        let on_link = on_link.map(|(_, net)| net.addr()).filter(is_usable);
+        let source = on_link.or_else(|| self.addresses_of(interface, family).find(is_usable));
         // An interface without addresses borrows one.
-        source.or_else(|| self.own_addresses().into_iter().find(|address| IpFamily::of(*address) == family))
+        let is_of_family = |address: &IpAddr| IpFamily::of(*address) == family;
+        source.or_else(|| self.own_addresses().into_iter().filter(is_of_family).find(is_usable))
     }
 
     fn address_of(&self, interface: &str, family: IpFamily) -> Option<IpAddr> {
@@ -213,8 +230,16 @@ impl Router for StaticRouter {
     }
 }
 
+/// Reports whether an address is an IPv6 one that is valid on one link.
+fn is_link_local(address: IpAddr) -> bool {
+    matches!(address, IpAddr::V6(address) if address.is_unicast_link_local())
+}
+
 fn text_is_v6(line: &str) -> bool {
-    line.split_whitespace().any(|word| word.matches(':').count() > 1)
+    // `default dev eth0 metric 1024 pref medium` has no address, nor has `unreachable default dev lo metric 1 error -101`.
+    line.contains(" pref ")
+        || line.contains(" error -")
+        || line.split_whitespace().any(|word| word.matches(':').count() > 1)
 }
 
 fn network(text: &str, family: IpFamily) -> Option<IpNet> {
@@ -256,5 +281,44 @@ mod tests {
         assert_eq!(route("198.51.100.7"), "eth0 192.168.6.121");
         assert_eq!(route("2001:db8::1"), "eth0 ");
         assert_eq!(router.address_type("192.168.6.255".parse().unwrap()), Some(AddressKind::Broadcast));
+    }
+
+    #[test]
+    fn sources_have_the_scope_of_the_destination() {
+        let text = "2: eth0: <UP>\n    inet 192.168.6.121/24 scope global eth0\n    inet 192.168.6.122/24 scope global secondary eth0\n\
+                    inet6 fd00:6::121/64 scope global\n3: cali1: <UP>\n    inet6 fe80::ee/64 scope link\n\
+                    4: kube-ipvs0: <NOARP>\n    inet 10.96.0.1/32 scope global kube-ipvs0\n\
+                    default via 192.168.6.1 dev eth0\nfd00:244::5 dev cali1 metric 1024\n\
+                    local 192.168.6.122 dev eth0 table local proto kernel scope host src 192.168.6.121\n";
+        let router = StaticRouter::parse(text);
+        let masqueraded = |to: &str| router.masquerade_source(to.parse().unwrap(), "cali1", None).unwrap().to_string();
+        assert_eq!([masqueraded("fd00:244::5"), masqueraded("fe80::5")], ["fd00:6::121", "fe80::ee"]);
+        let host = Host { addresses: router.own_addresses(), router: Some(Arc::new(router)), ..Host::default() };
+        for (to, source) in [
+            ("192.168.6.122", "192.168.6.121"),
+            ("10.96.0.1", "10.96.0.1"),
+            ("203.0.113.7", "192.168.6.121"),
+            ("127.0.0.1", "127.0.0.1"),
+        ] {
+            assert_eq!(host.source_to(to.parse().unwrap()).unwrap().to_string(), source, "{to}");
+        }
+    }
+
+    #[test]
+    fn other_forms_of_ip_are_read() {
+        let text = "1: lo    inet 127.0.0.1/8 scope host lo\\       valid_lft forever\n\
+                    2: eth0    inet 192.168.6.121/24 brd 192.168.6.255 scope global eth0\\       valid_lft forever\n\
+                    eth1@if7         UP             192.168.7.121/24 fd00:7::121/64 fe80::1/64 \n\
+                    default via 192.168.9.1 dev eth9 table 100 \n192.0.2.0/24 dev eth8 proto kernel scope link dead linkdown \n\
+                    unicast default via 192.168.6.1 dev eth0 proto dhcp \nunreachable default dev lo metric 4294967295 error -101 pref medium\n\
+                    0:\tfrom all lookup local \n32765:\tfrom all fwmark 0x1 lookup 100 \n";
+        let router = StaticRouter::parse(text);
+        let own: Vec<String> = router.own_addresses().iter().map(ToString::to_string).collect();
+        assert_eq!(own, ["192.168.6.121", "192.168.7.121", "fd00:7::121", "fe80::1"]);
+        let interface = |to: &str| match router.route_to(to.parse().unwrap()).map(|route| &route.kind) {
+            Some(Kind::Unicast { interface, .. }) => interface.clone().unwrap(),
+            other => format!("{other:?}"),
+        };
+        assert_eq!(["203.0.113.7", "192.0.2.9", "2001:db8::1"].map(interface), ["eth0", "eth0", "Some(Unreachable)"]);
     }
 }

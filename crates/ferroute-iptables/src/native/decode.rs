@@ -263,20 +263,31 @@ fn undecoded(structure: &Structure<'_>) -> String {
     format!("-m {} --undecoded {:08x}", structure.name, hasher.finish() >> 32)
 }
 
-/// Returns the text of a target without a variant, with the only option of such a one that changes the path of a packet.
+/// Returns the text of a target without a variant, with the only options of such a one that change the path of a packet.
 fn other_target(structure: &Structure<'_>) -> String {
-    // `struct xt_ct_target_info`, and the next revision of it.
-    let flags = structure.as_bytes().first_chunk().map_or(0, |flags| u16::from_ne_bytes(*flags));
-    let is_notrack = structure.name == "CT" && flags & XT_CT_NOTRACK != 0;
     // `struct xt_set_info_target_v3`: the number of the set whose entries have marks, and the flags.
     let number = |at| structure.u16(at).unwrap_or(IPSET_INVALID);
     let maps_mark = structure.name == "SET" && number(8) != IPSET_INVALID && number(12) & IPSET_FLAG_MAP_SKBMARK != 0;
-    let option = match (is_notrack, maps_mark) {
-        (true, _) => " --notrack",
-        (_, true) => " --map-mark",
-        (false, false) => "",
+    let option = match &*structure.name {
+        "CT" => tracking_option(structure),
+        _ if maps_mark => " --map-mark".to_owned(),
+        _ => String::new(),
     };
     format!("{}{option}", structure.name)
+}
+
+/// Returns the option of the target `CT` that changes the path of a packet, after a blank.
+fn tracking_option(structure: &Structure<'_>) -> String {
+    // `struct xt_ct_target_info`, and the next revision of it.
+    let (flags, zone) = (structure.u16(0).unwrap_or(0), structure.u16(2).unwrap_or(0));
+    match zone {
+        _ if flags & XT_CT_NOTRACK != 0 => " --notrack".to_owned(),
+        _ if flags & XT_CT_ZONE_MARK != 0 => " --zone mark".to_owned(),
+        0 => String::new(),
+        zone if flags & XT_CT_ZONE_DIR_ORIG != 0 => format!(" --zone-orig {zone}"),
+        zone if flags & XT_CT_ZONE_DIR_REPL != 0 => format!(" --zone-reply {zone}"),
+        zone => format!(" --zone {zone}"),
+    }
 }
 
 /// The burst of `-m limit` that `iptables-save` does not print.
@@ -287,5 +298,11 @@ const IPSET_INVALID: u16 = 65535;
 const IPSET_FLAG_MAP_SKBMARK: u16 = 1 << 8;
 /// The packet is not tracked (`XT_CT_NOTRACK`).
 const XT_CT_NOTRACK: u16 = 1;
+/// The zone is that of packets of the client (`XT_CT_ZONE_DIR_ORIG`).
+const XT_CT_ZONE_DIR_ORIG: u16 = 1 << 2;
+/// The zone is that of replies (`XT_CT_ZONE_DIR_REPL`).
+const XT_CT_ZONE_DIR_REPL: u16 = 1 << 3;
+/// The zone is the mark of the packet (`XT_CT_ZONE_MARK`).
+const XT_CT_ZONE_MARK: u16 = 1 << 4;
 /// `NFTNL_UDATA_RULE_COMMENT`.
 const USERDATA_COMMENT: u8 = 0;

@@ -9,15 +9,15 @@ pub(super) struct Token {
     pub(super) line: usize,
 }
 
-/// Splits text into words. Lines that begin with `#` are comments; elsewhere, `nft` prints `#` before what it cannot express.
+/// Splits text into words. What follows `#` is a comment, such as a handle, but `nft` also prints `#` before modules of `iptables`.
 pub(super) fn split(text: &str) -> Vec<Token> {
     let mut tokens: Vec<Token> = Vec::new();
     for (line, content) in (1..).zip(text.lines()) {
         let mut rest = content.trim();
-        if rest.starts_with('#') {
-            continue;
-        }
         while let Some(first) = rest.chars().next() {
+            if first == '#' && !rest[1..].trim_start().starts_with(MODULE) {
+                break;
+            }
             let length = match first {
                 '"' => rest[1..].find('"').map_or(rest.len(), |end| end + 2),
                 // Bits of a header: `@nh,8,16`.
@@ -35,6 +35,9 @@ pub(super) fn split(text: &str) -> Vec<Token> {
     }
     tokens
 }
+
+/// The beginning of the name of a module of `iptables`.
+pub(super) const MODULE: &str = "xt_";
 
 /// The characters that are words of their own.
 const PUNCTUATION: [char; 6] = ['{', '}', '(', ')', ',', ';'];

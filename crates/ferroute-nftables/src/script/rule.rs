@@ -7,7 +7,7 @@ use ipnet::IpNet;
 
 use super::{
     expression::{self, Requirements},
-    lexer::{Cursor, Token, join, unquoted},
+    lexer::{Cursor, MODULE, Token, join, unquoted},
     set::{Fields, read_elements, verdict},
 };
 use crate::model::{
@@ -82,7 +82,7 @@ impl RuleReader {
                 cursor.at += 1;
                 match cursor.peek() {
                     "packets" => cursor.at += 4,
-                    "name" => cursor.at += 2,
+                    "name" => self.object(cursor, reading)?,
                     _ => {}
                 }
                 nothing(reading, cursor);
@@ -105,7 +105,13 @@ impl RuleReader {
                 nothing(reading, cursor);
             }
             "limit" | "quota" => {
-                limit(cursor);
+                match cursor.peek_at(1) {
+                    "name" => {
+                        cursor.at += 1;
+                        self.object(cursor, reading)?;
+                    }
+                    _ => limit(cursor),
+                }
                 reading.opaque(join(cursor.since(start)), Outcome::Condition);
             }
             "notrack" => {
@@ -157,7 +163,7 @@ impl RuleReader {
                 extension(kind, name, reading)?;
             }
             _ => match assignment(cursor) {
-                Some(left) => self.assign(&left, cursor, reading)?,
+                Some(left) => self.assign((start, &left), cursor, reading)?,
                 None => self.condition(cursor, reading)?,
             },
         }
@@ -256,16 +262,21 @@ impl RuleReader {
     }
 
     /// Reads the value of `meta mark set` and others.
-    fn assign(&mut self, left: &Assigned, cursor: &mut Cursor<'_>, reading: &mut Reading) -> Option<()> {
+    fn assign(
+        &mut self,
+        (begin, left): (usize, &Assigned),
+        cursor: &mut Cursor<'_>,
+        reading: &mut Reading,
+    ) -> Option<()> {
+        let start = cursor.at;
         let to_connection = match *left {
             Assigned::Mark { to_connection } => to_connection,
-            Assigned::Other { start } => {
-                cursor.at = value_end(cursor);
-                reading.opaque(join(cursor.since(start)), Outcome::Nothing);
+            Assigned::Other => {
+                self.skip_value(cursor, reading)?;
+                reading.opaque(join(cursor.since(begin)), Outcome::Nothing);
                 return Some(());
             }
         };
-        let start = cursor.at;
         if let Some((from_connection, mask, xor)) = mark(cursor) {
             reading.foreign(Foreign::SetMark { to_connection, from_connection, mask, xor });
             return Some(());
@@ -277,6 +288,27 @@ impl RuleReader {
         }
         let map = self.set(cursor, &key, true)?;
         reading.foreign(Foreign::SetMarkMap { to_connection, key, map });
+        Some(())
+    }
+
+    /// Skips the name of an object: `name "web"`, or a map from a key to names.
+    fn object(&mut self, cursor: &mut Cursor<'_>, reading: &mut Reading) -> Option<()> {
+        cursor.at += 1;
+        self.skip_value(cursor, reading)
+    }
+
+    /// Skips a value that is assigned: words with commas between them, or the result of an expression.
+    fn skip_value(&mut self, cursor: &mut Cursor<'_>, reading: &mut Reading) -> Option<()> {
+        let start = cursor.at;
+        if self.key(cursor, reading).is_none() {
+            cursor.at = start + 1;
+        }
+        if cursor.accept("map") && !cursor.take().starts_with('@') {
+            cursor.block()?;
+        }
+        while [",", "&", "|", "^", "and", "or", "xor"].contains(&cursor.peek()) {
+            cursor.at += 2;
+        }
         Some(())
     }
 
@@ -302,7 +334,7 @@ impl RuleReader {
             let foreign = Foreign::Nat { kind, addresses: None, ports: None };
             return (kind == NatKind::Redirect).then(|| reading.foreign(foreign));
         }
-        let foreign = if let Some((addresses, ports)) = target(cursor.peek(), prefix) {
+        let foreign = if let Some((addresses, ports)) = target(cursor.peek()) {
             cursor.at += 1;
             match addresses {
                 Some((first, last)) if prefix => Foreign::NatPrefix { kind, net: network(first, last)? },
@@ -353,31 +385,32 @@ impl Reading {
 enum Assigned {
     /// A mark.
     Mark { to_connection: bool },
-    /// Something that no rule here matches on. The statement begins at this word.
-    Other { start: usize },
+    /// Something that no rule here matches on.
+    Other,
 }
 
 /// Reads the beginning of an assignment: `meta mark set`. The position stays if this is none.
 fn assignment(cursor: &mut Cursor<'_>) -> Option<Assigned> {
-    let start = cursor.at;
-    let at = (start + 1..(start + 6).min(cursor.tokens.len())).find(|at| cursor.tokens[*at].text == "set")?;
-    let words: Vec<&str> = cursor.tokens[start..at].iter().map(|token| token.text.as_str()).collect();
-    let assigned = match words.as_slice() {
-        ["meta", "mark"] | ["mark"] => Assigned::Mark { to_connection: false },
-        ["ct", "mark"] => Assigned::Mark { to_connection: true },
-        // Rules here match on those.
-        ["ip" | "ip6", "saddr" | "daddr"] | ["tcp" | "udp" | "th" | "sctp", "sport" | "dport"] => return None,
-        ["meta" | "ct" | "ip" | "ip6" | "tcp" | "ether", ..] | ["nftrace" | "priority"] => Assigned::Other { start },
-        _ => return None,
+    let at = match (cursor.peek(), cursor.peek_at(1)) {
+        ("mark" | "nftrace" | "priority", _) => 1,
+        (raw, _) if raw.starts_with('@') => 1,
+        ("ct", "original" | "reply") => 3,
+        ("tcp", "option") => 4,
+        _ => 2,
     };
-    cursor.at = at + 1;
+    if cursor.peek_at(at) != "set" {
+        return None;
+    }
+    let assigned = match (cursor.peek(), cursor.peek_at(1)) {
+        ("meta", "mark") | ("mark", _) => Assigned::Mark { to_connection: false },
+        ("ct", "mark") => Assigned::Mark { to_connection: true },
+        // Rules here match on those.
+        ("ip" | "ip6", "saddr" | "daddr") | ("tcp" | "udp" | "th" | "sctp", "sport" | "dport") => return None,
+        (raw, _) if raw.starts_with('@') => return None,
+        _ => Assigned::Other,
+    };
+    cursor.at += at + 1;
     Some(assigned)
-}
-
-/// Returns the position after a value.
-fn value_end(cursor: &Cursor<'_>) -> usize {
-    let is_next = |at: &usize| STATEMENTS.contains(&cursor.tokens[*at].text.as_str());
-    (cursor.at + 1..cursor.tokens.len()).find(is_next).unwrap_or(cursor.tokens.len())
 }
 
 /// Reads a mark: a number, or bits of another mark. Returns whether it is the connection's, the mask and the flipped bits.
@@ -402,9 +435,12 @@ fn mark(cursor: &mut Cursor<'_>) -> Option<(bool, u32, u32)> {
         if !["&", "|", "^", "and", "or", "xor"].contains(&operator) {
             return (opened == 0).then_some((from_connection, mask, xor));
         }
+        let is_after_xor = cursor.at >= 2 && cursor.tokens[cursor.at - 2].text == "xor";
         cursor.at += 1;
         let bits = mark_number(cursor.take())?;
         (mask, xor) = match operator {
+            // As `nft` prints `CONNMARK --set-xmark`.
+            "and" if is_after_xor => (mask & bits, xor),
             "&" | "and" => (mask & bits, xor & bits),
             "|" | "or" => (mask & !bits, xor & !bits | bits),
             _ => (mask, xor ^ bits),
@@ -424,6 +460,8 @@ fn comparison(operand: Operand, cursor: &mut Cursor<'_>, family: IpFamily) -> Op
         cursor.at += 1;
         mask = flags_value(cursor, words)?;
     }
+    // None of these flags.
+    let is_none_of = mask == u128::MAX && cursor.accept("!");
     let op = match cursor.peek() {
         "!=" => Some(CmpOp::Neq),
         "==" => Some(CmpOp::Eq),
@@ -431,7 +469,6 @@ fn comparison(operand: Operand, cursor: &mut Cursor<'_>, family: IpFamily) -> Op
         "<=" => Some(CmpOp::Lte),
         ">" => Some(CmpOp::Gt),
         ">=" => Some(CmpOp::Gte),
-        "!" => Some(CmpOp::Neq),
         _ => None,
     };
     cursor.at += usize::from(op.is_some());
@@ -445,7 +482,8 @@ fn comparison(operand: Operand, cursor: &mut Cursor<'_>, family: IpFamily) -> Op
         }
         return Some(match op {
             None if mask == u128::MAX => {
-                Foreign::Compare { operand: Operand { mask: value, ..operand }, op: CmpOp::Neq, value: 0 }
+                let op = if is_none_of { CmpOp::Eq } else { CmpOp::Neq };
+                Foreign::Compare { operand: Operand { mask: value, ..operand }, op, value: 0 }
             }
             op => Foreign::Compare { operand, op: op.unwrap_or(CmpOp::Eq), value },
         });
@@ -513,16 +551,15 @@ fn nat_statement(
 type Target = (Option<(IpAddr, IpAddr)>, Option<(u16, u16)>);
 
 /// Reads the new address and port of a translation.
-fn target(text: &str, prefix: bool) -> Option<Target> {
-    if prefix {
-        let net: IpNet = text.parse().ok()?;
-        return Some((Some((net.network(), net.broadcast())), None));
-    }
+fn target(text: &str) -> Option<Target> {
     if let Some(text) = text.strip_prefix(':') {
         return Some((None, Some(ports(text)?)));
     }
     if let Ok(address) = text.parse::<SocketAddr>() {
         return Some((Some((address.ip(), address.ip())), Some((address.port(), address.port()))));
+    }
+    if let Ok(net) = text.parse::<IpNet>() {
+        return Some((Some((net.network(), net.broadcast())), None));
     }
     let range = |text: &str| {
         let (first, last) = text.split_once('-').unwrap_or((text, text));
@@ -579,10 +616,6 @@ fn reject(cursor: &mut Cursor<'_>) -> Option<RejectWith> {
 /// Skips `limit` or `quota` with its options.
 fn limit(cursor: &mut Cursor<'_>) {
     cursor.at += 1;
-    if cursor.accept("name") {
-        cursor.at += 1;
-        return;
-    }
     loop {
         let word = cursor.peek();
         let is_number = word.starts_with(|c: char| c.is_ascii_digit());
@@ -594,20 +627,12 @@ fn limit(cursor: &mut Cursor<'_>) {
     }
 }
 
-/// Reads what `nft` prints after `#` for what it cannot express, or skips a comment.
+/// Reads what `nft` prints after `#` for what it cannot express: `xt_tcp`, `xt_MASQUERADE`.
 fn remark(cursor: &mut Cursor<'_>, reading: &mut Reading) {
-    let name = cursor.peek_at(1);
-    match name.strip_prefix("xt_") {
-        Some(name) if name.chars().next().is_some_and(char::is_uppercase) => {
-            cursor.at += 2;
-            extension("target", name, reading);
-        }
-        Some(name) => {
-            cursor.at += 2;
-            extension("match", name, reading);
-        }
-        None => cursor.at = cursor.tokens.len(),
-    }
+    cursor.at += 1;
+    let name = cursor.take().trim_start_matches(MODULE);
+    let kind = if name.starts_with(char::is_uppercase) { "target" } else { "match" };
+    extension(kind, name, reading);
 }
 
 /// Adds a module or target of `iptables`, whose options `nft` does not print.

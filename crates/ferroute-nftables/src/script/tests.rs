@@ -37,6 +37,7 @@ fn rules_are_printed_as_nft_prints_those_of_the_kernel() {
         ("meta mark & 0x000000ff == 0x00000010 drop", "meta mark & 0x000000ff == 0x00000010 drop"),
         ("meta mark set meta mark | 0x00004000", "meta mark set meta mark | 0x00004000"),
         ("meta mark set mark and 0xfffffff0 xor 0x1", "meta mark set meta mark & 0xfffffff0 ^ 0x00000001"),
+        ("ct mark set ct mark xor 0x10 and 0xffffff00", "ct mark set ct mark & 0xffffff00 ^ 0x00000010"),
         ("ct mark set meta mark & 0x000000ff", "ct mark set meta mark & 0x000000ff"),
         (
             "tcp flags & (fin | syn | rst | ack) == syn drop",
@@ -73,6 +74,30 @@ fn rules_are_printed_as_nft_prints_those_of_the_kernel() {
             "socket transparent 1 meta mark set 0x00000001 accept",
         ),
         ("jump chain-a # handle 7", "jump chain-a"),
+        (
+            "ip saddr 10.0.0.1 meta mark set 0x5 ct mark set meta mark drop",
+            "meta nfproto ipv4 ip saddr 10.0.0.1 meta mark set 0x00000005 ct mark set meta mark drop",
+        ),
+        (
+            "ip saddr 10.0.0.1 ip dscp set cs1 tcp dport 80 drop",
+            "meta nfproto ipv4 ip saddr 10.0.0.1 ip dscp set cs1 meta l4proto tcp th dport 80 drop",
+        ),
+        (
+            "ct event set new,destroy tcp option maxseg size set rt mtu udp dport 53 accept",
+            "ct event set new, destroy tcp option maxseg size set rt mtu meta l4proto udp th dport 53 accept",
+        ),
+        (
+            "ip dscp set ip daddr map { 10.0.0.1 : cs1 } tcp dport 80 accept",
+            "meta nfproto ipv4 ip dscp set ip daddr map { 10.0.0.1 : cs1 } meta l4proto tcp th dport 80 accept",
+        ),
+        (
+            "counter name ip saddr map @counters limit name \"l\" quota name tcp dport map { 80 : \"q\" } drop",
+            "meta nfproto ipv4 counter name ip saddr map @counters limit name \"l\" meta l4proto tcp \
+             quota name tcp dport map { 80 : \"q\" } drop",
+        ),
+        ("ip daddr 10.0.0.1 snat to 10.0.0.9/32", "meta nfproto ipv4 ip daddr 10.0.0.1 snat to 10.0.0.9"),
+        ("tcp flags ! syn,rst drop", "meta l4proto tcp tcp flags & (syn | rst) == 0x0 drop"),
+        ("tcp flags syn,rst drop", "meta l4proto tcp tcp flags syn,rst drop"),
     ] {
         assert_eq!(rule(text), expected, "{text}");
     }
@@ -224,4 +249,10 @@ proptest! {
             let _ = parse(family, &format!("table inet t {{\nchain c {{\n{text}\n}}\n}}\n"));
         }
     }
+}
+
+#[test]
+fn handles_are_no_rules() {
+    let text = "table ip t { # handle 3\n\tchain c { # handle 1\n\t\tdrop # handle 2\n\t}\n}\n";
+    assert_eq!(rules(IpFamily::V4, text), ["drop"]);
 }

@@ -18,6 +18,7 @@ use ferroute_core::parse::{InvalidObject, validate};
 use super::{
     Closed,
     entry::{Candidate, Digest, Entry, Key, split},
+    store::IsRelevant,
     text::{MAX_DOCUMENT, TextError, for_each_document},
 };
 use crate::{IgnoredKind, Problem};
@@ -76,7 +77,12 @@ impl Stamp {
 impl FileState {
     /// Reads the file and returns its new state; `None` if the file does not exist. Passes the objects of all changed
     /// documents to `on_candidate`.
-    pub(super) fn read(&self, path: &Path, on_candidate: &mut OnCandidate<'_>) -> Result<Option<Self>, Closed> {
+    pub(super) fn read(
+        &self,
+        path: &Path,
+        is_relevant: Option<&IsRelevant>,
+        on_candidate: &mut OnCandidate<'_>,
+    ) -> Result<Option<Self>, Closed> {
         let (file, stamp) = match open(path) {
             Ok(opened) => opened,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -89,6 +95,9 @@ impl FileState {
             self.documents.iter().filter_map(|document| Some((document.text?, document))).collect();
         let (mut documents, mut errors) = (Vec::new(), Vec::new());
         let result = for_each_document(file, &mut |document| {
+            if is_relevant.is_some_and(|is_relevant| !is_relevant(document.text)) {
+                return Ok(());
+            }
             let digest = Digest::new(document.text);
             documents.push(match unchanged.get(&digest) {
                 Some(state) => Arc::clone(state),

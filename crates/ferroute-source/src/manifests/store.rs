@@ -32,6 +32,8 @@ pub(super) struct Store {
     synced: bool,
     /// An object that should be applied could not be read again.
     lacks_object: bool,
+    /// Documents for which this returns false are skipped.
+    is_relevant: Option<Box<IsRelevant>>,
 }
 
 /// The changes of files to process.
@@ -49,10 +51,18 @@ pub(super) struct Work {
     pub(super) complete: bool,
 }
 
+/// Reports by its text whether a document is to be parsed.
+pub(super) type IsRelevant = dyn Fn(&str) -> bool + std::marker::Send;
+
 /// A callback for batches of events.
 pub(super) type Send<'s> = dyn FnMut(Vec<Event>) -> Result<(), Closed> + 's;
 
 impl Store {
+    /// Returns a store that skips documents whose text is not relevant.
+    pub(super) fn of_documents(is_relevant: impl Fn(&str) -> bool + std::marker::Send + 'static) -> Self {
+        Self { is_relevant: Some(Box::new(is_relevant)), ..Self::default() }
+    }
+
     pub(super) fn files(&self) -> &BTreeMap<PathBuf, FileState> {
         &self.files
     }
@@ -87,7 +97,7 @@ impl Store {
         for path in read {
             let previous = self.files.remove(&path).unwrap_or_default();
             let (applied, synced) = (&mut self.applied, self.synced);
-            let read = previous.read(&path, &mut |candidate| {
+            let read = previous.read(&path, self.is_relevant.as_deref(), &mut |candidate| {
                 let Candidate { key, digest, event, is_mirrored } = candidate;
                 match applied {
                     Some(applied) if !synced && !is_mirrored && !applied.contains_key(&key) => {
@@ -188,7 +198,7 @@ impl Store {
         });
         let mut is_unreadable = false;
         for (path, _) in files {
-            let read = FileState::default().read(path, &mut |candidate| {
+            let read = FileState::default().read(path, self.is_relevant.as_deref(), &mut |candidate| {
                 if missing.get(&candidate.key) == Some(&candidate.digest) {
                     loaded.insert((candidate.key, candidate.digest), candidate.event);
                 }

@@ -70,6 +70,12 @@ impl PacketState<'_> {
     fn apply_words(&mut self, text: &str, hook: Hook, nth: Option<u32>, record: &mut Record) -> Option<TargetResult> {
         let words = Words::parse(text)?;
         Some(match words.name {
+            "CT" => {
+                if let Some(zone) = words.argument("--zone").or_else(|| words.argument("--zone-orig")) {
+                    self.set_zone(zone.parse().ok());
+                }
+                TargetResult::Continue(None)
+            }
             "CONNMARK" => self.connmark(&words)?,
             "MASQUERADE" => self.masquerade_target(words.has("--random-fully"), record),
             "REDIRECT" => {
@@ -273,13 +279,12 @@ fn mapped(address: IpAddr, network: ipnet::IpNet) -> Option<IpAddr> {
 
 /// Reports whether a target has no effect on the packet, or only one that no rule here matches on.
 pub(crate) fn is_irrelevant(target: &Target) -> bool {
-    const IRRELEVANT: [&str; 23] = [
+    const IRRELEVANT: [&str; 22] = [
         "LOG",
         "NFLOG",
         "ULOG",
         "AUDIT",
         "TRACE",
-        "CT",
         "SET",
         "TCPMSS",
         "DSCP",
@@ -301,7 +306,7 @@ pub(crate) fn is_irrelevant(target: &Target) -> bool {
     match target {
         Target::Other(text) => {
             let name = text.split(' ').next().unwrap_or_default();
-            IRRELEVANT.contains(&name) && !is_notrack(text) && !text.contains("--map-mark")
+            IRRELEVANT.contains(&name) && !text.contains("--map-mark")
         }
         _ => false,
     }

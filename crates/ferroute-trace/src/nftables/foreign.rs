@@ -172,8 +172,9 @@ impl PacketState<'_> {
             Property::CtMark => self.connection_mark.into(),
             // That of the first packet: SYN alone.
             Property::TcpFlags => TCP_SYN,
-            // The first packet is from the client, and has the default zone.
-            Property::CtDirection | Property::CtZone => 0,
+            // The first packet is from the client.
+            Property::CtDirection => 0,
+            Property::CtZone => return self.zone.map_or(Known::Unknown, |zone| Known::Value(zone.into())),
             Property::CtProtocol => self.protocol().number().into(),
             Property::CtFamily | Property::Nfproto => match self.family() {
                 IpFamily::V4 => 2,

@@ -12,7 +12,7 @@ fn example(name: &str) -> ClusterPlan {
     ClusterPlan::new(&objects, None, true).unwrap()
 }
 
-/// Returns the pods, then all objects for proxies except Nodes, which are always the same.
+/// Returns the pods, then all objects except these and Nodes, which are always the same.
 fn show(plan: &ClusterPlan) -> String {
     let mut text = String::new();
     for PlannedPod { namespace, name, node, host_network, addresses, labels, ports } in &plan.pods {
@@ -21,7 +21,7 @@ fn show(plan: &ClusterPlan) -> String {
             .unwrap();
     }
     let mut objects = plan.objects(|_| true);
-    objects.retain(|object| !matches!(object, Object::Node(_)));
+    objects.retain(|object| !matches!(object, Object::Node(_) | Object::Pod(_)));
     text + &to_yaml(&objects).unwrap()
 }
 

@@ -9,7 +9,7 @@ use crate::doctor::Reading;
 
 /// Returns the first of these addresses to which the kernel sends no packets of the host itself. It looks up the route before
 /// any rule translates the destination.
-pub(super) fn unrouted(addresses: impl IntoIterator<Item = IpAddr>) -> Reading<Option<IpAddr>> {
+pub(crate) fn unrouted(addresses: impl IntoIterator<Item = IpAddr>) -> Reading<Option<IpAddr>> {
     let find = || {
         let mut routes = KernelRoutes::open()?;
         for destination in addresses.into_iter().take(MAX_ADDRESSES) {

@@ -84,7 +84,7 @@ fn packets(destination: &Destination, host: &Host) -> Vec<Packet> {
     let arriving = host.path_to(outside).map(|(interface, _)| {
         Packet::arriving(destination.protocol, SocketAddr::new(outside, CLIENT_PORT), to, &interface)
     });
-    let source = if host.owns(to.ip()) { Some(to.ip()) } else { host.path_to(to.ip()).and_then(|(_, source)| source) };
+    let source = host.source_to(to.ip());
     let local = source.map(|source| Packet::local(destination.protocol, SocketAddr::new(source, CLIENT_PORT), to));
     arriving.into_iter().chain(local).collect()
 }

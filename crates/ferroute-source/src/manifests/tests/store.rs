@@ -12,7 +12,7 @@ use super::{Directory, INVALID, INVALID_FIELD, SYNCED, endpoints, service, slice
 use crate::{
     Event,
     manifests::{
-        Closed, read_once,
+        Closed, read_once, read_once_where,
         store::{Store, Work},
     },
 };
@@ -425,4 +425,13 @@ proptest! {
             prop_assert_eq!(&current, &expected);
         }
     }
+}
+
+#[test]
+fn irrelevant_documents_are_skipped() {
+    let directory = Directory::new();
+    directory.write("a.yaml", "kind: [\n---\n{apiVersion: v1, kind: Node, metadata: {name: a}}\n");
+    let events = read_once_where(&directory.path, |text| text.contains("Node")).unwrap();
+    assert!(events.iter().any(|event| matches!(event, Event::NodeApplied(_))));
+    assert!(!events.iter().any(|event| matches!(event, Event::Problem(_))));
 }

@@ -154,7 +154,13 @@ impl<'a> ChainWalker<'a> {
                     None => StatementResult::End(Verdict::Unknown { reason: format!("effect of `{text}`") }),
                 },
             },
-            Statement::Opaque(Opaque { outcome: Outcome::Nothing, .. }) => StatementResult::Continue,
+            Statement::Opaque(Opaque { outcome: Outcome::Nothing, text, .. }) => {
+                let zone = ["ct zone set ", "ct original zone set "].iter().find_map(|start| text.strip_prefix(start));
+                if let Some(zone) = zone {
+                    packet.set_zone(zone.parse().ok());
+                }
+                StatementResult::Continue
+            }
             Statement::Opaque(Opaque { outcome: Outcome::Condition, text, .. }) => {
                 StatementResult::Unknown(Unknown::new(format!("`{text}` matches")))
             }
