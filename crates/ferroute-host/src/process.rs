@@ -6,7 +6,7 @@ use std::{
 
 use nix::sys::{
     resource::{UsageWho, getrusage},
-    time::TimeVal,
+    time::{TimeVal, TimeValLike},
 };
 
 /// The resource usage of a process.
@@ -52,14 +52,10 @@ pub enum ProcessError {
 
 /// Returns the processor time of this process so far, with that of programs that it has run.
 pub fn processor_time() -> Duration {
+    let duration = |time: TimeVal| Duration::from_micros(time.num_microseconds().unsigned_abs());
     let of = |who| getrusage(who).map(|usage| duration(usage.user_time()) + duration(usage.system_time()));
     // It fails for invalid arguments only.
     [UsageWho::RUSAGE_SELF, UsageWho::RUSAGE_CHILDREN].into_iter().filter_map(|who| of(who).ok()).sum()
-}
-
-fn duration(time: TimeVal) -> Duration {
-    let seconds = Duration::from_secs(time.tv_sec().unsigned_abs());
-    seconds + Duration::from_micros(time.tv_usec().unsigned_abs())
 }
 
 impl ProcessUsage {
