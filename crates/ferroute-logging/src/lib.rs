@@ -2,6 +2,7 @@
 
 mod crash;
 mod json;
+mod line;
 mod queue;
 
 use std::{
@@ -15,7 +16,7 @@ use ferroute_core::EscapedLines;
 use serde_json::Value;
 use tracing_subscriber::{EnvFilter, fmt::writer::BoxMakeWriter};
 
-use self::queue::LogQueue;
+use self::{line::TextLine, queue::LogQueue};
 
 /// Starts logging for the daemon. Messages are queued and written by a thread of their own, so that a blocked standard error
 /// delays nothing; panics are messages, too. Before the process ends, call [`flush`].
@@ -32,11 +33,13 @@ use self::queue::LogQueue;
 pub fn start(verbosity: u32, format: LogFormat) {
     // Without the thread, a blocked standard error is the lesser evil.
     let queue = LogQueue::start(std::io::stderr());
-    let writer = match &queue {
-        Ok(queue) => BoxMakeWriter::new(QUEUE.get_or_init(|| queue.clone()).clone()),
-        Err(_) => BoxMakeWriter::new(std::io::stderr),
-    };
-    start_with(directives(verbosity), format, writer);
+    match &queue {
+        Ok(queue) => {
+            let queue = QUEUE.get_or_init(|| queue.clone());
+            start_with(directives(verbosity), format, move || queue.clone());
+        }
+        Err(_) => start_with(directives(verbosity), format, std::io::stderr),
+    }
     match queue {
         Ok(_) => std::panic::set_hook(Box::new(crash::log_panic)),
         Err(error) => tracing::warn!("cannot start the log thread; a blocked standard error delays syncs: {error}"),
@@ -86,15 +89,17 @@ pub const SIGNAL_FLUSH: Duration = Duration::from_millis(100);
 /// Starts logging for a command that prints an answer: only warnings, unless `-v` was given. The verbosity in the
 /// configuration is meant for the daemon and ignored.
 pub fn start_for_command(verbosity: Option<u32>, format: LogFormat) {
-    match verbosity {
-        Some(verbosity) => start_with(directives(verbosity), format, BoxMakeWriter::new(std::io::stderr)),
-        None => start_with("warn", format, BoxMakeWriter::new(std::io::stderr)),
-    }
+    start_with(verbosity.map_or("warn", directives), format, std::io::stderr);
 }
 
-fn start_with(directives: &str, format: LogFormat, writer: BoxMakeWriter) {
+fn start_with<W: Write + 'static>(directives: &str, format: LogFormat, output: impl Fn() -> W + Send + Sync + 'static) {
     let overrides = std::env::var("FERROUTE_LOG").unwrap_or_default();
     let filter = EnvFilter::builder().parse_lossy(format!("{directives},{overrides}"));
+    let writer = match format {
+        LogFormat::Text => BoxMakeWriter::new(move || TextLine(output())),
+        // It has escapes of its own.
+        LogFormat::Json => BoxMakeWriter::new(output),
+    };
     let lines = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(writer)

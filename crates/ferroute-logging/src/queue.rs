@@ -14,8 +14,6 @@ use std::{
     time::Duration,
 };
 
-use tracing_subscriber::fmt::MakeWriter;
-
 /// The queue. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LogQueue(Arc<LineBuffer>);
@@ -109,7 +107,7 @@ impl LogQueue {
     }
 }
 
-impl Write for &LogQueue {
+impl Write for LogQueue {
     /// The subscriber passes each message as a whole.
     fn write(&mut self, lines: &[u8]) -> io::Result<usize> {
         self.push(lines);
@@ -118,14 +116,6 @@ impl Write for &LogQueue {
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
-    }
-}
-
-impl<'a> MakeWriter<'a> for LogQueue {
-    type Writer = &'a Self;
-
-    fn make_writer(&'a self) -> Self::Writer {
-        self
     }
 }
 

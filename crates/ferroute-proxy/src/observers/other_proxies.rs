@@ -18,7 +18,10 @@ use std::{
 use ferroute_core::{IpFamily, Protocol, Tracker};
 use ferroute_host::{LocalPeers, listeners, local_peers, own_sockets, run_blocking};
 use ferroute_modes::REGISTRY;
-use procfs::{ProcError, process::all_processes};
+use procfs::{
+    ProcError,
+    process::{Process, all_processes},
+};
 use tokio::{sync::mpsc, time::Instant};
 
 use crate::{
@@ -39,18 +42,23 @@ pub struct ProxyProcess {
     pub name: String,
 }
 
-/// Returns the visible service proxies in the network namespace of the calling thread, without child processes of others.
+/// Returns the visible service proxies in the network namespace of the calling thread, without child processes of others and
+/// processes of users that cannot run one: a name is no evidence.
 ///
 /// # Errors
 /// If the processes cannot be listed.
 pub fn proxy_processes() -> Result<Vec<ProxyProcess>, ProcError> {
     let own_namespace = fs::read_link("/proc/thread-self/ns/net").ok();
+    let own_user = Process::myself()?.status()?.euid;
     let mut proxies = Vec::new();
     for process in all_processes()?.flatten() {
         if !process.cmdline().is_ok_and(|arguments| is_proxy(&arguments)) {
             continue;
         }
-        let Ok(stat) = process.stat() else { continue };
+        let (Ok(stat), Ok(status)) = (process.stat(), process.status()) else { continue };
+        if status.euid != 0 && status.euid != own_user {
+            continue;
+        }
         let namespace = fs::read_link(format!("/proc/{}/ns/net", process.pid)).ok();
         // If the namespace cannot be read, assume that it is the same.
         if namespace.is_none() || namespace == own_namespace {

@@ -1,6 +1,6 @@
 //! A second service proxy on the node.
 
-use std::process::Command;
+use std::{os::unix::process::CommandExt, process::Command};
 
 use crate::{
     Case, Mode,
@@ -42,12 +42,14 @@ fn both_of_two_proxies_report_the_other_until_it_ends() {
 #[test]
 fn running_kube_proxy_is_reported() {
     let case = Case::new(Mode::Iptables, &web(&[0]));
-    // What counts is the name under which a program runs.
+    // What counts is the name under which a program runs, unless its user cannot change rules.
     let mut command = Command::new("bash");
     command.args(["-c", "exec -a kube-proxy sleep 600"]);
-    let kube_proxy = Running(case.cluster.node.run(|| command.spawn()).unwrap());
+    let _of_another_user = Running(case.cluster.node.run(|| command.uid(65_534).spawn()).unwrap());
+    let kube_proxy = Running(case.cluster.node.run(|| command.uid(0).spawn()).unwrap());
     let pid = format!("(pid {})", kube_proxy.0.id());
     let problem =
         wait("the problem", || status(&case.cluster).lines().find(|line| line.contains(&pid)).map(str::to_owned));
     assert!(problem.starts_with("problem:    another service proxy runs on this node: "), "{problem}");
+    assert_eq!(problem.matches("(pid ").count(), 1, "{problem}");
 }
