@@ -447,6 +447,7 @@ BENCH := $(abspath $(TARGET_DIR))/bench
 bench: deps-test release
 	rm -rf $(BENCH)
 	$(REPRODUCIBLE) BENCH_CSV=$(BENCH) $(AS_ROOT) $(CARGO) bench -p ferroute --bench dataplane --bench scale --bench connections --bench packets
+	$(CARGO) run -q --release -p ferroute-nftables --example balancing > $(BENCH)/balancing.csv
 	$(CARGO) run -q -p ferroute --example plots -- $(BENCH) $(BENCH)
 
 ## compare (1 h + release): measure beside kube-proxy, with an API server (KUBERNETES, COMPARE)

@@ -46,9 +46,11 @@ pub fn flags(input: &[u8]) {
 }
 
 /// The flags that kube-proxy does not have.
-const FERROUTE_FLAGS: [&str; 8] = [
+const FERROUTE_FLAGS: [&str; 10] = [
     "manifests",
     "nftables-connection-counters",
+    "count-traffic",
+    "passive-ejection",
     "iptables-programs",
     "udp-timeout",
     "enable-service-status",

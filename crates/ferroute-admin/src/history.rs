@@ -114,6 +114,7 @@ impl ObjectChange {
             TrackerEvent::NodeApplied(_)
             | TrackerEvent::ServiceCidrsApplied(_)
             | TrackerEvent::EndpointsEjected(_)
+            | TrackerEvent::SharesApplied(_)
             | TrackerEvent::OtherHostsApplied(_) => return None,
         };
         Some(Self { kind, name, families, slice, origin })

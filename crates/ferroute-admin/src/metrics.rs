@@ -27,7 +27,7 @@ use prometheus::{IntCounterVec, Registry, TextEncoder};
 
 pub use self::{
     component::ApiRequest,
-    ferroute::{Connections, Draining, Ejected, RefusedConnections},
+    ferroute::{Connections, Draining, Ejected, RefusedConnections, Traffic, Usage},
     mode::{IPTABLES_METRICS, IPVS_METRICS, ModeMetric, ModeValue, NFTABLES_METRICS, RelayedPort, USERSPACE_METRICS},
 };
 use self::{
@@ -72,6 +72,8 @@ pub struct Sampled {
     pub ejected: Vec<(IpFamily, Ejected)>,
     /// Connections beyond limits, by family.
     pub refused: Vec<RefusedConnections>,
+    /// What went through Services, if it is counted.
+    pub traffic: Option<Traffic>,
     /// Connections that a process relays, in modes with such a process.
     pub relayed: Vec<RelayedPort>,
 }
@@ -161,6 +163,7 @@ impl Metrics {
         self.ferroute.set_draining(&sampled.draining);
         self.ferroute.set_ejected(&sampled.ejected);
         self.ferroute.set_refused(&sampled.refused);
+        self.ferroute.set_traffic(sampled.traffic.as_ref());
         self.mode.set_packets(&sampled.packets);
         self.mode.set_relayed(&sampled.relayed);
         let families = self.registry.gather();

@@ -53,6 +53,9 @@ pub struct SliceEndpoint {
     /// Name of the endpoint's node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node_name: Option<String>,
+    /// The zone of its node.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub zone: Option<String>,
     /// Zones and nodes that should use the endpoint.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hints: Option<EndpointHints>,

@@ -46,6 +46,12 @@ pub const SOURCE_RANGES_POLICY: &str = "ferroute.io/source-ranges-policy";
 /// Cilium's annotation for [`SOURCE_RANGES_POLICY`].
 pub const CILIUM_SOURCE_RANGES_POLICY: &str = "service.cilium.io/src-ranges-policy";
 
+/// Annotation of a Service: the time in which new endpoints reach their full share of the connections.
+pub const SLOW_START: &str = "ferroute.io/slow-start";
+
+/// Annotation of a Service: how many times as many connections endpoints in the node's zone get as others.
+pub const ZONE_WEIGHT: &str = "ferroute.io/zone-weight";
+
 /// Annotation of a Service: the time after which open connections to a terminating endpoint end.
 pub const DRAIN_TIMEOUT: &str = "ferroute.io/drain-timeout";
 
@@ -71,13 +77,15 @@ pub const WEIGHT: &str = "ferroute.io/weight";
 pub const CILIUM_WEIGHT: &str = "service.cilium.io/weight";
 
 /// The annotations of Services and EndpointSlices that are read. Others are dropped when an object is received.
-pub const ANNOTATIONS: [&str; 18] = [
+pub const ANNOTATIONS: [&str; 20] = [
     LAST_CHANGE_TRIGGER_TIME,
     LOAD_BALANCING,
     HASH_TABLE_SIZE,
     CILIUM_ALGORITHM,
     KUBE_ROUTER_SCHEDULER,
     PASSIVE_EJECTION,
+    SLOW_START,
+    ZONE_WEIGHT,
     DRAIN_TIMEOUT,
     SOURCE_RANGES,
     SOURCE_RANGES_SCOPE,

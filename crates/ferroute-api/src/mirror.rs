@@ -57,6 +57,7 @@ fn slice_endpoint(address: &EndpointAddress, ready: bool) -> (&'static str, Slic
         conditions: EndpointConditions { ready: Some(ready), ..EndpointConditions::default() },
         node_name: address.node_name.clone(),
         hints: None,
+        zone: None,
         target_ref: None,
     };
     (if v6 { "IPv6" } else { "IPv4" }, endpoint)

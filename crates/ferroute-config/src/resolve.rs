@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use ferroute_core::{FlowtableSettings, NodePortAddresses, ProxySettings};
+use ferroute_core::{BalancingDefaults, FlowtableSettings, Method, ModeTraits, NodePortAddresses, ProxySettings};
 use ipnet::IpNet;
 use serde::{Deserialize, Deserializer, Serialize, de::Error};
 
@@ -70,6 +70,10 @@ pub struct FlagSettings {
     pub connection_counters: Option<NonZeroUsize>,
     /// In nftables mode, lets packets of established connections skip the hooks; `None` if none may.
     pub flowtable: Option<FlowtableSettings>,
+    /// Count connections, packets and bytes of Services.
+    pub count_traffic: bool,
+    /// Eject endpoints that do not answer, unless a Service excludes it.
+    pub passive_ejection: bool,
     /// Read and write iptables rules with the iptables programs only.
     pub require_iptables_programs: bool,
     /// The ports of the node that no external IP and no load balancer IP may take.
@@ -82,6 +86,18 @@ pub struct FlagSettings {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(transparent)]
 pub struct ModeName(&'static str);
+
+impl Resolved {
+    /// Returns what applies to Services whose annotations request nothing else. Without ipvs mode, its scheduler is the method of
+    /// those who have left it, where the mode has that method.
+    pub fn balancing_defaults(&self, traits: &ModeTraits) -> BalancingDefaults {
+        let method = Method::from_scheduler(&self.ipvs.scheduler).filter(|method| traits.methods.contains(method));
+        BalancingDefaults {
+            method: method.filter(|_| self.mode != ModeName::IPVS),
+            passive_ejection: self.flags.passive_ejection,
+        }
+    }
+}
 
 /// Settings of ipvs mode.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

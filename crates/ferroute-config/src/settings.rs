@@ -112,6 +112,8 @@ impl Settings {
         self.resolved.set_flags(FlagSettings {
             connection_counters: args.nftables_connection_counters,
             flowtable: (!args.nftables_flowtable.is_empty()).then(flowtable),
+            count_traffic: args.count_traffic.0,
+            passive_ejection: args.passive_ejection.0,
             require_iptables_programs: args.iptables_programs.0,
             protected_node_ports: args.protect_node_ports.0.clone(),
         });

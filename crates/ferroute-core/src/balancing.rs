@@ -1,6 +1,9 @@
 //! The method that chooses the endpoint of a new connection, per Service.
 
-use std::{fmt, num::NonZeroU32};
+use std::{
+    fmt,
+    num::{NonZeroU16, NonZeroU32},
+};
 
 use serde::{Deserialize, Serialize};
 
@@ -11,11 +14,30 @@ pub struct Balancing {
     pub method: Option<Method>,
     /// The size of the table of the methods that hash.
     pub table_size: TableSize,
-    /// Endpoints that do not answer get no connections for a while. Only over TCP.
-    pub passive_ejection: bool,
+    /// Endpoints that do not answer get no connections for a while. Only over TCP. `None` for the default of the cluster, which
+    /// [`BalancingDefaults`] replaces.
+    pub passive_ejection: Option<bool>,
+    /// Seconds in which a new endpoint reaches its full share of the connections.
+    pub slow_start: Option<NonZeroU32>,
+    /// How many times as many connections endpoints in the zone of the node get as others.
+    pub zone_weight: Option<NonZeroU16>,
     /// Seconds after which open connections to a terminating endpoint end; `None` if they may stay.
     pub drain_timeout: Option<NonZeroU32>,
 }
+
+/// What applies to Services whose annotations request nothing else.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BalancingDefaults {
+    /// The method; `None` for the mode's own.
+    pub method: Option<Method>,
+    /// See [`Balancing::passive_ejection`].
+    pub passive_ejection: bool,
+}
+
+/// The part of its weight with which an endpoint takes part: from 1 to 16 sixteenths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "u8", into = "u8")]
+pub struct Share(u8);
 
 /// A method that chooses the endpoint of a new connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -36,6 +58,54 @@ pub enum Method {
 /// The number of positions of a hash table: a power of two from 1,024 to 65,536.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TableSize(u32);
+
+impl Balancing {
+    /// Reports whether endpoints that do not answer get no connections for a while.
+    pub fn ejects(&self) -> bool {
+        self.passive_ejection.unwrap_or_default()
+    }
+
+    /// Applies the defaults of the cluster.
+    pub fn set_defaults(&mut self, defaults: &BalancingDefaults) {
+        self.method = self.method.or(defaults.method);
+        self.passive_ejection = self.passive_ejection.or(defaults.passive_ejection.then_some(true));
+    }
+}
+
+impl Share {
+    /// The whole weight.
+    pub const FULL: Self = Self(16);
+
+    /// Returns a share of this many sixteenths; `None` if it is none, or more than the whole.
+    pub fn new(sixteenths: u8) -> Option<Self> {
+        (1..=Self::FULL.0).contains(&sixteenths).then_some(Self(sixteenths))
+    }
+
+    /// Returns the sixteenths.
+    pub fn get(self) -> u8 {
+        self.0
+    }
+
+    /// Returns this share of another one, at least a sixteenth.
+    #[must_use]
+    pub fn of(self, other: Self) -> Self {
+        Self((self.0 * other.0 / Self::FULL.0).max(1))
+    }
+}
+
+impl TryFrom<u8> for Share {
+    type Error = String;
+
+    fn try_from(sixteenths: u8) -> Result<Self, String> {
+        Self::new(sixteenths).ok_or_else(|| format!("invalid share {sixteenths} (want 1 to {})", Self::FULL.0))
+    }
+}
+
+impl From<Share> for u8 {
+    fn from(share: Share) -> Self {
+        share.0
+    }
+}
 
 impl Method {
     /// All methods.

@@ -80,7 +80,7 @@ mod token_bucket;
 pub mod tracker;
 
 pub use backoff::Backoff;
-pub use balancing::{Balancing, Method, TableSize};
+pub use balancing::{Balancing, BalancingDefaults, Method, Share, TableSize};
 pub use claim::{Claim, CreationTime, FrontendOwner, LostFrontend, LostFrontends};
 pub use connection_limits::{ConnectionLimits, ConnectionRate, LimitKind, OverLimit};
 pub use dataplane::{Dataplane, DataplaneError, Rejection, SyncReport, TableReport};

@@ -43,6 +43,8 @@ pub struct ModeTraits {
     pub accepts_in_firewalls: bool,
     /// The methods that can choose endpoints. A Service that requests another one gets the mode's own.
     pub methods: &'static [Method],
+    /// [`Method::LeastConnections`] chooses by weights that the proxy sets, not by counts of the kernel.
+    pub least_connections_by_weights: bool,
     /// Endpoints get connections in proportion to their weights.
     pub weights: bool,
     /// Open connections to a terminating endpoint end after the time that a Service requests.
@@ -149,6 +151,7 @@ impl ModeTraits {
         binds_service_addresses: false,
         accepts_in_firewalls: true,
         methods: &[Method::Random],
+        least_connections_by_weights: false,
         weights: false,
         drain_timeouts: true,
         source_ranges_scope: false,
@@ -168,7 +171,8 @@ impl ModeTraits {
         node_ports_by_default: NodePortsByDefault::PrimaryAddress,
         refuses_node_ports_at_all_addresses: false,
         accepts_in_firewalls: false,
-        methods: &[Method::Random, Method::RoundRobin, Method::SourceHash, Method::SourcePortHash],
+        methods: &Method::ALL,
+        least_connections_by_weights: true,
         weights: true,
         source_ranges_scope: true,
         limits: true,
@@ -359,6 +363,12 @@ impl ModeTrait {
             title: "methods that choose endpoints",
             value: |traits| list(traits.methods.iter().map(|method| method.as_str().to_owned())),
             copy: |traits, other| traits.methods = other.methods,
+        },
+        Self {
+            name: "leastConnectionsByWeights",
+            title: "least connections follow weights, once per second",
+            value: |traits| yes(traits.least_connections_by_weights),
+            copy: |traits, other| traits.least_connections_by_weights = other.least_connections_by_weights,
         },
         Self {
             name: "weights",

@@ -14,19 +14,24 @@ mod view;
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, hash_map},
     net::{IpAddr, SocketAddr},
+    num::NonZeroU16,
     sync::Arc,
 };
 
 use ipnet::IpNet;
 
-use self::{claims::Claims, interner::Interner, slices::Slices};
+use self::{
+    claims::Claims,
+    interner::Interner,
+    slices::{Adjustments, Slices},
+};
 pub use self::{
     event::TrackerEvent,
     view::{EndpointView, NamedPort, ServiceView, SlicePort, SliceView},
 };
 use crate::{
     Changes, Endpoint, Frontend, IpFamily, ModeTraits, NamespacedName, NodePortMatch, NodeView, OtherHosts,
-    ProxySettings, ServicePortEntry, ServicePortName, ServiceTable, limits, reservation::Reservations,
+    ProxySettings, ServicePortEntry, ServicePortName, ServiceTable, Share, limits, reservation::Reservations,
 };
 
 /// The desired state of Services and endpoints. See the [module documentation](self).
@@ -49,6 +54,7 @@ pub struct Tracker {
     /// The claims on frontends by the tables' service ports, by family.
     claims: [Claims; 2],
     ejections: Ejections,
+    shares: Shares,
     other_hosts: OtherHosts,
     /// The settings and host addresses that reservations follow from, by family.
     reserving: [(ProxySettings, Vec<IpAddr>); 2],
@@ -60,6 +66,9 @@ pub struct Tracker {
 
 /// The endpoints that did not answer, by service port, of both IP families.
 pub type Ejections = BTreeMap<ServicePortName, BTreeSet<SocketAddr>>;
+
+/// The endpoints that have not all of their weight, by service port, of both IP families.
+pub type Shares = BTreeMap<ServicePortName, BTreeMap<SocketAddr, Share>>;
 
 /// The desired state under the name of a Service.
 #[derive(Debug, Default)]
@@ -86,6 +95,7 @@ impl Tracker {
             service_cidrs: Default::default(),
             claims: Default::default(),
             ejections: Ejections::new(),
+            shares: Shares::new(),
             other_hosts: OtherHosts::default(),
             reserving: Default::default(),
             reservations_due: [false; 2],
@@ -109,7 +119,14 @@ impl Tracker {
             TrackerEvent::SliceDeleted(name) => self.delete_slice(&name),
             TrackerEvent::NodeApplied(node) => self.apply_node(node),
             TrackerEvent::ServiceCidrsApplied(cidrs) => self.apply_service_cidrs(cidrs),
-            TrackerEvent::EndpointsEjected(ejections) => self.apply_ejections(ejections),
+            TrackerEvent::EndpointsEjected(ejections) => {
+                let old = std::mem::replace(&mut self.ejections, ejections);
+                self.mark_different(&differences(&old, &self.ejections));
+            }
+            TrackerEvent::SharesApplied(shares) => {
+                let old = std::mem::replace(&mut self.shares, shares);
+                self.mark_different(&differences(&old, &self.shares));
+            }
             TrackerEvent::OtherHostsApplied(hosts) => self.apply_other_hosts(hosts),
         }
     }
@@ -158,6 +175,15 @@ impl Tracker {
     }
 
     fn apply_node(&mut self, node: NodeView) {
+        if self.node.zone != node.zone {
+            let uses_zone = |service: &Service| {
+                let ports = service.ports.iter().flatten().flatten();
+                ports.into_iter().any(|port| port.port.balancing.zone_weight.is_some())
+            };
+            let services = self.services.iter().filter(|(_, service)| uses_zone(service));
+            let services: BTreeSet<NamespacedName> = services.map(|(name, _)| name.clone()).collect();
+            self.mark_different(&services);
+        }
         if *self.node != node {
             self.node = Arc::new(node);
         }
@@ -171,22 +197,18 @@ impl Tracker {
         }
     }
 
-    fn apply_ejections(&mut self, ejections: Ejections) {
-        let old = std::mem::replace(&mut self.ejections, ejections);
-        let changed = |(name, endpoints): (&ServicePortName, &BTreeSet<SocketAddr>), others: &Ejections| {
-            (others.get(name) != Some(endpoints)).then(|| name.service.clone())
-        };
-        let services: BTreeSet<NamespacedName> = old
-            .iter()
-            .filter_map(|ejected| changed(ejected, &self.ejections))
-            .chain(self.ejections.iter().filter_map(|ejected| changed(ejected, &old)))
-            .collect();
+    fn mark_different(&mut self, services: &BTreeSet<NamespacedName>) {
         services.iter().for_each(|service| self.mark_pending(service, IpFamily::BOTH));
     }
 
     /// Returns the endpoints that did not answer.
     pub fn ejections(&self) -> &Ejections {
         &self.ejections
+    }
+
+    /// Returns the endpoints that have not all of their weight.
+    pub fn shares(&self) -> &Shares {
+        &self.shares
     }
 
     fn apply_other_hosts(&mut self, hosts: OtherHosts) {
@@ -414,8 +436,13 @@ impl Tracker {
         for port in ports {
             let name = ServicePortName { service: service.clone(), port: port.name.clone(), protocol: port.protocol };
             let limit = limits::max_endpoints(&port.port, ports.len(), self.traits);
-            let ejected = self.ejections.get(&name).filter(|_| port.port.balancing.passive_ejection);
-            let (endpoints, excess) = state.slices.endpoints(family, &name, ejected, limit);
+            let balancing = &port.port.balancing;
+            let adjustments = Adjustments {
+                ejected: self.ejections.get(&name).filter(|_| balancing.ejects()),
+                zone: self.node.zone.as_deref().zip(balancing.zone_weight.map(NonZeroU16::get)),
+                shares: self.shares.get(&name),
+            };
+            let (endpoints, excess) = state.slices.endpoints(family, &name, adjustments, limit);
             if excess > 0 {
                 all_excess.insert(name.clone(), excess);
             }
@@ -440,6 +467,15 @@ impl Tracker {
     }
 }
 
+/// Returns the Services with a service port whose value differs.
+fn differences<T: PartialEq>(
+    old: &BTreeMap<ServicePortName, T>,
+    new: &BTreeMap<ServicePortName, T>,
+) -> BTreeSet<NamespacedName> {
+    let differs = |name: &&ServicePortName| old.get(name) != new.get(name);
+    old.keys().chain(new.keys()).filter(differs).map(|name| name.service.clone()).collect()
+}
+
 /// Namespace and name of the Service that the API server creates for itself.
 const API_SERVER: (&str, &str) = ("default", "kubernetes");
 
@@ -455,7 +491,7 @@ fn api_server(services: &HashMap<NamespacedName, Service>, family: IpFamily) -> 
     let ports = state.ports.as_ref().map_or(&[][..], |ports| &ports[family.index()]);
     let of_port = |port: &NamedPort| {
         let name = ServicePortName { service: name.clone(), port: port.name.clone(), protocol: port.protocol };
-        let (endpoints, _) = state.slices.endpoints(family, &name, None, usize::MAX);
+        let (endpoints, _) = state.slices.endpoints(family, &name, Adjustments::default(), usize::MAX);
         let frontend = |endpoint: Endpoint| Frontend {
             address: Some(endpoint.address),
             protocol: port.protocol,

@@ -127,6 +127,7 @@ fn any_slice() -> impl Strategy<Value = EndpointSlice> {
             conditions: EndpointConditions { ready, serving, terminating },
             node_name,
             hints,
+            zone: None,
             target_ref: None,
         },
     );

@@ -23,6 +23,7 @@ mod hub;
 mod refusals;
 mod summary;
 mod tracker;
+mod traffic;
 
 pub use self::{
     event::{FlowEvent, FlowRequest, FlowStart, Losses, RecentEnd},
@@ -32,4 +33,5 @@ pub use self::{
     hub::{FlowReceiver, Hub, Limits, Reservation, SubscribeError},
     summary::{Counts, Edge, FlowSummary, Summary},
     tracker::{Change, FlowTracker, Listing, Services},
+    traffic::{TrafficLimits, TrafficTotals, Usage},
 };

@@ -75,7 +75,7 @@ struct Tracked {
 
 /// Identifies a connection among those that exist at the same time, and among all with high probability.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Key {
+pub(crate) struct Key {
     id: u32,
     client: SocketAddr,
     protocol: Protocol,
@@ -330,7 +330,7 @@ fn next_state(state: FlowState, kind: EventKind, connection: &Connection) -> (Fl
 }
 
 impl Key {
-    fn of(connection: &Connection) -> Self {
+    pub(crate) fn of(connection: &Connection) -> Self {
         let entry = &connection.entry;
         Self { id: connection.id, client: entry.original_source, protocol: entry.protocol }
     }

@@ -363,7 +363,7 @@ impl Desired {
         let events = bundle::events(bundle)?;
         let mut desired = Self::from_events(config, resolved, this_host, events, Names::default(), about, source);
         desired.is_this_host |= is_this_host;
-        desired.tracker.apply(TrackerEvent::EndpointsEjected(bundle::last_ejections(bundle)));
+        bundle::observed(bundle).into_iter().for_each(|event| desired.tracker.apply(event));
         let OtherHosts { api_server, addresses } = bundle.other_hosts.clone();
         // The bundle may be of another mode.
         let planned = &desired.tracker.other_hosts().addresses;

@@ -17,7 +17,9 @@ use ferroute_core::{
     tracker::TrackerEvent,
 };
 use ferroute_modes::{Registry, SimulatedSync, Simulation};
-use ferroute_proxy::recording::{Bundle, Outcome, RecordedChange, SyncRecord, ejections, objects};
+use ferroute_proxy::recording::{
+    Bundle, Outcome, RecordedChange, RecordedShares, SyncRecord, ejections, objects, shares,
+};
 use ipnet::IpNet;
 
 /// The options of a replay.
@@ -155,6 +157,7 @@ impl Replay {
         }
         tracker.apply(TrackerEvent::ServiceCidrsApplied(parse_networks(&bundle.base.service_cidrs)?));
         tracker.apply(TrackerEvent::EndpointsEjected(ejections(&bundle.base.ejected)));
+        tracker.apply(TrackerEvent::SharesApplied(shares(&bundle.base.shares)));
         Ok(Self { tracker })
     }
 
@@ -172,6 +175,7 @@ impl Replay {
                 RecordedChange::Node(node) => TrackerEvent::NodeApplied(parse_node(node)?),
                 RecordedChange::ServiceCidrs(cidrs) => TrackerEvent::ServiceCidrsApplied(parse_networks(cidrs)?),
                 RecordedChange::Ejected(ejected) => TrackerEvent::EndpointsEjected(ejections(ejected)),
+                RecordedChange::Shares(recorded) => TrackerEvent::SharesApplied(shares(recorded)),
             };
             self.tracker.apply(event);
         }
@@ -271,6 +275,17 @@ fn write_changes(number: usize, sync: &SyncRecord, out: &mut impl Write) -> io::
                 let ejected: Vec<String> = ejected.iter().map(of_port).collect();
                 let text = if ejected.is_empty() { "none".to_owned() } else { ejected.join(", ") };
                 writeln!(out, "   ejected endpoints: {}", Escaped(text))?;
+            }
+            RecordedChange::Shares(recorded) => {
+                let of_port = |RecordedShares { service_port, protocol: _, sixteenths }: &RecordedShares| {
+                    let shares = sixteenths.iter().map(|(endpoint, share)| format!(" {endpoint} {}/16", share.get()));
+                    format!("{service_port}{}", shares.collect::<String>())
+                };
+                let text = match &recorded[..] {
+                    [] => "all of their weights".to_owned(),
+                    recorded => recorded.iter().map(of_port).collect::<Vec<_>>().join(", "),
+                };
+                writeln!(out, "   shares of endpoints: {}", Escaped(text))?;
             }
         }
     }

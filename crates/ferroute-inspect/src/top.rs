@@ -19,15 +19,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ferroute_core::Escaped;
+use ferroute_core::{Escaped, Share};
 use ferroute_iptables::{
     ChainName, Rule, SavedRules, TableName, Target,
     plan::{SharedChain, is_service_chain},
 };
+use ferroute_proxy::control::{ObservedEndpoint, request_status};
 use serde::{Deserialize, Serialize};
 
 pub use self::counters::Counters;
-use crate::about::About;
+use crate::about::{About, ProxyState};
 
 /// The connections counted so far, by service port and endpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -63,6 +64,31 @@ pub struct EndpointRate {
     pub per_second: f64,
     /// Its share of the service port's connections, 0 to 1; 0 if there are none.
     pub share: f64,
+    /// It gets no connections because it did not answer.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub ejected: bool,
+    /// The sixteenths of its weight with which it takes part, if not with all, because it starts slowly or has many connections.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sixteenths: Option<Share>,
+}
+
+impl EndpointRate {
+    /// Returns the rate of an endpoint about which nothing else is known.
+    pub fn new(endpoint: SocketAddr, per_second: f64, share: f64) -> Self {
+        Self { endpoint, per_second, share, ejected: false, sixteenths: None }
+    }
+}
+
+impl fmt::Display for EndpointRate {
+    /// Writes the endpoint, its share and why it is smaller than it could be.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { endpoint, per_second: _, share, ejected, sixteenths } = self;
+        write!(f, "{endpoint} {:.0} %", share * 100.0)?;
+        if *ejected {
+            f.write_str(" ejected")?;
+        }
+        sixteenths.iter().try_for_each(|sixteenths| write!(f, " weight {}/16", sixteenths.get()))
+    }
 }
 
 impl Sample {
@@ -148,7 +174,7 @@ fn row(service_port: String, connections: Vec<(SocketAddr, f64)>, seconds: f64) 
     let share = |connections: f64| if total > 0.0 { connections / total } else { 0.0 };
     let mut endpoints: Vec<EndpointRate> = connections
         .into_iter()
-        .map(|(endpoint, new)| EndpointRate { endpoint, per_second: per_second(new), share: share(new) })
+        .map(|(endpoint, new)| EndpointRate::new(endpoint, per_second(new), share(new)))
         .collect();
     endpoints.sort_by(|one, other| other.share.total_cmp(&one.share));
     Row { service_port, per_second: per_second(total), endpoints }
@@ -170,7 +196,33 @@ pub fn read_once(about: &About, interval: Duration) -> anyhow::Result<Rates> {
     let mut counters = Counters::open(about)?;
     let (before, start) = (counters.read()?, Instant::now());
     thread::sleep(interval);
-    Ok(Rates { service_ports: rates(&before, &counters.read()?, start.elapsed()) })
+    let mut service_ports = rates(&before, &counters.read()?, start.elapsed());
+    mark(&mut service_ports, &observed(about));
+    Ok(Rates { service_ports })
+}
+
+/// Returns what the running proxy has observed of endpoints.
+fn observed(about: &About) -> Vec<ObservedEndpoint> {
+    let status = (about.proxy == ProxyState::Running).then(request_status);
+    // Rates are of use without.
+    status.and_then(Result::ok).map(|status| status.endpoints).unwrap_or_default()
+}
+
+/// Adds what the proxy has observed of endpoints, also of those that get no connections.
+pub fn mark(rows: &mut Vec<Row>, observed: &[ObservedEndpoint]) {
+    for ObservedEndpoint { service_port, endpoint, ejected, sixteenths } in observed {
+        let index = rows.iter().position(|row| row.service_port == *service_port).unwrap_or_else(|| {
+            rows.push(Row { service_port: service_port.clone(), per_second: 0.0, endpoints: Vec::new() });
+            rows.len() - 1
+        });
+        let endpoints = &mut rows[index].endpoints;
+        let position = endpoints.iter().position(|rate| rate.endpoint == *endpoint).unwrap_or_else(|| {
+            endpoints.push(EndpointRate::new(*endpoint, 0.0, 0.0));
+            endpoints.len() - 1
+        });
+        let rate = &mut endpoints[position];
+        (rate.ejected, rate.sixteenths) = (*ejected, (*sixteenths != Share::FULL).then_some(*sixteenths));
+    }
 }
 
 /// Returns the sum of the rates of several nodes, in the order of [`rates`].
@@ -203,7 +255,7 @@ pub fn write_rows_into(out: &mut impl fmt::Write, rows: &[Row], width: usize, li
     for (row, name) in rows.iter().zip(names) {
         let mut line = format!("{:>RATE_WIDTH$.1}  {name:<name_width$}", row.per_second);
         for rate in &row.endpoints {
-            let text = format!("  {} {:.0} %", rate.endpoint, rate.share * 100.0);
+            let text = format!("  {rate}");
             if line.chars().count() + text.chars().count() > width {
                 break;
             }

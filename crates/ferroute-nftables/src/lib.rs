@@ -73,7 +73,7 @@
 //! | `connections-N`, `rate-H-B` | list | lists with N open connections, or with H new ones per hour and a burst of B |
 //! | `client-connections-N`, `client-rate-H-B` | list | the same for each client |
 //! | `clients-by-connections-N`, `clients-by-rate-H-B` | list . client | their clients; added by rules |
-//! | `refusals` | limit and list | rejects or drops, with a counter |
+//! | `refusals` | limit and list | rejects or drops, with a counter; also for clients outside of source ranges |
 //!
 //! # A packet's path
 //!

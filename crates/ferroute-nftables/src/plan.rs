@@ -38,7 +38,7 @@ pub(crate) use existing::ExistingLists;
 pub(crate) use fixed::is_optional;
 pub use frontend::{frontend_from_key, frontend_key, frontend_map};
 pub(crate) use kind::Kind;
-pub(crate) use limits::{kind_of_refusal, refusal};
+pub use limits::RefusalKind;
 pub use list::{List, ListNumber};
 pub(crate) use planner::{Planner, Undo};
 use sets::MapName;

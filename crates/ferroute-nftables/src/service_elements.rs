@@ -1,11 +1,11 @@
 //! Reading the elements of one service port, at a cost that does not depend on the others.
 
-use ferroute_core::{Endpoint, LimitKind, ServicePortEntry, ServicePortName};
+use ferroute_core::{Endpoint, ServicePortEntry, ServicePortName};
 
 use crate::{
     kernel::{Consistency, Counter, Kernel},
     model::{Element, Key, Name, Set, TableId, Value},
-    plan::{ExistingLists, Kind, List, SetId, frontend_key, refusal},
+    plan::{ExistingLists, Kind, List, RefusalKind, SetId, frontend_key},
 };
 
 /// An element with the name of its set, and its counter if it has one.
@@ -115,7 +115,7 @@ fn keys(id: SetId, name: &ServicePortName, entry: &ServicePortEntry, lists: &Exi
         }
         SetId::Refusals => {
             let numbers = lists.service_ports().into_iter().map(|(number, _)| number.list(List::Cluster));
-            numbers.flat_map(|list| LimitKind::ALL.map(|kind| key(&[refusal(kind, list).into()]))).collect()
+            numbers.flat_map(|list| RefusalKind::ALL.map(|kind| key(&[kind.key(list).into()]))).collect()
         }
         SetId::Sticky(_)
         | SetId::NewClients { .. }

@@ -18,8 +18,9 @@ use common::{
 };
 
 use ferroute_core::{
-    Dataplane, IpFamily,
-    testing::{Cluster, PodBuilder, ServiceBuilder, SliceBuilder, pod, service, slice},
+    Dataplane, IpFamily, Share,
+    testing::{Cluster, PodBuilder, ServiceBuilder, SliceBuilder, pod, port_name, service, slice},
+    tracker::TrackerEvent,
 };
 use ferroute_nftables::NftablesDataplane;
 
@@ -192,6 +193,91 @@ fn a_changed_method_takes_effect_and_leaves_nothing_behind() {
     let mut fresh = Case::new(3, IpFamily::V4, &cluster(random(), pods()));
     let (report, expected) = (resync(&mut case), resync(&mut fresh));
     assert_eq!((report.written, report.removed, report.total), (0, 0, expected.total));
+}
+
+/// Five standard deviations of the number of connections to one of four endpoints.
+#[test]
+fn each_method_gives_each_endpoint_its_share() {
+    let pods = || (0..4).map(local);
+    let mut case = Case::new(4, IpFamily::V4, &cluster(by("random"), pods()));
+    let sources = addresses(&case, 160);
+    for method in ["random", "least-connections", "source-port-hash", "round-robin"] {
+        case.update_to(&cluster(by(method), pods()));
+        let counts = counts((0..400).map(|_| pod_number(tcp(&case.lab.client, "10.96.0.1:80"))));
+        let expected = if method == "round-robin" { 100..=100 } else { 57..=143 };
+        assert!(counts.len() == 4 && counts.values().all(|count| expected.contains(count)), "{method}: {counts:?}");
+    }
+    case.update_to(&cluster(by("source-hash"), pods()));
+    let counts = counts(all_pods_of(&case, &sources, "10.96.0.1:53"));
+    assert!(counts.len() == 4 && counts.values().all(|count| (13..=67).contains(count)), "{counts:?}");
+}
+
+#[test]
+fn zones_and_shares_change_the_connections_of_endpoints() {
+    let zoned = |annotation: &str, value: &str| {
+        let pods = (0..3).map(|number| local(number).in_zone(["zone-a", "zone-b", "zone-b"][number]));
+        let service = service("shop/web").cluster_ip("10.96.0.1").port("http", 80).annotation(annotation, value);
+        Cluster::new("node-1").zone("zone-a").service(service).slice(pods_of("web", pods))
+    };
+    let connections = |case: &Case| {
+        let mut counts = counts((0..300).map(|_| pod_number(tcp(&case.lab.client, "10.96.0.1:80"))));
+        [0, 1, 2].map(|pod| counts.remove(&pod).unwrap_or_default())
+    };
+    let mut case = Case::new(3, IpFamily::V4, &zoned("ferroute.io/zone-weight", "8"));
+    // Eight tenths, with a standard deviation of 7.
+    let [near, ..] = connections(&case);
+    assert!((205..=275).contains(&near), "{near} of 300");
+    // With an eighth of its weight, it has as much as each of the others.
+    let endpoint = (pod_ip(0), PORT).into();
+    let shares = [(port_name("shop/web:http"), [(endpoint, Share::new(2).unwrap())].into())];
+    case.tracker.apply(TrackerEvent::SharesApplied(shares.into()));
+    case.sync();
+    let counts = connections(&case);
+    assert!(counts.iter().all(|count| (59..=141).contains(count)), "{counts:?}");
+    assert_eq!(case.dataplane.resync(case.tracker.table(IpFamily::V4)).unwrap().written, 0);
+}
+
+#[test]
+fn a_table_with_everything_is_recognised_and_repaired() {
+    let methods = ["random", "round-robin", "source-hash", "source-port-hash", "least-connections"];
+    let mut all = Cluster::new("node-1").zone("zone-a");
+    for (number, method) in (1..).zip(methods) {
+        let name = format!("all-{number}");
+        let service = service(&format!("shop/{name}")).cluster_ip(&format!("10.96.1.{number}")).port("http", 80);
+        let service = service.annotation(METHOD, method).annotation("ferroute.io/hash-table-size", "1024");
+        let service = [
+            ("zone-weight", "3"),
+            ("max-connections", "1000"),
+            ("source-ranges", "192.168.0.0/16"),
+            ("source-ranges-scope", "cluster-ip"),
+        ]
+        .into_iter()
+        .fold(service, |service, (name, value)| service.annotation(&format!("ferroute.io/{name}"), value));
+        let service = if number % 2 == 0 { service.affinity(600) } else { service };
+        let pods = (0..3).map(|number| local(number).in_zone(["zone-a", "zone-b", "zone-b"][number]));
+        all = all.service(service).slice(pods_of(&name, pods));
+    }
+    let case = Case::new(3, IpFamily::V4, &all);
+    let serves = |case: &Case| {
+        let connect = |number| pod_number(tcp(&case.lab.client, &format!("10.96.1.{number}:80"))) < 3;
+        (1..=methods.len()).all(connect)
+    };
+    assert!(serves(&case));
+    let table = case.tracker.table(IpFamily::V4);
+    let open =
+        || case.lab.node.run(|| NftablesDataplane::open(IpFamily::V4, settings(), Box::new(Host::default())).unwrap());
+    let report = open().resync(table).unwrap();
+    assert_eq!((report.written, report.removed), (0, 0), "the table in the kernel is recognised");
+    for damage in
+        ["flush map ip ferroute tcp-endpoints", "flush chain ip ferroute services", "flush map ip ferroute refusals"]
+    {
+        case.lab.node.command("nft", &[damage]);
+        let report = open().resync(table).unwrap();
+        assert!(report.written > 0, "{damage}");
+        assert!(serves(&case), "{damage}");
+        let report = open().resync(table).unwrap();
+        assert_eq!((report.written, report.removed), (0, 0), "{damage}");
+    }
 }
 
 const METHOD: &str = "ferroute.io/load-balancing";

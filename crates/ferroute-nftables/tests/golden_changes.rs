@@ -130,6 +130,7 @@ fn source_ranges_are_widened() {
     delete element ip ferroute source-ranges-24 { 10.1.2.0 . 1:1 }
     flush chain ip ferroute source-ranges
     add rule ip ferroute source-ranges ip saddr & 255.255.0.0 . meta priority @source-ranges-16 meta priority set none return
+    add rule ip ferroute source-ranges meta priority set meta priority & 5f:fffd | 50:1 meta priority vmap @refusals
     add rule ip ferroute source-ranges drop
     delete set ip ferroute source-ranges-24
     add set ip ferroute source-ranges-8 { type ipv4_addr . classid ; }
@@ -137,6 +138,7 @@ fn source_ranges_are_widened() {
     delete element ip ferroute source-ranges-16 { 10.1.0.0 . 1:1 }
     flush chain ip ferroute source-ranges
     add rule ip ferroute source-ranges ip saddr & 255.0.0.0 . meta priority @source-ranges-8 meta priority set none return
+    add rule ip ferroute source-ranges meta priority set meta priority & 5f:fffd | 50:1 meta priority vmap @refusals
     add rule ip ferroute source-ranges drop
     delete set ip ferroute source-ranges-16
     ");
@@ -152,13 +154,17 @@ fn chains_of_the_firewall_exist_while_there_are_source_ranges() {
     add rule ip ferroute filter-prerouting-pre-dnat ct state new jump firewall
     add chain ip ferroute filter-output-pre-dnat { type filter hook output priority -110 ; policy accept ; }
     add rule ip ferroute filter-output-pre-dnat ct state new jump firewall
+    add map ip ferroute refusals { type classid : verdict ; counter ; comment "limit:list to what happens to refused connections" ; }
     add element ip ferroute source-ranges-8 { 10.0.0.0 . 1:1 }
+    add element ip ferroute refusals { 51:1 comment "shop/web:http" : drop }
     add element ip ferroute restricted { 198.51.100.1 . tcp . 80 comment "shop/web:http" : 1:1 }
     flush chain ip ferroute source-ranges
     add rule ip ferroute source-ranges ip saddr & 255.0.0.0 . meta priority @source-ranges-8 meta priority set none return
+    add rule ip ferroute source-ranges meta priority set meta priority & 5f:fffd | 50:1 meta priority vmap @refusals
     add rule ip ferroute source-ranges drop
     delete element ip ferroute restricted { 198.51.100.1 . tcp . 80 : 1:1 }
     delete element ip ferroute source-ranges-8 { 10.0.0.0 . 1:1 }
+    delete element ip ferroute refusals { 51:1 : drop }
     flush chain ip ferroute source-ranges
     add rule ip ferroute source-ranges drop
     flush chain ip ferroute filter-output-pre-dnat
@@ -166,6 +172,7 @@ fn chains_of_the_firewall_exist_while_there_are_source_ranges() {
     flush chain ip ferroute filter-prerouting-pre-dnat
     delete chain ip ferroute filter-prerouting-pre-dnat
     delete set ip ferroute source-ranges-8
+    delete set ip ferroute refusals
     "#);
 }
 

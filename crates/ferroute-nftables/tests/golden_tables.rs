@@ -159,6 +159,7 @@ fn service_with_all_features() {
     add chain ip ferroute filter-output-pre-dnat { type filter hook output priority -110 ; policy accept ; }
     add rule ip ferroute filter-output-pre-dnat ct state new jump firewall
     add set ip ferroute sticky-10800 { type classid ; }
+    add map ip ferroute refusals { type classid : verdict ; counter ; comment "limit:list to what happens to refused connections" ; }
     add element ip ferroute cluster-ips { 10.96.0.1 }
     add element ip ferroute hairpin { 10.244.0.3 . 10.244.0.3 . tcp . 8080 }
     add element ip ferroute tcp-endpoints { 7321:1 . 0 : 10.244.0.3 . 8080 }
@@ -173,6 +174,7 @@ fn service_with_all_features() {
     add element ip ferroute lists { 41:3 : c1:3 }
     add element ip ferroute lists { 61:1 : 161:1 }
     add element ip ferroute source-ranges-8 { 10.0.0.0 . 1:1 }
+    add element ip ferroute refusals { 51:1 comment "shop/web:http" : drop }
     add element ip ferroute node-ports { tcp . 30080 comment "shop/web:http" : 61:1 }
     add element ip ferroute services { 10.96.0.1 . tcp . 80 comment "shop/web:http" : 41:1 }
     add element ip ferroute services { 198.51.100.1 . tcp . 80 comment "shop/web:http" : 61:1 }
@@ -194,6 +196,7 @@ fn service_with_all_features() {
     add rule ip ferroute admit delete @affinity { meta priority & f:ffff . ip saddr : meta priority } comment "the endpoint is gone"
     flush chain ip ferroute source-ranges
     add rule ip ferroute source-ranges ip saddr & 255.0.0.0 . meta priority @source-ranges-8 meta priority set none return
+    add rule ip ferroute source-ranges meta priority set meta priority & 5f:fffd | 50:1 meta priority vmap @refusals
     add rule ip ferroute source-ranges drop
     "#);
 }

@@ -7,6 +7,7 @@ mod common;
 use std::{
     io::Read,
     net::{IpAddr, SocketAddr, TcpStream, UdpSocket},
+    num::NonZeroUsize,
     thread,
     time::{Duration, Instant},
 };
@@ -19,6 +20,7 @@ use ferroute_core::{
     Dataplane, IpFamily,
     testing::{Cluster, ServiceBuilder, SliceBuilder, pod, service, slice},
 };
+use ferroute_nftables::RefusalReader;
 use ferroute_testing::NetNs;
 
 /// Applies a cluster to a node with two Pods.
@@ -203,4 +205,34 @@ fn changed_limits_take_effect_and_leave_nothing_behind() {
         }
     }
     assert_eq!(resync(&mut case).total, clean);
+}
+
+#[test]
+fn clients_outside_of_source_ranges_are_counted_by_service_port() {
+    let ranges =
+        |range| cluster(&[("source-ranges", range), ("source-ranges-scope", "cluster-ip"), ("max-connections", "1")]);
+    let mut case = case(IpFamily::V4, &ranges("192.0.2.0/24"));
+    let mut reader = case.lab.node.run(|| RefusalReader::open(IpFamily::V4, NonZeroUsize::new(10).unwrap()).unwrap());
+    let mut counted = || {
+        reader.read().unwrap();
+        let counts = reader.totals().map(|(name, reason, count)| (format!("{name} {}", reason.as_str()), count));
+        counts.filter(|(_, count)| *count > 0).collect::<Vec<_>>()
+    };
+    assert_eq!(counted(), []);
+    let datagram = || {
+        let socket = case.lab.client.run(|| UdpSocket::bind("0.0.0.0:0").unwrap());
+        socket.send_to(b"?", "10.96.0.1:53").unwrap();
+    };
+    (0..3).for_each(|_| datagram());
+    assert_eq!(counted(), [("shop/web:dns source-ranges".to_owned(), 3)]);
+    // A Service without them, and clients in them.
+    assert!(matches!(tcp(&case.lab.client, "10.96.0.2:80"), Outcome::Pod(..)));
+    case.update_to(&ranges(&format!("{CLIENT}/32")));
+    assert!(matches!(udp(&case.lab.client, "10.96.0.1:53"), Outcome::Pod(..)));
+    assert_eq!(counted().len(), 1);
+    // Without any, nothing is left.
+    case.update_to(&cluster(&[]));
+    let report = case.dataplane.resync(case.tracker.table(IpFamily::V4)).unwrap();
+    let mut fresh = Case::new(2, IpFamily::V4, &cluster(&[]));
+    assert_eq!(report.total, fresh.dataplane.resync(fresh.tracker.table(IpFamily::V4)).unwrap().total);
 }

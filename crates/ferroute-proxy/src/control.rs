@@ -39,10 +39,13 @@ use crate::{
     observers::{
         applied::{ServiceVersions, VersionRequests},
         flows::Flows,
+        observed::Observed,
         problems::Problems,
     },
     recording::{Bundle, BundleRequests},
 };
+
+pub use crate::observers::observed::ObservedEndpoint;
 
 /// What responses are made of.
 #[derive(Clone, Debug)]
@@ -65,6 +68,7 @@ pub(crate) struct Control {
     pub(crate) bundles: BundleRequests,
     pub(crate) versions: VersionRequests,
     pub(crate) flows: Flows,
+    pub(crate) observed: Observed,
 }
 
 /// The state of the proxy on one node.
@@ -97,6 +101,9 @@ pub struct NodeStatus {
     /// Problems of the node that the proxy cannot solve, such as another service proxy, one sentence about each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub problems: Vec<String>,
+    /// The endpoints that do not get the connections of their whole weights, because of what the proxy has observed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub endpoints: Vec<ObservedEndpoint>,
 }
 
 /// When the next sync may start after another.
@@ -165,6 +172,7 @@ impl Control {
             pacing: Pacing { min_sync_period_seconds: self.sync.min_period.as_secs_f64(), by_cost: self.sync.by_cost },
             delays: self.history.delays(),
             problems: self.problems.texts(),
+            endpoints: self.observed.get(),
         }
     }
 }

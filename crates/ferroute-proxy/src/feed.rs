@@ -158,7 +158,9 @@ impl<'a> Feed<'a> {
                 match self.valid(TrackerEvent::from_service(&service))? {
                     TrackerEvent::ServiceApplied(mut view) => {
                         view.ignored = view.ignored.into_iter().chain(disabled).collect();
-                        view.ignore_unsupported(REGISTRY.active(self.resolved.mode).traits());
+                        let traits = REGISTRY.active(self.resolved.mode).traits();
+                        view.ignore_unsupported(traits);
+                        view.set_defaults(&self.resolved.balancing_defaults(traits));
                         self.report_ignored(SERVICE, &view.name, &view.ignored);
                         Some(Change::Desired(TrackerEvent::ServiceApplied(view), origin(&service.metadata)))
                     }

@@ -184,6 +184,9 @@ fn sysctls(resolved: &Resolved) -> Vec<Setting> {
     if tcp_be_liberal {
         settings.push(("net/netfilter/nf_conntrack_tcp_be_liberal", "1".to_owned()));
     }
+    if resolved.flags.count_traffic {
+        settings.push(("net/netfilter/nf_conntrack_acct", "1".to_owned()));
+    }
     if REGISTRY.active(resolved.mode).sets_route_localnet(&resolved.settings) {
         settings.push((ROUTE_LOCALNET.name, ROUTE_LOCALNET.value.to_owned()));
     }

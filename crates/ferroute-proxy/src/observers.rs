@@ -7,13 +7,16 @@ pub(crate) mod events;
 pub(crate) mod flows;
 pub(crate) mod health;
 pub(crate) mod held_node_ports;
+pub(crate) mod observed;
 pub(crate) mod other_proxies;
 pub(crate) mod problems;
 pub(crate) mod requests;
+pub(crate) mod shares;
 pub(crate) mod startup_taint;
 pub(crate) mod status;
 mod sync_log;
 pub(crate) mod sysctl_watch;
+pub(crate) mod traffic;
 pub(crate) mod watchdog;
 
 use std::{collections::BTreeSet, net::IpAddr};

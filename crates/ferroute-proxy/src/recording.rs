@@ -14,7 +14,10 @@ use std::{net::IpAddr, time::SystemTime};
 use ferroute_core::{DataplaneError, IpFamily, Tracker, error_chain};
 
 pub use self::{
-    bundle::{Bundle, DesiredObjects, FORMAT, FamilyRecord, Outcome, ReadError, RecordedChange, SyncRecord, ejections},
+    bundle::{
+        Bundle, DesiredObjects, FORMAT, FamilyRecord, Outcome, ReadError, RecordedChange, RecordedShares, SyncRecord,
+        ejections, shares,
+    },
     recorder::{Limits, Recorder, Snapshot},
 };
 use crate::{

@@ -55,7 +55,9 @@ use crate::{
         flows::Flows,
         health::HealthObserver,
         held_node_ports::HeldNodePorts,
+        observed::Observed,
         other_proxies::{self, ContestObserver},
+        shares::SharesObserver,
         startup_taint::{self, FirstSync},
         status::Status,
         sysctl_watch::SysctlWatch,
@@ -230,6 +232,10 @@ impl Daemon<'_> {
         let recording = RecordingObserver::new();
         let versions = VersionsObserver::new(status.history());
         let flows = Flows::new(registry.active(resolved.mode).traits(), &resolved.settings);
+        if resolved.flags.count_traffic {
+            status.count_traffic(&flows, &tasks);
+        }
+        let observed = Observed::default();
         let control = Control {
             mode: registry.active(settings.resolved.mode).name().as_str(),
             configuration: settings.config.to_yaml(),
@@ -243,6 +249,7 @@ impl Daemon<'_> {
             bundles: recording.requests(),
             versions: versions.requests(),
             flows: flows.clone(),
+            observed: observed.clone(),
         };
         tasks.spawn("task that serves @ferroute", Work::Finite, control::serve(control));
         let addresses = [resolved.metrics, resolved.healthz].into_iter().flatten().collect();
@@ -250,7 +257,7 @@ impl Daemon<'_> {
         let (recheck, mut rechecks) = mpsc::channel(1);
         let search = other_proxies::watch(addresses, status.problems(), events.clone(), recheck.clone());
         tasks.spawn("task that looks for other proxies", Work::Endless, search);
-        let (eject, mut ejections) = mpsc::unbounded_channel();
+        let (observe, mut observations) = mpsc::unbounded_channel();
         let mut observers: Vec<Box<dyn Observer>> = vec![
             Box::new(SyncLog),
             Box::new(watchdog.clone()),
@@ -261,9 +268,11 @@ impl Daemon<'_> {
             Box::new(recording),
             Box::new(versions),
             Box::new(flows.observer()),
+            Box::new(observed),
             Box::new(status.observer()),
             Box::new(status.drain_observer(&tasks, registry.active(resolved.mode).traits())),
-            Box::new(status.ejection_observer(&tasks, events.clone(), eject)),
+            Box::new(status.ejection_observer(&tasks, events.clone(), observe.clone())),
+            Box::new(SharesObserver::new(tasks.clone(), observe, registry.active(resolved.mode).traits())),
             Box::new(SysctlWatch::new(Sysctls::from_kernel(), relied_on(resolved))),
         ];
         if hold_node_ports {
@@ -301,7 +310,7 @@ impl Daemon<'_> {
                 Some(batch) = batches.recv(), if !sync.has_pending() => sync.queue(feed.translate(batch)),
                 end = &mut source => return source_ended(end),
                 Some(()) = rechecks.recv() => sync.queue(vec![Change::Host]),
-                Some(ejected) = ejections.recv() => sync.queue(vec![Change::ejected(ejected)]),
+                Some(event) = observations.recv() => sync.queue(vec![Change::observed(event)]),
                 Some(known) = next_hops.recv() => sync.queue(feed.set_next_hops(known).into_iter().collect()),
                 change = next_change(&mut addresses, addresses_at) => match change {
                     Ok(()) => {

@@ -25,11 +25,7 @@ use std::{
 };
 
 use ferroute_admin::history::ChangeOrigin;
-use ferroute_core::{
-    IpFamily, error_chain,
-    parse::ObjectVersion,
-    tracker::{Ejections, TrackerEvent},
-};
+use ferroute_core::{IpFamily, error_chain, parse::ObjectVersion, tracker::TrackerEvent};
 use ferroute_host::processor_time;
 use ferroute_modes::cleanup::{Leftovers, RemovalReport};
 use tokio::{sync::mpsc, time::Instant};
@@ -54,11 +50,11 @@ pub enum Change {
 }
 
 impl Change {
-    /// Returns the change for endpoints that do not answer: all of them.
-    pub(crate) fn ejected(ejections: Ejections) -> Self {
+    /// Returns the change for what the proxy itself has observed.
+    pub(crate) fn observed(event: TrackerEvent) -> Self {
         let received = std::time::Instant::now();
         let origin = ChangeOrigin { received, version: ObjectVersion::default(), trigger: None, written: None };
-        Self::Desired(TrackerEvent::EndpointsEjected(ejections), origin)
+        Self::Desired(event, origin)
     }
 }
 

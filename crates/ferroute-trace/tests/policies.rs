@@ -273,7 +273,7 @@ proptest! {
     fn methods_and_weights_apply_to_the_endpoints_that_the_policies_allow(
         mut cluster in arbitrary::cluster(),
         world in world(),
-        methods in vec(select(&["random", "round-robin", "source-hash", "source-port-hash"][..]), 4),
+        methods in vec(select(METHODS.to_vec()), 4),
         first_weight in 0_usize..4,
     ) {
         unify_duplicates(&mut cluster);
@@ -281,17 +281,22 @@ proptest! {
             let annotations = [("ferroute.io/load-balancing", method), ("ferroute.io/hash-table-size", "1024")];
             service.metadata.annotations = annotations.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
         }
+        for (service, weight) in cluster.services.iter_mut().zip(["2", "1", "5"].iter().cycle()) {
+            service.metadata.annotations.insert("ferroute.io/zone-weight".to_owned(), (*weight).to_owned());
+        }
         // The packet of a trace is within all limits.
         let limits = ["max-connections", "max-connections-per-client"].map(|name| (name, "1"));
         let rates = ["max-new-connections", "max-new-connections-per-client"].map(|name| (name, "1/hour"));
         for (service, (name, value)) in cluster.services.iter_mut().zip(limits.into_iter().chain(rates)) {
             service.metadata.annotations.insert(format!("ferroute.io/{name}"), value.to_owned());
         }
-        // An endpoint has the same weight in all slices.
+        // An endpoint has the same weight and zone in all slices.
         for slice in &mut cluster.slices {
-            let weights = slice.endpoints.iter().map(|endpoint| {
+            let weights = slice.endpoints.iter_mut().map(|endpoint| {
                 let address = endpoint.addresses[0].parse::<IpAddr>().unwrap().to_string();
-                format!("{address}={}", (address.bytes().map(usize::from).sum::<usize>() + first_weight) % 4)
+                let number = address.bytes().map(usize::from).sum::<usize>() + first_weight;
+                endpoint.zone = [Some("zone-a"), Some("zone-b"), None][number % 3].map(str::to_owned);
+                format!("{address}={}", number % 4)
             });
             let weights = weights.collect::<Vec<_>>().join(" ");
             slice.metadata.annotations.insert("ferroute.io/weight".to_owned(), weights);
@@ -322,6 +327,8 @@ proptest! {
         check_cluster(&cluster, &world, false)?;
     }
 }
+
+const METHODS: [&str; 5] = ["random", "round-robin", "source-hash", "source-port-hash", "least-connections"];
 
 fn check_cluster(cluster: &Cluster, world: &World, with_service_cidrs: bool) -> Result<(), TestCaseError> {
     for family in IpFamily::BOTH {

@@ -160,6 +160,10 @@ fn change(recorded: &RecordedChange, owners: &mut BTreeMap<String, String>) -> C
             let names: Vec<&str> = ejected.keys().map(String::as_str).collect();
             simple("Ejected endpoints", names.join(" "), ejected.is_empty())
         }
+        RecordedChange::Shares(shares) => {
+            let names: Vec<&str> = shares.iter().map(|shares| shares.service_port.as_str()).collect();
+            simple("Shares of endpoints", names.join(" "), shares.is_empty())
+        }
     }
 }
 

@@ -31,6 +31,8 @@ function policyFacts(policies) {
     balancing?.method && fact(t("policy.balancing"), balancing.method,
       balancing.tableSize && t("policy.tableNote", { size: balancing.tableSize })),
     balancing?.passiveEjection && fact(t("policy.ejection"), t("policy.ejectionOn"), t("policy.ejectionNote")),
+    balancing?.slowStartSeconds && fact(t("policy.slowStart"), `${balancing.slowStartSeconds} s`, t("policy.slowStartNote")),
+    balancing?.zoneWeight && fact(t("policy.zoneWeight"), balancing.zoneWeight, t("policy.zoneWeightNote")),
     balancing?.drainTimeoutSeconds && fact(t("policy.drain"), `${balancing.drainTimeoutSeconds} s`, t("policy.drainNote")),
     limits && fact(t("policy.limits"), limitTexts(limits).join(", "), t(`policy.limits-${limits.overLimit}`)),
     affinity && fact(t("policy.affinity"), "ClientIP", t("policy.affinityNote", { seconds: affinity.timeoutSeconds })),

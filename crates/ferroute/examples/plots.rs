@@ -57,13 +57,22 @@ fn main() -> anyhow::Result<()> {
         for ((mode, rate), lines) in latencies.unwrap_or_default() {
             let title = format!("From the API server to traffic, {mode} mode, {rate} changes per second");
             let x: (_, fn(f64) -> String) = ("time until the first connection", seconds);
-            let y_unit = |percent| format!("{percent:.0} %");
-            Plot { title: &title, lines: &lines, x, y_unit, legend: SeriesLabelPosition::UpperMiddle }.draw(
+            Plot { title: &title, lines: &lines, x, y_unit: percent, legend: SeriesLabelPosition::UpperMiddle }.draw(
                 &path(&format!("latency-{mode}-{rate}")),
                 theme,
                 0.0..100.0,
                 false,
             )?;
+        }
+        if let Some(balancing) = table("balancing.csv")? {
+            let draw = |name: &str, title: &str, column: &str, top: f64, y_unit: fn(f64) -> String| {
+                Plot { title, lines: &by_size(&balancing, column)?, x: ("endpoints", count), y_unit, legend: UPPER }
+                    .draw(&path(name), theme, 0.0..top, true)
+            };
+            let title = "Largest share of an endpoint, above the mean";
+            draw("balancing-shares", title, "largest_over_mean_percent", 5.0, percent)?;
+            let title = "Clients that move when one endpoint leaves, compared with its own";
+            draw("balancing-moves", title, "moved_over_own", 2.0, times)?;
         }
     }
     println!("wrote plots to {}", images.display());
@@ -118,6 +127,24 @@ fn by_mode(table: &Table, columns: &[(&str, &str)]) -> anyhow::Result<Vec<Line>>
                 Some(line) => line.points.push((services, value)),
                 None => lines.push(Line { name, points: vec![(services, value)] }),
             }
+        }
+    }
+    Ok(lines)
+}
+
+/// Returns a line over the number of endpoints for each size of hash tables.
+fn by_size(table: &Table, column: &str) -> anyhow::Result<Vec<Line>> {
+    let mut lines: Vec<Line> = Vec::new();
+    for row in &table.0 {
+        let (Some(size), Some(endpoints), Some(value)) =
+            (number(row, "positions")?, number(row, "endpoints")?, number(row, column)?)
+        else {
+            continue;
+        };
+        let name = format!("{} positions", count(size));
+        match lines.iter_mut().find(|line| line.name == name) {
+            Some(line) => line.points.push((endpoints, value)),
+            None => lines.push(Line { name, points: vec![(endpoints, value)] }),
         }
     }
     Ok(lines)
@@ -346,4 +373,12 @@ fn count(value: f64) -> String {
 fn trimmed(value: f64) -> String {
     let text = format!("{value:.1}");
     text.strip_suffix(".0").map_or_else(|| text.clone(), str::to_owned)
+}
+
+fn percent(value: f64) -> String {
+    format!("{value:.0} %")
+}
+
+fn times(value: f64) -> String {
+    format!("{value:.1}×")
 }

@@ -8,6 +8,7 @@ use std::{
     process::{Command, Output},
 };
 
+use ferroute_api::labels;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -227,4 +228,44 @@ fn missing_node_is_named_with_those_of_the_file() {
     let output = ferroute(&[&["trace", "--from", "10.244.0.9", "--to", "shop/web"], &flags[..]].concat());
     let expected = format!("no Node vm in {}; it has node-a: use --hostname-override node-a", path.display());
     assert!(text(&output.stderr).contains(&expected), "{output:?}");
+}
+
+/// Returns the examples: names and contents.
+fn examples() -> Vec<(String, String)> {
+    let directory = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples"));
+    let files = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+    files.map(|file| (file.display().to_string(), fs::read_to_string(file).unwrap())).collect()
+}
+
+#[test]
+fn commands_in_examples_succeed() {
+    let mut count = 0;
+    for (file, contents) in examples() {
+        let commands = contents.lines().filter_map(|line| line.strip_prefix("#   ferroute "));
+        for command in commands.filter(|command| command.contains("--manifests")) {
+            let arguments: Vec<&str> = command.split_whitespace().collect();
+            let output = Command::new(env!("CARGO_BIN_EXE_ferroute"))
+                .args(arguments)
+                .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
+                .output()
+                .unwrap();
+            assert!(output.status.success(), "{file}: {command}: {}", text(&output.stderr));
+            assert!(!output.stdout.is_empty(), "{file}: {command}");
+            count += 1;
+        }
+    }
+    assert!(count > 12, "{count}");
+}
+
+#[test]
+fn each_annotation_has_an_example_that_nothing_is_ignored_of() {
+    let examples = examples();
+    for annotation in labels::ANNOTATIONS.iter().filter(|annotation| annotation.starts_with("ferroute.io/")) {
+        let setting = format!("    {annotation}: ");
+        assert!(examples.iter().any(|(_, contents)| contents.contains(&setting)), "{annotation}");
+    }
+    for (file, _) in examples.iter().filter(|(_, contents)| contents.contains("    ferroute.io/")) {
+        let output = ferroute(&["check", file, "--proxy-mode", "nftables"]);
+        assert!(!text(&output.stdout).contains("annotations"), "{file}: {}", text(&output.stdout));
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use ferroute_core::{IpFamily, LimitKind, Progress};
+use ferroute_core::{IpFamily, Progress};
 use prometheus::{GaugeVec, HistogramVec, IntCounterVec};
 
 use super::registrar::{FAMILY, Registrar, buckets, number};
@@ -27,6 +27,26 @@ pub struct Connections {
     pub other_endpoints: u64,
 }
 
+/// What went through Services since counting started. The reader limits the number of endpoints with counts of their own.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// By service port name (`shop/web:http`) and endpoint.
+    pub endpoints: Vec<(String, SocketAddr, Usage)>,
+    /// All others.
+    pub others: Usage,
+}
+
+/// Connections, and their packets and bytes of both directions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Connections.
+    pub connections: u64,
+    /// Packets.
+    pub packets: u64,
+    /// Bytes.
+    pub bytes: u64,
+}
+
 /// Open connections of one family to terminating endpoints.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Draining {
@@ -49,13 +69,13 @@ pub struct Ejected {
     pub total: u64,
 }
 
-/// Connections of one family beyond a limit of their Service, since counting started.
+/// Connections of one family beyond a limit of their Service, or outside of its source ranges, since counting started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RefusedConnections {
     /// IP family.
     pub family: IpFamily,
     /// Connections by service port name (`shop/web:http`) and limit, for a limited number of them.
-    pub services: Vec<(String, LimitKind, u64)>,
+    pub services: Vec<(String, &'static str, u64)>,
     /// All others.
     pub others: u64,
 }
@@ -81,6 +101,8 @@ pub(super) struct FerrouteMetrics {
     ejected: GaugeVec,
     ejections: IntCounterVec,
     refused: IntCounterVec,
+    /// Connections, packets and bytes.
+    traffic: [IntCounterVec; 3],
 }
 
 impl FerrouteMetrics {
@@ -173,10 +195,16 @@ impl FerrouteMetrics {
             ),
             refused: registrar.counters(
                 "ferroute_refused_connections_total",
-                "Connections beyond a limit of their Service, by service port and limit; both are empty for those without a count of \
-                 their own.",
+                "Connections beyond a limit of their Service, or outside of its source ranges, by service port and limit; both are empty \
+                 for those without a count of their own.",
                 &["service_port", "limit", "ip_family"],
             ),
+            traffic: [
+                ("ferroute_traffic_connections_total", "Connections by service port and endpoint, with --count-traffic."),
+                ("ferroute_traffic_packets_total", "Packets of both directions by service port and endpoint, with --count-traffic."),
+                ("ferroute_traffic_bytes_total", "Bytes of both directions by service port and endpoint, with --count-traffic."),
+            ]
+            .map(|(name, help)| registrar.counters(name, help, &["service_port", "endpoint"])),
         }
     }
 
@@ -258,12 +286,27 @@ impl FerrouteMetrics {
         }
     }
 
+    /// Replaces all counts, so that endpoints that joined the others disappear.
+    pub(super) fn set_traffic(&self, traffic: Option<&Traffic>) {
+        self.traffic.iter().for_each(IntCounterVec::reset);
+        let Some(Traffic { endpoints, others }) = traffic else { return };
+        let set = |labels: [&str; 2], Usage { connections, packets, bytes }: Usage| {
+            for (counter, count) in self.traffic.iter().zip([connections, packets, bytes]) {
+                counter.with_label_values(&labels).inc_by(count);
+            }
+        };
+        for (name, endpoint, usage) in endpoints {
+            set([name, &endpoint.to_string()], *usage);
+        }
+        set(["", ""], *others);
+    }
+
     /// Replaces all counts, so that service ports without limits disappear.
     pub(super) fn set_refused(&self, refused: &[RefusedConnections]) {
         self.refused.reset();
         for RefusedConnections { family, services, others } in refused {
             for (name, limit, count) in services {
-                self.refused.with_label_values(&[name, limit.as_str(), family.as_str()]).inc_by(*count);
+                self.refused.with_label_values(&[name, *limit, family.as_str()]).inc_by(*count);
             }
             if *others > 0 {
                 self.refused.with_label_values(&["", "", family.as_str()]).inc_by(*others);

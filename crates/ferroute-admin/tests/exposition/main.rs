@@ -17,12 +17,12 @@ use ferroute_admin::{
     http::Handler,
     metrics::{
         ApiRequest, Connections, Draining, Ejected, IPTABLES_METRICS, IPVS_METRICS, Metrics, ModeMetric,
-        NFTABLES_METRICS, RefusedConnections, RelayedPort, Sampled, USERSPACE_METRICS,
+        NFTABLES_METRICS, RefusedConnections, RelayedPort, Sampled, Traffic, USERSPACE_METRICS, Usage,
     },
     version,
 };
 use ferroute_core::{
-    DataplaneError, IpFamily, LimitKind, NamespacedName, NfacctCounters, Progress, Protocol, SyncReport, TableReport,
+    DataplaneError, IpFamily, NamespacedName, NfacctCounters, Progress, Protocol, SyncReport, TableReport,
     parse::ObjectVersion, testing::namespaced_name,
 };
 use ferroute_host::ProcessUsage;
@@ -128,11 +128,15 @@ fn sample_text(mode: &[ModeMetric], families: &[IpFamily]) -> String {
             .iter()
             .map(|family| RefusedConnections {
                 family: *family,
-                services: vec![("shop/web:http".to_owned(), LimitKind::Connections, 4)],
+                services: vec![("shop/web:http".to_owned(), "connections", 4)],
                 others: 2,
             })
             .collect(),
         ejected: families.iter().map(|family| (*family, Ejected { endpoints: 1, total: 3 })).collect(),
+        traffic: Some(Traffic {
+            endpoints: vec![("shop/web:http".to_owned(), "10.0.0.1:8080".parse().unwrap(), usage(60))],
+            others: usage(7),
+        }),
         relayed: families.iter().map(|family| relayed(*family)).collect(),
     })
 }
@@ -150,6 +154,10 @@ fn relayed(family: IpFamily) -> RelayedPort {
         bytes_to_endpoints: 500,
         bytes_to_clients: 70_000,
     }
+}
+
+fn usage(connections: u64) -> Usage {
+    Usage { connections, packets: 10 * connections, bytes: 9_000 * connections }
 }
 
 fn draining(family: IpFamily) -> Draining {

@@ -33,6 +33,7 @@ fn slice(name: &str, family: &str, ports: &[(&str, i32)], endpoints: &[(&str, bo
                 conditions: EndpointConditions { ready: Some(*ready), ..EndpointConditions::default() },
                 node_name: node.map(str::to_owned),
                 hints: None,
+                zone: None,
                 target_ref: None,
             })
             .collect(),

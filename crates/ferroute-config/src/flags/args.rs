@@ -61,6 +61,17 @@ pub struct RunArgs {
     /// until Kubernetes 1.26 removed the mode.
     #[arg(long, value_name = "DURATION")]
     pub udp_timeout: Option<GoDuration>,
+    /// Count connections, packets and bytes of Services
+    ///
+    /// /metrics then has counters for up to 10,000 endpoints of Services, and one sum for the rest, in all modes but userspace
+    /// mode, which counts by itself. Sets net.netfilter.nf_conntrack_acct to 1.
+    #[arg(long, default_value = "false")]
+    pub count_traffic: Switch,
+    /// Eject endpoints that do not answer, from all Services
+    ///
+    /// They get no connections for a while. Services with the annotation ferroute.io/passive-ejection: "false" are excluded.
+    #[arg(long, default_value = "false")]
+    pub passive_ejection: Switch,
     /// Serve /services and /changes beside /metrics
     ///
     /// /services has the applied version of each Service, /changes the slowest changes. Whoever reaches the metrics address

@@ -1,6 +1,10 @@
 //! The annotations of Services and EndpointSlices that choose how endpoints share connections.
 
-use std::{collections::BTreeMap, net::IpAddr, num::NonZeroU32};
+use std::{
+    collections::BTreeMap,
+    net::IpAddr,
+    num::{NonZeroU16, NonZeroU32},
+};
 
 use ferroute_api::labels;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
@@ -24,17 +28,15 @@ pub(super) fn parse_balancing(errors: &mut Errors, annotations: &BTreeMap<String
         .or_else(|| value(labels::CILIUM_ALGORITHM, &cilium_method))
         .or_else(|| value(labels::KUBE_ROUTER_SCHEDULER, &scheduler))
         .flatten();
-    let size = annotations.get(labels::HASH_TABLE_SIZE);
-    let table_size =
-        size.and_then(|text| errors.keep_or_ignore(annotation(labels::HASH_TABLE_SIZE), table_size(text.trim())));
-    let ejection = annotations.get(labels::PASSIVE_EJECTION);
-    let passive_ejection = ejection
-        .and_then(|text| errors.keep_or_ignore(annotation(labels::PASSIVE_EJECTION), yes_or_no(text.trim())))
-        .unwrap_or_default();
-    let drain_timeout = annotations
-        .get(labels::DRAIN_TIMEOUT)
-        .and_then(|text| errors.keep_or_ignore(annotation(labels::DRAIN_TIMEOUT), seconds(text.trim())));
-    Balancing { method, table_size: table_size.unwrap_or_default(), passive_ejection, drain_timeout }
+    let mut value = Annotations { errors, annotations };
+    Balancing {
+        method,
+        table_size: value.parse(labels::HASH_TABLE_SIZE, table_size).unwrap_or_default(),
+        passive_ejection: value.parse(labels::PASSIVE_EJECTION, yes_or_no),
+        slow_start: value.parse(labels::SLOW_START, seconds),
+        zone_weight: value.parse(labels::ZONE_WEIGHT, zone_weight),
+        drain_timeout: value.parse(labels::DRAIN_TIMEOUT, seconds),
+    }
 }
 
 /// Parses the limits of the connections to a Service; `None` if it has none. An invalid value is ignored and recorded.
@@ -251,6 +253,16 @@ fn seconds(text: &str) -> Result<NonZeroU32, String> {
 
 /// A day.
 const MAX_SECONDS: u32 = 86_400;
+
+fn zone_weight(text: &str) -> Result<NonZeroU16, String> {
+    text.parse()
+        .ok()
+        .filter(|weight: &NonZeroU16| weight.get() <= MAX_ZONE_WEIGHT)
+        .ok_or_else(|| format!("invalid weight {text:?} (want a number from 1 to {MAX_ZONE_WEIGHT})"))
+}
+
+/// The largest weight of the node's zone: lists stay short.
+const MAX_ZONE_WEIGHT: u16 = 64;
 
 fn connections(text: &str) -> Result<NonZeroU32, String> {
     let max = ConnectionLimits::MAX_CONNECTIONS;

@@ -34,6 +34,7 @@ pub fn parse_slice(slice: &api::EndpointSlice, node: &str) -> Result<Option<Slic
     };
     let ports = parse_ports(&mut errors, &slice.ports);
     let mut hints = SharedHints::default();
+    let mut zones = HashSet::new();
     let weights = Weights::parse(&mut errors, &metadata.annotations);
     let mut endpoints = Vec::with_capacity(slice.endpoints.len());
     for (i, endpoint) in slice.endpoints.iter().enumerate() {
@@ -59,6 +60,7 @@ pub fn parse_slice(slice: &api::EndpointSlice, node: &str) -> Result<Option<Slic
             node_unknown: node_name.is_none(),
             hints: endpoint.hints.as_ref().and_then(|given| hints.share(given)),
             weight: weights.of(address),
+            zone: endpoint.zone.as_deref().and_then(|zone| share_zone(&mut zones, zone)),
         });
     }
     let service = NamespacedName::new(&metadata.namespace, service);
@@ -87,6 +89,19 @@ fn parse_endpoint_ip(text: &str, family: IpFamily) -> Result<IpAddr, String> {
         return Err(format!("{address} is not an {family} address"));
     }
     Ok(address)
+}
+
+/// Returns one allocation for all endpoints of a zone.
+fn share_zone(zones: &mut HashSet<Arc<str>>, zone: &str) -> Option<Arc<str>> {
+    if zone.is_empty() {
+        return None;
+    }
+    if let Some(shared) = zones.get(zone) {
+        return Some(shared.clone());
+    }
+    let shared: Arc<str> = zone.into();
+    zones.insert(shared.clone());
+    Some(shared)
 }
 
 /// The distinct hints of a slice. Most endpoints have the same hints, so these share one allocation.

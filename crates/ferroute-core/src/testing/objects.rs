@@ -254,6 +254,13 @@ impl PodBuilder {
         self
     }
 
+    /// Sets the zone of the endpoint's node.
+    #[must_use]
+    pub fn in_zone(mut self, zone: &str) -> Self {
+        self.0.zone = Some(zone.to_owned());
+        self
+    }
+
     /// Adds a zone hint.
     pub fn for_zone(mut self, zone: &str) -> Self {
         self.0.hints.get_or_insert_default().for_zones.push(HintRef { name: zone.to_owned() });

@@ -1,7 +1,7 @@
 use ferroute_api as api;
 use ipnet::IpNet;
 
-use super::{Ejections, ServiceView, SliceView};
+use super::{Ejections, ServiceView, Shares, SliceView};
 use crate::{
     NamespacedName, NodeView, OtherHosts,
     parse::{InvalidObject, parse_service, parse_slice},
@@ -26,6 +26,8 @@ pub enum TrackerEvent {
     ServiceCidrsApplied(Vec<IpNet>),
     /// The endpoints that do not answer changed. Holds all of them. Those of Services without passive ejection are ignored.
     EndpointsEjected(Ejections),
+    /// The shares of endpoints changed. Holds all of them.
+    SharesApplied(Shares),
     /// The addresses of other hosts that this node connects to changed. Holds all of them.
     OtherHostsApplied(OtherHosts),
 }

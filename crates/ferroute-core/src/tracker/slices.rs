@@ -1,14 +1,14 @@
 //! Compact storage of a Service's endpoint slices: large clusters have a million endpoints.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     io::Write,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     sync::Arc,
 };
 
 use super::{EndpointView, SlicePort, SliceView, interner::Interner};
-use crate::{Endpoint, Endpoints, Hints, IpFamily, NamespacedName, ServicePortName, endpoints::Conditions};
+use crate::{Endpoint, Endpoints, Hints, IpFamily, NamespacedName, ServicePortName, Share, endpoints::Conditions};
 
 /// The slices of a Service, sorted by name, so that the same slices always result in the same endpoints.
 ///
@@ -26,6 +26,26 @@ struct Slice {
     hints: Box<[Option<Arc<Hints>>]>,
     /// The weight of each address; empty if all have the default, which is usual.
     weights: Box<[u16]>,
+    zones: Zones,
+}
+
+/// The zone of each address.
+#[derive(Debug, Default)]
+struct Zones {
+    names: Box<[Arc<str>]>,
+    /// One more than the index of each address's name, or 0 without a zone; empty if no address has a zone.
+    indices: Box<[u8]>,
+}
+
+/// What changes the weights of a service port's endpoints.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Adjustments<'a> {
+    /// The endpoints that did not answer.
+    pub(super) ejected: Option<&'a BTreeSet<SocketAddr>>,
+    /// The zone of the node, and the factor of the weights of endpoints in it.
+    pub(super) zone: Option<(&'a str, u16)>,
+    /// The shares of endpoints that have not all of their weight.
+    pub(super) shares: Option<&'a BTreeMap<SocketAddr, Share>>,
 }
 
 /// Addresses of one family with their conditions.
@@ -60,20 +80,28 @@ impl Slices {
     }
 
     /// Returns the endpoints of a service port, in the order and without duplicates, as [`ServicePortEntry::endpoints`]
-    /// documents, and the number of those beyond `limit`, which are left out. Those in `ejected` are marked.
+    /// documents, and the number of those beyond `limit`, which are left out.
     ///
     /// [`ServicePortEntry::endpoints`]: crate::ServicePortEntry::endpoints
     pub(super) fn endpoints(
         &self,
         family: IpFamily,
         name: &ServicePortName,
-        ejected: Option<&BTreeSet<SocketAddr>>,
+        adjustments: Adjustments<'_>,
         limit: usize,
     ) -> (Endpoints, usize) {
         let mut endpoints = Vec::new();
         for slice in self.0.iter().filter(|slice| slice.family() == family) {
             for port in slice.ports.iter().filter(|port| port.matches(name)) {
-                endpoints.extend(slice.endpoints().map(|endpoint| endpoint.at(port.port)));
+                endpoints.extend(slice.endpoints().map(|view| {
+                    let mut endpoint = view.at(port.port);
+                    if let Some((zone, factor)) = adjustments.zone
+                        && view.zone.as_deref() == Some(zone)
+                    {
+                        endpoint.weight = endpoint.weight.saturating_mul(factor);
+                    }
+                    endpoint
+                }));
             }
         }
         sort_by_text(family, &mut endpoints);
@@ -82,8 +110,11 @@ impl Slices {
         if excess > 0 {
             keep_preferred(&mut endpoints, limit);
         }
-        if let Some(ejected) = ejected {
+        if let Some(ejected) = adjustments.ejected {
             endpoints.iter_mut().for_each(|endpoint| endpoint.ejected = ejected.contains(&endpoint.socket()));
+        }
+        if let Some(shares) = adjustments.shares {
+            apply_shares(&mut endpoints, shares);
         }
         (endpoints.into(), excess)
     }
@@ -113,10 +144,11 @@ impl Slice {
         let weighted = endpoints.iter().any(|endpoint| endpoint.weight != Endpoint::DEFAULT_WEIGHT);
         let weights =
             if weighted { endpoints.iter().map(|endpoint| endpoint.weight).collect() } else { Box::default() };
+        let zones = Zones::new(&endpoints);
         let hinted = endpoints.iter().any(|endpoint| endpoint.hints.is_some());
         let hints =
             if hinted { endpoints.into_iter().map(|endpoint| endpoint.hints).collect() } else { Box::default() };
-        Self { name, ports: shared_ports.share(&ports), addresses, hints, weights }
+        Self { name, ports: shared_ports.share(&ports), addresses, hints, weights, zones }
     }
 
     fn family(&self) -> IpFamily {
@@ -129,9 +161,52 @@ impl Slice {
     fn endpoints(&self) -> impl Iterator<Item = EndpointView> {
         let hints = self.hints.iter().cloned().chain(std::iter::repeat(None));
         let weights = self.weights.iter().copied().chain(std::iter::repeat(Endpoint::DEFAULT_WEIGHT));
-        let endpoints = self.addresses.iter().zip(hints).zip(weights);
-        endpoints.map(|(((address, conditions), hints), weight)| view(address, conditions, hints, weight))
+        let endpoints = self.addresses.iter().zip(hints).zip(weights).zip(self.zones.iter());
+        endpoints.map(|((((address, conditions), hints), weight), zone)| view(address, conditions, hints, weight, zone))
     }
+}
+
+impl Zones {
+    fn new(endpoints: &[EndpointView]) -> Self {
+        let names: BTreeSet<Arc<str>> = endpoints.iter().filter_map(|endpoint| endpoint.zone.clone()).collect();
+        if names.is_empty() {
+            return Self::default();
+        }
+        // No cluster has as many zones; endpoints in further ones have none.
+        let names: Box<[Arc<str>]> = names.into_iter().take(usize::from(u8::MAX)).collect();
+        let index = |endpoint: &EndpointView| {
+            let found = endpoint.zone.as_ref().and_then(|zone| names.binary_search(zone).ok());
+            found.and_then(|index| u8::try_from(index + 1).ok()).unwrap_or_default()
+        };
+        Self { indices: endpoints.iter().map(index).collect(), names }
+    }
+
+    fn iter(&self) -> impl Iterator<Item = Option<Arc<str>>> {
+        let indices = self.indices.iter().copied().chain(std::iter::repeat(0));
+        indices.map(|index| self.names.get(usize::from(index).checked_sub(1)?).cloned())
+    }
+}
+
+/// Multiplies weights by shares, and reduces the results.
+fn apply_shares(endpoints: &mut [Endpoint], shares: &BTreeMap<SocketAddr, Share>) {
+    let share = |endpoint: &Endpoint| shares.get(&endpoint.socket()).copied().unwrap_or(Share::FULL);
+    let mut accepting = endpoints.iter().filter(|endpoint| endpoint.accepts()).map(share);
+    let first = accepting.next();
+    if accepting.all(|other| Some(other) == first) {
+        return;
+    }
+    let weights: Vec<u32> =
+        endpoints.iter().map(|endpoint| u32::from(endpoint.weight) * u32::from(share(endpoint).get())).collect();
+    // Others do not count: an endpoint that gets no connections must not change the numbers of those that do.
+    let counted = endpoints.iter().zip(&weights).filter(|(endpoint, _)| endpoint.accepts()).map(|(_, weight)| *weight);
+    let divisor = counted.fold(0, gcd).max(1);
+    for (endpoint, weight) in endpoints.iter_mut().zip(weights).filter(|(endpoint, _)| endpoint.weight > 0) {
+        endpoint.weight = u16::try_from((weight / divisor).max(1)).unwrap_or(u16::MAX);
+    }
+}
+
+fn gcd(a: u32, b: u32) -> u32 {
+    if b == 0 { a } else { gcd(b, a % b) }
 }
 
 impl Addresses {
@@ -167,13 +242,20 @@ impl Addresses {
 }
 
 fn conditions(endpoint: &EndpointView) -> Conditions {
-    let EndpointView { address: _, ready, serving, terminating, local, node_unknown, hints: _, weight: _ } = *endpoint;
+    let EndpointView { address: _, ready, serving, terminating, local, node_unknown, hints: _, weight: _, zone: _ } =
+        *endpoint;
     Conditions::new([ready, serving, terminating, local, node_unknown, false])
 }
 
-fn view(address: IpAddr, conditions: Conditions, hints: Option<Arc<Hints>>, weight: u16) -> EndpointView {
+fn view(
+    address: IpAddr,
+    conditions: Conditions,
+    hints: Option<Arc<Hints>>,
+    weight: u16,
+    zone: Option<Arc<str>>,
+) -> EndpointView {
     let [ready, serving, terminating, local, node_unknown, _] = conditions.get();
-    EndpointView { address, ready, serving, terminating, local, node_unknown, hints, weight }
+    EndpointView { address, ready, serving, terminating, local, node_unknown, hints, weight, zone }
 }
 
 /// Removes all but `limit` endpoints, and keeps their order. Those that are ready are preferred.

@@ -1,6 +1,7 @@
 mod claims;
 mod endpoints;
 mod too_many;
+mod weights;
 
 use super::*;
 use crate::{
@@ -146,7 +147,8 @@ fn slices_are_returned_as_applied() {
         let (ready, serving, terminating, local) = (has(1), has(2), has(4), has(8));
         let weight = if bits.is_multiple_of(5) { 7 } else { 1 };
         let node_unknown = bits.is_multiple_of(7);
-        endpoints.push(EndpointView { address, ready, serving, terminating, local, node_unknown, hints, weight });
+        let zone = (!bits.is_multiple_of(4)).then(|| Arc::from(["zone-a", "zone-b"][usize::from(bits & 1)]));
+        endpoints.push(EndpointView { address, ready, serving, terminating, local, node_unknown, hints, weight, zone });
     }
     let ports = vec![SlicePort { name: "http".into(), protocol: crate::Protocol::Tcp, port: 8080 }];
     let view = |name: &str, endpoints: &[EndpointView]| SliceView {

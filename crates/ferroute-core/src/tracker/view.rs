@@ -3,8 +3,8 @@
 use std::{net::IpAddr, sync::Arc};
 
 use crate::{
-    Endpoint, Hints, IpFamily, ModeTraits, NamespacedName, Protocol, ServicePort, ServicePortName, SourceRangesScope,
-    parse::FieldError,
+    BalancingDefaults, Endpoint, Hints, IpFamily, ModeTraits, NamespacedName, Protocol, ServicePort, ServicePortName,
+    SourceRangesScope, parse::FieldError,
 };
 
 /// A validated Service: its ports in each IP family in which it has a cluster IP.
@@ -19,6 +19,14 @@ pub struct ServiceView {
 }
 
 impl ServiceView {
+    /// Applies the defaults of the cluster.
+    pub fn set_defaults(&mut self, defaults: &BalancingDefaults) {
+        if *defaults != BalancingDefaults::default() {
+            let ports = self.ports.iter_mut().flatten();
+            ports.for_each(|port| Arc::make_mut(&mut port.port).balancing.set_defaults(defaults));
+        }
+    }
+
     /// Adds what a mode with these traits does not support to [`ServiceView::ignored`].
     pub fn ignore_unsupported(&mut self, traits: &ModeTraits) {
         let Some(port) = self.ports.iter().flatten().next() else { return };
@@ -31,6 +39,11 @@ impl ServiceView {
             .as_ref()
             .filter(|_| !traits.limits)
             .map(|_| "the proxy mode does not support limits of connections".to_owned());
+        let weights = port.port.balancing.slow_start.map(|_| "slow start of new endpoints");
+        let weights = weights.or(port.port.balancing.zone_weight.map(|_| "weights of zones"));
+        let weights = weights
+            .filter(|_| !traits.weights)
+            .map(|what| format!("the proxy mode does not support {what}: all endpoints have the same share"));
         let drain_timeout =
             port.port.balancing.drain_timeout.filter(|_| !traits.drain_timeouts).map(|_| {
                 "the proxy mode does not support a deadline of connections to terminating endpoints".to_owned()
@@ -41,7 +54,7 @@ impl ServiceView {
         });
         let error = |problem| FieldError { field: "metadata.annotations".to_owned(), problem };
         let unsupported: Vec<FieldError> =
-            method.into_iter().chain(drain_timeout).chain(scope).chain(limits).map(error).collect();
+            method.into_iter().chain(weights).chain(drain_timeout).chain(scope).chain(limits).map(error).collect();
         self.ignored = std::mem::take(&mut self.ignored).into_iter().chain(unsupported).collect();
     }
 }
@@ -104,6 +117,8 @@ pub struct EndpointView {
     pub hints: Option<Arc<Hints>>,
     /// Its weight.
     pub weight: u16,
+    /// The zone of its node.
+    pub zone: Option<Arc<str>>,
 }
 
 impl SliceView {
@@ -134,7 +149,7 @@ impl SlicePort {
 impl EndpointView {
     /// Returns the endpoint at a port of the slice.
     pub fn at(&self, port: u16) -> Endpoint {
-        let Self { address, ready, serving, terminating, local, node_unknown, ref hints, weight } = *self;
+        let Self { address, ready, serving, terminating, local, node_unknown, ref hints, weight, zone: _ } = *self;
         Endpoint {
             address,
             port,

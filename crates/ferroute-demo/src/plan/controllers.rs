@@ -74,6 +74,7 @@ pub(super) fn service_slices(
                 conditions: EndpointConditions { ready: Some(ready), serving: Some(ready), terminating: Some(false) },
                 node_name: Some(pod.node.name().to_owned()),
                 hints: None,
+                zone: None,
                 target_ref: None,
             });
         }

@@ -47,8 +47,20 @@ impl ConnectionEvents {
     /// # Errors
     /// If the kernel refuses the subscription.
     pub fn open(buffer: usize) -> Result<Self, Error> {
-        let groups = [libc::NFNLGRP_CONNTRACK_NEW, libc::NFNLGRP_CONNTRACK_UPDATE, libc::NFNLGRP_CONNTRACK_DESTROY]
-            .map(|group| group as u32);
+        let groups = [libc::NFNLGRP_CONNTRACK_NEW, libc::NFNLGRP_CONNTRACK_UPDATE, libc::NFNLGRP_CONNTRACK_DESTROY];
+        Self::subscribe(&groups, buffer)
+    }
+
+    /// Like [`open`](Self::open), for events of the kind [`EventKind::Destroy`] alone.
+    ///
+    /// # Errors
+    /// If the kernel refuses the subscription.
+    pub fn open_ends(buffer: usize) -> Result<Self, Error> {
+        Self::subscribe(&[libc::NFNLGRP_CONNTRACK_DESTROY], buffer)
+    }
+
+    fn subscribe(groups: &[i32], buffer: usize) -> Result<Self, Error> {
+        let groups: Vec<u32> = groups.iter().map(|group| *group as u32).collect();
         let mut subscription = Subscription::open(netlink::Protocol::Netfilter, &groups).map_err(Error::Events)?;
         subscription.set_receive_buffer(buffer).map_err(Error::Events)?;
         Ok(Self { subscription })

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use ferroute_api::ServiceCidr;
-use ferroute_core::{NamespacedName, tracker::Ejections};
-use ferroute_proxy::recording::{Bundle, RecordedChange, ejections};
+use ferroute_core::{NamespacedName, tracker::TrackerEvent};
+use ferroute_proxy::recording::{Bundle, RecordedChange, ejections, shares};
 use ferroute_source::{Event, Resource};
 
 use crate::replay::{InvalidBundle, parse_name};
@@ -28,21 +28,28 @@ pub(super) fn events(bundle: &Bundle) -> Result<Vec<Event>, InvalidBundle> {
                 replace_networks(&mut networks, cidrs, &mut events);
                 continue;
             }
-            RecordedChange::Ejected(_) => continue,
+            RecordedChange::Ejected(_) | RecordedChange::Shares(_) => continue,
         });
     }
     events.extend(Resource::ALL.map(Event::Synced));
     Ok(events)
 }
 
-/// Returns the endpoints that did not answer after the last sync of a bundle.
-pub(super) fn last_ejections(bundle: &Bundle) -> Ejections {
-    let mut changes = bundle.syncs.iter().rev().flat_map(|sync| sync.changes.iter().rev());
-    let last = changes.find_map(|change| match change {
+/// Returns what the proxy had observed of endpoints after the last sync of a bundle.
+pub(super) fn observed(bundle: &Bundle) -> [TrackerEvent; 2] {
+    let changes = || bundle.syncs.iter().rev().flat_map(|sync| sync.changes.iter().rev());
+    let ejected = changes().find_map(|change| match change {
         RecordedChange::Ejected(ejected) => Some(ejected),
         _ => None,
     });
-    ejections(last.unwrap_or(&bundle.base.ejected))
+    let recorded = changes().find_map(|change| match change {
+        RecordedChange::Shares(recorded) => Some(recorded),
+        _ => None,
+    });
+    [
+        TrackerEvent::EndpointsEjected(ejections(ejected.unwrap_or(&bundle.base.ejected))),
+        TrackerEvent::SharesApplied(shares(recorded.unwrap_or(&bundle.base.shares))),
+    ]
 }
 
 /// A bundle has all ServiceCIDRs at once, and a source one by one.

@@ -95,9 +95,15 @@ fn balancing(requested: &Balancing, traits: &ModeTraits) -> Option<ExplainedBala
     let method = requested.method.filter(|method| traits.methods.contains(method));
     let table_size = method.filter(|method| method.hashes()).map(|_| requested.table_size.get());
     let drain_timeout_seconds = requested.drain_timeout.filter(|_| traits.drain_timeouts);
-    let passive_ejection = requested.passive_ejection;
-    let balancing = ExplainedBalancing { method, passive_ejection, drain_timeout_seconds, table_size };
-    (method.is_some() || passive_ejection || drain_timeout_seconds.is_some()).then_some(balancing)
+    let balancing = ExplainedBalancing {
+        method,
+        passive_ejection: requested.ejects(),
+        slow_start_seconds: requested.slow_start.filter(|_| traits.weights),
+        zone_weight: requested.zone_weight.filter(|_| traits.weights),
+        drain_timeout_seconds,
+        table_size,
+    };
+    (balancing != ExplainedBalancing::default()).then_some(balancing)
 }
 
 /// Adds the node's addresses that serve the check: those of node ports.

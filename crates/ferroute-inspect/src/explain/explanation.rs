@@ -2,7 +2,7 @@ use std::{
     borrow::Cow,
     fmt,
     net::{IpAddr, SocketAddr},
-    num::NonZeroU32,
+    num::{NonZeroU16, NonZeroU32},
 };
 
 use ferroute_admin::health::HealthCheck;
@@ -121,7 +121,7 @@ pub struct ExplainedHealthCheck {
 }
 
 /// How the endpoints of a Service share connections.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ExplainedBalancing {
     /// The method; `None` for the mode's own.
@@ -129,6 +129,12 @@ pub struct ExplainedBalancing {
     pub method: Option<Method>,
     /// Endpoints that do not answer get no connections for a while.
     pub passive_ejection: bool,
+    /// Seconds in which a new endpoint reaches its full share.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slow_start_seconds: Option<NonZeroU32>,
+    /// How many times as many connections endpoints in the node's zone get as others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub zone_weight: Option<NonZeroU16>,
     /// Seconds after which open connections to a terminating endpoint end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drain_timeout_seconds: Option<NonZeroU32>,

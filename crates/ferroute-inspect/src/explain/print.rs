@@ -64,13 +64,29 @@ fn write_policies_into(out: &mut impl fmt::Write, policies: &Policies) -> fmt::R
         writeln!(out, "  session affinity      by client address, for {} s", affinity.timeout_seconds)?;
     }
     if let Some(balancing) = policies.balancing {
-        let ExplainedBalancing { method, passive_ejection, drain_timeout_seconds, table_size } = balancing;
+        let ExplainedBalancing {
+            method,
+            passive_ejection,
+            slow_start_seconds,
+            zone_weight,
+            drain_timeout_seconds,
+            table_size,
+        } = balancing;
         if let Some(method) = method {
             let table = table_size.map(|size| format!(", with a table of {size} positions")).unwrap_or_default();
             writeln!(out, "  load balancing        {method}{table}")?;
         }
         if passive_ejection {
             writeln!(out, "  passive ejection      endpoints that do not answer get no connections for a while")?;
+        }
+        if let Some(seconds) = slow_start_seconds {
+            writeln!(out, "  slow start            new endpoints reach their full share after {seconds} s")?;
+        }
+        if let Some(weight) = zone_weight {
+            writeln!(
+                out,
+                "  zone weight           endpoints in the node's zone have {weight} times the weight of others"
+            )?;
         }
         if let Some(seconds) = drain_timeout_seconds {
             writeln!(out, "  drain timeout         connections to a terminating endpoint end after {seconds} s")?;

@@ -12,11 +12,11 @@ use ferroute_admin::{health::HealthCheck, history::ChangeDelays};
 use ferroute_config::ModeName;
 use ferroute_core::{
     Affinity, ConnectionLimits, Eligibility, Frontend, FrontendKind, IpFamily, Method, OverLimit, Protocol,
-    Reservation, TrafficPolicy,
+    Reservation, Share, TrafficPolicy,
 };
 use ferroute_proxy::{
     ServiceVersions,
-    control::{NodeStatus, Pacing},
+    control::{NodeStatus, ObservedEndpoint, Pacing},
 };
 use ferroute_trace::{Assumption, Branch, Choice, Effect, Event, Hook, Packet, Step, Verdict};
 use serde_json::Value;
@@ -211,6 +211,8 @@ fn served() -> Handling {
         balancing: Some(ExplainedBalancing {
             method: Some(Method::SourceHash),
             passive_ejection: true,
+            slow_start_seconds: NonZeroU32::new(60),
+            zone_weight: NonZeroU16::new(8),
             drain_timeout_seconds: NonZeroU32::new(30),
             table_size: Some(32_768),
         }),
@@ -396,7 +398,11 @@ fn trace() -> trace::TraceReport {
 }
 
 fn rates() -> Rates {
-    let endpoint = EndpointRate { endpoint: socket("10.244.0.2:8080"), per_second: 2.5, share: 0.5 };
+    let endpoint = EndpointRate {
+        ejected: true,
+        sixteenths: Share::new(4),
+        ..EndpointRate::new(socket("10.244.0.2:8080"), 2.5, 0.5)
+    };
     Rates {
         service_ports: vec![Row {
             service_port: "shop/web:http".to_owned(),
@@ -463,5 +469,11 @@ fn status() -> NodeStatus {
             sync_seconds: 0.0006,
         }),
         problems: vec!["another service proxy runs on this node".to_owned()],
+        endpoints: vec![ObservedEndpoint {
+            service_port: "shop/web:http".to_owned(),
+            endpoint: socket("10.244.1.2:8080"),
+            ejected: true,
+            sixteenths: Share::FULL,
+        }],
     }
 }

@@ -23,7 +23,7 @@ use nix::{
 use super::{
     About, Row,
     counters::Counters,
-    rates,
+    mark, observed, rates,
     view::{Reaction, Style, View},
 };
 
@@ -43,7 +43,9 @@ pub(super) fn run(about: &About, mut counters: Counters, interval: Duration) -> 
             Wakeup::Timeout => {
                 let (after, now) = (counters.read()?, Instant::now());
                 if !view.is_paused {
-                    rows = Some(rates(&before, &after, now - start));
+                    let mut marked = rates(&before, &after, now - start);
+                    mark(&mut marked, &observed(about));
+                    rows = Some(marked);
                 }
                 (before, start) = (after, now);
             }

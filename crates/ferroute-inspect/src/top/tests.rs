@@ -103,3 +103,31 @@ fn each_iptables_rule_of_endpoint_is_counted_once() {
     actual.add_iptables(&reader.finish().unwrap());
     assert_eq!(actual, sample(&[("shop/web:http", A, 5), ("shop/web:http", "10.244.1.2:8080", 5)]));
 }
+
+#[test]
+fn what_the_proxy_has_observed_is_marked_also_without_connections() {
+    let socket = |text: &str| text.parse::<SocketAddr>().unwrap();
+    let mut sample = Sample::default();
+    sample.add("shop/web:http", socket("10.244.0.2:8080"), 3);
+    sample.add("shop/web:http", socket("10.244.0.3:8080"), 1);
+    let mut rows = rates(&Sample::default(), &sample, Duration::from_secs(1));
+    let observed = [
+        ("shop/cart:http", "10.244.1.2:8080", true, Share::FULL),
+        ("shop/web:http", "10.244.0.3:8080", false, Share::new(2).unwrap()),
+        ("shop/web:http", "10.244.1.2:8080", true, Share::FULL),
+    ];
+    let observed = observed.map(|(name, endpoint, ejected, sixteenths)| ObservedEndpoint {
+        service_port: name.to_owned(),
+        endpoint: socket(endpoint),
+        ejected,
+        sixteenths,
+    });
+    mark(&mut rows, &observed);
+    let mut text = String::new();
+    write_rows_into(&mut text, &rows, FILE_WIDTH, usize::MAX).unwrap();
+    assert_snapshot!(text, @r"
+    new/s  service port    endpoints with their shares
+      4.0  shop/web:http   10.244.0.2:8080 75 %  10.244.0.3:8080 25 % weight 2/16  10.244.1.2:8080 0 % ejected
+      0.0  shop/cart:http  10.244.1.2:8080 0 % ejected
+    ");
+}

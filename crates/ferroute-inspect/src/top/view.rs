@@ -314,7 +314,7 @@ fn table_line(line: &TableLine<'_>, highest: f64, cursor: Option<&str>, width: u
     };
     let (rest, name_width) = widths(width);
     let text = match endpoint.and_then(|index| row.endpoints.get(index)) {
-        Some(rate) => cut(&format!("    {} {:.0} %", rate.endpoint, rate.share * 100.0), rest),
+        Some(rate) => cut(&format!("    {rate}"), rest),
         None => {
             let name = cut(&Escaped(&row.service_port).to_string(), name_width);
             cut(&format!("{name:<name_width$}  {}", endpoints(row)), rest)
@@ -332,7 +332,11 @@ fn table_line(line: &TableLine<'_>, highest: f64, cursor: Option<&str>, width: u
 fn endpoints(row: &Row) -> String {
     let busiest = row.endpoints.first().filter(|rate| rate.share > 0.0);
     let busiest = busiest.map(|rate| format!("  {} {:.0} %", rate.endpoint, rate.share * 100.0)).unwrap_or_default();
-    format!("{:>3}{busiest}", row.endpoints.len())
+    let ejected = match row.endpoints.iter().filter(|rate| rate.ejected).count() {
+        0 => String::new(),
+        count => format!("  {count} ejected"),
+    };
+    format!("{:>3}{ejected}{busiest}", row.endpoints.len())
 }
 
 /// Returns the width of everything after the bar, and that of service ports.

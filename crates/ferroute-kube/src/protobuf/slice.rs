@@ -27,6 +27,8 @@ struct Endpoint {
     target_ref: Option<ObjectReference>,
     #[prost(string, optional, tag = "6")]
     node_name: Option<String>,
+    #[prost(string, optional, tag = "7")]
+    zone: Option<String>,
     #[prost(message, optional, tag = "8")]
     hints: Option<EndpointHints>,
 }
@@ -100,6 +102,7 @@ impl From<Endpoint> for api::SliceEndpoint {
             addresses: endpoint.addresses,
             conditions: api::EndpointConditions { ready, serving, terminating },
             node_name: endpoint.node_name,
+            zone: endpoint.zone,
             hints: endpoint.hints.map(Into::into),
             target_ref: endpoint.target_ref.map(target),
         }

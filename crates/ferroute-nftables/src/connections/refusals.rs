@@ -1,27 +1,27 @@
-//! Connections beyond a limit, per service port and limit, from the counters of map `refusals`.
+//! Connections beyond a limit or outside of source ranges, per service port and reason, from the counters of map `refusals`.
 
 use std::num::NonZeroUsize;
 
-use ferroute_core::{IpFamily, LimitKind};
+use ferroute_core::IpFamily;
 
 use super::totals::{Counters, Series};
 use crate::{
     kernel::{Consistency, Counter, Kernel, NetlinkError, NetlinkKernel},
     model::{Key, TableId, Value},
-    plan::{SetId, TABLE, kind_of_refusal},
+    plan::{RefusalKind, SetId, TABLE},
 };
 
-/// Reads how many connections of one IP family exceeded a limit.
+/// Reads how many connections of one IP family were refused by a limit or source ranges.
 #[derive(Debug)]
 pub struct RefusalReader<K = NetlinkKernel> {
     kernel: K,
     table: TableId,
     elements: Counters<Key>,
-    totals: Series<(Box<str>, LimitKind)>,
+    totals: Series<(Box<str>, RefusalKind)>,
 }
 
 impl RefusalReader {
-    /// Opens a reader in the calling thread's network namespace, with separate totals for up to `max` service ports and limits.
+    /// Opens a reader in the calling thread's network namespace, with separate totals for up to `max` service ports and reasons.
     ///
     /// # Errors
     ///
@@ -38,7 +38,7 @@ impl<K: Kernel> RefusalReader<K> {
         Self { kernel, table, elements: Counters::default(), totals: Series::new(max.get()) }
     }
 
-    /// Reads the counters. The totals stay unchanged if no service port has limits, or if there are so many that reading them would
+    /// Reads the counters. The totals stay unchanged if no service port has limits or source ranges, or if there are so many that reading them would
     /// take long.
     ///
     /// # Errors
@@ -54,7 +54,7 @@ impl<K: Kernel> RefusalReader<K> {
         let consistency = self.kernel.dump_elements(&self.table, set, &mut |element, counter| {
             let Some((element, Counter { packets, .. })) = element.zip(counter) else { return };
             let kind = match element.key[..] {
-                [Value::ClassId(key)] => kind_of_refusal(key),
+                [Value::ClassId(key)] => RefusalKind::from_key(key),
                 _ => None,
             };
             let name = element.comment.as_ref().map(|comment| Box::from(comment.as_str()));
@@ -68,8 +68,8 @@ impl<K: Kernel> RefusalReader<K> {
         Ok(())
     }
 
-    /// Returns the totals by service port and limit. Names are as in comments.
-    pub fn totals(&self) -> impl Iterator<Item = (&str, LimitKind, u64)> {
+    /// Returns the totals by service port and reason. Names are as in comments.
+    pub fn totals(&self) -> impl Iterator<Item = (&str, RefusalKind, u64)> {
         self.totals.separate().map(|((name, kind), total)| (&**name, *kind, total))
     }
 

@@ -82,6 +82,7 @@ impl PortElements {
         let mut elements: Vec<SetElement> = ranges
             .map(|net| (SetId::SourceRanges(net.prefix_len()), Element::new([net.network().into(), list])))
             .collect();
+        elements.extend(self.source_range_elements(name));
         elements.extend(self.limit_elements(name));
         elements.sort_unstable_by(compare);
         elements

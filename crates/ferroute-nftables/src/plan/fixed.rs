@@ -9,7 +9,7 @@ use super::{
     elements::SetElement,
     frontend::{FRONTEND, NODE_PORT, PROTOCOLS},
     kind::{ADMIT, CLIENT, Class, REFUSE, REMEMBER, dispatch_frontend, restricted, send},
-    limits::{LIMITS, limit_chains},
+    limits::{LIMITS, limit_chains, outside_source_ranges},
     list::LIST,
 };
 use crate::model::{Chain, ChainType, ChainWithRules, Element, Field, Hook, Match, Name, Rule, Statement, Verdict};
@@ -151,7 +151,8 @@ fn serves_node_ports(context: &Context) -> Vec<Statement> {
 
 /// One lookup per prefix length, because hash tables of any size are changed at once; a set of intervals is copied at
 /// each change.
-fn source_ranges(family: IpFamily, sets: impl Iterator<Item = SetId>) -> Vec<Rule> {
+fn source_ranges(family: IpFamily, sets: impl Iterator<Item = SetId> + Clone) -> Vec<Rule> {
+    let refused = sets.clone().any(|set| set == SetId::Refusals).then(|| Rule::new(outside_source_ranges()));
     let full = if family == IpFamily::V4 { 32 } else { 128 };
     let allowed = sets.filter_map(|set| match set {
         SetId::SourceRanges(length) => {
@@ -161,7 +162,7 @@ fn source_ranges(family: IpFamily, sets: impl Iterator<Item = SetId>) -> Vec<Rul
         }
         _ => None,
     });
-    allowed.chain([Rule::new([Verdict::Drop.into()])]).collect()
+    allowed.chain(refused).chain([Rule::new([Verdict::Drop.into()])]).collect()
 }
 
 fn cluster_ips(context: &Context) -> Vec<Rule> {

@@ -21,6 +21,61 @@ use super::{
 };
 use crate::model::{Chain, ChainWithRules, ClassId, Comment, Element, Field, Name, Rule, Statement, Verdict};
 
+/// Why rules refuse a connection to a service port that has endpoints: the keys of map `refusals`, which counts them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum RefusalKind {
+    /// It is beyond a limit.
+    Limit(LimitKind),
+    /// The client is outside of the source ranges.
+    SourceRanges,
+}
+
+impl RefusalKind {
+    /// All kinds.
+    pub(crate) const ALL: [Self; 5] = [
+        Self::Limit(LimitKind::ClientRate),
+        Self::Limit(LimitKind::ClientConnections),
+        Self::Limit(LimitKind::Rate),
+        Self::Limit(LimitKind::Connections),
+        Self::SourceRanges,
+    ];
+
+    /// Returns the name in metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Limit(kind) => kind.as_str(),
+            Self::SourceRanges => "source-ranges",
+        }
+    }
+
+    /// Returns the key of a list in map `refusals`.
+    pub(crate) fn key(self, list: ClassId) -> ClassId {
+        let number = Self::ALL.iter().take_while(|kind| **kind != self).count() as u32 + 1;
+        ClassId(number << CLASS_SHIFT | list.0)
+    }
+
+    /// Returns the kind of a key of map `refusals`. The inverse of [`RefusalKind::key`].
+    pub(crate) fn from_key(key: ClassId) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.key(ClassId(0)).0 >> CLASS_SHIFT == key.0 >> CLASS_SHIFT)
+    }
+
+    /// Returns the statement that turns a list in the priority into its key.
+    fn set_key(self) -> Statement {
+        Statement::MetaPriorityBits { mask: NUMBER, bits: self.key(ClassId(1)) }
+    }
+
+    /// Returns the element of map `refusals` for a list.
+    fn element(self, list: ClassId, name: &ServicePortName, refused: Class) -> SetElement {
+        let element = Element::new([self.key(list).into()]).comment(Comment::new(&name.to_string()));
+        (SetId::Refusals, element.verdict(refused.verdict()))
+    }
+}
+
+/// Returns the statements that refuse a client outside of the source ranges of the list that is the priority, and count it.
+pub(super) fn outside_source_ranges() -> [Statement; 2] {
+    [RefusalKind::SourceRanges.set_key(), Statement::Vmap { key: vec![Field::MetaPriority], map: MapName::REFUSALS }]
+}
+
 /// Returns the sets that a service port with these limits needs.
 pub(super) fn limit_sets(limits: &ConnectionLimits) -> impl Iterator<Item = SetId> {
     let clients = [
@@ -73,44 +128,32 @@ fn limit(kind: LimitKind, set: SetId) -> Option<Rule> {
         (LimitKind::Rate, SetId::Rates(_)) | (LimitKind::Connections, SetId::Connections(_)) => None,
         _ => return None,
     };
-    let exceeded = Statement::MetaPriorityBits { mask: NUMBER, bits: refusal(kind, ClassId(1)) };
+    let exceeded = RefusalKind::Limit(kind).set_key();
     let statements = [Some(in_set(&[list], set, true)), client, Some(exceeded), Some(Verdict::Goto(OVER_LIMIT).into())];
     Some(Rule::new(statements.into_iter().flatten().collect::<Vec<_>>()))
 }
 
-/// Returns the key of map `refusals` for a limit of a list.
-pub(crate) fn refusal(kind: LimitKind, list: ClassId) -> ClassId {
-    let number = match kind {
-        LimitKind::ClientRate => 1,
-        LimitKind::ClientConnections => 2,
-        LimitKind::Rate => 3,
-        LimitKind::Connections => 4,
-    };
-    ClassId(number << CLASS_SHIFT | list.0)
-}
-
-/// Returns the kind of limit of a key of map `refusals`. The inverse of [`refusal`].
-pub(crate) fn kind_of_refusal(key: ClassId) -> Option<LimitKind> {
-    LimitKind::ALL.into_iter().find(|kind| refusal(*kind, ClassId(0)).0 >> CLASS_SHIFT == key.0 >> CLASS_SHIFT)
-}
-
 impl PortElements {
+    /// Returns the element that counts clients outside of the source ranges, if there are any.
+    pub(super) fn source_range_elements(&self, name: &ServicePortName) -> Option<SetElement> {
+        let is_restricted = !self.exposure.source_ranges().is_empty();
+        is_restricted.then(|| RefusalKind::SourceRanges.element(self.number.list(List::Cluster), name, Class::Drop))
+    }
+
     /// Returns the elements of the limits. They depend on the Service alone.
     pub(super) fn limit_elements(&self, name: &ServicePortName) -> Vec<SetElement> {
         let Some(limits) = self.exposure.limits() else { return Vec::new() };
         let list = self.number.list(List::Cluster);
-        let verdict = match limits.over_limit {
+        let refused = match limits.over_limit {
             OverLimit::Reject => Class::Reject,
             OverLimit::Drop => Class::Drop,
-        }
-        .verdict();
+        };
         let requests = self.exposure.requests.iter().map(|request| {
             let [limited, plain] = [true, false].map(|is_limited| self.request_id(*request, is_limited));
             (SetId::Limited, Element::new([limited.into()]).values([plain.into()]))
         });
         let limits = list_sets(limits).flat_map(|(kind, set)| {
-            let refused = Element::new([refusal(kind, list).into()]).comment(Comment::new(&name.to_string()));
-            [(set, Element::new([list.into()])), (SetId::Refusals, refused.verdict(verdict.clone()))]
+            [(set, Element::new([list.into()])), RefusalKind::Limit(kind).element(list, name, refused)]
         });
         requests.chain(limits).collect()
     }

@@ -137,7 +137,7 @@ impl MapName {
 impl SetId {
     /// The sets that exist with a flowtable.
     pub(super) const OF_FLOWTABLE: [Self; 2] = [Self::FlowServices, Self::FlowNodePorts];
-    /// The maps that exist while a service port has limits.
+    /// The maps that exist while a service port has limits; the second one also with source ranges.
     pub(super) const OF_LIMITS: [Self; 2] = [Self::Limited, Self::Refusals];
     /// The sets and maps that exist without any Service.
     pub const FIXED: [Self; 14] = [
@@ -286,9 +286,10 @@ impl SetId {
             Self::Limited => set(&[DataType::ClassId])
                 .map_to([DataType::ClassId])
                 .comment("requests of services with limits to requests within them"),
-            Self::Refusals => {
-                set(&[DataType::ClassId]).verdict_map().counter(true).comment("limit:list to what happens beyond it")
-            }
+            Self::Refusals => set(&[DataType::ClassId])
+                .verdict_map()
+                .counter(true)
+                .comment("limit:list to what happens to refused connections"),
             Self::ClientRateLists(_) | Self::ClientConnectionLists(_) => set(&[DataType::ClassId]),
             Self::ClientRates(bucket) => set(&[DataType::ClassId, address])
                 .kind(SetKind::Dynamic { size: CLIENTS_CAPACITY, expires: true })

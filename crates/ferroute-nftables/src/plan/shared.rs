@@ -291,6 +291,7 @@ fn sets(port: &PortElements) -> BTreeSet<SetId> {
         .map(SetId::Sticky)
         .chain(port.exposure.prefix_lengths().map(SetId::SourceRanges))
         .chain(restricted)
+        .chain(port.exposure.prefix_lengths().next().map(|_| SetId::Refusals))
         .chain(limits)
         .collect()
 }

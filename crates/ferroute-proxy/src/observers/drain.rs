@@ -217,7 +217,7 @@ fn count<E>(
         let mut by_endpoint: HashMap<SocketAddr, Vec<usize>> = HashMap::new();
         let mut frontends: Vec<HashSet<(Option<IpAddr>, u16)>> = vec![HashSet::new(); ports.len()];
         for (index, port) in ports.iter().enumerate().filter(|(_, port)| port.name.protocol == protocol) {
-            frontends[index] = self::frontends(port);
+            frontends[index] = self::frontends(&port.service, protocol);
             for endpoint in &port.endpoints {
                 by_endpoint.entry(*endpoint).or_default().push(index);
             }
@@ -274,7 +274,7 @@ struct ExpiredPort {
 impl ExpiredPort {
     fn new(port: &DrainingPort, now: Instant) -> Self {
         let endpoints = port.deadlines.iter().filter(|(_, deadline)| **deadline <= now).map(|(endpoint, _)| *endpoint);
-        Self { frontends: frontends(port), endpoints: endpoints.collect() }
+        Self { frontends: frontends(&port.service, port.name.protocol), endpoints: endpoints.collect() }
     }
 
     fn has(&self, entry: &Entry) -> bool {
@@ -282,13 +282,14 @@ impl ExpiredPort {
     }
 }
 
-fn frontends(port: &DrainingPort) -> HashSet<(Option<IpAddr>, u16)> {
-    port.service.frontends(port.name.protocol).map(|(_, frontend)| (frontend.address, frontend.port)).collect()
+/// Returns the addresses and ports of a Service's frontends; node ports have no address.
+pub(super) fn frontends(service: &ServicePort, protocol: Protocol) -> HashSet<(Option<IpAddr>, u16)> {
+    service.frontends(protocol).map(|(_, frontend)| (frontend.address, frontend.port)).collect()
 }
 
 /// Reports whether a connection is for a Service with these frontends. Connections to the endpoint's own address are not; those to a
 /// node port have any address.
-fn is_for(frontends: &HashSet<(Option<IpAddr>, u16)>, entry: &Entry) -> bool {
+pub(super) fn is_for(frontends: &HashSet<(Option<IpAddr>, u16)>, entry: &Entry) -> bool {
     let (address, port) = (entry.original_destination.ip(), entry.original_destination.port());
     let is_frontend = [Some(address), None].iter().any(|address| frontends.contains(&(*address, port)));
     is_frontend && entry.original_destination != entry.reply_source

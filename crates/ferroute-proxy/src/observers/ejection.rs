@@ -20,7 +20,10 @@ use std::{
 };
 
 use ferroute_admin::metrics::Ejected;
-use ferroute_core::{IpFamily, NamespacedName, Protocol, ServiceTable, error_chain, tracker::Ejections};
+use ferroute_core::{
+    IpFamily, NamespacedName, Protocol, ServiceTable, error_chain,
+    tracker::{Ejections, TrackerEvent},
+};
 use ferroute_host::conntrack::{self, Entry};
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -52,7 +55,7 @@ pub(crate) struct EjectionObserver {
     shared: Arc<EjectionState>,
     tasks: Tasks,
     events: EventRecorder,
-    ejections: UnboundedSender<Ejections>,
+    ejections: UnboundedSender<TrackerEvent>,
     /// The Services in the state, so that syncs of others need no lock, by [`IpFamily::index`].
     watched: [BTreeSet<NamespacedName>; 2],
     to_update: ServicesToUpdate,
@@ -70,7 +73,7 @@ impl EjectionState {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn run(&self, events: &EventRecorder, sender: &UnboundedSender<Ejections>) {
+    fn run(&self, events: &EventRecorder, sender: &UnboundedSender<TrackerEvent>) {
         let mut judges = <[Judge; 2]>::default();
         let mut sent = Ejections::new();
         loop {
@@ -96,7 +99,7 @@ impl EjectionState {
             }
             if ejections != sent {
                 sent.clone_from(&ejections);
-                if sender.send(ejections).is_err() {
+                if sender.send(TrackerEvent::EndpointsEjected(ejections)).is_err() {
                     // The process ends.
                     thread::park();
                 }
@@ -179,7 +182,7 @@ impl EjectionObserver {
         shared: Arc<EjectionState>,
         tasks: Tasks,
         events: EventRecorder,
-        ejections: UnboundedSender<Ejections>,
+        ejections: UnboundedSender<TrackerEvent>,
     ) -> Self {
         Self { shared, tasks, events, ejections, watched: Default::default(), to_update: ServicesToUpdate::default() }
     }
@@ -188,7 +191,7 @@ impl EjectionObserver {
         let index = table.family.index();
         let watched = table
             .ports_of(service)
-            .filter(|(name, entry)| entry.service.balancing.passive_ejection && name.protocol == Protocol::Tcp);
+            .filter(|(name, entry)| entry.service.balancing.ejects() && name.protocol == Protocol::Tcp);
         let ports: Vec<WatchedPort> = watched
             .map(|(name, entry)| {
                 let reachable = table.endpoint_sets(entry).reachable;
@@ -228,7 +231,7 @@ impl EjectionObserver {
 
 impl Observer for EjectionObserver {
     fn on_synced(&mut self, sync: &FamilySynced<'_>) {
-        let services = self.to_update.after(sync, |entry| entry.service.balancing.passive_ejection);
+        let services = self.to_update.after(sync, |entry| entry.service.balancing.ejects());
         services.into_iter().for_each(|service| self.update(sync.table, service));
     }
 }

@@ -10,7 +10,10 @@ use std::net::IpAddr;
 use ferroute_core::{IpFamily, ModeTraits, ProxySettings, Tracker};
 use ferroute_flows::{FlowReceiver, FlowRequest, Frontends, Hub, Limits, Services, SharedFrontends, SubscribeError};
 
-use crate::observers::{FamilySynced, Observer, requests::Requests};
+use crate::{
+    observers::{FamilySynced, Observer, requests::Requests, traffic::TrafficSampler},
+    process::tasks::Tasks,
+};
 
 /// Gives readers the flows of the proxy's Services.
 #[derive(Clone, Debug)]
@@ -49,6 +52,18 @@ impl Flows {
     /// Returns the observer of the sync loop that the flows require.
     pub(crate) fn observer(&self) -> FlowsObserver {
         FlowsObserver { flows: self.clone(), host: Vec::new() }
+    }
+
+    /// Counts what goes through Services, if the kernel knows their endpoints.
+    pub(crate) fn count_traffic(
+        &self,
+        sampler: &TrafficSampler,
+        tasks: &Tasks,
+    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        if self.hub.frontends().lock().is_relayed() {
+            return Err("a process relays connections, and has counters of its own".into());
+        }
+        sampler.start(self.hub.frontends().clone(), self.hub.reserve()?, tasks)
     }
 
     /// Adds a reader. Waits for the sync loop.

@@ -15,7 +15,7 @@ use ferroute_admin::{
 };
 use ferroute_config::Resolved;
 use ferroute_core::{
-    Dataplane, DataplaneError, IpFamily, ModeTraits, Progress, Tracker, error_chain, tracker::Ejections,
+    Dataplane, DataplaneError, IpFamily, ModeTraits, Progress, Tracker, error_chain, tracker::TrackerEvent,
 };
 use ferroute_host::{KernelCounters, PacketCounters, ProcessUsage};
 use ferroute_kube::{RequestCounter, RequestResult};
@@ -29,7 +29,9 @@ use crate::{
         drain::{DrainObserver, DrainState},
         ejection::{EjectionObserver, EjectionState},
         events::EventRecorder,
+        flows::Flows,
         problems::Problems,
+        traffic::TrafficSampler,
         watchdog::Watchdog,
     },
     process::tasks::Tasks,
@@ -114,6 +116,13 @@ impl Status {
         }
     }
 
+    /// Starts to count connections, packets and bytes by service port and endpoint.
+    pub(crate) fn count_traffic(&self, flows: &Flows, tasks: &Tasks) {
+        if let Err(error) = flows.count_traffic(&self.sampler.traffic, tasks) {
+            tracing::warn!("cannot count traffic: {}", error_chain(&*error));
+        }
+    }
+
     /// Returns an observer that updates metrics and history.
     pub(crate) fn observer(&self) -> MetricsObserver {
         MetricsObserver::new(self.metrics.clone(), self.history.clone())
@@ -129,7 +138,7 @@ impl Status {
         &self,
         tasks: &Tasks,
         events: EventRecorder,
-        ejections: UnboundedSender<Ejections>,
+        ejections: UnboundedSender<TrackerEvent>,
     ) -> EjectionObserver {
         EjectionObserver::new(Arc::clone(&self.sampler.ejections), tasks.clone(), events, ejections)
     }
@@ -233,6 +242,7 @@ struct Sampler {
     connections: ConnectionSampler,
     relayed: RelaySampler,
     refusals: RefusalSampler,
+    traffic: TrafficSampler,
     draining: Arc<DrainState>,
     ejections: Arc<EjectionState>,
 }
@@ -264,6 +274,7 @@ impl Sampler {
             connections,
             relayed,
             refusals: RefusalSampler::default(),
+            traffic: TrafficSampler::default(),
             draining,
             ejections: Arc::default(),
         }
@@ -283,6 +294,7 @@ impl Sampler {
             draining: self.draining.counts(),
             ejected: self.ejections.counts(),
             refused: self.refusals.read(),
+            traffic: self.traffic.get(),
             relayed: self.relayed.get(),
         }
     }
@@ -377,7 +389,7 @@ impl RefusalSampler {
         let mut readers = readers.lock().unwrap_or_else(PoisonError::into_inner);
         let read = readers.iter_mut().map(|(family, reader)| {
             ok_or_log(reader.read());
-            let services = reader.totals().map(|(name, limit, count)| (name.to_owned(), limit, count));
+            let services = reader.totals().map(|(name, limit, count)| (name.to_owned(), limit.as_str(), count));
             RefusedConnections { family: *family, services: services.collect(), others: reader.others() }
         });
         read.collect()

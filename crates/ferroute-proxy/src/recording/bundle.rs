@@ -10,8 +10,8 @@ use std::{
 use ferroute_api::{EndpointSlice, Node, Service, ServiceCidr};
 use ferroute_config::FlagSettings;
 use ferroute_core::{
-    Changes, IpFamily, NamespacedName, NodeView, OtherHosts, Protocol, RulesDigest, ServicePortName, SyncReport,
-    tracker::{Ejections, SliceView},
+    Changes, IpFamily, NamespacedName, NodeView, OtherHosts, Protocol, RulesDigest, ServicePortName, Share, SyncReport,
+    tracker::{Ejections, Shares, SliceView},
 };
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
@@ -69,6 +69,21 @@ pub struct DesiredObjects {
     /// The endpoints that did not answer, by service port, `namespace/name:port`. All are over TCP.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub ejected: BTreeMap<String, BTreeSet<SocketAddr>>,
+    /// The endpoints that had not all of their weight.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub shares: Vec<RecordedShares>,
+}
+
+/// The shares of a service port's endpoints.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RecordedShares {
+    /// The service port, `namespace/name:port`.
+    pub service_port: String,
+    /// Its protocol.
+    pub protocol: Protocol,
+    /// The sixteenths of their weights with which endpoints took part.
+    pub sixteenths: BTreeMap<SocketAddr, Share>,
 }
 
 /// A sync, or the changes for the next one.
@@ -104,6 +119,8 @@ pub enum RecordedChange {
     ServiceCidrs(Vec<ServiceCidr>),
     /// The endpoints that do not answer changed to these; see [`DesiredObjects::ejected`].
     Ejected(BTreeMap<String, BTreeSet<SocketAddr>>),
+    /// The shares of endpoints changed to these.
+    Shares(Vec<RecordedShares>),
 }
 
 /// A sync of one IP family.
@@ -217,13 +234,15 @@ impl Bundle {
         configuration: String,
         host_addresses: Vec<IpAddr>,
     ) -> Self {
-        let Snapshot { node, services, slices, service_cidrs, ejections, other_hosts, syncs, pending } = snapshot;
+        let Snapshot { node, services, slices, service_cidrs, ejections, shares, other_hosts, syncs, pending } =
+            snapshot;
         let mut state = Rewind {
             node,
             services: services.into_iter().collect(),
             slices: slices.into_iter().map(|slice| (slice.name.clone(), slice)).collect(),
             service_cidrs,
             ejections,
+            shares,
         };
         let waiting =
             (!pending.is_empty()).then_some(RecordedSync { at: made, replaced: pending, families: Vec::new() });
@@ -279,6 +298,7 @@ struct Rewind {
     slices: BTreeMap<NamespacedName, SliceView>,
     service_cidrs: Vec<IpNet>,
     ejections: Ejections,
+    shares: Shares,
 }
 
 impl Rewind {
@@ -310,6 +330,9 @@ impl Rewind {
             Replaced::Ejections(ejections) => {
                 RecordedChange::Ejected(by_text(std::mem::replace(&mut self.ejections, ejections)))
             }
+            Replaced::Shares(shares) => {
+                RecordedChange::Shares(recorded_shares(std::mem::replace(&mut self.shares, shares)))
+            }
         }
     }
 
@@ -323,6 +346,7 @@ impl Rewind {
             endpoint_slices: self.slices.values().map(|slice| objects::slice(slice, &self.node.name)).collect(),
             service_cidrs: objects::service_cidrs(self.service_cidrs.iter().copied()),
             ejected: by_text(self.ejections.clone()),
+            shares: recorded_shares(self.shares.clone()),
         }
     }
 }
@@ -334,12 +358,33 @@ fn by_text(ejections: Ejections) -> BTreeMap<String, BTreeSet<SocketAddr>> {
 /// Returns the endpoints that do not answer, as they are recorded; without invalid names.
 pub fn ejections(recorded: &BTreeMap<String, BTreeSet<SocketAddr>>) -> Ejections {
     let parse = |(name, endpoints): (&String, &BTreeSet<SocketAddr>)| {
-        let (namespace, name) = name.split_once('/')?;
-        let (name, port) = name.split_once(':').unwrap_or((name, ""));
-        let service = NamespacedName::new(namespace, name);
-        Some((ServicePortName { service, port: port.into(), protocol: Protocol::Tcp }, endpoints.clone()))
+        Some((service_port_name(name, Protocol::Tcp)?, endpoints.clone()))
     };
     recorded.iter().filter_map(parse).collect()
+}
+
+fn recorded_shares(shares: Shares) -> Vec<RecordedShares> {
+    let record = |(name, sixteenths): (ServicePortName, _)| RecordedShares {
+        service_port: name.to_string(),
+        protocol: name.protocol,
+        sixteenths,
+    };
+    shares.into_iter().map(record).collect()
+}
+
+/// Returns the shares of endpoints, as they are recorded; without invalid names.
+pub fn shares(recorded: &[RecordedShares]) -> Shares {
+    let parse = |recorded: &RecordedShares| {
+        Some((service_port_name(&recorded.service_port, recorded.protocol)?, recorded.sixteenths.clone()))
+    };
+    recorded.iter().filter_map(parse).collect()
+}
+
+/// Parses `namespace/name:port`, as names of service ports are written.
+fn service_port_name(name: &str, protocol: Protocol) -> Option<ServicePortName> {
+    let (namespace, name) = name.split_once('/')?;
+    let (name, port) = name.split_once(':').unwrap_or((name, ""));
+    Some(ServicePortName { service: NamespacedName::new(namespace, name), port: port.into(), protocol })
 }
 
 /// Sets or removes a value. Returns the previous one.

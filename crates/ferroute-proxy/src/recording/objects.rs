@@ -61,13 +61,15 @@ pub fn service(name: &NamespacedName, ports: [&[NamedPort]; 2]) -> Service {
 
 /// Returns the annotations that request this way to share connections.
 fn annotations(balancing: &Balancing) -> BTreeMap<String, String> {
-    let Balancing { method, table_size, passive_ejection, drain_timeout } = *balancing;
+    let Balancing { method, table_size, passive_ejection, slow_start, zone_weight, drain_timeout } = *balancing;
     let method = method.map(|method| (labels::LOAD_BALANCING.to_owned(), method.to_string()));
     let table_size =
         (table_size != TableSize::default()).then(|| (labels::HASH_TABLE_SIZE.to_owned(), table_size.to_string()));
-    let ejection = passive_ejection.then(|| (labels::PASSIVE_EJECTION.to_owned(), "true".to_owned()));
+    let ejection = passive_ejection.map(|ejects| (labels::PASSIVE_EJECTION.to_owned(), ejects.to_string()));
+    let start = slow_start.map(|seconds| (labels::SLOW_START.to_owned(), format!("{seconds}s")));
+    let zone = zone_weight.map(|weight| (labels::ZONE_WEIGHT.to_owned(), weight.to_string()));
     let drain = drain_timeout.map(|seconds| (labels::DRAIN_TIMEOUT.to_owned(), format!("{seconds}s")));
-    method.into_iter().chain(table_size).chain(ejection).chain(drain).collect()
+    [method, table_size, ejection, start, zone, drain].into_iter().flatten().collect()
 }
 
 /// Returns the annotations that request these limits.
@@ -156,6 +158,7 @@ fn endpoint(candidate: &EndpointView, node: &str) -> SliceEndpoint {
             EndpointView { node_unknown: true, .. } => None,
             _ => Some(OTHER_NODE.to_owned()),
         },
+        zone: candidate.zone.as_deref().map(str::to_owned),
         hints: candidate.hints.as_deref().map(hints),
         target_ref: None,
     }

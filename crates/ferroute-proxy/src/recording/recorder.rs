@@ -3,8 +3,8 @@
 use std::{collections::VecDeque, time::SystemTime};
 
 use ferroute_core::{
-    IpFamily, NamespacedName, NodeView, OtherHosts, Tracker,
-    tracker::{Ejections, NamedPort, SliceView, TrackerEvent},
+    IpFamily, NamespacedName, NodeView, OtherHosts, Share, Tracker,
+    tracker::{Ejections, NamedPort, Shares, SliceView, TrackerEvent},
 };
 use ipnet::IpNet;
 
@@ -59,6 +59,7 @@ pub(super) enum Replaced {
     Node(NodeView),
     ServiceCidrs(Vec<IpNet>),
     Ejections(Ejections),
+    Shares(Shares),
 }
 
 /// A Service's ports by [`IpFamily::index`].
@@ -73,6 +74,7 @@ pub struct Snapshot {
     pub(super) slices: Vec<SliceView>,
     pub(super) service_cidrs: Vec<IpNet>,
     pub(super) ejections: Ejections,
+    pub(super) shares: Shares,
     pub(super) other_hosts: OtherHosts,
     pub(super) syncs: Vec<RecordedSync>,
     pub(super) pending: Vec<Replaced>,
@@ -100,6 +102,7 @@ impl Recorder {
             TrackerEvent::NodeApplied(_) => Replaced::Node(tracker.node().clone()),
             TrackerEvent::ServiceCidrsApplied(_) => Replaced::ServiceCidrs(tracker.service_cidrs().collect()),
             TrackerEvent::EndpointsEjected(_) => Replaced::Ejections(tracker.ejections().clone()),
+            TrackerEvent::SharesApplied(_) => Replaced::Shares(tracker.shares().clone()),
             // A snapshot has the current ones.
             TrackerEvent::OtherHostsApplied(_) => return,
         });
@@ -146,6 +149,7 @@ impl Recorder {
             slices: tracker.slices().filter_map(|name| tracker.slice(name)).collect(),
             service_cidrs: tracker.service_cidrs().collect(),
             ejections: tracker.ejections().clone(),
+            shares: tracker.shares().clone(),
             other_hosts: tracker.other_hosts().clone(),
             syncs: self.syncs.iter().cloned().collect(),
             pending: self.pending.clone(),
@@ -176,6 +180,12 @@ impl Replaced {
                 }
                 Self::Node(node) => node.name.len() + size_of_val(node.addresses.as_slice()),
                 Self::ServiceCidrs(networks) => size_of_val(networks.as_slice()),
+                Self::Shares(shares) => {
+                    let sizes = shares.iter().map(|(name, endpoints)| {
+                        name.service.as_str().len() + endpoints.len() * size_of::<(std::net::SocketAddr, Share)>()
+                    });
+                    sizes.sum()
+                }
                 Self::Ejections(ejections) => {
                     let sizes = ejections.iter().map(|(name, endpoints)| {
                         name.service.as_str().len() + endpoints.len() * size_of::<std::net::SocketAddr>()

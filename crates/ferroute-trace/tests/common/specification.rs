@@ -218,8 +218,20 @@ impl Port<'_> {
         let mut slices = self.cluster.slices.iter().filter(|slice| {
             slice.endpoints.iter().any(|candidate| candidate.addresses[0].parse() == Ok(endpoint.ip()))
         });
-        let weight = slices.next().map_or(1.0, |slice| weight(slice, endpoint.ip()));
+        let weight =
+            slices.next().map_or(1.0, |slice| weight(slice, endpoint.ip()) * self.zone_weight(slice, endpoint.ip()));
         if self.differences.has_methods { weight } else { 1.0 }
+    }
+
+    /// Returns the factor that the Service states for endpoints in the zone of the node.
+    fn zone_weight(&self, slice: &EndpointSlice, address: IpAddr) -> f64 {
+        let zone = self.cluster.node.metadata.labels.get(labels::ZONE);
+        let endpoint = slice.endpoints.iter().find(|candidate| candidate.addresses[0].parse() == Ok(address));
+        let factor = self.service.metadata.annotations.get("ferroute.io/zone-weight");
+        match factor.filter(|_| zone.is_some() && endpoint.is_some_and(|endpoint| endpoint.zone.as_ref() == zone)) {
+            Some(factor) => factor.parse().unwrap(),
+            None => 1.0,
+        }
     }
 
     /// Reports whether the source of a connection decides on its endpoint.

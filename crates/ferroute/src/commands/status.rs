@@ -12,7 +12,7 @@ use ferroute_core::Escaped;
 use ferroute_inspect::desired::service_name;
 use ferroute_proxy::{
     ServiceVersions,
-    control::{NodeStatus, Pacing, request_statuses, request_versions},
+    control::{NodeStatus, ObservedEndpoint, Pacing, request_statuses, request_versions},
 };
 
 use super::Output;
@@ -83,6 +83,9 @@ fn write_status_into(out: &mut String, status: &NodeStatus) -> fmt::Result {
             time(longest_wait_seconds),
             time(sync_seconds)
         )?;
+    }
+    for ObservedEndpoint { service_port, endpoint, .. } in status.endpoints.iter().filter(|observed| observed.ejected) {
+        writeln!(out, "ejected:    {} {endpoint}", Escaped(service_port))?;
     }
     status.problems.iter().try_for_each(|problem| writeln!(out, "problem:    {}", Escaped(problem)))
 }

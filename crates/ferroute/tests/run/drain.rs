@@ -6,11 +6,14 @@ use crate::{
     Case, Mode, WEB,
     cluster::pod_addresses,
     in_each_mode, slices,
-    traffic::{Connection, connect},
-    wait, web_tcp,
+    traffic::{Connection, Flow, Reply, connect},
+    wait, web_tcp, web_udp,
 };
 
-in_each_mode!(connections_to_a_terminating_endpoint_are_reset_after_the_deadline);
+in_each_mode!(
+    connections_to_a_terminating_endpoint_are_reset_after_the_deadline,
+    flows_to_a_terminating_endpoint_reach_another_one_after_the_deadline,
+);
 
 /// Returns the Service of [`web`](crate::web) with a deadline, and one without at another address. The first pod may terminate.
 fn services(pods: &[u8], is_terminating: bool) -> String {
@@ -49,4 +52,18 @@ fn connections_to_a_terminating_endpoint_are_reset_after_the_deadline(mode: Mode
     wait("the removal of the first endpoint", || (connect(client, web_tcp()[0]).ok() == Some(1)).then_some(()));
     std::thread::sleep(std::time::Duration::from_secs(5));
     last.iter_mut().for_each(|connection| connection.echo("still there").unwrap());
+}
+
+fn flows_to_a_terminating_endpoint_reach_another_one_after_the_deadline(mode: Mode) {
+    let case = Case::new(mode, &services(&[0], false));
+    let client = &case.cluster.client;
+    let flows = web_udp().map(|to| Flow::open(client, to));
+    let others = ["10.96.0.2:53", "[fd00:96::2]:53"].map(|to| Flow::open(client, to.parse().unwrap()));
+    let direct = pod_addresses(0).map(|address| Flow::open(client, (address, crate::PORT).into()));
+    flows.iter().chain(&others).chain(&direct).for_each(|flow| assert_eq!(flow.pod(), 0));
+    case.files.apply(&services(&[0, 1], true));
+    for flow in &flows {
+        wait("a reply of the other endpoint", || (flow.request() == Reply::Pod(1)).then_some(()));
+    }
+    others.iter().chain(&direct).for_each(|flow| assert_eq!(flow.pod(), 0));
 }

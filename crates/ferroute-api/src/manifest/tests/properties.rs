@@ -69,6 +69,7 @@ fn slice() -> impl Strategy<Value = Object> {
             conditions: EndpointConditions { ready, serving, terminating },
             node_name,
             hints: None,
+            zone: None,
             target_ref: pod.map(|name| TargetRef { kind: "Pod".to_owned(), name }),
         },
     );

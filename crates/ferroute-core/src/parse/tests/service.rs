@@ -1,4 +1,7 @@
-use std::{num::NonZeroU16, sync::Arc};
+use std::{
+    num::{NonZeroU16, NonZeroU32},
+    sync::Arc,
+};
 
 use ferroute_api::{Service, labels};
 
@@ -7,7 +10,8 @@ use super::{
     InvalidObject, assert_errors,
 };
 use crate::{
-    Affinity, Balancing, IpFamily, Method, ModeTraits, OverLimit, Protocol, ServicePort, TableSize, TrafficPolicy,
+    Affinity, Balancing, BalancingDefaults, IpFamily, Method, ModeTraits, OverLimit, Protocol, ServicePort, TableSize,
+    TrafficPolicy,
     testing::{ServiceBuilder, namespaced_name, service, service_port},
     tracker::{NamedPort, ServiceView},
 };
@@ -478,7 +482,39 @@ fn invalid_annotations_are_ignored_and_reported() {
     let service = web().annotation(labels::HASH_TABLE_SIZE, "65536");
     assert_eq!(port(service).balancing, Balancing { table_size: TableSize::MAX, ..Balancing::default() });
     let ejecting = |value| port(web().annotation(labels::PASSIVE_EJECTION, value)).balancing.passive_ejection;
-    assert_eq!(["true", "false", "yes"].map(ejecting), [true, false, false]);
+    assert_eq!(["true", "false", "yes"].map(ejecting), [Some(true), Some(false), None]);
+}
+
+#[test]
+fn slow_start_and_weights_of_zones_are_read_and_ignored_in_modes_without_weights() {
+    let service = |start, zone| web().annotation(labels::SLOW_START, start).annotation(labels::ZONE_WEIGHT, zone);
+    let balancing = port(service("2m", " 8")).balancing;
+    let numbers = (balancing.slow_start.map(NonZeroU32::get), balancing.zone_weight.map(NonZeroU16::get));
+    assert_eq!(numbers, (Some(120), Some(8)));
+    for (start, zone) in [("25h", "0"), ("5", "65"), ("", "-1")] {
+        let view = view(service(start, zone));
+        let Balancing { slow_start, zone_weight, .. } = view.ports[0][0].port.balancing;
+        assert_eq!((slow_start, zone_weight, view.ignored.len()), (None, None, 2));
+    }
+    for (traits, expected) in [(&ModeTraits::NFTABLES, 0), (&ModeTraits::IPVS, 0), (&ModeTraits::IPTABLES, 1)] {
+        let mut view = view(service("30s", "8"));
+        view.ignore_unsupported(traits);
+        assert_eq!(view.ignored.len(), expected, "{:?}", view.ignored);
+    }
+}
+
+#[test]
+fn defaults_apply_where_annotations_request_nothing() {
+    let defaults = BalancingDefaults { method: Some(Method::RoundRobin), passive_ejection: true };
+    let with_defaults = |service| {
+        let mut view = view(service);
+        view.set_defaults(&defaults);
+        let balancing = view.ports[0][0].port.balancing;
+        (balancing.method, balancing.ejects())
+    };
+    assert_eq!(with_defaults(web()), (Some(Method::RoundRobin), true));
+    let own = web().annotation(labels::LOAD_BALANCING, "random").annotation(labels::PASSIVE_EJECTION, "false");
+    assert_eq!(with_defaults(own), (Some(Method::Random), false));
 }
 
 #[test]

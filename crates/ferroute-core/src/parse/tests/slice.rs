@@ -39,7 +39,12 @@ fn parse_with(change: impl FnOnce(&mut EndpointSlice)) -> Result<Option<SliceVie
 
 #[test]
 fn all_fields_are_parsed() {
-    let parsed = view(web().udp("dns", 5353).pod(pod("10.244.0.2").on("node-1")).pod(pod("10.244.1.2").on("node-2")));
+    let parsed = view(
+        web()
+            .udp("dns", 5353)
+            .pod(pod("10.244.0.2").on("node-1"))
+            .pod(pod("10.244.1.2").on("node-2").in_zone("zone-b")),
+    );
     let endpoint = |address: &str, local| EndpointView {
         address: address.parse().unwrap(),
         ready: true,
@@ -49,6 +54,7 @@ fn all_fields_are_parsed() {
         node_unknown: false,
         hints: None,
         weight: 1,
+        zone: (!local).then(|| "zone-b".into()),
     };
     assert_eq!(
         parsed,

@@ -76,7 +76,7 @@ fn endpoint(family: IpFamily, pod: usize, on: HintsOn) -> impl Strategy<Value = 
     (conditions(), hints).prop_map(move |(conditions, hints)| {
         let (address, node_name) = location(family, pod);
         let node_name = node_name.map(str::to_owned);
-        SliceEndpoint { addresses: vec![address], conditions, node_name, hints, target_ref: None }
+        SliceEndpoint { addresses: vec![address], conditions, node_name, hints, ..SliceEndpoint::default() }
     })
 }
 

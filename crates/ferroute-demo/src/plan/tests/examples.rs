@@ -66,3 +66,11 @@ fn all_clusters_have_the_same_nodes() {
     insta::assert_snapshot!(to_yaml(&nodes(&plan)).unwrap());
     assert_eq!(nodes(&plan), nodes(&example("udp-dns")));
 }
+
+#[test]
+fn ejection() {
+    let plan = example("ejection");
+    let names: Vec<&str> = plan.pods.iter().map(|pod| pod.name.as_str()).collect();
+    assert_eq!(names, ["client", "web-1", "web-2", "web-3"]);
+    assert!(show(&plan).contains("ferroute.io/passive-ejection"));
+}

@@ -6,10 +6,9 @@ use crate::top::EndpointRate;
 
 fn row(service_port: &str, rates: &[f64]) -> Row {
     let total: f64 = rates.iter().sum();
-    let endpoints = (1..).zip(rates).map(|(number, rate)| EndpointRate {
-        endpoint: format!("10.244.0.{number}:8080").parse().unwrap(),
-        per_second: *rate,
-        share: if total > 0.0 { rate / total } else { 0.0 },
+    let endpoints = (1..).zip(rates).map(|(number, rate)| {
+        let endpoint = format!("10.244.0.{number}:8080").parse().unwrap();
+        EndpointRate::new(endpoint, *rate, if total > 0.0 { rate / total } else { 0.0 })
     });
     Row { service_port: service_port.to_owned(), per_second: total, endpoints: endpoints.collect() }
 }

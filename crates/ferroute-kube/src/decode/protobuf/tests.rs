@@ -184,7 +184,7 @@ fn endpoint_slices_have_the_fields_of_kubernetes() {
         "endpoints": [{
             "addresses": ["10.1.0.1", "10.1.0.2"],
             "conditions": {"ready": false, "serving": true, "terminating": true},
-            "targetRef": {"kind": "Pod", "name": "web-1"}, "nodeName": "node-2",
+            "targetRef": {"kind": "Pod", "name": "web-1"}, "nodeName": "node-2", "zone": "zone-b",
             "hints": {"forZones": [{"name": "zone-a"}], "forNodes": [{"name": "node-1"}]},
         }, {}],
     });

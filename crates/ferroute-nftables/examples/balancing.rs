@@ -1,0 +1,84 @@
+//! Measures hash tables: the largest share of an endpoint compared with the mean, and how many clients move when one endpoint leaves
+//! compared with those that it had. Prints CSV.
+//!
+//! ```text
+//! cargo run --release -p ferroute-nftables --example balancing > docs/performance/balancing.csv
+//! ```
+
+#![allow(clippy::print_stdout, reason = "it prints the figures")]
+#![expect(clippy::unwrap_used, reason = "it is a measurement")]
+
+use std::{
+    collections::BTreeMap,
+    net::{Ipv4Addr, SocketAddr},
+    sync::Arc,
+};
+
+use ferroute_core::{
+    Balancing, Endpoint, IpFamily, Method, Protocol, ServiceTable, TableSize,
+    testing::{endpoint, entry, node, port_name, service_port},
+};
+use ferroute_nftables::{
+    model::{Change, Data, Value},
+    plan::{NftablesSettings, SetId, render},
+};
+
+fn main() {
+    println!("positions,endpoints,largest_over_mean_percent,moved_over_own");
+    for size in [4_096, 32_768].map(|size| TableSize::new(size).unwrap()) {
+        for count in [2, 5, 10, 20, 50, 100, 200, 500, 1_000] {
+            // Small tables are for few endpoints.
+            if count * 20 > size.get() {
+                continue;
+            }
+            let all: Vec<Endpoint> = (0..count).map(address).collect();
+            let before = positions(&all, size);
+            let mean = before.len() as f64 / count as f64;
+            let loads = before.values().fold(BTreeMap::<SocketAddr, usize>::new(), |mut loads, socket| {
+                *loads.entry(*socket).or_default() += 1;
+                loads
+            });
+            let largest = *loads.values().max().unwrap() as f64 / mean;
+            let worst = [0, count / 3, count / 2].map(|leaving| {
+                let rest: Vec<Endpoint> = all
+                    .iter()
+                    .enumerate()
+                    .filter(|(i, _)| *i != leaving)
+                    .map(|(_, endpoint)| endpoint.clone())
+                    .collect();
+                let after = positions(&rest, size);
+                let moved = before.iter().filter(|(position, socket)| after.get(*position) != Some(socket)).count();
+                moved as f64 / loads[&all[leaving].socket()] as f64
+            });
+            let worst = worst.into_iter().fold(0.0, f64::max);
+            println!("{},{count},{:.2},{worst:.3}", size.get(), (largest - 1.0) * 100.0);
+        }
+    }
+}
+
+fn address(number: usize) -> Endpoint {
+    let host = u32::try_from(number).unwrap();
+    let address = Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 244, 0, 2)) + host / 200 * 256 + host % 200);
+    endpoint(&format!("{address}:8080"))
+}
+
+/// Returns the endpoint at each position of a Service's hash table.
+fn positions(endpoints: &[Endpoint], size: TableSize) -> BTreeMap<u32, SocketAddr> {
+    let balancing = Balancing { method: Some(Method::SourceHash), table_size: size, ..Balancing::default() };
+    let mut port = service_port("10.96.0.1:80");
+    port.balancing = balancing;
+    let mut table = ServiceTable::new(IpFamily::V4, Arc::new(node("node-1")));
+    table.entries = [(port_name("shop/web:http"), entry(port, endpoints.to_vec()))].into_iter().collect();
+    let list = SetId::Endpoints(Protocol::Tcp).name();
+    let planned = render(&table, &NftablesSettings::default(), &[]);
+    let position = |change: Change| match change {
+        Change::AddElement(set, element) if set == list => match element.key[..] {
+            [Value::ClassId(_), Value::Integer(index)] => {
+                Some((index, element.data.as_ref().and_then(Data::socket_addr)?))
+            }
+            _ => None,
+        },
+        _ => None,
+    };
+    planned.changes.into_iter().filter_map(position).collect()
+}
