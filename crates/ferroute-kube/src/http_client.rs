@@ -26,6 +26,7 @@ use hyper_util::{
 use kube_client::{
     Client, Config,
     client::{Body, ConfigExt},
+    config::AuthInfo,
 };
 use rustls::pki_types::ServerName;
 use tower::{BoxError, Service, ServiceBuilder};
@@ -70,7 +71,7 @@ pub(crate) fn build(config: &Config, proxy: Option<&str>, keepalive: Duration) -
     };
     match proxy.scheme {
         Scheme::Http => {
-            let tunnel = Tunnel::new(proxy.uri.clone(), http);
+            let tunnel = Tunnel::new(proxy.uri.clone(), https(&for_proxy(config), http)?);
             stack(config, proxy.basic_auth().into_iter().fold(tunnel, Tunnel::with_auth))
         }
         Scheme::Socks5 => {
@@ -79,6 +80,15 @@ pub(crate) fn build(config: &Config, proxy: Option<&str>, keepalive: Duration) -
             stack(config, auth.into_iter().fold(socks, |socks, (user, password)| socks.with_auth(user, password)))
         }
     }
+}
+
+/// Returns the configuration of TLS to a proxy that is reached by `https`: as in kube-proxy, with the kubeconfig's authorities. The server's
+/// name and the client's certificate are for the server.
+fn for_proxy(config: &Config) -> Config {
+    let mut config = config.clone();
+    config.tls_server_name = None;
+    config.auth_info = AuthInfo::default();
+    config
 }
 
 /// Resolves a host name. The library's resolver uses tokio's blocking pool, which panics where no thread can be started.

@@ -23,7 +23,7 @@ pub(crate) struct Proxy {
 /// How to connect through a proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scheme {
-    /// `CONNECT` of HTTP.
+    /// `CONNECT` of HTTP, by TLS if the URI's scheme is `https`.
     Http,
     /// SOCKS 5; the proxy resolves names.
     Socks5,
@@ -44,10 +44,10 @@ impl std::fmt::Debug for Credentials {
 /// The proxy cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ProxyError {
-    /// The scheme is not supported, such as `https`.
+    /// The scheme is not supported.
     #[error(
-        "unsupported proxy {0}: use http:// (which sees only TLS), socks5:// or socks5h:// in the kubeconfig's proxy-url \
-         or HTTPS_PROXY, or list the server in NO_PROXY"
+        "unsupported proxy {0}: use http://, https://, socks5:// or socks5h:// in the kubeconfig's proxy-url or HTTPS_PROXY, or \
+         list the server in NO_PROXY"
     )]
     Scheme(String),
     /// It is not a URL. The text may contain a password.
@@ -106,6 +106,7 @@ impl Proxy {
         }
         let (scheme, name, default_port) = match scheme.to_ascii_lowercase().as_str() {
             "http" => (Scheme::Http, "http", 80),
+            "https" => (Scheme::Http, "https", 443),
             "socks5" | "socks5h" => (Scheme::Socks5, "socks5", 1080),
             other => return Err(ProxyError::Scheme(format!("{other}://{host}"))),
         };

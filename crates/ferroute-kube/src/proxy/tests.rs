@@ -46,6 +46,7 @@ fn proxies_have_the_forms_of_go() {
         ("http://user:p@ss@proxy:3128", "http://proxy:3128/", Scheme::Http, Some(("user", "p@ss"))),
         ("http://DOMAIN%5Cuser:a:b@proxy:1", "http://proxy:1/", Scheme::Http, Some(("DOMAIN\\user", "a:b"))),
         ("http://user@proxy:1", "http://proxy:1/", Scheme::Http, Some(("user", ""))),
+        ("https://user:x@proxy", "https://proxy:443/", Scheme::Http, Some(("user", "x"))),
         ("http://[fd00::1]:3128", "http://[fd00::1]:3128/", Scheme::Http, None),
         ("socks5h://user:x@proxy", "socks5://proxy:1080/", Scheme::Socks5, Some(("user", "x"))),
     ] {
@@ -67,6 +68,6 @@ fn unusable_proxies_of_the_environment_are_ignored_only_if_go_ignores_them() {
         assert_eq!(proxy("https://10.0.0.1:6443", None, &[("HTTPS_PROXY", value)]), None, "{value}");
         assert!(matches!(find("https://10.0.0.1:6443", Some(value), &[]), Err(ProxyError::Invalid)), "{value}");
     }
-    let error = find("https://10.0.0.1:6443", None, &[("HTTPS_PROXY", "https://user:secret@proxy")]).unwrap_err();
-    assert!(error.to_string().contains("https://proxy") && !error.to_string().contains("secret"), "{error}");
+    let error = find("https://10.0.0.1:6443", None, &[("HTTPS_PROXY", "socks4://user:secret@proxy")]).unwrap_err();
+    assert!(error.to_string().contains("socks4://proxy") && !error.to_string().contains("secret"), "{error}");
 }

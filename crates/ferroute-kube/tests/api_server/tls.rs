@@ -9,7 +9,7 @@ use ferroute_kube::{ApiServer, testing::FakeApiServer};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use tempfile::TempDir;
 use tokio::{
-    io::copy_bidirectional,
+    io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional},
     net::{TcpListener, TcpStream},
     task::JoinHandle,
 };
@@ -80,6 +80,38 @@ impl Pki {
         });
         (address, task)
     }
+}
+
+/// Starts a proxy that is reached by TLS, and reports the requests that it gets.
+async fn serve_proxy(pki: &Pki) -> (SocketAddr, Arc<Mutex<Vec<String>>>, JoinHandle<()>) {
+    let (certificate, key) = pki.issue("127.0.0.1");
+    let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
+    let config = ServerConfig::builder().with_no_client_auth();
+    let config = config.with_single_cert(vec![certificate.der().clone()], key).unwrap();
+    let acceptor = TlsAcceptor::from(Arc::new(config));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (address, requests) = (listener.local_addr().unwrap(), Arc::new(Mutex::new(Vec::new())));
+    let log = requests.clone();
+    let task = tokio::spawn(async move {
+        loop {
+            let (socket, _) = listener.accept().await.unwrap();
+            let (acceptor, log) = (acceptor.clone(), log.clone());
+            tokio::spawn(async move {
+                let Ok(mut client) = acceptor.accept(socket).await else { return };
+                let mut request = Vec::new();
+                while !request.ends_with(b"\r\n\r\n") {
+                    request.push(client.read_u8().await.unwrap());
+                }
+                let request = String::from_utf8(request).unwrap();
+                let to = request.split(' ').nth(1).unwrap().to_owned();
+                log.lock().unwrap().push(request);
+                let mut server = TcpStream::connect(to).await.unwrap();
+                client.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await.unwrap();
+                let _ = copy_bidirectional(&mut client, &mut server).await;
+            });
+        }
+    });
+    (address, requests, task)
 }
 
 /// Starts a TLS server that requires no client certificate, in front of the fake API server.
@@ -269,4 +301,21 @@ async fn server_certificate_is_not_verified_if_the_kubeconfig_disables_it() {
     let setup = Setup::new("kubernetes.example").await;
     let mut consumer = setup.start("insecure-skip-tls-verify: true").await;
     consumer.until_synced().await;
+}
+
+#[tokio::test]
+async fn proxy_is_reached_by_tls_and_its_certificate_verified() {
+    let setup = Setup::new("kubernetes.example").await;
+    let cluster = "certificate-authority: ca.crt, tls-server-name: kubernetes.example";
+    let (proxy, requests, _task) = serve_proxy(&setup.pki).await;
+    let mut consumer = setup.start(&format!("{cluster}, proxy-url: 'https://user:secret@{proxy}'")).await;
+    consumer.until_synced().await;
+    let request = requests.lock().unwrap().pop().unwrap();
+    assert!(request.starts_with(&format!("CONNECT {} HTTP/1.1\r\n", setup.address)), "{request}");
+    assert!(request.to_lowercase().contains("proxy-authorization: basic "), "{request}");
+    let other = Pki::new();
+    let (proxy, requests, _task) = serve_proxy(&other).await;
+    let mut consumer = setup.start(&format!("{cluster}, proxy-url: 'https://{proxy}'")).await;
+    consumer.until("a problem", |observed| !observed.problems.is_empty()).await;
+    assert_eq!(*requests.lock().unwrap(), [""; 0]);
 }
