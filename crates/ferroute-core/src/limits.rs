@@ -20,8 +20,8 @@ pub const MAX_SOURCE_RANGES: usize = 131_072;
 
 /// Maximum number of endpoints of a service port; those that are ready come first.
 ///
-/// In nftables mode, the number of endpoints is a part of a class, which has 12 bits.
-pub const MAX_ENDPOINTS: usize = 65_536;
+/// In nftables mode, the rounded number of endpoints is a part of a class, which has 12 bits: there is room for 416 of them.
+pub const MAX_ENDPOINTS: usize = 131_072;
 
 /// Maximum number of endpoints times ports of a Service, for each IP family.
 pub const MAX_SERVICE_ENDPOINTS: usize = 262_144;

@@ -17,7 +17,8 @@ use std::{
 };
 
 use ferroute_core::{
-    Affinity, Dataplane, Endpoint, IpFamily, ServiceTable, TrafficPolicy,
+    Affinity, Changes, Dataplane, Endpoint, IpFamily, ServiceTable, TrafficPolicy,
+    limits::MAX_ENDPOINTS,
     testing::{arbitrary, *},
 };
 use ferroute_nftables::{
@@ -415,4 +416,24 @@ fn large_table_is_read_by_key_and_repaired() {
         assert_eq!((report.written, report.removed, report.full), (repaired.0, repaired.1, false), "{modification}");
         assert_restart_changes_nothing(&ns, &table, &settings());
     }
+}
+
+/// As many as a port may have, which is more than the numbers of 16 bits.
+#[test]
+fn port_with_the_most_endpoints_is_applied_and_changed() {
+    let mut table = ServiceTable::new(IpFamily::V4, Arc::new(node("node-1")));
+    let count = u32::try_from(MAX_ENDPOINTS).unwrap();
+    let endpoints = |first: u32| {
+        (first..count).map(|i| endpoint(&format!("{}:8080", Ipv4Addr::from(0x6440_0000 + i)))).collect::<Vec<_>>()
+    };
+    let name = port_name("shop/web:http");
+    table.entries.insert(name.clone(), entry(service_port("10.96.0.1:80"), endpoints(0)));
+    let ns = NetNs::new();
+    let mut dataplane = open(&ns, IpFamily::V4, settings());
+    dataplane.resync(&table).unwrap();
+    ns.command("nft", &["get element ip ferroute tcp-endpoints { 1:1 . 131072 }"]);
+    let old = table.entries.insert(name.clone(), entry(service_port("10.96.0.1:80"), endpoints(1)));
+    let changes = Changes { previous: [(name, old)].into(), ..Changes::default() };
+    let report = dataplane.sync(&table, &changes).unwrap();
+    assert!(report.written + report.removed <= 4, "{report:?}");
 }

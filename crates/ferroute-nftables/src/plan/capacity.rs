@@ -2,7 +2,7 @@ use std::fmt;
 
 use ferroute_core::limits;
 
-/// The number of endpoints of a list, rounded up so that there are at most 384 different numbers.
+/// The number of endpoints of a list, rounded up so that there are at most 416 different numbers.
 ///
 /// Up to 64 it is exact. Above, at most every 33rd choice is an endpoint that does not exist, and is repeated. So a list
 /// with thousands of endpoints rarely needs another chain, and its number fits into a class.
@@ -27,7 +27,7 @@ impl Capacity {
         if self.0 <= EXACT { 1 } else { 4 }
     }
 
-    /// Returns the position among all capacities, from 1 to 384.
+    /// Returns the position among all capacities, from 1 to 416.
     pub(crate) fn step(self) -> u32 {
         if self.0 <= EXACT {
             return self.0;
@@ -56,7 +56,9 @@ impl Capacity {
     }
 
     /// The largest capacity.
-    pub(crate) const MAX: u32 = 1 << 16;
+    pub(crate) const MAX: u32 = 1 << 17;
+    /// The number of capacities.
+    pub(crate) const COUNT: u32 = EXACT + (Self::MAX.ilog2() - EXACT.ilog2()) * STEPS;
 }
 
 const _: () = assert!(limits::MAX_ENDPOINTS <= Capacity::MAX as usize);
@@ -79,7 +81,7 @@ mod tests {
     #[test]
     fn capacity_exceeds_the_number_of_endpoints_by_a_32nd_at_most() {
         let (mut last, mut steps) = (0, 0);
-        for endpoints in 1..=1_usize << 16 {
+        for endpoints in 1..=Capacity::MAX as usize {
             let capacity = Capacity::fitting(endpoints);
             let count = u32::try_from(endpoints).unwrap();
             assert!(capacity.0 >= count && (capacity.0 - count) * 32 < count, "{capacity} for {endpoints}");
@@ -89,6 +91,6 @@ mod tests {
                 assert_eq!((capacity.step(), Capacity::from_step(steps)), (steps, Some(capacity)));
             }
         }
-        assert_eq!((steps, Capacity::from_step(0), Capacity::from_step(steps + 1)), (384, None, None));
+        assert_eq!((steps, Capacity::from_step(0), Capacity::from_step(steps + 1)), (Capacity::COUNT, None, None));
     }
 }

@@ -128,7 +128,7 @@ impl fmt::Display for Choice {
 /// The longest cycle that has one position for each endpoint.
 const EXACT_CYCLE: u32 = 64;
 /// The steps of [`Choice::RoundRobin`] follow those of capacities.
-const CYCLES: u32 = 384;
+const CYCLES: u32 = Capacity::COUNT;
 const LONG_CYCLES: u32 = CYCLES + EXACT_CYCLE;
 const SOURCE_HASHES: u32 = LONG_CYCLES + TableSize::ALL.len() as u32;
 const SOURCE_PORT_HASHES: u32 = SOURCE_HASHES + TableSize::ALL.len() as u32;

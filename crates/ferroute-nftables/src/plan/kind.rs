@@ -302,7 +302,7 @@ mod tests {
 
     use ferroute_core::Method;
 
-    use super::*;
+    use super::{super::capacity::Capacity, *};
 
     #[test]
     fn every_class_has_a_unique_number_and_chain() {
@@ -313,7 +313,8 @@ mod tests {
             let by = |method| [1, 1_024, 32_768, 65_536].map(|positions| Choice::new(method, positions));
             let small = [Method::Random, Method::RoundRobin].map(|method| [2, 64].map(|len| Choice::new(method, len)));
             let methods = [Method::Random, Method::RoundRobin, Method::SourceHash, Method::SourcePortHash];
-            let choices = methods.into_iter().flat_map(by).chain(small.into_iter().flatten());
+            let largest = Choice::new(Method::Random, Capacity::MAX as usize);
+            let choices = methods.into_iter().flat_map(by).chain(small.into_iter().flatten()).chain([largest]);
             for choice in choices.collect::<BTreeSet<_>>() {
                 let class = Class::Forward(kind, choice);
                 assert_eq!(Class::from_class_id(class.of_list(list)), Some(class));
