@@ -5,6 +5,7 @@
     run.py --kubernetes DIR up | down                 the cluster, with Ferroute on all nodes
     run.py --kubernetes DIR upstream [--focus REGEX]  upstream's tests in the running cluster
     run.py --kubernetes DIR scenarios [NAME...]       scenarios in the running cluster (--list shows them)
+    run.py --kubernetes DIR rollout                   the commands of docs/rollout.md, with a control plane of its own
     run.py --kubernetes DIR kubectl ARGUMENT...       kubectl of the running cluster
     run.py --kubernetes DIR node n1 COMMAND...        a command on a node
 """
@@ -18,6 +19,7 @@ from pathlib import Path
 
 import images
 import proxy
+import rollout
 import scenarios
 from cluster import HERE, NODES, Cluster, Problem
 
@@ -95,7 +97,7 @@ def main():
     parser.add_argument("--without-upstream", action="store_true", help="scenarios only")
     parser.add_argument("--keep", action="store_true", help="leave the cluster running")
     parser.add_argument("--list", action="store_true", help="list the scenarios")
-    parser.add_argument("command", choices=["test", "up", "down", "upstream", "scenarios", "kubectl", "node"])
+    parser.add_argument("command", choices=["test", "up", "down", "upstream", "scenarios", "rollout", "kubectl", "node"])
     parser.add_argument("arguments", nargs=argparse.REMAINDER)
     options = parser.parse_args()
     options.mode = options.mode or ["nftables", "iptables"]
@@ -104,6 +106,8 @@ def main():
             print(f"{name:9} {function.__doc__.splitlines()[0]}")
         return True
     cluster = Cluster(options.kubernetes, options.state)
+    if options.command == "rollout":
+        return rollout.play(options.kubernetes)
     if options.command == "test":
         return test(cluster, options)
     if options.command == "up":
