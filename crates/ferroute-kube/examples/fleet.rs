@@ -6,7 +6,7 @@
 //!
 //! All nodes follow one fake API server, each with a client of its own and the delays of the daemon. The server restarts, loses its
 //! history, and is overloaded. What the server sends is counted in every tenth of a second; the numbers are printed by second, and the
-//! plot shows the lists that begin per second for each event. The program takes as long as the events: some two minutes.
+//! plot shows them for each event. The program takes as long as the events: some two minutes.
 
 #![expect(clippy::print_stdout, reason = "the program prints its results")]
 
@@ -160,27 +160,40 @@ async fn observe(server: &FakeApiServer, nodes: usize) -> Vec<Course> {
     courses
 }
 
-/// Draws the lists per second as bars, one diagram for each event.
+/// What the plot shows of each second, with its title.
+const MEASURES: [(&str, fn(&Sample) -> u64); 3] = [
+    ("lists per second", |sample| sample.begun),
+    ("lists open at once", |sample| sample.open),
+    ("kB per second", |sample| sample.bytes / 1000),
+];
+
+/// Draws each measure as bars: a row for each event, a column for each measure.
 fn plot(courses: &[Course], nodes: usize) -> String {
-    let most = courses.iter().flat_map(|course| &course.seconds).map(|sample| sample.begun).max().unwrap_or(1).max(1);
-    let height = courses.len() as u64 * ROW;
-    let width = LEFT + SECONDS * STEP + 10;
+    let (width, height) = (MEASURES.len() as u64 * COLUMN, courses.len() as u64 * ROW);
     let mut svg = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" font-family=\"sans-serif\" font-size=\"12\">\n\
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" font-family=\"sans-serif\" font-size=\"11\">\n\
          <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
     );
-    for (row, Course { name, seconds }) in courses.iter().enumerate() {
-        let bottom = (row as u64 + 1) * ROW - 25;
-        let top = bottom - BAR;
-        let mut line = |text: std::fmt::Arguments<'_>| svg.write_fmt(text).expect("strings accept everything");
-        line(format_args!("<text x=\"{LEFT}\" y=\"{}\">{name}: lists per second of {nodes} nodes</text>\n", top - 6));
-        line(format_args!("<text x=\"4\" y=\"{}\">{most}</text><text x=\"4\" y=\"{bottom}\">0</text>\n", top + 10));
-        for (second, sample) in seconds.iter().enumerate() {
-            let (x, bar) = (LEFT + second as u64 * STEP, BAR * sample.begun / most);
-            let y = bottom - bar;
-            line(format_args!("<rect x=\"{x}\" y=\"{y}\" width=\"{}\" height=\"{bar}\" fill=\"#36c\"/>\n", STEP - 2));
-            if second % 5 == 0 {
-                line(format_args!("<text x=\"{x}\" y=\"{}\">{second} s</text>\n", bottom + 15));
+    for (column, (title, measure)) in MEASURES.iter().enumerate() {
+        let most = courses.iter().flat_map(|course| &course.seconds).map(measure).max().unwrap_or(1).max(1);
+        let left = column as u64 * COLUMN;
+        for (row, Course { name, seconds }) in courses.iter().enumerate() {
+            let bottom = (row as u64 + 1) * ROW - 25;
+            let top = bottom - BAR;
+            let mut line = |text: std::fmt::Arguments<'_>| svg.write_fmt(text).expect("strings accept everything");
+            let title = if column == 0 { format!("{name}: {title} of {nodes} nodes") } else { (*title).to_owned() };
+            line(format_args!("<text x=\"{}\" y=\"{}\">{title}</text>\n", left + LEFT, top - 6));
+            line(format_args!("<text x=\"{}\" y=\"{}\">{most}</text>\n", left + 4, top + 10));
+            for (second, sample) in seconds.iter().enumerate() {
+                let (x, bar) = (left + LEFT + second as u64 * STEP, BAR * measure(sample) / most);
+                let y = bottom - bar;
+                line(format_args!(
+                    "<rect x=\"{x}\" y=\"{y}\" width=\"{}\" height=\"{bar}\" fill=\"#36c\"/>\n",
+                    STEP - 2
+                ));
+                if second % 10 == 0 {
+                    line(format_args!("<text x=\"{x}\" y=\"{}\">{second} s</text>\n", bottom + 15));
+                }
             }
         }
     }
@@ -192,6 +205,7 @@ const SECONDS: u64 = 40;
 
 /// Pixels: of a diagram with its title, of the highest bar, of the numbers at the left, and of a second.
 const ROW: u64 = 150;
+const COLUMN: u64 = LEFT + SECONDS * STEP + 60;
 const BAR: u64 = 100;
 const LEFT: u64 = 40;
-const STEP: u64 = 16;
+const STEP: u64 = 8;
