@@ -87,7 +87,8 @@ impl Pages {
 
     pub(crate) fn flagz(&self, request: &Request) -> Response {
         let lines: String = self.flags.iter().map(|(name, value)| format!("{name}={value}\n")).collect();
-        page(request, "Flagz", &lines, json!({ "flags": self.flags }))
+        let note = "These are flags as given, or their defaults. /configz has the configuration in effect, also that of a file.";
+        page(request, "Flagz", &format!("{note}\n\n{lines}"), json!({ "flags": self.flags }))
     }
 }
 

@@ -114,7 +114,9 @@ fn statusz_object_has_the_fields_of_kubernetes() {
 fn flagz_lists_flags_as_text_json_and_yaml() {
     let (_, _, text) = get("/flagz", "text/plain");
     assert!(
-        text.starts_with("\nkube-proxy flagz\n") && text.ends_with("\n\ncleanup=false\nproxy-mode=nftables\n"),
+        text.starts_with("\nkube-proxy flagz\n")
+            && text.contains("/configz has the configuration in effect")
+            && text.ends_with("\n\ncleanup=false\nproxy-mode=nftables\n"),
         "{text}"
     );
     let expected = json!({
