@@ -5,7 +5,8 @@
 //! endpoint may no longer serve their frontend are therefore deleted after the new rules are applied, so that the next
 //! packet is matched against these.
 //!
-//! kube-proxy does the same, except that it keeps the entries of a Service that loses its last endpoint.
+//! kube-proxy does the same, but before 1.37 it keeps the entries of a Service that loses its last endpoint, and before 1.38 those of
+//! a Service that is deleted.
 
 use std::{
     collections::{HashMap, HashSet},

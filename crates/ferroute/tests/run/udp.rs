@@ -63,14 +63,21 @@ fn flows_of_removed_endpoints_move_and_others_stay(mode: Mode) {
 }
 
 fn flows_without_endpoints_are_rejected_until_an_endpoint_is_added(mode: Mode) {
-    let case = Case::new(mode, &web(&[0]));
-    let flows = web_udp().map(|to| Flow::open(&case.cluster.client, to));
+    let with_node_port = |pods: &[u8]| {
+        let web = web(pods).replace("spec:\n  clusterIP:", "spec:\n  type: NodePort\n  clusterIP:");
+        web.replace("{name: udp, port: 53,", "{name: udp, port: 53, nodePort: 30053,")
+    };
+    let networks = "nodePortAddresses: [192.168.0.0/24, \"fd00:168::/64\"]\n";
+    let case = Case::with_settings(mode, &with_node_port(&[0]), networks);
+    let node_ports = ["192.168.0.1:30053", "[fd00:168::1]:30053"].map(|at| at.parse().unwrap());
+    let flows: Vec<_> =
+        web_udp().into_iter().chain(node_ports).map(|to| Flow::open(&case.cluster.client, to)).collect();
     flows.iter().for_each(|flow| assert_eq!(flow.pod(), 0));
-    case.files.apply(&web(&[]));
+    case.files.apply(&with_node_port(&[]));
     for flow in &flows {
         wait("the rejection", || (flow.request() == Reply::Rejected).then_some(()));
     }
-    case.files.apply(&web(&[1]));
+    case.files.apply(&with_node_port(&[1]));
     flows.iter().for_each(|flow| assert_eq!(flow.pod(), 1));
 }
 
