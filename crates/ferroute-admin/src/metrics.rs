@@ -147,6 +147,16 @@ impl Metrics {
         self.ferroute.applied(change);
     }
 
+    /// Sets the number of node ports of a family that are served on localhost.
+    pub fn set_localhost_node_ports(&self, family: IpFamily, count: usize) {
+        self.mode.set_localhost_node_ports(family, count);
+    }
+
+    /// Records that node ports of a family could not be served on localhost.
+    pub fn localhost_node_ports_failed(&self, family: IpFamily) {
+        self.mode.localhost_node_ports_failed(family);
+    }
+
     /// Records a request to the API server.
     pub fn requested(&self, request: &ApiRequest<'_>) {
         self.component.requested(request);

@@ -14,7 +14,9 @@ use std::{
     time::Duration,
 };
 
-use ferroute_core::{BalancingDefaults, FlowtableSettings, Method, ModeTraits, NodePortAddresses, ProxySettings};
+use ferroute_core::{
+    BalancingDefaults, FlowtableSettings, IpFamily, Method, ModeTraits, NodePortAddresses, ProxySettings,
+};
 use ipnet::IpNet;
 use serde::{Deserialize, Deserializer, Serialize, de::Error};
 
@@ -263,16 +265,17 @@ impl KubeProxyConfiguration {
             ModeName::NFTABLES => (self.nftables.masquerade_all, nftables_bit),
             _ => (self.iptables.masquerade_all, iptables_bit),
         };
-        let localhost_node_ports = match mode {
-            // kube-proxy does not support them in this mode; the configuration has to request them explicitly.
-            ModeName::NFTABLES => node_port_addresses.has_ipv4_loopback_network(),
-            ModeName::IPVS => false,
-            _ => self.iptables.localhost_node_ports.unwrap_or(true),
+        let [localhost_node_ports, ipv6_localhost_node_ports] = match mode {
+            // The configuration has to request them explicitly, as in kube-proxy 1.37.
+            ModeName::NFTABLES => IpFamily::BOTH.map(|family| node_port_addresses.has_loopback_network(family)),
+            ModeName::IPVS => [false; 2],
+            _ => [self.iptables.localhost_node_ports.unwrap_or(true), false],
         };
         let settings = ProxySettings {
             masquerade_all,
             masquerade_bit,
             localhost_node_ports,
+            ipv6_localhost_node_ports,
             node_port_addresses,
             detector,
             own_listeners: healthz.into_iter().chain(metrics).collect(),

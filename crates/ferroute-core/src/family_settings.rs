@@ -26,7 +26,8 @@ impl FamilySettings {
     /// interfaces.
     pub fn new(settings: &ProxySettings, table: &ServiceTable, traits: &ModeTraits, host: &[IpAddr]) -> Self {
         let family = table.family;
-        let localhost_node_ports = traits.localhost_node_ports && settings.localhost_node_ports(family);
+        let localhost_node_ports =
+            traits.localhost_node_ports.contains(&family) && settings.localhost_node_ports(family);
         let mut node_ports = settings.node_ports(family, &table.node, host);
         if let NodePortMatch::Addresses(addresses) = &mut node_ports
             && !localhost_node_ports

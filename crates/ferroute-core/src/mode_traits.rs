@@ -1,7 +1,7 @@
 //! How the proxy modes differ from each other in what they do with connections: one field per difference, one constant per mode.
 
 use crate::{
-    Balancing, Client, Method, NodePortAddresses, Protocol,
+    Balancing, Client, IpFamily, Method, NodePortAddresses, Protocol,
     limits::{EndpointLimits, MAX_ENDPOINTS},
 };
 
@@ -35,8 +35,8 @@ pub struct ModeTraits {
     /// Node ports without endpoints are rejected or dropped at all addresses of the node, not only at those that serve node
     /// ports.
     pub refuses_node_ports_at_all_addresses: bool,
-    /// Node ports can be served on 127.0.0.1.
-    pub localhost_node_ports: bool,
+    /// The IP families whose node ports can be served on localhost.
+    pub localhost_node_ports: &'static [IpFamily],
     /// Service addresses are addresses of the host, which respond to ping.
     pub binds_service_addresses: bool,
     /// Rules accept traffic of Services that a firewall in the iptables tables would drop.
@@ -147,7 +147,7 @@ impl ModeTraits {
         unassigned_addresses: Unserved::Routed,
         node_ports_by_default: NodePortsByDefault::AllAddresses,
         refuses_node_ports_at_all_addresses: true,
-        localhost_node_ports: true,
+        localhost_node_ports: &[IpFamily::V4],
         binds_service_addresses: false,
         accepts_in_firewalls: true,
         methods: &[Method::Random],
@@ -170,6 +170,7 @@ impl ModeTraits {
         unassigned_addresses: Unserved::Dropped,
         node_ports_by_default: NodePortsByDefault::PrimaryAddress,
         refuses_node_ports_at_all_addresses: false,
+        localhost_node_ports: &IpFamily::BOTH,
         accepts_in_firewalls: false,
         methods: &Method::ALL,
         least_connections_by_weights: true,
@@ -193,7 +194,7 @@ impl ModeTraits {
         source_ranges_on_external_ips: true,
         unknown_ports: Unserved::Rejected,
         refuses_node_ports_at_all_addresses: false,
-        localhost_node_ports: false,
+        localhost_node_ports: &[],
         binds_service_addresses: true,
         // Its own is the configured scheduler.
         methods: &[Method::RoundRobin, Method::SourceHash, Method::SourcePortHash, Method::LeastConnections],
@@ -342,8 +343,11 @@ impl ModeTrait {
         },
         Self {
             name: "localhostNodePorts",
-            title: "node ports can be served on 127.0.0.1",
-            value: |traits| yes(traits.localhost_node_ports),
+            title: "node ports can be served on localhost",
+            value: |traits| match traits.localhost_node_ports {
+                [] => "no".to_owned(),
+                families => list(families.iter().map(|family| family.localhost().to_string())),
+            },
             copy: |traits, other| traits.localhost_node_ports = other.localhost_node_ports,
         },
         Self {

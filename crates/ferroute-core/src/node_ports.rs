@@ -61,13 +61,13 @@ impl NodePortAddresses {
         }
     }
 
-    /// Reports whether 127.0.0.0/8, or a part of it, is listed explicitly.
-    pub fn has_ipv4_loopback_network(&self) -> bool {
+    /// Reports whether the loopback addresses of a family, or some of them, are listed explicitly.
+    pub fn has_loopback_network(&self, family: IpFamily) -> bool {
         match self {
             Self::All | Self::Primary => false,
-            Self::Within(networks) | Self::PrimaryAnd(networks) => networks.iter().any(
-                |net| matches!(net, IpNet::V4(net) if net.network().is_loopback() && net.broadcast().is_loopback()),
-            ),
+            Self::Within(networks) | Self::PrimaryAnd(networks) => {
+                networks.iter().any(|net| family.loopback().contains(net))
+            }
         }
     }
 

@@ -16,8 +16,10 @@ pub struct ProxySettings {
     pub masquerade_all: bool,
     /// Bit (0 to 31) of the packet mark of packets to masquerade.
     pub masquerade_bit: u8,
-    /// Accept connections to node ports on 127.0.0.1 (IPv4 only).
+    /// Accept connections to node ports on 127.0.0.1, if [`Self::node_port_addresses`] include it.
     pub localhost_node_ports: bool,
+    /// Accept connections to node ports on `::1`.
+    pub ipv6_localhost_node_ports: bool,
     /// Addresses that accept connections to node ports.
     pub node_port_addresses: NodePortAddresses,
     /// Method of recognising packets from local pods.
@@ -45,6 +47,7 @@ impl Default for ProxySettings {
             masquerade_all: false,
             masquerade_bit: 14,
             localhost_node_ports: true,
+            ipv6_localhost_node_ports: false,
             node_port_addresses: NodePortAddresses::All,
             detector: LocalTrafficDetector::None,
             own_listeners: Vec::new(),
@@ -70,10 +73,12 @@ impl ProxySettings {
         self.node_port_addresses.resolve(family, node, host)
     }
 
-    /// Reports whether node ports accept connections on localhost in a family: never in IPv6, for which the kernel has no
-    /// `route_localnet`.
+    /// Reports whether node ports accept connections on localhost in a family, in modes that can serve them.
     pub fn localhost_node_ports(&self, family: IpFamily) -> bool {
-        family == IpFamily::V4 && self.localhost_node_ports && self.node_port_addresses.may_include_ipv4_loopback()
+        match family {
+            IpFamily::V4 => self.localhost_node_ports && self.node_port_addresses.may_include_ipv4_loopback(),
+            IpFamily::V6 => self.ipv6_localhost_node_ports,
+        }
     }
 }
 

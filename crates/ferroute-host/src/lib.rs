@@ -29,6 +29,7 @@ mod generation;
 mod held_port;
 mod listeners;
 mod local_peer;
+mod localhost_routes;
 mod node_name;
 mod packet_log;
 mod process;
@@ -50,6 +51,7 @@ pub use listeners::{Listener, ListenerError, listeners, own_sockets};
 pub use local_peer::{
     LocalPeer, LocalPeers, connect_now, is_trusted_user, listen_locally, listen_locally_beside, local_peers,
 };
+pub use localhost_routes::LocalhostRoutes;
 pub use node_name::{NodeNameError, node_name};
 pub use packet_log::{LoggedPacket, PacketLog, PacketLogError};
 pub use process::{ProcessError, ProcessUsage, processor_time};

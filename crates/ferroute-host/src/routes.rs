@@ -28,6 +28,9 @@ pub enum RouteError {
     /// The addresses of the interfaces could not be listed.
     #[error("cannot list the addresses of the host's interfaces")]
     Addresses(#[source] Error),
+    /// A local route to `::1` could not be added or deleted.
+    #[error("cannot change the local routes to ::1")]
+    Localhost(#[source] Error),
     /// The kernel did not answer a route lookup.
     #[error("cannot look up the route to {destination}")]
     Lookup {
@@ -403,10 +406,11 @@ fn address(bytes: &[u8]) -> Option<IpAddr> {
 /// `sizeof(struct ifinfomsg)`: interface index at offset 4.
 pub(crate) const IFINFOMSG_LENGTH: usize = 16;
 /// `sizeof(struct rtmsg)`: address family, destination and source prefix lengths, TOS, table, protocol, scope, type, flags.
-const RTMSG_LENGTH: usize = 12;
-/// Offsets of `rtm_table` and `rtm_type` in it.
-const RTM_TABLE: usize = 4;
-const RTM_TYPE: usize = 7;
+pub(crate) const RTMSG_LENGTH: usize = 12;
+/// Offsets of `rtm_table`, `rtm_protocol` and `rtm_type` in it.
+pub(crate) const RTM_TABLE: usize = 4;
+pub(crate) const RTM_PROTOCOL: usize = 5;
+pub(crate) const RTM_TYPE: usize = 7;
 /// `sizeof(struct rtnexthop)`.
 const RTNEXTHOP_LENGTH: usize = 8;
 /// `sizeof(struct ndmsg)`: address family at offset 0.

@@ -42,6 +42,7 @@ fn host(settings: &ProxySettings) -> Host {
             route("fd00:244::/64", "cbr0", "fd00:244::1"),
         ],
         route_localnet: settings.localhost_node_ports(IpFamily::V4),
+        localhost_routes: settings.localhost_node_ports(IpFamily::V6),
         ..Host::default()
     }
 }
@@ -100,6 +101,7 @@ fn settings() -> impl Strategy<Value = ProxySettings> {
         |(masquerade_all, localhost_node_ports, node_port_addresses, detector)| ProxySettings {
             masquerade_all,
             localhost_node_ports,
+            ipv6_localhost_node_ports: localhost_node_ports,
             node_port_addresses,
             detector,
             ..ProxySettings::default()

@@ -5,6 +5,7 @@
 //! | chains `KUBE-*` and the jumps to them | iptables, ipvs and userspace mode, of Ferroute and kube-proxy | netlink; `iptables-restore` in the legacy backend |
 //! | nfacct counters that rules refer to | iptables mode | netlink |
 //! | tables `ip ferroute`, `ip6 ferroute` | nftables mode of Ferroute | netlink |
+//! | local routes to `::1` with protocol 70 | nftables mode of Ferroute | netlink |
 //! | tables `ip kube-proxy`, `ip6 kube-proxy` | nftables mode of kube-proxy | netlink |
 //! | virtual servers, `kube-ipvs0`, ipsets `KUBE-*` | ipvs mode | netlink |
 //! | worker processes | userspace mode of Ferroute | a request to drain |

@@ -10,7 +10,7 @@ use anyhow::Context;
 use ferroute_admin::metrics::{ModeMetric, NFTABLES_METRICS};
 use ferroute_config::{FamilySupport, ModeName, Resolved};
 use ferroute_core::{Dataplane, IpFamily, ModeTraits, NodeView, ProxySettings, ServiceTable, error_chain};
-use ferroute_host::KernelAddresses;
+use ferroute_host::{KernelAddresses, LocalhostRoutes};
 use ferroute_nftables::{
     MINIMUM_KERNEL, NftablesDataplane, ProbeError, TableOwner, delete_table,
     kernel::{InterceptedKernel, Kernel, MemoryError, MemoryKernel, MemoryTable, NetlinkError, NetlinkKernel},
@@ -53,7 +53,11 @@ impl Mode for Nftables {
             tracing::info!(%family, "using nftables");
             dataplanes.push((family, Box::new(dataplane)));
         }
-        Ok(OpenMode { dataplanes, leftovers: leftovers_beside_own_table(), relay_reader: None })
+        let mut leftovers = leftovers_beside_own_table();
+        if !resolved.settings.localhost_node_ports(IpFamily::V6) {
+            leftovers.push(Box::new(RoutesToLocalhost));
+        }
+        Ok(OpenMode { dataplanes, leftovers, relay_reader: None })
     }
 
     fn plan(
@@ -119,8 +123,10 @@ impl RemovableMode for Nftables {
         ModeName::NFTABLES
     }
 
-    fn leftovers(&self, _: Removal) -> Vec<Box<dyn Leftovers>> {
-        TableOwner::ALL.into_iter().flat_map(tables).collect()
+    fn leftovers(&self, removal: Removal) -> Vec<Box<dyn Leftovers>> {
+        // Established connections need the routes.
+        let routes = (removal == Removal::Cleanup).then(|| Box::new(RoutesToLocalhost) as Box<dyn Leftovers>);
+        TableOwner::ALL.into_iter().flat_map(tables).chain(routes).collect()
     }
 
     fn is_present(&self) -> bool {
@@ -133,6 +139,20 @@ impl RemovableMode for Nftables {
 /// Returns the tables to remove while nftables mode is active.
 pub(super) fn leftovers_beside_own_table() -> Vec<Box<dyn Leftovers>> {
     tables(TableOwner::KubeProxy)
+}
+
+/// The local routes that node ports on `::1` need.
+#[derive(Debug)]
+struct RoutesToLocalhost;
+
+impl Leftovers for RoutesToLocalhost {
+    fn remove(&mut self, report: &mut RemovalReport) {
+        match LocalhostRoutes::open().and_then(|mut routes| routes.remove()) {
+            Ok(0) => {}
+            Ok(count) => report.removed(format!("local routes to ::1 of {count} interfaces")),
+            Err(error) => report.failed(&error),
+        }
+    }
 }
 
 /// Explains why the mode is unavailable.

@@ -33,7 +33,8 @@ fn node_ports_are_served_by_default_as_the_traits_say() {
 
 #[test]
 fn cleanup_removes_rules_before_objects_that_they_refer_to() {
-    let expected = [&IPTABLES[..], &FERROUTE_TABLES, &KUBE_PROXY_TABLES, &[VIRTUAL_SERVERS, WORKERS]].concat();
+    let others = ["RoutesToLocalhost", VIRTUAL_SERVERS, WORKERS];
+    let expected = [&IPTABLES[..], &FERROUTE_TABLES, &KUBE_PROXY_TABLES, &others].concat();
     assert_eq!(describe(&REGISTRY.leftovers()), expected);
 }
 

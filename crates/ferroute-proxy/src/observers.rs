@@ -7,6 +7,7 @@ pub(crate) mod events;
 pub(crate) mod flows;
 pub(crate) mod health;
 pub(crate) mod held_node_ports;
+pub(crate) mod localhost;
 pub(crate) mod observed;
 pub(crate) mod other_proxies;
 pub(crate) mod problems;

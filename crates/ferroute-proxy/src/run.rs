@@ -55,6 +55,7 @@ use crate::{
         flows::Flows,
         health::HealthObserver,
         held_node_ports::HeldNodePorts,
+        localhost::LocalhostObserver,
         observed::Observed,
         other_proxies::{self, ContestObserver},
         shares::SharesObserver,
@@ -278,6 +279,9 @@ impl Daemon<'_> {
         if hold_node_ports {
             observers.push(Box::new(HeldNodePorts::new(resolved.settings.clone(), events.clone(), http)));
         }
+        let localhost =
+            LocalhostObserver::new(&resolved.settings, registry.active(resolved.mode).traits(), status.metrics());
+        observers.extend(localhost.map(|observer| Box::new(observer) as _));
         observers.extend(more_observers);
         let mut state = ObservedTracker::new(feed.tracker(), observers);
         // The IP families depend on the node, so dataplanes are opened only after the initial lists.

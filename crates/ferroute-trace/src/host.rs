@@ -13,9 +13,10 @@ pub struct Host {
     pub addresses: Vec<IpAddr>,
     /// The unicast routes; the longest prefix wins. They decide if there is no `router`.
     pub routes: Vec<Route>,
-    /// The sysctl `net.ipv4.conf.all.route_localnet`: packets from and to 127.0.0.0/8 may leave and enter the host. There
-    /// is no such setting for IPv6.
+    /// The sysctl `net.ipv4.conf.all.route_localnet`: packets from and to 127.0.0.0/8 may leave and enter the host.
     pub route_localnet: bool,
+    /// All interfaces have a local route to `::1`, without which replies to it are not delivered. Decides if there is no `router`.
+    pub localhost_routes: bool,
     /// A running kernel, which knows all of its rules and tables.
     pub router: Option<Arc<dyn Router>>,
 }
@@ -189,6 +190,19 @@ impl Host {
             return self.addresses.iter().copied().find(|address| address.is_ipv4() && !address.is_loopback());
         }
         self.route(destination).map(|route| route.source)
+    }
+
+    /// Reports whether the host's own packets from localhost may leave through `interface`, and their replies are delivered.
+    pub(crate) fn routes_localhost(&self, family: IpFamily, interface: &str) -> bool {
+        match (family, &self.router) {
+            (IpFamily::V4, _) => self.route_localnet,
+            (IpFamily::V6, None) => self.localhost_routes,
+            (IpFamily::V6, Some(router)) => {
+                let (destination, input) = (family.localhost(), Some(interface));
+                let reply = RoutedPacket { destination, source: None, input, mark: 0, transport: None };
+                matches!(router.route(&reply), RouteDecision::Local { .. })
+            }
+        }
     }
 
     /// Returns the first address of an interface.

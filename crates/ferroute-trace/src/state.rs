@@ -353,9 +353,13 @@ impl<'a> PacketState<'a> {
         if !self.looped {
             record.detail(|| Event::Routed { interface: self.out_interface.as_deref().map(str::to_owned) });
         }
-        let routes_localnet = self.host.route_localnet && self.family() == IpFamily::V4;
-        if is_output && !self.is_for_host && self.source.ip().is_loopback() && !routes_localnet {
-            return Err(discard(record, "loopback source leaving the host without route_localnet"));
+        if let Some(interface) = self.out_interface.as_deref()
+            && is_output
+            && !self.is_for_host
+            && self.source.ip().is_loopback()
+            && !self.host.routes_localhost(self.family(), interface)
+        {
+            return Err(discard(record, LOST_LOOPBACK[self.family().index()]));
         }
         Ok(())
     }
@@ -392,6 +396,12 @@ fn discard(record: &mut Record, reason: &'static str) -> Verdict {
     record.step(|| Event::Discarded { reason: reason.into() });
     Verdict::Dropped
 }
+
+/// Why packets of the host itself with a loopback source lead to no connection, by family.
+const LOST_LOOPBACK: [&str; 2] = [
+    "loopback source leaving the host without route_localnet",
+    "loopback source leaving the host through an interface without a local route to ::1 for the replies",
+];
 
 /// The replies to packets with a `prohibit` route.
 const PROHIBITED: [&str; 2] = ["icmp-admin-prohibited", "icmp6-adm-prohibited"];

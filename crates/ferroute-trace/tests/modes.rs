@@ -240,10 +240,10 @@ fn traits_of_all_pairs_of_modes_show_in_packets() {
     let lines: Vec<String> = lines.iter().map(|(modes, traits)| format!("{modes}: {}", traits.join(" "))).collect();
     insta::assert_snapshot!(lines.join("\n"), @"
     iptables, ipvs: hairpin localPolicyForAllClients localhostNodePorts refusesNodePortsAtAllAddresses rejectsOwnExternalConnections sourceRangesBeforeRejection sourceRangesOnExternalIps sources withoutLocalEndpoints
-    iptables, nftables: hairpin refusesNodePortsAtAllAddresses rejectsOwnExternalConnections sourceRangesBeforeRejection sourceRangesOnExternalIps
+    iptables, nftables: hairpin localhostNodePorts refusesNodePortsAtAllAddresses rejectsOwnExternalConnections sourceRangesBeforeRejection sourceRangesOnExternalIps
     iptables, userspace: protocols sources
     ipvs, nftables: localPolicyForAllClients localhostNodePorts sourceRangesBeforeRejection sources withoutLocalEndpoints
     ipvs, userspace: hairpin localPolicyForAllClients localhostNodePorts protocols refusesNodePortsAtAllAddresses rejectsOwnExternalConnections sourceRangesBeforeRejection sourceRangesOnExternalIps sources withoutLocalEndpoints
-    nftables, userspace: hairpin protocols refusesNodePortsAtAllAddresses rejectsOwnExternalConnections sourceRangesBeforeRejection sourceRangesOnExternalIps sources
+    nftables, userspace: hairpin localhostNodePorts protocols refusesNodePortsAtAllAddresses rejectsOwnExternalConnections sourceRangesBeforeRejection sourceRangesOnExternalIps sources
     ");
 }

@@ -44,6 +44,12 @@ pub enum ModeValue {
     /// Counter by direction, service port, protocol and IP family: [`RelayedPort::bytes_to_endpoints`] and
     /// [`RelayedPort::bytes_to_clients`].
     RelayedBytes,
+    /// Gauge by IP family: node ports that are served on localhost.
+    LocalhostNodePorts,
+    /// Counter by IP family: failures to serve node ports on localhost.
+    LocalhostFailures,
+    /// Counter by IP family and protocol: packets to localhost that are rejected because the protocol is not served there. All are.
+    LocalhostRejections,
     /// Counter without labels: packets of the nfacct counter with this name.
     Packets(&'static str),
 }
@@ -162,6 +168,21 @@ pub const NFTABLES_METRICS: &[ModeMetric] = &[
         help: "Unused chains and sets that the kernel refused to delete; deletion is retried.",
         value: ModeValue::RefusedRemovals,
     },
+    ModeMetric {
+        name: "kubeproxy_nftables_localhost_nodeport_listeners",
+        help: "Node ports with endpoints that are served on localhost. The kernel serves them, without listeners.",
+        value: ModeValue::LocalhostNodePorts,
+    },
+    ModeMetric {
+        name: "kubeproxy_nftables_localhost_nodeport_listener_creation_failures_total",
+        help: "Failures to add the local routes that node ports on ::1 need; they are retried.",
+        value: ModeValue::LocalhostFailures,
+    },
+    ModeMetric {
+        name: "kubeproxy_nftables_localhost_nodeport_rejected_packets_total",
+        help: "Always 0: node ports of all protocols are served on localhost.",
+        value: ModeValue::LocalhostRejections,
+    },
 ];
 
 /// The registered metrics of a mode.
@@ -171,6 +192,8 @@ enum Collector {
     Counter(IntCounter),
     /// By IP family.
     Counters(IntCounterVec),
+    /// By IP family and protocol.
+    Rejections(IntCounterVec),
     /// By several labels.
     Gauges(GaugeVec),
     /// By service port, protocol and IP family.
@@ -185,9 +208,14 @@ impl ModeMetrics {
                 ModeValue::FailedSyncs
                 | ModeValue::FailedWrites
                 | ModeValue::FailedPartialWrites
-                | ModeValue::RefusedRemovals => Collector::Counters(registrar.counters(name, help, FAMILY)),
+                | ModeValue::RefusedRemovals
+                | ModeValue::LocalhostFailures => Collector::Counters(registrar.counters(name, help, FAMILY)),
                 ModeValue::TableRules | ModeValue::TableRulesWritten => {
                     Collector::Gauges(registrar.gauges(name, help, &["table", "ip_family"]))
+                }
+                ModeValue::LocalhostNodePorts => Collector::Gauges(registrar.gauges(name, help, FAMILY)),
+                ModeValue::LocalhostRejections => {
+                    Collector::Rejections(registrar.counters(name, help, &["ip_family", "protocol"]))
                 }
                 ModeValue::OpenConnections => Collector::Gauges(registrar.gauges(name, help, RELAYED)),
                 ModeValue::RelayedConnections
@@ -207,9 +235,16 @@ impl ModeMetrics {
 
     /// Starts the family's counters at zero.
     pub(super) fn init(&self, family: IpFamily) {
+        self.set_localhost_node_ports(family, 0);
         for (_, collector) in &self.0 {
-            if let Collector::Counters(counters) = collector {
-                counters.with_label_values(&[family.as_str()]);
+            match collector {
+                Collector::Counters(counters) => _ = counters.with_label_values(&[family.as_str()]),
+                Collector::Rejections(counters) => {
+                    for protocol in Protocol::ALL {
+                        counters.with_label_values(&[family.as_str(), &protocol.as_str().to_uppercase()]);
+                    }
+                }
+                _ => {}
             }
         }
     }
@@ -249,6 +284,22 @@ impl ModeMetrics {
                 _ => false,
             };
             if let (true, Collector::Counters(counters)) = (counts, collector) {
+                counters.with_label_values(&[family.as_str()]).inc();
+            }
+        }
+    }
+
+    pub(super) fn set_localhost_node_ports(&self, family: IpFamily, count: usize) {
+        for (value, collector) in &self.0 {
+            if let (ModeValue::LocalhostNodePorts, Collector::Gauges(gauges)) = (value, collector) {
+                gauges.with_label_values(&[family.as_str()]).set(number(count));
+            }
+        }
+    }
+
+    pub(super) fn localhost_node_ports_failed(&self, family: IpFamily) {
+        for (value, collector) in &self.0 {
+            if let (ModeValue::LocalhostFailures, Collector::Counters(counters)) = (value, collector) {
                 counters.with_label_values(&[family.as_str()]).inc();
             }
         }

@@ -218,7 +218,7 @@ fn iptables_mode_metrics_text() {
     insta::assert_snapshot!(text.replace("linux/arm64", "linux/amd64"));
 }
 
-/// Every metric of kube-proxy 1.36 (`pkg/proxy/metrics`), with its type, labels and modes.
+/// Every metric of kube-proxy 1.37 (`pkg/proxy/metrics`), with its type, labels and modes.
 const KUBE_PROXY: &[(&str, &str, &[&str], &[&str])] = {
     const ALL: &[&str] = &["iptables", "ipvs", "nftables"];
     const FAMILY: &[&str] = &["ip_family"];
@@ -228,6 +228,9 @@ const KUBE_PROXY: &[(&str, &str, &[&str], &[&str])] = {
         ("iptables_ct_state_invalid_dropped_packets_total", "counter", &[], &["iptables"]),
         ("iptables_localhost_nodeports_accepted_packets_total", "counter", &[], &["iptables"]),
         ("network_programming_duration_seconds", "histogram", FAMILY, ALL),
+        ("nftables_localhost_nodeport_listener_creation_failures_total", "counter", FAMILY, &["nftables"]),
+        ("nftables_localhost_nodeport_listeners", "gauge", FAMILY, &["nftables"]),
+        ("nftables_localhost_nodeport_rejected_packets_total", "counter", &["ip_family", "protocol"], &["nftables"]),
         ("proxy_healthz_total", "counter", &["code"], ALL),
         ("proxy_livez_total", "counter", &["code"], ALL),
         ("sync_full_proxy_rules_duration_seconds", "histogram", FAMILY, ALL),

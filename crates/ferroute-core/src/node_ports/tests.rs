@@ -97,9 +97,9 @@ fn primary_address_and_networks_add_up() {
     let node_with = node(&["192.168.0.1", "fd00:168::1"]);
     assert_eq!(resolve(&node_with, IpFamily::V4), only(&["127.0.0.1", "192.168.0.1"]));
     assert_eq!(resolve(&node_with, IpFamily::V6), only(&["fd00:168::1"]));
-    assert!(both.may_include_ipv4_loopback() && both.has_ipv4_loopback_network());
+    assert!(both.may_include_ipv4_loopback() && both.has_loopback_network(IpFamily::V4));
     let of_ipv6 = NodePortAddresses::PrimaryAnd(vec!["fd00::/8".parse().unwrap()]);
-    assert!(!of_ipv6.may_include_ipv4_loopback() && !of_ipv6.has_ipv4_loopback_network());
+    assert!(!of_ipv6.may_include_ipv4_loopback() && !of_ipv6.has_loopback_network(IpFamily::V4));
 }
 
 #[test]

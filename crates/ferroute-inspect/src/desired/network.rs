@@ -20,7 +20,7 @@ pub fn demo_host(node: NodeId, resolved: &Resolved) -> Host {
     });
     let routes = own.iter().map(|address| default_route(*address)).chain(pods).collect();
     let addresses = [own, bridge, LOOPBACK.into()].concat();
-    Host { addresses, routes, route_localnet: route_localnet(resolved), router: None }
+    with_localhost(Host { addresses, routes, ..Host::default() }, resolved)
 }
 
 /// Returns the addresses and routes of a node, assuming that its pods are behind a bridge and everything else is behind one
@@ -42,11 +42,16 @@ pub(super) fn node_host(node: &NodeView, resolved: &Resolved) -> Host {
     });
     let routes = defaults.chain(pods).collect();
     let addresses = [&node.addresses[..], &LOOPBACK].concat();
-    Host { addresses, routes, route_localnet: route_localnet(resolved), router: None }
+    with_localhost(Host { addresses, routes, ..Host::default() }, resolved)
 }
 
-fn route_localnet(resolved: &Resolved) -> bool {
-    REGISTRY.active(resolved.mode).sets_route_localnet(&resolved.settings)
+/// Returns the host as the daemon sets it up for node ports on localhost.
+fn with_localhost(host: Host, resolved: &Resolved) -> Host {
+    Host {
+        route_localnet: REGISTRY.active(resolved.mode).sets_route_localnet(&resolved.settings),
+        localhost_routes: resolved.settings.localhost_node_ports(IpFamily::V6),
+        ..host
+    }
 }
 
 fn default_route(source: IpAddr) -> Route {

@@ -6,7 +6,7 @@ use std::{
     thread,
 };
 
-use ferroute_core::{Frontend, ModeTrait, ProxySettings, ServicePortEntry, ServicePortName, ServiceTable};
+use ferroute_core::{Frontend, IpFamily, ModeTrait, ProxySettings, ServicePortEntry, ServicePortName, ServiceTable};
 use ferroute_trace::Host;
 use ipnet::IpNet;
 
@@ -36,9 +36,11 @@ pub struct Expected<'a> {
 pub fn compare(expected: &Expected<'_>, actual: &Rules<'_>) -> DiffReport {
     let traits = (expected.rules.kind() != actual.kind()).then(|| (expected.rules.traits(), actual.traits()));
     let host = expected.host;
-    // Another mode's proxy sets this sysctl if its rules translate connections to localhost.
-    let route_localnet = traits.map_or(host.route_localnet, |(_, actual)| actual.localhost_node_ports);
-    let actual_host = Host { route_localnet, ..host.clone() };
+    // Another mode's proxy sets this sysctl, and adds these routes, if its rules translate connections to localhost.
+    let localhost = |family, is_set| traits.map_or(is_set, |(_, actual)| actual.localhost_node_ports.contains(&family));
+    let route_localnet = localhost(IpFamily::V4, host.route_localnet);
+    let localhost_routes = localhost(IpFamily::V6, host.localhost_routes);
+    let actual_host = Host { route_localnet, localhost_routes, ..host.clone() };
     let topology = Topology::new(expected.services, expected.settings, host);
     let modes = traits
         .map(|(planned, actual)| ModeDifferences::new(expected.services, expected.settings, host, planned, actual));

@@ -67,7 +67,7 @@ pub struct Difference {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Kind {
-    /// Node ports on 127.0.0.1.
+    /// Node ports on localhost.
     LocalhostNodePorts,
     /// The addresses that serve node ports.
     NodePortAddresses,
@@ -194,14 +194,19 @@ impl Switch<'_> {
         if before == after || services.is_empty() {
             return None;
         }
-        let (summary, remedy) = if before {
-            let remedy = "add 127.0.0.0/8 to nodePortAddresses, along with the networks of the node";
-            ("node ports are no longer served on 127.0.0.1", remedy)
-        } else {
-            ("node ports are also served on 127.0.0.1", "set iptables.localhostNodePorts to false")
+        let is_possible = self.to.traits().localhost_node_ports.contains(&self.family());
+        let (change, remedy) = match self.to.mode {
+            _ if before && !is_possible => ("no longer", None),
+            _ if before => (
+                "no longer",
+                Some("add localhost to nodePortAddresses, along with primary or the networks of the node"),
+            ),
+            ModeName::NFTABLES => ("also", Some("remove localhost from nodePortAddresses")),
+            _ => ("also", Some("set iptables.localhostNodePorts to false")),
         };
+        let summary = format!("node ports are {change} served on {}", self.family().localhost());
         Some(Difference {
-            remedy: Some(remedy.to_owned()),
+            remedy: remedy.map(str::to_owned),
             services,
             ..self.difference(Kind::LocalhostNodePorts, summary)
         })

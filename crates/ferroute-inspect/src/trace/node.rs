@@ -84,7 +84,7 @@ impl TraceNode {
 pub(crate) fn kernel_host() -> anyhow::Result<Host> {
     let router = KernelRouter::open()?;
     let route_localnet = Sysctls::from_kernel().read("net/ipv4/conf/all/route_localnet")? == "1";
-    Ok(Host { addresses: router.addresses(), routes: Vec::new(), route_localnet, router: Some(Arc::new(router)) })
+    Ok(Host { addresses: router.addresses(), route_localnet, router: Some(Arc::new(router)), ..Host::default() })
 }
 
 /// The sysctls for forwarding.

@@ -80,7 +80,8 @@ fn base_chains(context: &Context) -> Vec<ChainWithRules> {
         base("nat-prerouting", Nat, Hook::Prerouting, DNAT, [jump(SERVICES)]),
         base("nat-output", Nat, Hook::Output, DNAT, [jump(SERVICES)]),
     ];
-    if context.settings.localhost_node_ports {
+    // The kernel itself drops packets to and from `::1` that arrive from other hosts (`ip6_rcv_core`).
+    if context.settings.localhost_node_ports && context.settings.family == IpFamily::V4 {
         chains.push(base("filter-input", Filter, Hook::Input, FILTER, [protect_localhost(context.settings.family)]));
     }
     chains.extend([

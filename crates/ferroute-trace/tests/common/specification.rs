@@ -69,6 +69,8 @@ pub struct Differences {
     serves_node_ports_only_where_configured: bool,
     /// Node ports are not served at loopback addresses.
     excludes_localhost: bool,
+    /// Node ports may be served at `::1`.
+    includes_ipv6_localhost: bool,
     /// Annotations choose the method by which endpoints share connections.
     has_methods: bool,
     /// An annotation applies source ranges to other addresses than those of load balancers.
@@ -87,6 +89,7 @@ impl Differences {
                 rejects_unknown_ports: true,
                 drops_unassigned_addresses: true,
                 serves_node_ports_only_where_configured: true,
+                includes_ipv6_localhost: true,
                 has_methods: true,
                 has_source_ranges_scope: true,
                 ..Self::default()
@@ -203,8 +206,10 @@ impl Port<'_> {
         };
         // A list without entries of an IP family does not restrict it.
         let within: Vec<IpNet> = within.into_iter().filter(|net| IpFamily::of(net.addr()) == self.family).collect();
-        let localhost =
-            settings.localhost_node_ports && self.family == IpFamily::V4 && !self.differences.excludes_localhost;
+        let localhost = match self.family {
+            IpFamily::V4 => settings.localhost_node_ports && !self.differences.excludes_localhost,
+            IpFamily::V6 => settings.ipv6_localhost_node_ports && self.differences.includes_ipv6_localhost,
+        };
         let family = self.family;
         self.world.addresses().into_iter().filter(move |ip| {
             IpFamily::of(*ip) == family

@@ -54,6 +54,8 @@ impl World {
             ],
             // The proxy sets this sysctl if node ports are served on localhost.
             route_localnet: self.settings.localhost_node_ports(IpFamily::V4),
+            // And these routes.
+            localhost_routes: self.settings.localhost_node_ports(IpFamily::V6),
             ..Host::default()
         }
     }

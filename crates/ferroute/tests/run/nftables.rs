@@ -1,6 +1,7 @@
 //! Features of nftables mode only.
 
 use std::{
+    collections::BTreeSet,
     fs,
     io::Read,
     net::{SocketAddr, TcpListener, TcpStream},
@@ -11,33 +12,101 @@ use ferroute_testing::NetNs;
 
 use crate::{
     Cluster, Files, Mode, Proxy, WEB,
+    http::get,
     proxy::{FERROUTE, run_command},
     slices,
-    traffic::connect,
+    status::METRICS,
+    traffic::{Flow, Reply, connect},
     wait, web,
 };
 
-/// Starts a proxy with node ports on localhost, and a Service with node port 30080.
-fn start_with_localhost_node_ports(cluster: &Cluster, files: &Files) -> Proxy {
-    let service =
-        WEB.replace("spec:\n", "spec:\n  type: NodePort\n").replace("port: 80}", "port: 80, nodePort: 30080}");
-    files.apply(&format!("{service}{}", slices("web", &[0])));
+/// Returns a Service with node port 30080 of TCP and UDP.
+fn node_port_service() -> String {
+    let service = WEB
+        .replace("spec:\n", "spec:\n  type: NodePort\n")
+        .replace("port: 80}", "port: 80, nodePort: 30080}")
+        .replace("port: 53,", "port: 53, nodePort: 30080,");
+    format!("{service}{}", slices("web", &[0]))
+}
+
+/// Starts a proxy with these addresses of node ports, and a Service with one.
+fn start_with_node_port_addresses(cluster: &Cluster, files: &Files, addresses: &str) -> Proxy {
+    files.apply(&node_port_service());
     let config = files.config(Mode::Nftables);
     let text = fs::read_to_string(&config).unwrap();
-    fs::write(&config, format!("{text}nodePortAddresses: [192.168.0.0/24, 127.0.0.0/8]\n")).unwrap();
+    let text = text.lines().filter(|line| !line.starts_with("nodePortAddresses")).collect::<Vec<_>>().join("\n");
+    fs::write(&config, format!("{text}\nnodePortAddresses: {addresses}\n")).unwrap();
     let mut proxy = Proxy::spawn(&cluster.node, &mut run_command(FERROUTE, &files.manifests(), &config));
     proxy.wait_synced(&cluster.node);
     proxy
 }
 
+fn start_with_localhost_node_ports(cluster: &Cluster, files: &Files) -> Proxy {
+    start_with_node_port_addresses(cluster, files, "[192.168.0.0/24, \"fd00:168::/64\", localhost]")
+}
+
+/// Returns the interfaces that have a local route to `::1`.
+fn routes_to_localhost(node: &NetNs) -> BTreeSet<String> {
+    let routes = node.command("ip", &["-6", "route", "show", "table", "local", "::1"]);
+    let interface = |line: &str| line.split_whitespace().skip_while(|word| *word != "dev").nth(1).map(str::to_owned);
+    routes.lines().filter_map(interface).filter(|name| name != "lo").collect()
+}
+
+fn answers(cluster: &Cluster, to: &str) -> bool {
+    let to = to.parse().unwrap();
+    connect(&cluster.node, to).is_ok() && Flow::open(&cluster.node, to).request() == Reply::Pod(0)
+}
+
 #[test]
-fn configured_localhost_node_ports_accept_connections() {
+fn configured_localhost_node_ports_accept_connections_and_datagrams() {
     let (cluster, files) = (Cluster::new(), Files::new());
     let _proxy = start_with_localhost_node_ports(&cluster, &files);
-    for to in ["127.0.0.1:30080", "192.168.0.1:30080"] {
-        assert_eq!(connect(&cluster.node, to.parse().unwrap()).unwrap(), 0, "{to}");
+    for to in ["127.0.0.1:30080", "[::1]:30080", "192.168.0.1:30080", "[fd00:168::1]:30080"] {
+        assert!(answers(&cluster, to), "{to}");
     }
     assert_eq!(connect(&cluster.client, "192.168.0.1:30080".parse().unwrap()).unwrap(), 0);
+    let text = get(&cluster.node, METRICS, "/metrics").unwrap().body;
+    for family in ["IPv4", "IPv6"] {
+        let line = format!("kubeproxy_nftables_localhost_nodeport_listeners{{ip_family=\"{family}\"}} 2");
+        assert!(text.lines().any(|it| it == line), "{line} is not in {text}");
+    }
+    let node = &cluster.node;
+    let trace = |rules: &[&str]| {
+        let packet = ["trace", "--local", "--protocol", "udp", "--to", "[::1]:30080"];
+        node.command(FERROUTE, &[&packet[..], rules].concat())
+    };
+    for (rules, text) in [("--kernel", trace(&["--kernel"])), ("planned", trace(&[]))] {
+        assert!(text.contains("[fd00:244::2]"), "{rules}: {text}");
+    }
+    let diff = node.try_command(FERROUTE, &["diff"]);
+    assert!(diff.status.success(), "{}", String::from_utf8_lossy(&diff.stdout));
+}
+
+#[test]
+fn routes_to_ipv6_localhost_follow_interfaces_and_the_configuration() {
+    let (cluster, files) = (Cluster::new(), Files::new());
+    let node = &cluster.node;
+    let mut proxy = start_with_localhost_node_ports(&cluster, &files);
+    let before = routes_to_localhost(node);
+    assert!(before.contains("pods") && before.contains("client"), "{before:?}");
+    node.command("ip", &["link", "add", "new0", "type", "veth", "peer", "name", "new1"]);
+    node.command("ip", &["link", "set", "new0", "up"]);
+    node.command("ip", &["-6", "route", "delete", "local", "::1", "dev", "pods", "table", "local"]);
+    let with_new: BTreeSet<String> = before.iter().cloned().chain(["new0".to_owned()]).collect();
+    wait("routes of all interfaces", || (routes_to_localhost(node) == with_new).then_some(()));
+    assert!(answers(&cluster, "[::1]:30080"));
+    // They stay when the proxy ends, as rules do.
+    proxy.stop("TERM");
+    assert!(answers(&cluster, "[::1]:30080"));
+    let mut proxy = start_with_node_port_addresses(&cluster, &files, "[192.168.0.0/24, 127.0.0.0/8]");
+    wait("the removal of the routes", || routes_to_localhost(node).is_empty().then_some(()));
+    assert!(answers(&cluster, "127.0.0.1:30080") && !answers(&cluster, "[::1]:30080"));
+    proxy.stop("TERM");
+    let mut proxy = start_with_localhost_node_ports(&cluster, &files);
+    assert_eq!(routes_to_localhost(node), with_new);
+    proxy.stop("TERM");
+    assert!(node.try_command(FERROUTE, &["run", "--cleanup"]).status.success());
+    assert_eq!(routes_to_localhost(node), BTreeSet::new());
 }
 
 /// Reports whether a server on the node's loopback address is reachable.

@@ -9,6 +9,8 @@ pub fn settings() -> impl Strategy<Value = ProxySettings> {
             masquerade_all,
             masquerade_bit,
             localhost_node_ports,
+            // One setting for both, as the keyword `localhost` in nftables mode.
+            ipv6_localhost_node_ports: localhost_node_ports,
             node_port_addresses,
             detector,
             ..ProxySettings::default()
