@@ -26,7 +26,7 @@ use ferroute_nftables::{
 fn main() {
     println!("positions,endpoints,largest_over_mean_percent,moved_over_own");
     for size in [4_096, 32_768].map(|size| TableSize::new(size).unwrap()) {
-        for count in [2, 5, 10, 20, 50, 100, 200, 500, 1_000] {
+        for count in [5, 10, 20, 50, 100, 200, 500, 1_000] {
             // Small tables are for few endpoints.
             if count * 20 > size.get() {
                 continue;
