@@ -20,6 +20,8 @@ use crate::{Changes, Frontend, Protocol, ServicePort, ServicePortEntry, ServiceT
 #[derive(Clone, Debug, Default)]
 pub struct StaleConntrackEntries {
     frontends: HashMap<Frontend, Backends>,
+    /// The addresses of endpoints by which flows to frontends are recognized that neither the rules nor the table have.
+    endpoints: HashSet<IpAddr>,
 }
 
 /// The endpoints that flows to one frontend may use or used before.
@@ -84,9 +86,18 @@ impl StaleConntrackEntries {
         }
     }
 
+    /// Adds the flows to the endpoints of `table` by frontends that no one knows any more: a proxy may have been killed after it
+    /// removed the rules of a Service and before it deleted the entries. Flows to addresses of the host are not added, because
+    /// they may be those of other programs, such as host ports.
+    pub fn add_unknown(&mut self, table: &ServiceTable) {
+        let endpoints = table.entries.values().flat_map(|entry| entry.endpoints.iter());
+        self.endpoints.extend(endpoints.map(|endpoint| endpoint.socket().ip()));
+    }
+
     /// Adds the frontends of a later change. For frontends in both, the valid endpoints are those of the later one and
     /// the previous endpoints those of both.
     pub fn merge(&mut self, later: Self) {
+        self.endpoints.extend(later.endpoints);
         for (frontend, backends) in later.frontends {
             self.frontends.entry(frontend).or_default().merge(backends);
         }
@@ -94,7 +105,7 @@ impl StaleConntrackEntries {
 
     /// Reports whether no entry can be stale, so that the kernel's table need not be read.
     pub fn is_empty(&self) -> bool {
-        !self.frontends.values().any(Backends::has_endpoints)
+        self.endpoints.is_empty() && !self.frontends.values().any(Backends::has_endpoints)
     }
 
     /// Reports whether a UDP entry is stale and has to be deleted.
@@ -115,6 +126,11 @@ impl StaleConntrackEntries {
             if is_stale || backends.valid.is_some() {
                 return is_stale;
             }
+        }
+        let is_known = self.frontends.contains_key(&frontend) || is_local(destination.ip());
+        // If rules of another program translate the flow, they do so again for its next packet.
+        if !is_known && reply_source != destination && self.endpoints.contains(&reply_source.ip()) {
+            return true;
         }
         frontend.address = None;
         let node_port = self.frontends.get(&frontend);

@@ -108,6 +108,22 @@ fn entries_of_serving_endpoint_are_not_stale() {
     assert_all(&change(&before, &vec![dns([not_serving, endpoint(B)])]), A, true);
 }
 
+/// The rules of a Service are removed before its entries are, and a proxy may be killed in between.
+#[test]
+fn flows_to_frontends_that_nothing_shows_are_known_by_their_endpoints() {
+    let service = vec![dns([endpoint(A)])];
+    let mut filter = StaleConntrackEntries::from_table(&service_table(&service));
+    let removed = "10.96.0.99:53";
+    assert!(!is_stale(&filter, removed, A));
+    filter.add_unknown(&service_table(&service));
+    assert!(is_stale(&filter, removed, A));
+    assert!(is_stale(&filter, removed, "10.244.0.2:9000"), "another port of the pod");
+    assert!(!is_stale(&filter, removed, B), "not an endpoint");
+    assert!(!is_stale(&filter, A, A), "not translated");
+    assert!(!is_stale(&filter, "192.168.0.1:5353", A), "a host port");
+    assert_all(&filter, A, false);
+}
+
 #[test]
 fn traffic_policies_do_not_make_entries_stale() {
     let before = vec![dns([endpoint(A), endpoint(B)])];

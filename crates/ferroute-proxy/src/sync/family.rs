@@ -86,6 +86,8 @@ pub(crate) struct FamilySync {
     unserved: BTreeSet<ServicePortName>,
     /// Conntrack entries to delete after the next successful sync.
     stale: StaleConntrackEntries,
+    /// Stale entries of the time before the start have been deleted.
+    has_deleted_stale: bool,
     unanswered: Unanswered,
 }
 
@@ -124,6 +126,7 @@ impl FamilySync {
             no_local: NoLocalEndpoints::default(),
             unserved: BTreeSet::new(),
             stale: StaleConntrackEntries::default(),
+            has_deleted_stale: false,
             unanswered: Unanswered::default(),
         }
     }
@@ -207,6 +210,9 @@ impl FamilySync {
         self.no_local.update(table, (!full).then_some(&changes));
         if full {
             self.stale.merge(StaleConntrackEntries::from_table(table));
+        }
+        if !self.has_deleted_stale {
+            self.stale.add_unknown(table);
         }
         self.stale.merge(StaleConntrackEntries::from_changes(table, &changes));
         // After a failure, the rules in the kernel are unknown.
@@ -400,6 +406,7 @@ impl FamilySync {
             destination != reply_source && !is_served
         })?;
         self.stale = StaleConntrackEntries::default();
+        self.has_deleted_stale = true;
         Ok(deleted)
     }
 }
