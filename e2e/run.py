@@ -28,7 +28,7 @@ SKIP = "|".join([
     r"\[Feature:(Ingress|KubeProxyDaemonSet|LoadBalancer|NetworkPolicy|Networking|PerformanceDNS)", r"\[Disruptive\]", r"\[Flaky\]",
     "LoadBalancer", "Ingress", "NetworkPolicy", "Gateway",
     # No network outside, no cloud, no cluster DNS in pods.
-    "should provide Internet connection", "GCE", "CoreDNS", "kube-dns configmap",
+    "should provide Internet connection", "GCE", "CoreDNS", "DNS configMap",
 ])
 
 
