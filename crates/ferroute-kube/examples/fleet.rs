@@ -160,8 +160,11 @@ async fn observe(server: &FakeApiServer, nodes: usize) -> Vec<Course> {
     courses
 }
 
+/// A figure of a second.
+type Measure = fn(&Sample) -> u64;
+
 /// What the plot shows of each second, with its title.
-const MEASURES: [(&str, fn(&Sample) -> u64); 3] = [
+const MEASURES: [(&str, Measure); 3] = [
     ("lists per second", |sample| sample.begun),
     ("lists open at once", |sample| sample.open),
     ("kB per second", |sample| sample.bytes / 1000),
