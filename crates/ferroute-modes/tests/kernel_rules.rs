@@ -70,7 +70,7 @@ fn options_without_a_variant_are_distinguished() {
     let output = lines(&rules, Backend::NfTables, TableName::Filter, "OUTPUT");
     assert!(output[0] != output[1] && output[0] == output[2], "{output:?}");
     let raw = lines(&rules, Backend::NfTables, TableName::Raw, "OUTPUT");
-    assert_eq!(raw, ["-A OUTPUT -j CT --notrack", "-A OUTPUT -j CT"]);
+    assert_eq!(raw, ["-A OUTPUT -j CT --notrack", "-A OUTPUT -j CT --zone 1"]);
 }
 
 #[test]

@@ -220,12 +220,7 @@ impl<'a> Checker<'a> {
             }
             let packet = client.packet(self.world, port.protocol, SocketAddr::new(address, number));
             let decided = Decision::new(port, &self.table, self.traits).expected_on_other_address();
-            let expected = port.expected_on_other_address(client, address);
-            // The decision is about the destination.
-            let decided = match (&expected, decided) {
-                (Expected::Masqueraded(_), Expected::Untouched) => expected.clone(),
-                (_, decided) => decided,
-            };
+            let expected = port.expected_on_other_address();
             self.check(&packet, &expected, &decided, "a node port on another address", None)?;
         }
         Ok(())

@@ -306,21 +306,7 @@ impl Port<'_> {
 
     /// Returns the required result of a connection to the node port on an address on which it is not served. kube-proxy
     /// rejects and drops there as on the other addresses, and does not translate.
-    pub fn expected_on_other_address(&self, client: &Client, address: IpAddr) -> Expected {
-        // ipvs mode masquerades the node's own connections to node ports of TCP and UDP by their number, if any address serves
-        // them. In IPv6, the source of a connection to an address of the host is always the same address.
-        let by_number = self.protocol != Protocol::Sctp && self.node_port_addresses().next().is_some();
-        let source = self.world.address_towards(address);
-        if self.differences.has_service_addresses
-            && by_number
-            && !self.is_external_local()
-            && matches!(client, Client::Node)
-            && address.is_ipv4()
-            && !address.is_loopback()
-            && source != address
-        {
-            return Expected::Masqueraded(source);
-        }
+    pub fn expected_on_other_address(&self) -> Expected {
         if self.differences.serves_node_ports_only_where_configured {
             return Expected::Untouched;
         }
