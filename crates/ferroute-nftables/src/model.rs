@@ -24,7 +24,9 @@ pub(crate) use foreign::{fib_existence, hash_inputs};
 pub(crate) use name::Printable;
 pub use name::{Comment, Name};
 pub use property::{End, FibResult, HASH_INPUTS, Named, NumberSource, PayloadBase, Property, Sender};
-pub use rule::{CmpOp, Expression, Field, HashInput, Match, Opaque, Outcome, RejectWith, Rule, Statement};
+pub use rule::{
+    CmpOp, Expression, Field, HashInput, Match, Opaque, Outcome, PriorityBits, RejectWith, Rule, Statement,
+};
 pub(crate) use set::length;
 pub use set::{Data, Element, KeyText, Limit, Set, SetData, SetKind};
 pub(crate) use text::join;

@@ -102,12 +102,7 @@ pub enum Statement {
         map: Name,
     },
     /// `meta priority set meta priority & mask | bits`.
-    MetaPriorityBits {
-        /// The bits to keep, without those to set.
-        mask: ClassId,
-        /// The bits to set.
-        bits: ClassId,
-    },
+    MetaPriorityBits(PriorityBits),
     /// `meta priority set none`.
     MetaPriorityNone,
     /// `meta mark set meta mark | bits`.
@@ -193,6 +188,13 @@ pub enum Statement {
     },
     /// Expressions that this model cannot represent.
     Opaque(Opaque),
+}
+
+/// A change of some bits of the priority. Equal changes compare equal, since no bit is both kept and set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PriorityBits {
+    kept: ClassId,
+    set: ClassId,
 }
 
 /// The reply to a rejected packet.
@@ -339,6 +341,28 @@ impl Statement {
     pub const MASQUERADE: Self = Self::Masquerade { fully_random: true };
     /// `reject`, as the planner writes it.
     pub const REJECT: Self = Self::Reject(RejectWith::PortUnreachable);
+}
+
+impl PriorityBits {
+    /// Returns the change that keeps the bits of `mask`, sets `bits` and clears all others.
+    pub const fn new(mask: ClassId, bits: ClassId) -> Self {
+        Self { kept: ClassId(mask.0 & !bits.0), set: bits }
+    }
+
+    /// Returns the bits to keep, without those to set.
+    pub const fn kept(self) -> ClassId {
+        self.kept
+    }
+
+    /// Returns the bits to set.
+    pub const fn set(self) -> ClassId {
+        self.set
+    }
+
+    /// Returns a priority after the change.
+    pub const fn apply(self, priority: ClassId) -> ClassId {
+        ClassId(priority.masked(self.kept).0 | self.set.0)
+    }
 }
 
 impl Field {

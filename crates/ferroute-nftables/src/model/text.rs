@@ -85,8 +85,9 @@ impl RuleText<'_> {
                 write!(f, "meta priority set {} map {}", self.key(key), self.set(map, key))
             }
             // As `nft` prints it: with the bits that are set anyway.
-            Statement::MetaPriorityBits { mask, bits } => {
-                write!(f, "meta priority set meta priority & {} | {bits}", ClassId(mask.0 | bits.0))
+            Statement::MetaPriorityBits(change) => {
+                let (kept, set) = (change.kept(), change.set());
+                write!(f, "meta priority set meta priority & {} | {set}", ClassId(kept.0 | set.0))
             }
             Statement::MetaPriorityNone => f.write_str("meta priority set none"),
             Statement::MetaMarkOr(bits) => write!(f, "meta mark set meta mark | {bits:#010x}"),

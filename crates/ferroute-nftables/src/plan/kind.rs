@@ -6,7 +6,9 @@ use super::{
     frontend::FRONTEND,
     list::{CLASS_SHIFT, LIST, LOCAL, NUMBER},
 };
-use crate::model::{Chain, ChainWithRules, ClassId, CmpOp, Field, Match, Name, Rule, Statement, Value, Verdict};
+use crate::model::{
+    Chain, ChainWithRules, ClassId, CmpOp, Field, Match, Name, PriorityBits, Rule, Statement, Value, Verdict,
+};
 
 /// How a frontend's traffic is forwarded to a list of endpoints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -253,7 +255,7 @@ fn external_local(kind: Kind, goto_pick: &dyn Fn() -> Statement, context: &Conte
         .map(|pods| requested(pods, pod).comment("pods are served as by a load balancer"));
     let node = requested(Match::FibSaddrLocal, node).comment("so is the node itself");
     let pick = Kind { selection: Selection::Pick, ..kind };
-    let this_node = Statement::MetaPriorityBits { mask: NUMBER, bits: pick.request(LOCAL) };
+    let this_node = Statement::MetaPriorityBits(PriorityBits::new(NUMBER, pick.request(LOCAL)));
     let local = Rule::new([vec![this_node], dispatch(MapName::LOCAL_DISPATCH).to_vec()].concat())
         .comment("others stay on this node");
     let lost = Rule::new([Verdict::Drop.into()]).comment("the service has just been changed");

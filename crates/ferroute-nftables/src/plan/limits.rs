@@ -19,7 +19,9 @@ use super::{
     list::{CLASS_SHIFT, NUMBER},
     port_plan::PortElements,
 };
-use crate::model::{Chain, ChainWithRules, ClassId, Comment, Element, Field, Name, Rule, Statement, Verdict};
+use crate::model::{
+    Chain, ChainWithRules, ClassId, Comment, Element, Field, Name, PriorityBits, Rule, Statement, Verdict,
+};
 
 /// Why rules refuse a connection to a service port that has endpoints: the keys of map `refusals`, which counts them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -61,7 +63,7 @@ impl RefusalKind {
 
     /// Returns the statement that turns a list in the priority into its key.
     fn set_key(self) -> Statement {
-        Statement::MetaPriorityBits { mask: NUMBER, bits: self.key(ClassId(1)) }
+        Statement::MetaPriorityBits(PriorityBits::new(NUMBER, self.key(ClassId(1))))
     }
 
     /// Returns the element of map `refusals` for a list.

@@ -28,10 +28,10 @@ impl Expressions<'_, '_> {
                 self.lookup(map, Some(Register::FIRST), false);
                 self.set_meta(NFT_META_PRIORITY);
             }
-            Statement::MetaPriorityBits { mask, bits } => {
+            Statement::MetaPriorityBits(change) => {
                 self.load_meta(NFT_META_PRIORITY, Register::FIRST);
                 // To set a bit is to clear it and then to flip it.
-                self.bitwise(Register::FIRST, &(mask.0 & !bits.0).to_ne_bytes(), &bits.0.to_ne_bytes());
+                self.bitwise(Register::FIRST, &change.kept().0.to_ne_bytes(), &change.set().0.to_ne_bytes());
                 self.set_meta(NFT_META_PRIORITY);
             }
             Statement::MetaPriorityNone => {

@@ -7,8 +7,8 @@ use ferroute_netlink::Attribute;
 
 use super::{super::constants::*, Decoder, Parts, nfproto, registers::Loaded};
 use crate::model::{
-    ClassId, DataType, Field, Foreign, Match, Name, Operand, Outcome, Printable, RejectWith, SetData, Statement, Value,
-    key_text,
+    ClassId, DataType, Field, Foreign, Match, Name, Operand, Outcome, Printable, PriorityBits, RejectWith, SetData,
+    Statement, Value, key_text,
 };
 
 impl Decoder<'_, '_> {
@@ -20,7 +20,7 @@ impl Decoder<'_, '_> {
                 self.typed_map_key(key, map).map(|key| Statement::MetaPriorityMap { key, map: map.clone() })
             }
             (NFT_META_PRIORITY, Loaded::Bitwise { field: Field::MetaPriority, mask, xor }) if mask & xor == 0 => {
-                Some(Statement::MetaPriorityBits { mask: ClassId(*mask), bits: ClassId(*xor) })
+                Some(Statement::MetaPriorityBits(PriorityBits::new(ClassId(*mask), ClassId(*xor))))
             }
             (NFT_META_PRIORITY, Loaded::Constant(bytes)) if bytes.iter().all(|byte| *byte == 0) => {
                 Some(Statement::MetaPriorityNone)

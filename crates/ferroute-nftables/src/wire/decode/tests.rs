@@ -9,7 +9,7 @@ use proptest::{prelude::*, sample::select};
 use super::*;
 use crate::{
     ClassId,
-    model::{Change, RejectWith, SetKind, Verdict},
+    model::{Change, PriorityBits, RejectWith, SetKind, Verdict},
     plan::{NftablesSettings, render},
 };
 
@@ -194,7 +194,7 @@ fn rules_of_other_programs_survive_a_round_trip() {
                     value: Value::IfNamePrefix(IfName::new("eth")),
                 }
                 .into(),
-                Statement::MetaPriorityBits { mask: ClassId::new(0xf, 0xfffd), bits: ClassId::new(0x10, 2) },
+                Statement::MetaPriorityBits(PriorityBits::new(ClassId::new(0xf, 0xffff), ClassId::new(0x10, 2))),
             ],
         ];
         for statements in rules {

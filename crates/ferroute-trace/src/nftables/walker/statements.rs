@@ -53,8 +53,8 @@ impl<'a> ChainWalker<'a> {
                 },
                 Err(error) => error.into_result(map),
             },
-            Statement::MetaPriorityBits { mask, bits } => {
-                packet.priority = ClassId(packet.priority.masked(*mask).0 | bits.0);
+            Statement::MetaPriorityBits(change) => {
+                packet.priority = change.apply(packet.priority);
                 StatementResult::Continue
             }
             Statement::MetaPriorityNone => {
