@@ -26,7 +26,7 @@ use ferroute_nftables::{
     kernel::{
         Consistency, ErrorKind, InterceptedKernel, Kernel, KernelError, MemoryError, MemoryKernel, NetlinkKernel,
     },
-    model::{Change, Data, DataType, Element, Name, Set, SetOrMap, Transaction, Value, family_name},
+    model::{Change, Data, DataType, Element, Name, Set, SetOrMap, Transaction, Value, Verdict, family_name},
     plan::{NftablesSettings, render},
     probe,
 };
@@ -254,7 +254,7 @@ fn replaced_elements_of_every_set_are_noticed_and_restored() {
     let of_sets: BTreeMap<&Name, &Element> = elements.iter().map(|(set, element)| (set, element)).collect();
     assert!(of_sets.len() > 12, "{of_sets:?}");
     for (set, element) in of_sets {
-        let replaced = replacement(element, elements.iter().filter(|(other, _)| other == set).map(|(_, other)| other));
+        let replaced = replacement(element);
         let mut transaction = Transaction::new(id.clone());
         transaction.push(Change::DeleteElement(set.clone(), element.clone()));
         transaction.push(Change::AddElement(set.clone(), replaced.clone()));
@@ -277,7 +277,7 @@ fn replaced_elements_of_every_set_are_noticed_and_restored() {
 }
 
 /// Returns an element with other data, or another key if it has none.
-fn replacement<'a>(element: &Element, mut others: impl Iterator<Item = &'a Element>) -> Element {
+fn replacement(element: &Element) -> Element {
     let change = |value: &mut Value| match value {
         Value::Address(IpAddr::V4(address)) => *address = Ipv4Addr::from(u32::from(*address) ^ 0x0100_0000),
         Value::Port(port) => *port ^= 1,
@@ -289,9 +289,8 @@ fn replacement<'a>(element: &Element, mut others: impl Iterator<Item = &'a Eleme
     let mut replaced = element.clone();
     match &mut replaced.data {
         Some(Data::Values(values)) => change(values.last_mut().unwrap()),
-        Some(verdict) => {
-            let other = others.find(|other| other.data.as_ref() != Some(&*verdict));
-            *verdict = other.and_then(|other| other.data.clone()).unwrap();
+        Some(Data::Verdict(verdict)) => {
+            *verdict = if *verdict == Verdict::Drop { Verdict::Accept } else { Verdict::Drop };
         }
         None => change(replaced.key.last_mut().unwrap()),
     }
