@@ -12,8 +12,8 @@ def configuration(mode, kubeconfig):
     return {
         "apiVersion": "kubeproxy.config.k8s.io/v1alpha1", "kind": "KubeProxyConfiguration", "mode": mode, "clusterCIDR": PODS,
         "clientConnection": {"kubeconfig": kubeconfig},
-        # The size of the connection tracking table is the machine's.
-        "conntrack": {"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"},
+        # The size of the connection tracking table is the machine's; its timeouts are those of each node.
+        "conntrack": {"maxPerCore": 0, "min": 0},
     }
 
 
