@@ -72,6 +72,49 @@ fn demo_manifests_are_explained_without_a_cluster() {
 }
 
 #[test]
+fn health_check_of_the_service_alone_is_explained_for_both_families() {
+    let mut file = shop();
+    file.write_all(
+        br#"---
+apiVersion: v1
+kind: Service
+metadata: {name: dual, namespace: shop}
+spec:
+  type: LoadBalancer
+  clusterIPs: [10.96.0.11, "fd00::11"]
+  ipFamilies: [IPv4, IPv6]
+  externalTrafficPolicy: Local
+  healthCheckNodePort: 30500
+  ports: [{name: http, port: 80}]
+status: {loadBalancer: {ingress: [{ip: 198.51.100.1}, {ip: "2001:db8::1"}]}}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: other, namespace: shop}
+spec:
+  type: LoadBalancer
+  clusterIP: 10.96.0.12
+  externalTrafficPolicy: Local
+  healthCheckNodePort: 30501
+  ports: [{name: http, port: 80}]
+"#,
+    )
+    .unwrap();
+    let path = file.path().to_str().unwrap();
+    let check = |service| {
+        let arguments =
+            ["explain", "service", service, "--manifests", path, "--hostname-override", "node-1", "-o", "json"];
+        let explanation: Value = serde_json::from_str(stdout(&ferroute(&arguments))).unwrap();
+        let check = &explanation["policies"]["healthCheck"];
+        (check["port"].clone(), check["loadBalancerAddresses"].clone())
+    };
+    let addresses = serde_json::json!(["198.51.100.1", "2001:db8::1"]);
+    assert_eq!(check("shop/dual"), (30500.into(), addresses));
+    assert_eq!(check("shop/other"), (30501.into(), Value::Null));
+    assert_eq!(check("shop/web"), (Value::Null, Value::Null));
+}
+
+#[test]
 fn unknown_service_is_an_error_with_a_suggestion() {
     let output = ferroute(&["explain", "service", "default/nginx-servise", "--manifests", &nginx()]);
     assert_eq!(output.status.code(), Some(1));

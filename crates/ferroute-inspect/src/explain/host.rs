@@ -61,7 +61,9 @@ pub(crate) fn not_found(name: &str, desired: &Desired) -> String {
 }
 
 fn health_check(desired: &Desired, name: &NamespacedName) -> Option<HealthCheck> {
-    let families = IpFamily::BOTH.map(|family| HealthCheck::from_table(desired.table(family)));
+    // Not of the whole table: `check` explains each Service.
+    let of_family = |family| HealthCheck::of_service(desired.table(family), name).map(|check| (name.clone(), check));
+    let families = IpFamily::BOTH.map(|family| of_family(family).into_iter().collect());
     HealthCheck::merge(&families).remove(name)
 }
 
