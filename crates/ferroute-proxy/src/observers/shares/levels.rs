@@ -121,20 +121,29 @@ mod tests {
     fn endpoints_with_more_connections_get_a_smaller_share() {
         let mut levels = Levels::default();
         assert_eq!(update(&mut levels, &[(100, 1.0), (103, 1.0), (98, 1.0)]), [0; 0]);
+        assert_eq!(update(&mut levels, &[(3, 1.0), (0, 1.0), (1, 1.0)]), [0; 0], "a few are no reason");
         assert_eq!(update(&mut levels, &[(200, 1.0), (40, 1.0), (60, 1.0)]), [4, 16, 8]);
         assert_eq!(update(&mut levels, &[(900, 1.0), (0, 1.0), (0, 1.0)]), [4, 16, 16]);
-        assert_eq!(update(&mut levels, &[(3, 1.0), (0, 1.0), (1, 1.0)]), [0; 0], "a few are no reason");
+        assert_eq!(update(&mut levels, &[(3, 1.0), (0, 1.0), (1, 1.0)]), [4, 8, 8], "1.31 times, with the noise");
+        assert_eq!(update(&mut levels, &[(1, 1.0), (0, 1.0), (0, 1.0)]), [0; 0]);
         assert_eq!(update(&mut levels, &[(300, 3.0), (100, 1.0)]), [0; 0], "as many as its weight says");
     }
 
     #[test]
     fn levels_do_not_change_for_small_differences() {
         let mut levels = Levels::default();
-        let of = |first: u64| [(first, 1.0), (10_000 - first, 1.0)];
-        assert_eq!(update(&mut levels, &of(8_900)), [0; 0], "1.78 times the fair number");
-        assert_eq!(update(&mut levels, &of(9_500)), [4, 16]);
-        assert_eq!(update(&mut levels, &of(7_000)), [4, 16], "1.4 times: not clearly below 1.5");
-        assert_eq!(update(&mut levels, &of(6_000)), [0; 0]);
+        // Three others have the rest, none of them clearly too few.
+        let of =
+            |first: u64| [first, (10_000 - first) / 3, (10_000 - first) / 3, (10_000 - first) / 3].map(|c| (c, 1.0));
+        assert_eq!(update(&mut levels, &of(4_450)), [0; 0], "1.78 times the fair number");
+        assert_eq!(update(&mut levels, &of(4_750)), [4, 8, 8, 8]);
+        assert_eq!(update(&mut levels, &of(3_500)), [4, 8, 8, 8], "1.4 times: not clearly below 1.5");
+        assert_eq!(update(&mut levels, &of(3_000)), [0; 0]);
+        let of = |second: u64| [(10_000 - second, 1.0), (second, 1.0)];
+        assert_eq!(update(&mut levels, &of(2_600)), [0; 0], "0.52 times: not clearly below 0.6");
+        assert_eq!(update(&mut levels, &of(2_400)), [8, 16]);
+        assert_eq!(update(&mut levels, &of(3_500)), [8, 16], "0.7 times: not clearly above 0.6");
+        assert_eq!(update(&mut levels, &of(3_700)), [0; 0]);
     }
 
     #[test]
