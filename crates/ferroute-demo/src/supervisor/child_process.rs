@@ -42,7 +42,12 @@ impl ChildProcess {
 
     /// Reports whether it is time to restart the process.
     pub(super) fn is_restart_due(&self) -> bool {
-        matches!(self, Self::Down { since, .. } if since.elapsed() >= RESTART_DELAY)
+        self.is_down_for(RESTART_DELAY)
+    }
+
+    /// Reports whether the process ended that long ago.
+    pub(super) fn is_down_for(&self, time: Duration) -> bool {
+        matches!(self, Self::Down { since, .. } if since.elapsed() >= time)
     }
 
     pub(super) fn is_running(&self) -> bool {
@@ -87,8 +92,9 @@ fn pid_of(child: &Child) -> Pid {
     Pid::from_raw(child.id().try_into().expect("bug: process ids are positive"))
 }
 
-/// The delay of a restart: long enough to observe that the Service works without the process.
-const RESTART_DELAY: Duration = Duration::from_secs(2);
+/// The delay of a restart: long enough to observe that the Service works without the process, also of a pod whose end is
+/// noticed late.
+const RESTART_DELAY: Duration = Duration::from_secs(3);
 
 /// The time between SIGTERM and SIGKILL.
 const TERMINATION_TIMEOUT: Duration = Duration::from_secs(3);

@@ -3,6 +3,7 @@ use std::{
     ffi::OsString,
     io::{BufRead, BufReader},
     process::{Child, Command, Stdio},
+    time::Duration,
 };
 
 use anyhow::{Context, bail};
@@ -30,6 +31,8 @@ struct RunningPod {
     plan: PlannedPod,
     has_network: bool,
     process: ChildProcess,
+    /// Whether the cluster takes the pod for ready: a process that has ended is noticed late.
+    is_ready: bool,
 }
 
 impl<'a> Pods<'a> {
@@ -38,9 +41,9 @@ impl<'a> Pods<'a> {
         Self { spec, directory, pods: BTreeMap::new(), retired: Vec::new() }
     }
 
-    /// Reports whether a pod serves as planned.
+    /// Reports whether a pod serves as planned, as far as the cluster knows.
     pub(super) fn is_ready(&self, plan: &PlannedPod) -> bool {
-        self.pods.get(&plan.short_name()).is_some_and(|pod| is_same(&pod.plan, plan) && pod.process.is_running())
+        self.pods.get(&plan.short_name()).is_some_and(|pod| is_same(&pod.plan, plan) && pod.is_ready)
     }
 
     pub(super) fn states(&self) -> BTreeMap<String, ProcessState> {
@@ -72,7 +75,8 @@ impl<'a> Pods<'a> {
         for plan in new {
             let mut has_network = false;
             let process = self.start(plan, &mut has_network);
-            self.pods.insert(plan.short_name(), RunningPod { plan: plan.clone(), has_network, process });
+            let is_ready = process.is_running();
+            self.pods.insert(plan.short_name(), RunningPod { plan: plan.clone(), has_network, process, is_ready });
         }
     }
 
@@ -86,6 +90,8 @@ impl<'a> Pods<'a> {
                 pod.process = self.start(&pod.plan, &mut pod.has_network);
                 changed = true;
             }
+            let is_ready = pod.process.is_running() || pod.is_ready && !pod.process.is_down_for(NOTICE_DELAY);
+            changed |= std::mem::replace(&mut pod.is_ready, is_ready) != is_ready;
         }
         self.pods = pods;
         changed
@@ -132,6 +138,10 @@ impl<'a> Pods<'a> {
         log.lines().next_back().map_or_else(|| status.to_owned(), str::to_owned)
     }
 }
+
+/// The time until the end of a pod's process is noticed, as by a kubelet, which looks at all containers once a second.
+/// Until then the pod remains an endpoint, and connections to it fail.
+const NOTICE_DELAY: Duration = Duration::from_secs(1);
 
 /// Reports whether two plans differ only in fields that a running pod does not depend on, such as labels.
 fn is_same(a: &PlannedPod, b: &PlannedPod) -> bool {

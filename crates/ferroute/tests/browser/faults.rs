@@ -419,6 +419,8 @@ fn axe() -> String {
 
 #[track_caller]
 fn assert_accessible(browser: &Browser<'_>, axe: &str, view: &str) {
+    // The contrast of what fades in or out is not the view's.
+    browser.wait_for("return !document.querySelector('[inert]') && document.getAnimations().every((one) => !(one instanceof CSSTransition))");
     browser.run(axe);
     browser.run("window.violations = null; axe.run(document, { resultTypes: ['violations'] }).then(({ violations }) => { window.violations = \
                  violations.map(({ id, impact, nodes }) => [impact, id, nodes.map(({ html, failureSummary }) => [html, failureSummary])]); })");
