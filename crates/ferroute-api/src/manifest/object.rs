@@ -37,23 +37,17 @@ pub(super) fn read_each(
     each: &mut dyn FnMut(Result<Parsed, DocumentError>),
     unknown: &mut dyn FnMut(DocumentError),
 ) -> Result<(), DocumentError> {
-    let mut decode = |item, node: Node<'_>, list: Option<&ListType>| {
-        if let Some(parsed) = (Location { document, item }).decode(node, list, unknown).transpose() {
-            each(parsed);
-        }
-    };
+    let mut reader = Reader { location: Location { document, items: Vec::new() }, each, unknown };
     // Items without a type of their own: they have the type that the list implies.
     let mut untyped = Vec::new();
     let mut sink = |part| match part {
-        Part::Item(index, node) if node.get("kind").is_none() && node.get("apiVersion").is_none() => {
-            untyped.push((index, node));
-        }
-        Part::Item(index, node) => decode(Some(index), node, None),
-        Part::Root { node, is_list: false } => decode(None, node, None),
+        Part::Item(index, node) if is_untyped(&node) => untyped.push((index, node)),
+        Part::Item(index, node) => reader.item(index, node, None),
+        Part::Root { node, is_list: false } => reader.object(node, None),
         Part::Root { node, is_list: true } => {
-            let list = ListType::from_root(&node);
+            let list = ListType::of(&node);
             for (index, node) in std::mem::take(&mut untyped) {
-                decode(Some(index), node, list.as_ref());
+                reader.item(index, node, list.as_ref());
             }
         }
     };
@@ -67,6 +61,41 @@ pub(super) fn read_each(
     })
 }
 
+/// Passes the objects of a document on, those of lists in lists too.
+struct Reader<'d> {
+    location: Location<'d>,
+    each: &'d mut dyn FnMut(Result<Parsed, DocumentError>),
+    unknown: &'d mut dyn FnMut(DocumentError),
+}
+
+impl Reader<'_> {
+    fn item(&mut self, index: usize, node: Node<'_>, list: Option<&ListType>) {
+        self.location.items.push(index);
+        self.object(node, list);
+        self.location.items.pop();
+    }
+
+    /// Reads an object, or all objects of a list. The parsers limit the depth of lists in lists.
+    fn object(&mut self, mut node: Node<'_>, list: Option<&ListType>) {
+        let Some(items) = node.take_items() else {
+            if let Some(parsed) = self.location.decode(node, list, self.unknown).transpose() {
+                (self.each)(parsed);
+            }
+            return;
+        };
+        let list = ListType::of(&node);
+        for (index, node) in items.into_iter().enumerate() {
+            let list = list.as_ref().filter(|_| is_untyped(&node));
+            self.item(index, node, list);
+        }
+    }
+}
+
+/// Reports whether an item has no type of its own.
+fn is_untyped(node: &Node<'_>) -> bool {
+    node.get("kind").is_none() && node.get("apiVersion").is_none()
+}
+
 /// The type that a list implies for its items: the items of a `ServiceList` are Services.
 struct ListType {
     api_version: String,
@@ -74,19 +103,19 @@ struct ListType {
 }
 
 impl ListType {
-    fn from_root(root: &Node<'_>) -> Option<Self> {
-        let kind = root.get("kind").and_then(Node::non_empty_str)?;
+    fn of(list: &Node<'_>) -> Option<Self> {
+        let kind = list.get("kind").and_then(Node::non_empty_str)?;
         let kind = kind.strip_suffix("List").filter(|kind| !kind.is_empty())?;
-        let api_version = root.get("apiVersion").and_then(Node::non_empty_str)?;
+        let api_version = list.get("apiVersion").and_then(Node::non_empty_str)?;
         Some(Self { api_version: api_version.to_owned(), kind: kind.to_owned() })
     }
 }
 
 /// The location of an object.
-struct Location<'p> {
-    document: &'p Document<'p>,
-    /// Index in the list, if the object is an item of one.
-    item: Option<usize>,
+struct Location<'d> {
+    document: &'d Document<'d>,
+    /// Index in each list that contains the object, the outermost first.
+    items: Vec<usize>,
 }
 
 impl Location<'_> {
@@ -115,7 +144,13 @@ impl Location<'_> {
 
         let kind = Kind::ALL.into_iter().find(|kind| kind.as_str() == type_name);
         let Some(kind) = kind.filter(|kind| kind.api_version() == api_version || is_builtin(&api_version)) else {
-            if let Some(similar) = schema::unknown_kind(&api_version, &type_name) {
+            if is_builtin(&api_version) && schema::is_list(&type_name) {
+                // Go programs print lists without items as `null`.
+                if node.get("items").is_some_and(|items| items.value == Value::Null) {
+                    return Ok(None);
+                }
+                unknown(self.error(&identity, identity.line, "items", Cause::Missing));
+            } else if let Some(similar) = schema::unknown_kind(&api_version, &type_name) {
                 let kind = UnknownKind { api_version: api_version.clone(), kind: type_name.clone(), similar };
                 let cause = Cause::UnknownKind(Box::new(kind));
                 unknown(self.error(&identity, identity.line, "", cause));
@@ -189,17 +224,14 @@ impl Location<'_> {
     }
 
     fn error(&self, identity: &Identity, line: u32, field: &str, cause: Cause) -> DocumentError {
-        let field = match self.item {
-            Some(index) if field.is_empty() => format!("items[{index}]"),
-            Some(index) => format!("items[{index}].{field}"),
-            None => field.to_owned(),
-        };
+        let items = self.items.iter().map(|index| format!("items[{index}]"));
+        let path: Vec<String> = items.chain(Some(field.to_owned()).filter(|field| !field.is_empty())).collect();
         DocumentError {
             document: self.document.number,
             line: absolute_line(self.document, line),
             kind: identity.kind.clone(),
             name: Some(identity.full_name()).filter(|name| !name.is_empty()).map(Into::into),
-            field: Some(field).filter(|field| !field.is_empty()).map(Into::into),
+            field: Some(path.join(".")).filter(|path| !path.is_empty()).map(Into::into),
             cause,
         }
     }

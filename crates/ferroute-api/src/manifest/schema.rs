@@ -183,14 +183,16 @@ fn visit(known: Fields, node: &Node<'_>, path: &mut String, unknown: &mut dyn Fn
     }
 }
 
+/// Reports whether a kind is that of lists of any objects, or of objects that are read.
+pub(super) fn is_list(kind: &str) -> bool {
+    kind.strip_suffix("List").is_some_and(|item| item.is_empty() || Kind::ALL.iter().any(|kind| kind.as_str() == item))
+}
+
 /// Returns whether no object of a kind is known: [`None`] if it is known, otherwise the kind that may be meant.
 pub(super) fn unknown_kind(api_version: &str, kind: &str) -> Option<Option<&'static str>> {
-    let read = Kind::ALL.into_iter().map(Kind::as_str);
-    // A list in a list is not read either.
-    let is_list = kind == "List" || kind.strip_suffix("List").is_some_and(|item| read.clone().any(|kind| kind == item));
     let is_extension = api_version.split_once('/').is_some_and(|(group, _)| group.contains('.'));
-    let is_known = KINDS.contains(&kind) || (is_extension && !is_list);
-    (!is_known).then(|| if is_list { None } else { similar(kind, read.chain(KINDS.iter().copied())) })
+    let is_known = KINDS.contains(&kind) || is_extension;
+    (!is_known).then(|| similar(kind, Kind::ALL.into_iter().map(Kind::as_str).chain(KINDS.iter().copied())))
 }
 
 /// Returns the most similar name, if one is similar enough to be meant.
@@ -268,15 +270,15 @@ mod tests {
     }
 
     #[test]
-    fn unknown_kinds_and_lists_in_lists_are_reported() {
+    fn unknown_kinds_and_lists_without_items_are_reported() {
         let text = "apiVersion: v1\nkind: Servce\nmetadata: {name: web}\n---\napiVersion: v1\nkind: List\nitems:\n- \
-                    apiVersion: v1\n  kind: List\n  items: []\n---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n\
+                    apiVersion: v1\n  kind: ServiceList\n  item: []\n---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n\
                     ---\napiVersion: example.com/v1\nkind: Widget\nmetadata: {name: a}\n";
         assert_eq!(
             unknown(text),
             [
                 "document 1, line 1: Servce web: unknown kind \"Servce\" of \"v1\" (did you mean \"Service\"?)",
-                "document 2, line 8: List: items[0]: unknown kind \"List\" of \"v1\"",
+                "document 2, line 8: ServiceList: items[0].items: missing",
             ]
         );
     }

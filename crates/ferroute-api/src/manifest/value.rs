@@ -99,6 +99,15 @@ impl<'t> Node<'t> {
         }
     }
 
+    /// Takes the value of `items` out if it is a list, which makes the node a Kubernetes list.
+    pub(super) fn take_items(&mut self) -> Option<Vec<Node<'t>>> {
+        let Value::Map(entries) = &mut self.value else { return None };
+        entries.iter_mut().find_map(|(name, node)| match &mut node.value {
+            Value::List(items) if name == "items" => Some(std::mem::take(items)),
+            _ => None,
+        })
+    }
+
     /// Returns the value if it is a string and not empty.
     pub(super) fn non_empty_str(&self) -> Option<&str> {
         match &self.value {

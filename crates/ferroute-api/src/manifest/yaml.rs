@@ -85,12 +85,9 @@ impl<'t> Composer<'t> {
         }
         let mut node = map.finish()?;
         // The list may also come from an alias or a merge.
-        if !is_list && let Value::Map(entries) = &mut node.value {
-            let index = entries.iter().position(|(key, node)| key == "items" && matches!(node.value, Value::List(_)));
-            if let Some((_, Node { value: Value::List(items), .. })) = index.map(|index| entries.swap_remove(index)) {
-                is_list = true;
-                items.into_iter().enumerate().for_each(|(index, item)| sink(Part::Item(index, item)));
-            }
+        if !is_list && let Some(items) = node.take_items() {
+            is_list = true;
+            items.into_iter().enumerate().for_each(|(index, item)| sink(Part::Item(index, item)));
         }
         sink(Part::Root { node, is_list });
         Ok(())

@@ -62,6 +62,45 @@ fn untyped_items_of_untyped_lists_are_errors() {
 }
 
 #[test]
+fn lists_in_lists_are_read_at_any_depth() {
+    let inner = "{kind: ServiceList, apiVersion: v1, items: [{metadata: {name: a}}, {metadata: {name: b}, spec: 1}]}";
+    let middle = format!(
+        "{{apiVersion: v1, kind: List, items: [{inner}, {{apiVersion: v1, kind: Node, metadata: {{name: node}}}}]}}"
+    );
+    let item = "items[1].items[0].items[1].spec";
+    for outer in ["apiVersion: v1\nkind: List\nitems:\n- null\n- ", "items:\n- null\n- "] {
+        assert_eq!(
+            summary(&format!("{outer}{middle}\n- {inner}\n")),
+            [
+                "Service default/a".to_owned(),
+                format!(
+                    "error: document 1, line {}: Service default/b: {item}: got number 1, want a mapping",
+                    outer.lines().count()
+                ),
+                "Node node".to_owned(),
+                "Service default/a".to_owned(),
+                format!(
+                    "error: document 1, line {}: Service default/b: items[2].items[1].spec: got number 1, want a mapping",
+                    outer.lines().count() + 1
+                ),
+            ]
+        );
+    }
+}
+
+#[test]
+fn depth_of_lists_in_lists_is_limited() {
+    let nested = |levels| {
+        let list = r#"{"apiVersion": "v1", "kind": "List", "items": ["#;
+        format!("{}{}", list.repeat(levels), "]}".repeat(levels))
+    };
+    assert_eq!(summary(&nested(30)), [""; 0]);
+    assert!(summary(&nested(10_000))[0].contains("recursion limit exceeded"));
+    let yaml = nested(10_000).replace('"', "");
+    assert!(summary(&yaml)[0].ends_with("nested more than 64 levels deep"));
+}
+
+#[test]
 fn list_with_invalid_syntax_has_no_items() {
     let text = "apiVersion: v1\nkind: List\nitems:\n- {apiVersion: v1, kind: Service, metadata: {name: a}}\n- {\n";
     let all = summary(text);
@@ -72,6 +111,7 @@ fn list_with_invalid_syntax_has_no_items() {
 fn empty_lists_and_items_are_ignored() {
     assert_eq!(summary("{apiVersion: v1, kind: List, items: []}"), [""; 0]);
     assert_eq!(summary("{apiVersion: v1, kind: List, items: [null]}"), [""; 0]);
+    assert_eq!(summary("{apiVersion: v1, kind: ServiceList, items: null}"), [""; 0]);
 }
 
 #[test]
