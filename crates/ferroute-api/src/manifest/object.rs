@@ -32,10 +32,11 @@ pub struct IgnoredObject {
     pub name: String,
 }
 
-pub(super) fn read_each(
+/// Passes the objects of a document to `each`, and what nothing reads in it to `unknown`, if it is given.
+pub(super) fn read_each<'f>(
     document: &Document<'_>,
-    each: &mut dyn FnMut(Result<Parsed, DocumentError>),
-    unknown: &mut dyn FnMut(DocumentError),
+    each: &'f mut dyn FnMut(Result<Parsed, DocumentError>),
+    unknown: Option<&'f mut dyn FnMut(DocumentError)>,
 ) -> Result<(), DocumentError> {
     let mut reader = Reader { location: Location { document, items: Vec::new() }, each, unknown };
     // Items without a type of their own: they have the type that the list implies.
@@ -62,13 +63,13 @@ pub(super) fn read_each(
 }
 
 /// Passes the objects of a document on, those of lists in lists too.
-struct Reader<'d> {
+struct Reader<'d, 'f> {
     location: Location<'d>,
-    each: &'d mut dyn FnMut(Result<Parsed, DocumentError>),
-    unknown: &'d mut dyn FnMut(DocumentError),
+    each: &'f mut dyn FnMut(Result<Parsed, DocumentError>),
+    unknown: Option<&'f mut dyn FnMut(DocumentError)>,
 }
 
-impl Reader<'_> {
+impl Reader<'_, '_> {
     fn item(&mut self, index: usize, node: Node<'_>, list: Option<&ListType>) {
         self.location.items.push(index);
         self.object(node, list);
@@ -78,7 +79,7 @@ impl Reader<'_> {
     /// Reads an object, or all objects of a list. The parsers limit the depth of lists in lists.
     fn object(&mut self, mut node: Node<'_>, list: Option<&ListType>) {
         let Some(items) = node.take_items() else {
-            if let Some(parsed) = self.location.decode(node, list, self.unknown).transpose() {
+            if let Some(parsed) = self.location.decode(node, list, &mut self.unknown).transpose() {
                 (self.each)(parsed);
             }
             return;
@@ -124,7 +125,7 @@ impl Location<'_> {
         &self,
         node: Node<'_>,
         list: Option<&ListType>,
-        unknown: &mut dyn FnMut(DocumentError),
+        unknown: &mut Option<&mut dyn FnMut(DocumentError)>,
     ) -> Result<Option<Parsed>, DocumentError> {
         if node.value == Value::Null {
             return Ok(None);
@@ -144,16 +145,20 @@ impl Location<'_> {
 
         let kind = Kind::ALL.into_iter().find(|kind| kind.as_str() == type_name);
         let Some(kind) = kind.filter(|kind| kind.api_version() == api_version || is_builtin(&api_version)) else {
-            if is_builtin(&api_version) && schema::is_list(&type_name) {
+            let cause = if is_builtin(&api_version) && schema::is_list(&type_name) {
                 // Go programs print lists without items as `null`.
                 if node.get("items").is_some_and(|items| items.value == Value::Null) {
                     return Ok(None);
                 }
-                unknown(self.error(&identity, identity.line, "items", Cause::Missing));
-            } else if let Some(similar) = schema::unknown_kind(&api_version, &type_name) {
-                let kind = UnknownKind { api_version: api_version.clone(), kind: type_name.clone(), similar };
-                let cause = Cause::UnknownKind(Box::new(kind));
-                unknown(self.error(&identity, identity.line, "", cause));
+                Some(("items", Cause::Missing))
+            } else {
+                schema::unknown_kind(&api_version, &type_name).map(|similar| {
+                    let kind = UnknownKind { api_version: api_version.clone(), kind: type_name.clone(), similar };
+                    ("", Cause::UnknownKind(Box::new(kind)))
+                })
+            };
+            if let (Some((field, cause)), Some(unknown)) = (cause, unknown) {
+                unknown(self.error(&identity, identity.line, field, cause));
             }
             let ignored = IgnoredObject { api_version, name: identity.full_name(), kind: type_name };
             return Ok(Some(Parsed::Ignored(ignored)));
@@ -163,9 +168,11 @@ impl Location<'_> {
             let cause = Cause::Version { got: api_version, want: kind.api_version() };
             return Err(self.error(&identity, identity.line, "apiVersion", cause));
         }
-        schema::unknown_fields(kind, &node, &mut |line, field, similar| {
-            unknown(self.error(&identity, line, field, Cause::UnknownField { similar }));
-        });
+        if let Some(unknown) = unknown {
+            schema::unknown_fields(kind, &node, &mut |line, field, similar| {
+                unknown(self.error(&identity, line, field, Cause::UnknownField { similar }));
+            });
+        }
         let object = match kind {
             Kind::Service => self.typed(&identity, node, Object::Service, |object| &mut object.metadata),
             Kind::EndpointSlice => self.typed(&identity, node, Object::EndpointSlice, |object| &mut object.metadata),

@@ -1,151 +1,179 @@
 //! The fields and kinds of Kubernetes, to find names that nothing reads: most are spelling mistakes.
 //!
-//! Complete for the kinds whose fields a proxy uses. Of Pods, Deployments and the status of Nodes, only the first level is known.
+//! Complete for what a proxy uses, and for most of Pods and Deployments; the content of all other fields is not known.
 
 use super::value::{Node, Value};
 use crate::Kind;
 
 /// The fields of a mapping, or of the mappings in a list.
-type Fields = &'static [(&'static str, Content)];
-
-/// The content of a field.
-#[derive(Clone, Copy)]
-enum Content {
-    /// Anything, such as a scalar, a list of scalars or a map with arbitrary keys.
-    Any,
-    /// A mapping, or a list of mappings, with these fields.
-    Fields(Fields),
+struct Fields {
+    /// Those that may have any content, such as scalars, lists of scalars and maps with arbitrary keys; separated by spaces.
+    any: &'static str,
+    /// Those that are, or list, mappings with known fields.
+    known: &'static [(&'static str, Fields)],
 }
 
-use Content::{Any, Fields as Of};
+/// Returns fields of which none has known fields.
+const fn flat(any: &'static str) -> Fields {
+    Fields { any, known: &[] }
+}
 
-const METADATA: Fields = &[
-    ("annotations", Any),
-    ("creationTimestamp", Any),
-    ("deletionGracePeriodSeconds", Any),
-    ("deletionTimestamp", Any),
-    ("finalizers", Any),
-    ("generateName", Any),
-    ("generation", Any),
-    ("labels", Any),
-    ("managedFields", Any),
-    ("name", Any),
-    ("namespace", Any),
-    ("ownerReferences", Any),
-    ("resourceVersion", Any),
-    ("selfLink", Any),
-    ("uid", Any),
-];
+/// Returns the fields of an object whose other parts are `known`.
+const fn object(any: &'static str, known: &'static [(&'static str, Fields)]) -> Fields {
+    Fields { any, known }
+}
 
-const SERVICE_PORT: Fields =
-    &[("appProtocol", Any), ("name", Any), ("nodePort", Any), ("port", Any), ("protocol", Any), ("targetPort", Any)];
+const METADATA: Fields = flat(
+    "annotations creationTimestamp deletionGracePeriodSeconds deletionTimestamp finalizers generateName generation labels \
+     managedFields name namespace ownerReferences resourceVersion selfLink uid",
+);
 
-const SERVICE_SPEC: Fields = &[
-    ("allocateLoadBalancerNodePorts", Any),
-    ("clusterIP", Any),
-    ("clusterIPs", Any),
-    ("externalIPs", Any),
-    ("externalName", Any),
-    ("externalTrafficPolicy", Any),
-    ("healthCheckNodePort", Any),
-    ("internalTrafficPolicy", Any),
-    ("ipFamilies", Any),
-    ("ipFamilyPolicy", Any),
-    ("loadBalancerClass", Any),
-    ("loadBalancerIP", Any),
-    ("loadBalancerSourceRanges", Any),
-    ("ports", Of(SERVICE_PORT)),
-    ("publishNotReadyAddresses", Any),
-    ("selector", Any),
-    ("sessionAffinity", Any),
-    ("sessionAffinityConfig", Of(&[("clientIP", Of(&[("timeoutSeconds", Any)]))])),
-    ("trafficDistribution", Any),
-    ("type", Any),
-];
+const SERVICE_SPEC: Fields = object(
+    "allocateLoadBalancerNodePorts clusterIP clusterIPs externalIPs externalName externalTrafficPolicy healthCheckNodePort \
+     internalTrafficPolicy ipFamilies ipFamilyPolicy loadBalancerClass loadBalancerIP loadBalancerSourceRanges \
+     publishNotReadyAddresses selector sessionAffinity trafficDistribution type",
+    &[
+        ("ports", flat("appProtocol name nodePort port protocol targetPort")),
+        ("sessionAffinityConfig", object("", &[("clientIP", flat("timeoutSeconds"))])),
+    ],
+);
 
-const INGRESS: Fields = &[
-    ("hostname", Any),
-    ("ip", Any),
-    ("ipMode", Any),
-    ("ports", Of(&[("error", Any), ("port", Any), ("protocol", Any)])),
-];
+const INGRESS: Fields = object("hostname ip ipMode", &[("ports", flat("error port protocol"))]);
 
-const SERVICE: Fields = &[
-    ("apiVersion", Any),
-    ("kind", Any),
-    ("metadata", Of(METADATA)),
-    ("spec", Of(SERVICE_SPEC)),
-    ("status", Of(&[("conditions", Any), ("loadBalancer", Of(&[("ingress", Of(INGRESS))]))])),
-];
+const SERVICE: Fields = object(
+    "apiVersion kind",
+    &[
+        ("metadata", METADATA),
+        ("spec", SERVICE_SPEC),
+        ("status", object("conditions", &[("loadBalancer", object("", &[("ingress", INGRESS)]))])),
+    ],
+);
 
-const REFERENCE: Fields = &[
-    ("apiVersion", Any),
-    ("fieldPath", Any),
-    ("kind", Any),
-    ("name", Any),
-    ("namespace", Any),
-    ("resourceVersion", Any),
-    ("uid", Any),
-];
+const REFERENCE: Fields = flat("apiVersion fieldPath kind name namespace resourceVersion uid");
 
-const ENDPOINT_PORT: Fields = &[("appProtocol", Any), ("name", Any), ("port", Any), ("protocol", Any)];
+const ENDPOINT_PORT: Fields = flat("appProtocol name port protocol");
 
-const NAME: Fields = &[("name", Any)];
+const NAME: Fields = flat("name");
 
-const SLICE_ENDPOINT: Fields = &[
-    ("addresses", Any),
-    ("conditions", Of(&[("ready", Any), ("serving", Any), ("terminating", Any)])),
-    ("deprecatedTopology", Any),
-    ("hints", Of(&[("forNodes", Of(NAME)), ("forZones", Of(NAME))])),
-    ("hostname", Any),
-    ("nodeName", Any),
-    ("targetRef", Of(REFERENCE)),
-    ("zone", Any),
-];
+const SLICE_ENDPOINT: Fields = object(
+    "addresses deprecatedTopology hostname nodeName zone",
+    &[
+        ("conditions", flat("ready serving terminating")),
+        ("hints", object("", &[("forNodes", NAME), ("forZones", NAME)])),
+        ("targetRef", REFERENCE),
+    ],
+);
 
-const ENDPOINT_SLICE: Fields = &[
-    ("addressType", Any),
-    ("apiVersion", Any),
-    ("endpoints", Of(SLICE_ENDPOINT)),
-    ("kind", Any),
-    ("metadata", Of(METADATA)),
-    ("ports", Of(ENDPOINT_PORT)),
-];
+const ENDPOINT_SLICE: Fields = object(
+    "addressType apiVersion kind",
+    &[("endpoints", SLICE_ENDPOINT), ("metadata", METADATA), ("ports", ENDPOINT_PORT)],
+);
 
-const ENDPOINT_ADDRESS: Fields = &[("hostname", Any), ("ip", Any), ("nodeName", Any), ("targetRef", Of(REFERENCE))];
+const ENDPOINT_ADDRESS: Fields = object("hostname ip nodeName", &[("targetRef", REFERENCE)]);
 
 const SUBSET: Fields =
-    &[("addresses", Of(ENDPOINT_ADDRESS)), ("notReadyAddresses", Of(ENDPOINT_ADDRESS)), ("ports", Of(ENDPOINT_PORT))];
+    object("", &[("addresses", ENDPOINT_ADDRESS), ("notReadyAddresses", ENDPOINT_ADDRESS), ("ports", ENDPOINT_PORT)]);
 
-const ENDPOINTS: Fields = &[("apiVersion", Any), ("kind", Any), ("metadata", Of(METADATA)), ("subsets", Of(SUBSET))];
+const ENDPOINTS: Fields = object("apiVersion kind", &[("metadata", METADATA), ("subsets", SUBSET)]);
 
-const NODE_SPEC: Fields = &[
-    ("configSource", Any),
-    ("externalID", Any),
-    ("podCIDR", Any),
-    ("podCIDRs", Any),
-    ("providerID", Any),
-    ("taints", Of(&[("effect", Any), ("key", Any), ("timeAdded", Any), ("value", Any)])),
-    ("unschedulable", Any),
-];
+const NODE_SPEC: Fields = object(
+    "configSource externalID podCIDR podCIDRs podPreemptionPolicy providerID unschedulable",
+    &[("taints", flat("effect key timeAdded value"))],
+);
 
-const NODE: Fields =
-    &[("apiVersion", Any), ("kind", Any), ("metadata", Of(METADATA)), ("spec", Of(NODE_SPEC)), ("status", Any)];
+const NODE_STATUS: Fields = object(
+    "allocatable capacity conditions config daemonEndpoints declaredFeatures features images nodeInfo phase runtimeHandlers \
+     volumesAttached volumesInUse",
+    &[("addresses", flat("address type"))],
+);
 
-const SERVICE_CIDR: Fields =
-    &[("apiVersion", Any), ("kind", Any), ("metadata", Of(METADATA)), ("spec", Of(&[("cidrs", Any)])), ("status", Any)];
+const NODE: Fields = object("apiVersion kind", &[("metadata", METADATA), ("spec", NODE_SPEC), ("status", NODE_STATUS)]);
 
-const WORKLOAD: Fields =
-    &[("apiVersion", Any), ("kind", Any), ("metadata", Of(METADATA)), ("spec", Any), ("status", Any)];
+const SERVICE_CIDR: Fields = object("apiVersion kind status", &[("metadata", METADATA), ("spec", flat("cidrs"))]);
 
-fn fields(kind: Kind) -> Fields {
+const PROBE: Fields = object(
+    "exec failureThreshold grpc initialDelaySeconds periodSeconds successThreshold terminationGracePeriodSeconds timeoutSeconds",
+    &[("httpGet", flat("host httpHeaders path port scheme")), ("tcpSocket", flat("host port"))],
+);
+
+const CONTAINER: Fields = object(
+    "args command envFrom image imagePullPolicy lifecycle name resizePolicy restartPolicy restartPolicyRules stdin stdinOnce \
+     targetContainerName terminationMessagePath terminationMessagePolicy tty volumeDevices workingDir",
+    &[
+        ("env", flat("name value valueFrom")),
+        ("livenessProbe", PROBE),
+        ("ports", flat("containerPort hostIP hostPort name protocol")),
+        ("readinessProbe", PROBE),
+        ("resources", flat("claims limits requests")),
+        (
+            "securityContext",
+            flat(
+                "allowPrivilegeEscalation appArmorProfile capabilities privileged procMount readOnlyRootFilesystem runAsGroup \
+                 runAsNonRoot runAsUser seLinuxOptions seccompProfile windowsOptions",
+            ),
+        ),
+        ("startupProbe", PROBE),
+        (
+            "volumeMounts",
+            flat("bindMountOptions mountPath mountPropagation name readOnly recursiveReadOnly subPath subPathExpr"),
+        ),
+    ],
+);
+
+const POD_SPEC: Fields = object(
+    "activeDeadlineSeconds affinity automountServiceAccountToken dnsConfig dnsPolicy enableServiceLinks evictionResponders \
+     hostIPC hostNetwork hostPID hostUsers hostname hostnameOverride imagePullSecrets nodeName nodeSelector os overhead \
+     preemptionPolicy priority priorityClassName readinessGates resourceClaims resources restartPolicy runtimeClassName \
+     schedulerName schedulingGates schedulingGroup securityContext serviceAccount serviceAccountName setHostnameAsFQDN \
+     shareProcessNamespace subdomain terminationGracePeriodSeconds topologySpreadConstraints volumes workloadRef",
+    &[
+        ("containers", CONTAINER),
+        ("ephemeralContainers", CONTAINER),
+        ("hostAliases", flat("hostnames ip")),
+        ("initContainers", CONTAINER),
+        ("tolerations", flat("effect key operator tolerationSeconds value")),
+    ],
+);
+
+const POD_STATUS: Fields = object(
+    "allocatedResources conditions containerStatuses ephemeralContainerStatuses extendedResourceClaimStatus hostIP \
+     initContainerStatuses message nodeAllocatableResourceClaimStatuses nominatedNodeName observedGeneration phase podIP \
+     qosClass reason resize resourceClaimStatuses resources startTime volumeHealth",
+    &[("hostIPs", flat("ip")), ("podIPs", flat("ip"))],
+);
+
+const POD: Fields = object("apiVersion kind", &[("metadata", METADATA), ("spec", POD_SPEC), ("status", POD_STATUS)]);
+
+const DEPLOYMENT_SPEC: Fields = object(
+    "minReadySeconds paused progressDeadlineSeconds replicas revisionHistoryLimit",
+    &[
+        ("selector", flat("matchExpressions matchLabels")),
+        ("strategy", flat("rollingUpdate type")),
+        ("template", object("", &[("metadata", METADATA), ("spec", POD_SPEC)])),
+    ],
+);
+
+const DEPLOYMENT: Fields = object("apiVersion kind status", &[("metadata", METADATA), ("spec", DEPLOYMENT_SPEC)]);
+
+fn fields(kind: Kind) -> &'static Fields {
     match kind {
-        Kind::Service => SERVICE,
-        Kind::EndpointSlice => ENDPOINT_SLICE,
-        Kind::Endpoints => ENDPOINTS,
-        Kind::Node => NODE,
-        Kind::ServiceCidr => SERVICE_CIDR,
-        Kind::Pod | Kind::Deployment => WORKLOAD,
+        Kind::Service => &SERVICE,
+        Kind::EndpointSlice => &ENDPOINT_SLICE,
+        Kind::Endpoints => &ENDPOINTS,
+        Kind::Node => &NODE,
+        Kind::ServiceCidr => &SERVICE_CIDR,
+        Kind::Pod => &POD,
+        Kind::Deployment => &DEPLOYMENT,
+    }
+}
+
+impl Fields {
+    fn any(&self) -> impl Iterator<Item = &'static str> {
+        self.any.split(' ')
+    }
+
+    fn names(&self) -> impl Iterator<Item = &'static str> {
+        self.known.iter().map(|(name, _)| *name).chain(self.any())
     }
 }
 
@@ -154,13 +182,18 @@ pub(super) fn unknown_fields(kind: Kind, node: &Node<'_>, unknown: &mut dyn FnMu
     visit(fields(kind), node, &mut String::new(), unknown);
 }
 
-fn visit(known: Fields, node: &Node<'_>, path: &mut String, unknown: &mut dyn FnMut(u32, &str, Option<&'static str>)) {
+fn visit(
+    fields: &Fields,
+    node: &Node<'_>,
+    path: &mut String,
+    unknown: &mut dyn FnMut(u32, &str, Option<&'static str>),
+) {
     let length = path.len();
     match &node.value {
         Value::List(items) => {
             for (index, item) in items.iter().enumerate() {
                 path.push_str(&format!("[{index}]"));
-                visit(known, item, path, unknown);
+                visit(fields, item, path, unknown);
                 path.truncate(length);
             }
         }
@@ -170,10 +203,10 @@ fn visit(known: Fields, node: &Node<'_>, path: &mut String, unknown: &mut dyn Fn
                     path.push('.');
                 }
                 path.push_str(key);
-                match known.iter().find(|(name, _)| name == key) {
-                    Some((_, Of(known))) => visit(known, value, path, unknown),
-                    Some((_, Any)) => {}
-                    None => unknown(value.line, path, similar(key, known.iter().map(|(name, _)| *name))),
+                match fields.known.iter().find(|(name, _)| name == key) {
+                    Some((_, fields)) => visit(fields, value, path, unknown),
+                    None if fields.any().any(|name| name == key) => {}
+                    None => unknown(value.line, path, similar(key, fields.names().filter(|name| !name.is_empty()))),
                 }
                 path.truncate(length);
             }
@@ -265,6 +298,30 @@ mod tests {
                 "document 1, line 5: Service shop/web: spec.clusterIp: unknown field (did you mean \"clusterIP\"?)",
                 "document 1, line 9: Service shop/web: spec.ports[0].porto: unknown field (did you mean \"port\"?)",
                 "document 1, line 10: Service shop/web: spec.ports[0].completelyDifferent: unknown field",
+            ]
+        );
+    }
+
+    #[test]
+    fn fields_of_pods_deployments_and_nodes_are_known() {
+        let text = "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: web}\nspec:\n  replica: 2\n  template:\n    \
+                    metadata: {labels: {any: thing}}\n    spec:\n      nodeNme: a\n      containers:\n      - name: web\n        \
+                    ports:\n        - containerport: 80\n        securityContext: {privileged: true}\n        \
+                    readinesProbe: {}\n---\napiVersion: v1\nkind: Node\nmetadata: {name: n1}\nspec: {podCIDRS: []}\n\
+                    status:\n  addresses:\n  - type: InternalIP\n    addres: 10.0.0.1\n---\napiVersion: v1\nkind: Pod\n\
+                    metadata: {name: p}\nspec: {hostNetwork: true}\nstatus: {podIp: 10.0.0.2, podIPs: [{ip: 10.0.0.2}]}\n";
+        assert_eq!(
+            unknown(text),
+            [
+                "document 1, line 5: Deployment default/web: spec.replica: unknown field (did you mean \"replicas\"?)",
+                "document 1, line 9: Deployment default/web: spec.template.spec.nodeNme: unknown field (did you mean \"nodeName\"?)",
+                "document 1, line 13: Deployment default/web: spec.template.spec.containers[0].ports[0].containerport: unknown \
+                 field (did you mean \"containerPort\"?)",
+                "document 1, line 15: Deployment default/web: spec.template.spec.containers[0].readinesProbe: unknown field \
+                 (did you mean \"readinessProbe\"?)",
+                "document 2, line 20: Node n1: spec.podCIDRS: unknown field (did you mean \"podCIDRs\"?)",
+                "document 2, line 24: Node n1: status.addresses[0].addres: unknown field (did you mean \"address\"?)",
+                "document 3, line 30: Pod default/p: status.podIp: unknown field (did you mean \"podIP\"?)",
             ]
         );
     }

@@ -29,7 +29,7 @@ impl Document<'_> {
     ///
     /// The syntax is invalid. The caller must then discard all objects passed before.
     pub fn read_each(&self, each: &mut dyn FnMut(Result<Parsed, DocumentError>)) -> Result<(), DocumentError> {
-        object::read_each(self, each, &mut |_| ())
+        object::read_each(self, each, None)
     }
 
     /// Returns the line of the file with the first mapping key of this name, whatever mapping it is in; `None` if the text has no such
@@ -46,7 +46,7 @@ impl Document<'_> {
     /// objects of unknown kinds. Kinds of Kubernetes that a proxy does not read, and those of extensions, are not unknown.
     pub fn check(&self) -> (Vec<Result<Parsed, DocumentError>>, Vec<DocumentError>) {
         let (mut all, mut unknown) = (Vec::new(), Vec::new());
-        match object::read_each(self, &mut |parsed| all.push(parsed), &mut |error| unknown.push(error)) {
+        match object::read_each(self, &mut |parsed| all.push(parsed), Some(&mut |error| unknown.push(error))) {
             Ok(()) => (all, unknown),
             Err(error) => (vec![Err(error)], Vec::new()),
         }
