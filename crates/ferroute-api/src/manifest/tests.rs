@@ -1,5 +1,6 @@
 mod documents;
 mod errors;
+mod fields;
 mod json;
 mod lists;
 mod properties;
