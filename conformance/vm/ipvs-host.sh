@@ -171,6 +171,7 @@ YAML
     sed -e 's/192\.0\.2\.3/192.0.2.6/; s/2001:db8::3/2001:db8::6/; s/node-2/node-3/; /^---/,$d' manifests/nodes.yaml >node.new
     mv node.new manifests/node-3.yaml
     wait_for "the removal of an external IP that is a node's now" lacks has_address 192.0.2.6
+    for address in 192.0.2.3/24 192.0.2.4/24 2001:db8::3/64; do inside client ip address delete $address dev eth0; done
     finish reserved
 }
 

@@ -44,14 +44,21 @@ fn parameters(text: &str) -> BTreeSet<&str> {
     between(text, "{", '}').into_iter().collect()
 }
 
-/// Returns the names of the values of each kind of defect, by the function of its check: the values of one function together.
+/// The findings about a cluster.
+fn cluster_findings() -> String {
+    fs::read_to_string(crates().join("ferroute-kubectl/src/kube_proxy.rs")).unwrap()
+}
+
+/// Returns the names of the checks, and of their kinds of findings.
 fn checks() -> (BTreeSet<String>, BTreeSet<String>) {
     let directory = crates().join("ferroute-inspect/src/doctor");
     let mut files = Vec::new();
     sources(&directory, &mut files);
     let names = files.iter().flat_map(|text| between(text, "Check { name: \"", '"'));
     let kinds = files.iter().flat_map(|text| between(text, ".kind(\"", '"'));
-    (names.map(str::to_owned).collect(), kinds.map(str::to_owned).collect())
+    let cluster = cluster_findings();
+    let (name, more_kinds) = (between(&cluster, "CHECK: &str = \"", '"'), between(&cluster, "\"kube-proxy.", '"'));
+    (names.chain(name).map(str::to_owned).collect(), kinds.chain(more_kinds).map(str::to_owned).collect())
 }
 
 #[test]
@@ -83,7 +90,10 @@ fn findings_of_all_checks_have_chinese_texts() {
 fn texts_of_findings_have_values_that_findings_have() {
     let mut files = Vec::new();
     sources(&crates().join("ferroute-inspect/src/doctor/checks"), &mut files);
-    let values: BTreeSet<&str> = files.iter().flat_map(|text| between(text, ".with(\"", '"')).collect();
+    let cluster = cluster_findings();
+    let values =
+        files.iter().flat_map(|text| between(text, ".with(\"", '"')).chain(between(&cluster, "values: [(\"", '"'));
+    let values: BTreeSet<&str> = values.collect();
     let text = script("findings.js");
     let texts = text.split_once("export const FINDINGS").unwrap().1.split_once("\n};").unwrap().0;
     let unknown: Vec<_> = parameters(&texts[texts.find('{').unwrap() + 1..]).difference(&values).copied().collect();
