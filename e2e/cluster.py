@@ -125,13 +125,13 @@ class Cluster:
 
     # Up and down.
 
-    def check(self, more=()):
+    def check(self, more=(), host_programs=HOST_PROGRAMS):
         """Names everything that is missing before anything is started."""
         missing = [str(self.binary(name)) for name in (*BINARIES, *more) if not os.access(self.binary(name), os.X_OK)]
         if missing:
             raise Problem("these programs are missing:\n  " + "\n  ".join(missing) +
                           "\nUnpack the server and test archives of a Kubernetes release, and etcd, into one directory: e2e/README.md")
-        packages = {package for program, package in HOST_PROGRAMS.items() if not shutil.which(program)}
+        packages = {package for program, package in host_programs.items() if not shutil.which(program)}
         if packages:
             raise Problem("install these packages: " + " ".join(sorted(packages)))
         if os.geteuid():

@@ -1,12 +1,13 @@
 """The commands of docs/rollout.md, as they are written there, against a real API server with its controllers and scheduler.
 
-The nodes exist as objects only, and their pods run at once: this is about which proxy a DaemonSet puts on which node, and when. Each
-block of commands is followed by a check of the images on all nodes.
+kubeadm installs kube-proxy and upgrades it. The nodes exist as objects only, and their pods run at once: this is about which proxy a
+DaemonSet puts on which node, and when. Each block of commands is followed by a check of the images on all nodes.
 """
 
 import json
 import os
 import re
+import shutil
 import subprocess
 import tempfile
 import threading
@@ -28,6 +29,8 @@ STEPS = [
     ("kube-proxy's DaemonSet with Ferroute's image", 0, "OOO"),
     ("kube-proxy's DaemonSet with Ferroute's image", 1, "NOO"),
     ("kube-proxy's DaemonSet with Ferroute's image", 2, "NNN"),
+    ("kubeadm upgrade apply --config skip.yaml", None, "NNN"),
+    ("kubeadm upgrade apply --config upgrade.yaml", None, "OOO"),
     ("kubeadm and the patched DaemonSet", 0, "OOO"),
     ("Ferroute's own DaemonSet beside kube-proxy's", 0, "OOO"),
     ("Ferroute's own DaemonSet beside kube-proxy's", 1, "NOO"),
@@ -37,6 +40,12 @@ STEPS = [
     ("kubectl label node --all service-proxy=ferroute", None, "NNN"),
     ("Ferroute's own DaemonSet beside kube-proxy's", 2, "NNN"),
     ("kubeadm and Ferroute's own DaemonSet", 0, "NNN"),
+    # Also without the ConfigMap kube-proxy.
+    ("kubeadm upgrade apply --config upgrade.yaml", None, "NONONO"),
+    ("kubeadm and Ferroute's own DaemonSet", 0, "NNN"),
+    # Instead of an editor.
+    (r"kubectl -n kube-system get configmap kubeadm-config -o yaml | sed 's/^    proxy: .*/    proxy: {disabled: true}/' |"
+     " kubectl replace -f - && kubeadm upgrade apply --config upgrade.yaml", None, "NNN"),
     ("A new version of Ferroute", 0, "NNN"),
     ("A new version of Ferroute", 1, "NNN"),
 ]
@@ -114,24 +123,55 @@ def now():
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
-def kube_proxy():
-    """kube-proxy as kubeadm installs it, as far as the commands depend on it."""
-    labels = {"k8s-app": "kube-proxy"}
-    configuration = {"apiVersion": "kubeproxy.config.k8s.io/v1alpha1", "kind": "KubeProxyConfiguration", "mode": "iptables"}
-    pod = {"priorityClassName": "system-node-critical", "hostNetwork": True, "serviceAccountName": "kube-proxy",
-           "nodeSelector": {"kubernetes.io/os": "linux"}, "tolerations": [{"operator": "Exists"}],
-           "volumes": [{"name": "kube-proxy", "configMap": {"name": "kube-proxy"}}],
-           "containers": [{"name": "kube-proxy", "image": f"{OLD}:v1.36.2", "securityContext": {"privileged": True},
-                           "command": ["/usr/local/bin/kube-proxy", "--config=/var/lib/kube-proxy/config.conf"],
-                           "volumeMounts": [{"name": "kube-proxy", "mountPath": "/var/lib/kube-proxy"}]}]}
-    metadata = {"name": "kube-proxy", "namespace": "kube-system"}
-    return [
-        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata},
-        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata,
-         "data": {"config.conf": json.dumps(configuration), "kubeconfig.conf": ""}},
-        {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {**metadata, "labels": labels},
-         "spec": {"selector": {"matchLabels": labels}, "updateStrategy": {"type": "RollingUpdate"},
-                  "template": {"metadata": {"labels": labels}, "spec": pod}}}]
+class Kubeadm:
+    """kubeadm on the first node, which is a control plane node to it. What it needs a host for is left out."""
+
+    OTHER_PHASES = ("preflight", "control-plane", "upload-config", "kubelet-config", "bootstrap-token", "addon/coredns", "post-upgrade")
+
+    def __init__(self, control, directory):
+        self.control, self.node = control, Path(directory) / "node"
+        kubernetes = self.node / "etc/kubernetes"
+        (kubernetes / "manifests").mkdir(parents=True)
+        (self.node / "work").mkdir()
+        (kubernetes / "manifests/kube-apiserver.yaml").write_text("{}")
+        shutil.copy(control.admin, kubernetes / "admin.conf")
+        self.version = run(control.binary("kubeadm"), "version", "-o", "short")
+        configuration = "apiVersion: kubeadm.k8s.io/v1beta4\nkind: {kind}\n"
+        (self.node / "cluster.yaml").write_text(
+            configuration.format(kind="ClusterConfiguration") + f"kubernetesVersion: {self.version}\ncontrolPlaneEndpoint: {API}:6443\n")
+        # The file of the project, and the same without what it is for.
+        skip = (HERE.parent / "deploy/kubeadm/upgrade.yaml").read_text()
+        skip = skip.replace("\napply:\n", "\napply:\n  forceUpgrade: true\n  ignorePreflightErrors: [all]\n")
+        skip = skip.replace("skipPhases:\n", "skipPhases:\n" + "".join(f"    - {phase}\n" for phase in self.OTHER_PHASES))
+        (self.node / "skip.yaml").write_text(skip)
+        (self.node / "upgrade.yaml").write_text(skip.replace("    - addon/kube-proxy\n", ""))
+
+    def script(self):
+        """A program `kubeadm` that runs it in the directory of its files, as on the node."""
+        # `upgrade apply` takes the version last.
+        return f"""#!/bin/sh
+case "$1 $2" in 'upgrade apply') set -- "$@" {self.version} ;; esac
+exec unshare --uts --mount sh -ec '
+    hostname {NODES[0]}; cd {self.node}
+    mount -t overlay etc -o lowerdir=/etc,upperdir={self.node}/etc,workdir={self.node}/work /etc
+    exec {self.control.binary("kubeadm").resolve()} "$@"' sh "$@"
+"""
+
+    def install(self, program):
+        """kube-proxy as kubeadm installs it, and what an upgrade expects of a cluster of kubeadm."""
+        node = [*self.control.in_namespace("cp"), program]
+        for phase in (["upload-config", "kubeadm"], ["upload-config", "kubelet"], ["addon", "kube-proxy"]):
+            run(*node, "init", "phase", *phase, "--config", "cluster.yaml", "--kubeconfig", "/etc/kubernetes/admin.conf")
+        self.control.kubectl("label", "node", NODES[0], "node-role.kubernetes.io/control-plane=")
+        self.control.kubectl("annotate", "node", NODES[0], "kubeadm.alpha.kubernetes.io/cri-socket=unix:///run/containerd/containerd.sock")
+        metadata = {"name": f"kube-apiserver-{NODES[0]}", "namespace": "kube-system",
+                    "labels": {"component": "kube-apiserver", "tier": "control-plane"},
+                    "annotations": {"kubeadm.kubernetes.io/kube-apiserver.advertise-address.endpoint": f"{API}:6443"}}
+        account = ("-n", "kube-system", "get", "serviceaccount", "default", "-o", "name")
+        until("the namespace has its service account", lambda: self.control.kubectl(*account, check=False), 30)
+        containers = [{"name": "kube-apiserver", "image": f"registry.k8s.io/kube-apiserver:{self.version}"}]
+        self.control.apply({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {
+            "nodeName": NODES[0], "hostNetwork": True, "tolerations": [{"operator": "Exists"}], "containers": containers}})
 
 
 def play(kubernetes):
@@ -140,10 +180,12 @@ def play(kubernetes):
     commands = blocks((HERE.parent / "docs/rollout.md").read_text())
     with tempfile.TemporaryDirectory(prefix="ferroute-rollout-") as directory:
         control = ControlPlane(kubernetes, directory)
+        control.check(more=["kubeadm"], host_programs={"ip": "iproute2", "openssl": "openssl", "unshare": "util-linux"})
         # As in `apply_text`, the server checks the objects.
-        wrapper = Path(directory) / "bin/kubectl"
-        wrapper.parent.mkdir()
-        wrapper.write_text("#!/bin/sh\ncase \" $* \" in *' apply '*|*' create '*) set -- \"$@\" --validate=false ;; esac\n"
+        programs = Path(directory) / "bin"
+        programs.mkdir()
+        wrapper = programs / "kubectl"
+        wrapper.write_text("#!/bin/sh\ncase \" $* \" in *' apply '*|*' create '*|*' replace '*) set -- \"$@\" --validate=false ;; esac\n"
                            f"exec {control.binary('kubectl').resolve()} --kubeconfig {control.admin} \"$@\"\n")
         wrapper.chmod(0o755)
         done = threading.Event()
@@ -154,14 +196,15 @@ def play(kubernetes):
             control.make_credentials()
             control.start_control_plane()
             control.make_nodes()
-            # Not by `apply`, whose annotation `rollout undo` warns about.
-            for item in kube_proxy():
-                control.kubectl("create", "--validate=false", "-f", "-", input=json.dumps(item))
+            kubeadm = Kubeadm(control, directory)
+            (programs / "kubeadm").write_text(kubeadm.script())
+            (programs / "kubeadm").chmod(0o755)
+            kubeadm.install(programs / "kubeadm")
             kubelets = threading.Thread(target=serve, args=(control, done), daemon=True)
             kubelets.start()
             until("kube-proxy runs on all nodes", lambda: control.proxies() == "OOO", 60)
             for heading, block, expected in STEPS:
-                step(control, wrapper.parent, heading if block is None else commands[heading][block], expected)
+                step(control, programs, heading if block is None else commands[heading][block], expected)
             return True
         finally:
             done.set()
@@ -183,9 +226,10 @@ def step(control, path, commands, expected):
                                         capture_output=True, timeout=180)
     if done.returncode:
         raise Problem(f"exit status {done.returncode}: {done.stderr.strip()}")
-    until(f"proxies are {expected} (are {control.proxies()})", lambda: control.proxies() == expected, 60)
-    # What comes late would show now.
-    time.sleep(2)
-    if control.proxies() != expected:
-        raise Problem(f"proxies are {control.proxies()} (want {expected})")
+
+    def settled():
+        # What comes late would show after a while.
+        return control.proxies() == expected and not time.sleep(2) and control.proxies() == expected
+
+    until(f"proxies are {expected} (are {control.proxies()})", settled, 60)
     print(f"    ok: {expected}")
