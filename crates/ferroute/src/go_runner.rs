@@ -2,10 +2,11 @@
 //!
 //! kOps starts kube-proxy with it: `/go-runner --log-file=/var/log/kube-proxy.log --also-stdout /usr/local/bin/kube-proxy …`. Images
 //! of Ferroute have a link of that name. Flags, output and signals are as in Kubernetes' `kube-log-runner`
-//! (component-base/logs/kube-log-runner); unlike there, the exit status is that of the program, every signal is forwarded, and a
-//! log file that cannot be written does not end the program.
+//! (component-base/logs/kube-log-runner); unlike there, the exit status is that of the program, every signal is forwarded, a log
+//! file that cannot be written does not end the program, and times in the names of renamed files are in UTC.
 
 mod arguments;
+mod log_file;
 mod output;
 
 use std::{

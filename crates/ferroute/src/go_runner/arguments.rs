@@ -1,8 +1,15 @@
 //! The command line: flags in the syntax of Go, then the program and its arguments.
 
-use std::{ffi::OsString, path::PathBuf};
+use std::{
+    ffi::{OsStr, OsString},
+    path::PathBuf,
+    time::Duration,
+};
 
 use anyhow::{Context, bail};
+use ferroute_config::GoDuration;
+
+use super::log_file::Rotation;
 
 /// The command line.
 #[derive(Debug, PartialEq, Eq)]
@@ -21,11 +28,12 @@ pub(super) struct Options {
     pub(super) also_stdout: bool,
     /// Whether standard error goes where standard output goes.
     pub(super) redirect_stderr: bool,
+    pub(super) rotation: Rotation,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { log_file: None, also_stdout: false, redirect_stderr: true }
+        Self { log_file: None, also_stdout: false, redirect_stderr: true, rotation: Rotation::default() }
     }
 }
 
@@ -44,15 +52,21 @@ impl Arguments {
             let Some(flag) = word.to_str().and_then(flag) else { break word };
             match flag {
                 ("", None) => break words.next().context("no program to start after --")?,
-                ("log-file", value) => {
-                    let value = value.map(OsString::from).or_else(|| words.next());
-                    let path = value.context("the flag --log-file needs a value")?;
-                    options.log_file = (!path.is_empty()).then(|| path.into());
-                }
                 ("also-stdout", value) => options.also_stdout = boolean("also-stdout", value)?,
                 ("redirect-stderr", value) => options.redirect_stderr = boolean("redirect-stderr", value)?,
-                (name, _) => {
-                    bail!("unknown flag --{name}: go-runner has --log-file, --also-stdout and --redirect-stderr")
+                (name, value) => {
+                    let mut value = || {
+                        let value = value.map(OsString::from).or_else(|| words.next());
+                        value.with_context(|| format!("the flag --{name} needs a value"))
+                    };
+                    match name {
+                        "log-file" => options.log_file = Some(value()?).filter(|path| !path.is_empty()).map(Into::into),
+                        "log-file-size" => options.rotation.size = size(&value()?)?,
+                        "log-file-age" => options.rotation.age = duration(name, &value()?)?,
+                        // Nothing is buffered.
+                        "flush-interval" => drop(duration(name, &value()?)?),
+                        name => bail!("unknown flag --{name}: go-runner has {FLAGS}"),
+                    }
                 }
             }
         };
@@ -64,6 +78,36 @@ impl Arguments {
 fn flag(word: &str) -> Option<(&str, Option<&str>)> {
     let flag = word.strip_prefix("--").or_else(|| word.strip_prefix('-').filter(|rest| !rest.is_empty()))?;
     Some(flag.split_once('=').map_or((flag, None), |(name, value)| (name, Some(value))))
+}
+
+const FLAGS: &str =
+    "--log-file, --log-file-size, --log-file-age, --also-stdout, --redirect-stderr and --flush-interval";
+
+/// Parses a number of bytes in the usual spellings of Kubernetes' quantities.
+fn size(value: &OsStr) -> anyhow::Result<u64> {
+    let text = value.to_string_lossy();
+    let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
+    let factor = match unit {
+        "" => Some(1),
+        "k" => Some(1_000),
+        "M" => Some(1_000_000),
+        "G" => Some(1_000_000_000),
+        "Ki" => Some(1 << 10),
+        "Mi" => Some(1 << 20),
+        "Gi" => Some(1 << 30),
+        _ => None,
+    };
+    let size = factor.and_then(|factor| number.parse::<u64>().ok()?.checked_mul(factor));
+    size.with_context(|| {
+        format!("invalid value {text:?} of the flag --log-file-size: it is a number of bytes, such as 10Mi")
+    })
+}
+
+/// Parses a time in Go's spelling.
+fn duration(name: &str, value: &OsStr) -> anyhow::Result<Duration> {
+    let text = value.to_string_lossy();
+    let duration = text.parse::<GoDuration>().ok().and_then(GoDuration::to_std);
+    duration.with_context(|| format!("invalid value {text:?} of the flag --{name}: it is a time, such as 24h"))
 }
 
 /// Parses a boolean in the spellings of Go; without a value, it is true.
@@ -84,7 +128,8 @@ mod tests {
     }
 
     fn arguments(log_file: Option<&str>, also_stdout: bool, redirect_stderr: bool, command: &[&str]) -> Arguments {
-        let options = Options { log_file: log_file.map(PathBuf::from), also_stdout, redirect_stderr };
+        let options =
+            Options { log_file: log_file.map(PathBuf::from), also_stdout, redirect_stderr, ..Options::default() };
         let (program, arguments) = command.split_first().unwrap();
         Arguments { options, program: program.into(), arguments: arguments.iter().map(OsString::from).collect() }
     }
@@ -105,8 +150,33 @@ mod tests {
     }
 
     #[test]
+    fn log_files_have_a_size_and_an_age() {
+        for (line, size, seconds) in [
+            ("--log-file-size=10Mi --log-file-age=24h", 10 << 20, 86400),
+            ("-log-file-size 5k -log-file-age 1h30m -flush-interval 5s", 5000, 5400),
+            ("--log-file-size=0 --log-file-age=0", 0, 0),
+            ("--log-file-size=1024 --flush-interval=0", 1024, 0),
+        ] {
+            let rotation = Rotation { size, age: Duration::from_secs(seconds) };
+            assert_eq!(parse(&format!("{line} program")).unwrap().options.rotation, rotation, "{line}");
+        }
+    }
+
+    #[test]
     fn unknown_flags_and_missing_values_are_errors() {
-        for line in ["", "--log-file", "--also-stdout", "--also-stdout=maybe x", "--v=2 x", "--"] {
+        for line in [
+            "",
+            "--log-file",
+            "--also-stdout",
+            "--also-stdout=maybe x",
+            "--v=2 x",
+            "--",
+            "--log-file-size=-1 x",
+            "--log-file-size=many x",
+            "--log-file-age=-1h x",
+            "--log-file-age=2 x",
+            "--flush-interval x",
+        ] {
             assert!(parse(line).is_err(), "{line}");
         }
     }

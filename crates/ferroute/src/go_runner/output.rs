@@ -1,9 +1,8 @@
 //! The output of the program: handed to it directly if it goes to one place, else copied by a thread.
 
 use std::{
-    fs::{File, OpenOptions},
     io::{self, PipeReader, Read, Write},
-    os::{fd::AsFd, unix::fs::OpenOptionsExt},
+    os::fd::AsFd,
     path::Path,
     process::{Command, Stdio},
     sync::mpsc::{self, Receiver},
@@ -13,7 +12,7 @@ use std::{
 
 use anyhow::Context;
 
-use super::{arguments::Options, report};
+use super::{arguments::Options, log_file::LogFile, report};
 
 /// The copy of the program's output that this process makes, if any.
 #[derive(Debug)]
@@ -37,21 +36,28 @@ impl Output {
             both(Stdio::inherit(), stdout.into());
             return Ok(Self(None));
         };
-        let file = open(path).with_context(|| format!("cannot open the log file {}", path.display()))?;
-        if !options.also_stdout {
+        let mut file = LogFile::open(path, options.rotation)
+            .with_context(|| format!("cannot open the log file {}", path.display()))?;
+        if !options.also_stdout && options.rotation.size == 0 {
+            let file = file.into_file();
             both(file.try_clone().context("cannot duplicate a file descriptor")?.into(), file.into());
             return Ok(Self(None));
         }
         let (reader, writer) = io::pipe().context("cannot make a pipe")?;
         both(writer.try_clone().context("cannot duplicate a file descriptor")?.into(), writer.into());
-        let path = path.clone();
+        let (path, also_stdout) = (path.clone(), options.also_stdout);
         // Its sender is dropped at the end.
         let (ended, end) = mpsc::channel();
         thread::Builder::new()
             .name("output".to_owned())
             .spawn(move || {
                 let _ended = ended;
-                copy(reader, &mut [(&mut io::stdout(), Path::new("standard output")), (&mut &file, &path)]);
+                let mut stdout = io::stdout();
+                let mut targets: Vec<(&mut dyn Write, &Path)> = vec![(&mut file, &path)];
+                if also_stdout {
+                    targets.insert(0, (&mut stdout, Path::new("standard output")));
+                }
+                copy(reader, &mut targets);
             })
             .context("cannot start the thread that copies the output")?;
         Ok(Self(Some(end)))
@@ -63,10 +69,6 @@ impl Output {
             let _ = end.recv_timeout(LAST_OUTPUT);
         }
     }
-}
-
-fn open(path: &Path) -> io::Result<File> {
-    OpenOptions::new().append(true).create(true).mode(0o644).open(path)
 }
 
 /// Copies everything to all targets. One that fails, such as a file on a full disk, is reported once until it works again, and ends
