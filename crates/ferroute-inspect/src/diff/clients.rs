@@ -1,5 +1,5 @@
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeSet, HashSet},
     fmt,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
 };
@@ -36,6 +36,8 @@ pub(super) struct Topology<'a> {
     outside: (IpAddr, String),
     /// The interface to this node's pods.
     pod_interface: String,
+    /// External and load balancer IPs of Services. They are addresses of no client, except of the node where they are assigned to it.
+    external: HashSet<IpAddr>,
     family: IpFamily,
 }
 
@@ -62,7 +64,10 @@ impl<'a> Topology<'a> {
             Some(LocalTraffic::Source(_)) | None => interface_to(pod),
         };
         let outside = (outside, interface_to(outside));
-        Self { host, pod: (pod, pod_interface.clone()), outside, pod_interface, family }
+        let services = table.entries.values().map(|entry| &entry.service);
+        let external = services.flat_map(|service| service.external_ips.iter().chain(&service.load_balancer_vips));
+        let external = external.copied().collect();
+        Self { host, pod: (pod, pod_interface.clone()), outside, pod_interface, external, family }
     }
 
     /// Returns clients that together observe any difference: one of each kind, a local and a remote endpoint, and the edges
@@ -72,7 +77,8 @@ impl<'a> Topology<'a> {
             |local: bool| entry.endpoints.iter().find(|endpoint| endpoint.may_be_local() == local && is_used(endpoint));
         let endpoints =
             [true, false].into_iter().filter_map(endpoint).map(|endpoint| Client::Endpoint(endpoint.address));
-        let edges: BTreeSet<IpAddr> = ranges.iter().take(MAX_RANGES).flat_map(edges).collect();
+        let is_host = |address: &IpAddr| !self.external.contains(address);
+        let edges: BTreeSet<IpAddr> = ranges.iter().take(MAX_RANGES).flat_map(edges).filter(is_host).collect();
         [Client::Pod, Client::Node, Client::Outside]
             .into_iter()
             .chain(endpoints)

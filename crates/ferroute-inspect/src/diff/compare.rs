@@ -216,7 +216,8 @@ impl Comparison<'_> {
                 senders.push(client);
             }
             let attempt = Attempt { name, entry, frontend: *frontend, packet: &packet };
-            let (expected, actual) = self.trace(attempt, sides);
+            let expected = sides.expected.outcomes(self.expected.host, &packet);
+            let actual = sides.actual.outcomes(self.actual_host, &packet);
             let both = || [&expected, &actual].into_iter();
             used |= both()
                 .all(|outcomes| outcomes.keys().any(|outcome| matches!(outcome, PacketOutcome::Delivered { .. })));
@@ -226,6 +227,9 @@ impl Comparison<'_> {
             });
             if let Some(reason) = reason {
                 unknown.get_or_insert(format!("{frontend} from {client}: {reason}"));
+                continue;
+            }
+            if self.is_intended(attempt, &expected, &actual) {
                 continue;
             }
             for mismatch in mismatches(packet.source.ip(), &expected, &actual) {
@@ -250,15 +254,12 @@ impl Comparison<'_> {
         used
     }
 
-    /// Returns the expected and the actual outcomes of a packet. If they differ as the modes of the two sides are intended
-    /// to, the actual outcomes are expected.
-    fn trace(&mut self, attempt: Attempt<'_>, sides: &Sides<'_>) -> (Outcomes, Outcomes) {
-        let expected = sides.expected.outcomes(self.expected.host, attempt.packet);
-        let actual = sides.actual.outcomes(self.actual_host, attempt.packet);
-        let Some(modes) = self.modes.filter(|_| !agree(&expected, &actual)) else { return (expected, actual) };
-        let traits = modes.explain(attempt, &expected, &actual);
+    /// Reports whether a packet has other outcomes because the modes of the two sides are intended to differ, and counts it.
+    fn is_intended(&mut self, attempt: Attempt<'_>, expected: &Outcomes, actual: &Outcomes) -> bool {
+        let Some(modes) = self.modes.filter(|_| !agree(expected, actual)) else { return false };
+        let traits = modes.explain(attempt, expected, actual);
         traits.iter().for_each(|it| *self.intended.entry(it.name).or_default() += 1);
-        if traits.is_empty() { (expected, actual) } else { (actual.clone(), actual) }
+        !traits.is_empty()
     }
 }
 

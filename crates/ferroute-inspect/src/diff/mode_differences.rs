@@ -166,14 +166,15 @@ impl<'a> ModeDifferences<'a> {
         };
         let owns_endpoint =
             |endpoint: &Endpoint| side.traits.sources != Sources::Node && self.host.owns(endpoint.address);
+        // Where the address of the Service is the node's own, the node sends to it from that address.
+        let has_service_source = side.traits.sources == Sources::ServiceOfNode && interface.is_none();
+        let source = if has_service_source { to } else { source };
         let endpoints = forwarding.list(route.list).unwrap_or_default().iter().map(|endpoint| {
             let source = match forwarding.source_address(route, endpoint, source) {
                 // Received packets for the node itself pass no hook in which they could be masqueraded.
                 SourceAddress::Node if interface.is_some() && owns_endpoint(endpoint) => Seen::Client,
                 SourceAddress::Node => Seen::Node,
-                SourceAddress::Kept if side.traits.sources == Sources::ServiceOfNode && interface.is_none() => {
-                    Seen::Service
-                }
+                SourceAddress::Kept if has_service_source => Seen::Service,
                 SourceAddress::Kept => Seen::Client,
             };
             let weight = if side.traits.weights { endpoint.weight } else { 1 };
