@@ -358,9 +358,9 @@ vm-bench: deps-vm release
 	cp "$$program" $(VM_DIR)/sync
 	VM_MEMORY=2048 conformance/vm/boot.sh $(VM_DIR) conformance/vm/ipvs-bench.sh $(FERROUTE) $(VM_DIR)/sync
 
-## vm-nftables (10 min): test nftables mode on older kernels (VM_KERNELS)
+## vm-nftables (15 min): test nftables mode on older and newer kernels (VM_KERNELS)
 # With the tests of its crate that need a kernel.
-VM_KERNELS ?= linux-image-cloud-amd64 linux-image-6.12-cloud-amd64
+VM_KERNELS ?= linux-image-cloud-amd64 linux-image-6.12-cloud-amd64 linux-image-cloud-amd64@sid
 vm-nftables: deps-vm release
 	@set -e; mkdir -p $(VM_DIR); \
 	for test in kernel packets limits balancing; do \

@@ -5,8 +5,8 @@
 #
 # The bash script runs as root in an initramfs with busybox, the tools listed below, the kernel's network modules, and the
 # files and directories in /files. Prints the script's output and exits with its status. Keeps the kernel and the initramfs
-# in STATE_DIR. KERNEL_PACKAGE is a package that depends on the newest kernel of a series; the default is the distribution's
-# own kernel. The machine is emulated, so neither root nor /dev/kvm is required; programs are about ten times slower. Exits with
+# in STATE_DIR. KERNEL_PACKAGE is a package that depends on the newest kernel of a series, or NAME@SUITE for that of another
+# suite of Debian; the default is the distribution's own kernel. The machine is emulated, so neither root nor /dev/kvm is required; programs are about ten times slower. Exits with
 # status 77 if no machine can be started here: on another architecture, without qemu, ipvsadm or iptables, or without Debian's
 # packages.
 #
@@ -33,21 +33,38 @@ mkdir -p "$state"
 # package is only unpacked: installing it would install boot loaders and the like.
 kernel_dir=$state/$KERNEL_PACKAGE
 if [ ! -d "$kernel_dir" ]; then
-    find_package() { apt-cache depends "$KERNEL_PACKAGE" 2>/dev/null | awk '/Depends:/ {print $2; exit}'; }
+    apt=()
+    # The lists of another suite are apart from those of this system.
+    case $KERNEL_PACKAGE in *@*)
+        lists=$state/apt
+        mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Label: Debian' | head -n 1)
+        [ -n "$mirror" ] || unable "apt knows no repository of Debian (run apt-get update?)"
+        mkdir -p "$lists"/{lists,cache/archives}/partial
+        echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror ${KERNEL_PACKAGE#*@} main" >"$lists/sources"
+        apt=(-o "Dir::Etc::SourceList=$lists/sources" -o Dir::Etc::SourceParts=/dev/null -o "Dir::State::Lists=$lists/lists"
+            -o "Dir::Cache=$lists/cache")
+        apt-get "${apt[@]}" update -q || unable "cannot read the packages of ${KERNEL_PACKAGE#*@}"
+    esac
+    # Newer packages of kernels have their files in others.
+    depends() { apt-cache "${apt[@]}" depends "$1" 2>/dev/null | awk "/ Depends: linux-($2)-/ {print \$2}"; }
+    find_package() { depends "${KERNEL_PACKAGE%@*}" image; }
     package=$(find_package || true)
     if [ -z "$package" ] && [ "$(id -u)" = 0 ]; then
         apt-get update -q || true
         package=$(find_package || true)
     fi
     [ -n "$package" ] || unable "apt does not find $KERNEL_PACKAGE, which is a package of Debian (run apt-get update?)"
-    (cd "$state" && apt-get download -q "$package") || unable "cannot download $package"
-    rm -rf "$state/unpacked"
-    dpkg -x "$state/$package"_*.deb "$state/unpacked"
-    rm "$state/$package"_*.deb
+    rm -rf "$state/unpacked" "$state/packages"
+    mkdir "$state/packages"
+    (cd "$state/packages" && apt-get "${apt[@]}" download -q "$package" $(depends "$package" 'base|binary|modules')) ||
+        unable "cannot download $package"
+    for file in "$state"/packages/*.deb; do dpkg -x "$file" "$state/unpacked"; done
+    rm -r "$state/packages"
     mv "$state/unpacked" "$kernel_dir"
 fi
-kernel=$(ls "$kernel_dir"/boot/vmlinuz-*)
-release=${kernel##*/vmlinuz-}
+[ -e "$kernel_dir/lib" ] || ln -s usr/lib "$kernel_dir/lib"
+kernel=$(find "$kernel_dir" -name 'vmlinuz*' | head -n 1)
+release=$(ls "$kernel_dir/lib/modules")
 
 root=$(mktemp -d)
 trap 'rm -rf "$root"' EXIT

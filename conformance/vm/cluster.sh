@@ -117,7 +117,7 @@ end_traffic() {
         answers=$(wc -l <"traffic-$flow")
         failed=$(grep -cv '^pod-[234]$' "traffic-$flow" || true)
         echo "  $flow: $answers requests, $failed failed"
-        [ "$failed" = 0 ] || fail "$failed requests of $flow"
+        [ "$failed" = 0 ] || fail "$failed requests of $flow: $(grep -nv '^pod-[234]$' "traffic-$flow")"
     done
 }
 
