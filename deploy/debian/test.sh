@@ -56,6 +56,9 @@ done
 program=$(sed -n 's/^ExecStart=\([^ ]*\).*/\1/p' "$root/usr/lib/systemd/system/ferroute.service")
 [ -x "$root$program" ] || fail "the unit runs $program, which does not exist"
 in_root dpkg --verify ferroute
+broken=$(cd "$root/usr/share/doc/ferroute" && grep -rohE --include='*.md' --with-filename '\]\([^)# ]+' . | grep -vE '\]\([a-z]+:' |
+    while IFS=: read -r file link; do [ -e "${file%/*}/${link#](}" ] || echo "$file: ${link#](}"; done)
+[ -z "$broken" ] || fail "links of the documentation lead nowhere: $broken"
 
 echo "== example"
 # As the unit would, without systemd: the package's configuration, and the example as the only manifest.
