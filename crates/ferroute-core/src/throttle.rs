@@ -1,6 +1,6 @@
 use std::time::{Duration, Instant};
 
-/// Limits an action to about 1 % of the time.
+/// Limits an action to about 1 % of a processor's time.
 ///
 /// It reads no clock; the caller passes the current time.
 #[derive(Clone, Copy, Debug)]
@@ -11,7 +11,7 @@ pub struct Throttle {
 }
 
 impl Throttle {
-    /// The pause after a run, as a multiple of its duration.
+    /// The pause after a run, as a multiple of its processor time.
     const PAUSE_FACTOR: u32 = 100;
     const MAX_PAUSE: Duration = Duration::from_secs(300);
 
@@ -25,10 +25,11 @@ impl Throttle {
         self.next.is_none_or(|next| now >= next)
     }
 
-    /// Records a run from `start` to `end`.
-    pub fn record(&mut self, start: Instant, end: Instant) {
-        let pause = end.saturating_duration_since(start) * Self::PAUSE_FACTOR;
-        self.next = Some(end + pause.clamp(self.min_pause, Self::MAX_PAUSE.max(self.min_pause)));
+    /// Records a run that ends now and took this processor time. Its duration does not matter: on a busy host it is longer, by the
+    /// time of other programs, and a pause in proportion would let changes of rules stay for minutes.
+    pub fn record(&mut self, now: Instant, processor_time: Duration) {
+        let pause = processor_time.saturating_mul(Self::PAUSE_FACTOR);
+        self.next = Some(now + pause.clamp(self.min_pause, Self::MAX_PAUSE.max(self.min_pause)));
     }
 }
 
@@ -44,15 +45,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_pause_grows_with_the_duration_of_the_run() {
+    fn the_pause_grows_with_the_processor_time_of_the_run() {
         let start = Instant::now();
-        let pause_after = |mut throttle: Throttle, duration| {
+        let pause_after = |mut throttle: Throttle, processor_time| {
             assert!(throttle.is_due(start));
-            let end = start + duration;
-            throttle.record(start, end);
-            (0..=1000).map(Duration::from_secs).find(|pause| throttle.is_due(end + *pause)).unwrap()
+            throttle.record(start, processor_time);
+            (0..=1000).map(Duration::from_secs).find(|pause| throttle.is_due(start + *pause)).unwrap()
         };
-        let after = |duration| pause_after(Throttle::default(), duration);
+        let after = |processor_time| pause_after(Throttle::default(), processor_time);
         assert_eq!(after(Duration::ZERO), Duration::from_secs(5));
         assert_eq!(after(Duration::from_millis(20)), Duration::from_secs(5));
         assert_eq!(after(Duration::from_millis(700)), Duration::from_secs(70));

@@ -46,6 +46,7 @@ impl Fixture {
             counters: None,
             sysctls: Sysctls::with_root("/nonexistent"),
             now: clock.clone().reader(),
+            processor_time: clock.clone().processor_time(),
         };
         let dataplane = IptablesDataplane::new(
             RuleAccess::programs(programs.with_release(release), Arc::new(programs.clone())),

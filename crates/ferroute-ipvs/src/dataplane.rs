@@ -9,6 +9,7 @@ use ferroute_core::{
     Changes, Dataplane, DataplaneError, Heartbeat, HostState, IpFamily, Protocol, RulesDigest, ServiceTable,
     SyncReport, TableReport, Throttle, error_chain,
 };
+use ferroute_host::processor_time;
 use ferroute_iptables::exec::RuleWriter;
 use ipnet::IpNet;
 
@@ -361,14 +362,14 @@ impl<K: Kernel, R: RuleWriter> Dataplane for IpvsDataplane<K, R> {
         if self.state.is_none() || self.rules.was_modified_externally()? {
             return Ok(true);
         }
-        let start = Instant::now();
-        if !self.comparisons.is_due(start) {
+        let cost = processor_time();
+        if !self.comparisons.is_due(Instant::now()) {
             return Ok(false);
         }
         let Some(state) = self.state.take() else { return Ok(true) };
         let difference = self.kernel_difference(&state);
         self.state = Some(state);
-        self.comparisons.record(start, Instant::now());
+        self.comparisons.record(Instant::now(), processor_time().saturating_sub(cost));
         let mut difference = difference?;
         self.ignore_terminating(&mut difference);
         Ok(!difference.is_empty())

@@ -18,7 +18,7 @@ use ferroute_core::{
     Changes, Dataplane, DataplaneError, IpFamily, Progress, RulesDigest, ServicePortName, ServiceTable, SyncReport,
     Throttle, error_chain,
 };
-use ferroute_host::{AddressError, DeviceError, HostAddresses, HostDevices, KernelDevices};
+use ferroute_host::{AddressError, DeviceError, HostAddresses, HostDevices, KernelDevices, processor_time};
 
 use self::{
     flowtable::FlowtableDevices,
@@ -285,13 +285,13 @@ impl<K: Kernel> NftablesDataplane<K> {
 
     /// Compares the elements if another program may have replaced some, and it is time.
     fn has_other_elements(&mut self) -> Result<bool, K::Error> {
-        let start = Instant::now();
+        let cost = processor_time();
         let Some(applied) = self.applied.as_mut().filter(|applied| applied.may_be_replaced) else { return Ok(false) };
-        if !self.comparisons.is_due(start) {
+        if !self.comparisons.is_due(Instant::now()) {
             return Ok(false);
         }
         let differs = compare::has_other_elements(&mut self.kernel, &self.table, &applied.planner)?;
-        self.comparisons.record(start, Instant::now());
+        self.comparisons.record(Instant::now(), processor_time().saturating_sub(cost));
         // Elements that kept changing are compared again.
         applied.may_be_replaced = differs.is_none();
         Ok(differs == Some(true))

@@ -43,7 +43,7 @@ pub struct IptablesDataplane {
 impl IptablesDataplane {
     /// Creates a dataplane without applied rules. `generations` is shared with the dataplane of the other IP family.
     pub fn new(access: RuleAccess, settings: ProxySettings, host: HostAccess, generations: GenerationTracker) -> Self {
-        let environment = Environment::new(settings, access.has_random_fully());
+        let (environment, backend) = (Environment::new(settings, access.has_random_fully()), access.backend());
         Self {
             access,
             environment,
@@ -51,7 +51,7 @@ impl IptablesDataplane {
             generations,
             state: None,
             verified: None,
-            comparisons: Throttle::default(),
+            comparisons: backend.comparisons(),
             compared: 0,
             uses: Vec::new(),
             canary_checks: Throttle::default(),
@@ -121,7 +121,7 @@ impl IptablesDataplane {
         let counts = state.counts();
         if counts.total() < self.compared / 2 {
             // Comparisons take less time now, so the pause that the last one requires is too long.
-            (self.comparisons, self.compared) = (Throttle::default(), 0);
+            (self.comparisons, self.compared) = (self.backend().comparisons(), 0);
         }
         self.state = Some(state);
         // Without numbers, the next comparison finds what was changed.
@@ -238,10 +238,11 @@ impl Dataplane for IptablesDataplane {
         if external.is_some() && external == self.verified {
             return Ok(false);
         }
-        let start = (self.host.now)();
-        if self.comparisons.is_due(start) {
+        let (now, before) = ((self.host.now)(), (self.host.processor_time)());
+        let cost = || (self.host.processor_time)().saturating_sub(before);
+        if self.comparisons.is_due(now) {
             let drifted = self.has_drifted(state)?;
-            self.comparisons.record(start, (self.host.now)());
+            self.comparisons.record((self.host.now)(), cost());
             self.compared = state.counts().total();
             if !drifted {
                 self.verified = external;
@@ -251,9 +252,9 @@ impl Dataplane for IptablesDataplane {
         if self.is_chain_cut()? {
             return Ok(true);
         }
-        if self.canary_checks.is_due(start) {
+        if self.canary_checks.is_due(now) {
             let missing = self.is_canary_missing()?;
-            self.canary_checks.record(start, (self.host.now)());
+            self.canary_checks.record((self.host.now)(), cost());
             return Ok(missing);
         }
         Ok(false)

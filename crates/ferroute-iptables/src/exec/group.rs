@@ -5,6 +5,7 @@ use std::{
 };
 
 use ferroute_core::{DataplaneError, Frontend, IpFamily, TableReport, Throttle};
+use ferroute_host::processor_time;
 
 use super::{
     access::{Attempts, RuleAccess},
@@ -73,7 +74,8 @@ pub struct GroupReport {
 impl GroupWriter {
     /// Creates a writer without applied rules. `generations` is shared with all other writers of the network namespace.
     pub fn new(access: RuleAccess, generations: GenerationTracker) -> Self {
-        Self { access, generations, applied: None, verified: None, comparisons: Throttle::default() }
+        let comparisons = access.backend().comparisons();
+        Self { access, generations, applied: None, verified: None, comparisons }
     }
 
     /// The IP family.
@@ -117,12 +119,12 @@ impl GroupWriter {
         if external.is_some() && external == self.verified {
             return Ok(false);
         }
-        let start = Instant::now();
-        if !self.comparisons.is_due(start) {
+        let cost = processor_time();
+        if !self.comparisons.is_due(Instant::now()) {
             return Ok(false);
         }
         let (kernel, _) = self.read(applied).map_err(|error| self.read_error(error))?;
-        self.comparisons.record(start, Instant::now());
+        self.comparisons.record(Instant::now(), processor_time().saturating_sub(cost));
         let is_same = applied.is_in(&kernel);
         if is_same {
             self.verified = external;

@@ -1,10 +1,14 @@
 //! The dataplane's access to the host, and the settings and host state that the planner receives from it.
 
-use std::{fmt, time::Instant};
+use std::{
+    fmt,
+    time::{Duration, Instant},
+};
 
 use ferroute_core::{HostState, IpFamily, NfacctCounters, NodePortAddresses, ProxySettings, error_chain};
 use ferroute_host::{
     AddressError, CounterError, Ensured, HostAddresses, KernelAddresses, KernelCounters, PacketCounters, Sysctls,
+    processor_time,
 };
 
 /// The interfaces to the host, besides its rules, that the dataplane uses.
@@ -17,6 +21,8 @@ pub struct HostAccess {
     pub sysctls: Sysctls,
     /// The clock.
     pub now: Box<dyn Fn() -> Instant + Send>,
+    /// The processor time of this process so far, with that of programs that it has run.
+    pub processor_time: Box<dyn Fn() -> Duration + Send>,
 }
 
 /// A failure to open an interface to the host.
@@ -42,6 +48,7 @@ impl HostAccess {
             counters,
             sysctls: Sysctls::from_kernel(),
             now: Box::new(Instant::now),
+            processor_time: Box::new(processor_time),
         })
     }
 }

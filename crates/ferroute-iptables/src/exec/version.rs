@@ -1,6 +1,8 @@
 //! Version and backend of the iptables programs, and the features that follow from them.
 
-use std::{fmt, str::FromStr};
+use std::{fmt, str::FromStr, time::Duration};
+
+use ferroute_core::Throttle;
 
 /// The kernel interface of the iptables programs. Rules of one backend are invisible to the programs of the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,6 +19,15 @@ impl Backend {
         match self {
             Self::Legacy => "legacy",
             Self::NfTables => "nft",
+        }
+    }
+
+    /// Returns the limit of comparisons of the kernel's rules with those that were written. Only nf_tables reports that there may
+    /// be a reason for one; where there is none, the next change of another program is noticed at once.
+    pub(super) fn comparisons(self) -> Throttle {
+        match self {
+            Self::Legacy => Throttle::default(),
+            Self::NfTables => Throttle::new(Duration::ZERO),
         }
     }
 

@@ -6,7 +6,7 @@ use std::{
     process::{Command, Stdio},
     sync::{
         Arc, Mutex,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicU32, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -73,7 +73,7 @@ impl NetnsHost {
         self.netns.run(|| {
             let mut programs = self.programs(family);
             let mut host = HostAccess::open().unwrap();
-            host.now = self.clock.clone().reader();
+            (host.now, host.processor_time) = (self.clock.clone().reader(), self.clock.clone().processor_time());
             change(programs.as_mut(), &mut host);
             let access = access(family, programs, self.exec());
             IptablesDataplane::new(access, settings.clone(), host, self.generations.clone())
@@ -149,11 +149,17 @@ fn access(family: IpFamily, programs: Option<IptablesPrograms>, exec: Arc<dyn Ex
 #[derive(Clone, Default)]
 pub(crate) struct Clock {
     seconds: Arc<AtomicU64>,
+    readings: Arc<AtomicU32>,
 }
 
 impl Clock {
     pub(crate) fn advance(&self, seconds: u64) {
         self.seconds.fetch_add(seconds, Ordering::Relaxed);
+    }
+
+    /// Whatever is between two readings takes 50 ms, so that comparisons are 5 s apart.
+    pub(crate) fn processor_time(self) -> Box<dyn Fn() -> Duration + Send> {
+        Box::new(move || Duration::from_millis(50) * self.readings.fetch_add(1, Ordering::Relaxed))
     }
 
     pub(crate) fn reader(self) -> Box<dyn Fn() -> Instant + Send> {
