@@ -21,7 +21,7 @@ use ferroute_core::{
 use ferroute_host::{AddressError, DeviceError, HostAddresses, HostDevices, KernelDevices, processor_time};
 
 use self::{
-    flowtable::FlowtableDevices,
+    flowtable::{FlowtableDevices, own_devices},
     run::{Pending, Run, TransactionSize},
 };
 use crate::{
@@ -254,7 +254,9 @@ impl<K: Kernel> NftablesDataplane<K> {
             return self.has_other_elements();
         }
         let Some(listing) = self.kernel.list_table(&self.table)? else { return Ok(true) };
-        if !applied.matches(&listing) {
+        let has_other_devices =
+            self.flowtable.as_mut().is_some_and(|flowtable| !flowtable.has_devices(own_devices(&listing)));
+        if has_other_devices || !applied.matches(&listing) {
             return Ok(true);
         }
         for set in applied.planner.sets() {
@@ -324,6 +326,7 @@ impl Applied {
             && listing.sets.len() == sets.len()
             && sets.iter().all(|set| listing.sets.iter().any(|listed| listed.set.as_ref() == Some(set)))
             && listing.flowtables.iter().map(|listed| &listed.name).eq(flowtable.iter().map(|own| &own.name))
+            && listing.flowtables.iter().all(|listed| listed.flowtable.is_some())
             && chains.iter().all(|chain| {
                 let listed = listing.chains.iter().find(|listed| listed.name == chain.chain.name);
                 listed.is_some_and(|listed| {

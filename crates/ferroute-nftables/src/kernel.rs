@@ -104,8 +104,8 @@ pub struct Listing {
     pub chains: Vec<ListedChain>,
     /// The sets and maps.
     pub sets: Vec<ListedSet>,
-    /// The flowtables with their devices.
-    pub flowtables: Vec<Flowtable>,
+    /// The flowtables.
+    pub flowtables: Vec<ListedFlowtable>,
 }
 
 /// A chain as the kernel lists it.
@@ -126,6 +126,15 @@ pub enum ListedRule {
     Typed(Rule),
     /// The kernel's expressions.
     Encoded(EncodedRule),
+}
+
+/// A flowtable as the kernel lists it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListedFlowtable {
+    /// The name.
+    pub name: Name,
+    /// The flowtable with its devices; `None` if the model cannot represent it.
+    pub flowtable: Option<Flowtable>,
 }
 
 /// A set or map as the kernel lists it.

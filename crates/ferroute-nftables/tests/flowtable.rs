@@ -167,6 +167,27 @@ fn removed_flowtable_is_repaired() {
     assert!(!dataplane.was_modified_externally().unwrap());
 }
 
+#[test]
+fn devices_that_another_program_adds_or_removes_are_restored() {
+    let (shared, devices) = (SharedKernel::default(), Devices::default());
+    devices.set(&[("eth0", 2), ("eth1", 3), ("wg0", 4)]);
+    let mut dataplane = open(shared.clone(), &with_flowtable(&["eth*"]), &devices);
+    dataplane.resync(&table()).unwrap();
+    let flowtable = |name: &str| Flowtable { name: Name::fixed("established"), devices: vec![name.into()] };
+    for change in [Change::DeleteDevices(flowtable("eth0")), Change::AddFlowtable(flowtable("wg0"))] {
+        shared.lock().commit(&Transaction { table: table_id(IpFamily::V4), changes: vec![change] }).unwrap();
+        assert!(dataplane.was_modified_externally().unwrap());
+        dataplane.resync(&table()).unwrap();
+        assert_eq!(flowtables(&shared.lock()), ["established: eth0 eth1"]);
+        assert!(!dataplane.was_modified_externally().unwrap());
+    }
+    // The kernel removes a device that is deleted.
+    let removed = Change::DeleteDevices(flowtable("eth1"));
+    shared.lock().commit(&Transaction { table: table_id(IpFamily::V4), changes: vec![removed] }).unwrap();
+    devices.set(&[("eth0", 2), ("wg0", 4)]);
+    assert!(!dataplane.was_modified_externally().unwrap());
+}
+
 /// With the kernel: the flowtable is there if the kernel supports it, and Services are in both cases.
 #[test]
 fn kernel_without_flowtables_gets_a_table_without_one() {
@@ -187,4 +208,27 @@ fn kernel_without_flowtables_gets_a_table_without_one() {
     assert_eq!(listed.contains("fast0"), is_supported, "{listed}");
     let report = open().resync(&table).unwrap();
     assert_eq!((report.written, report.removed), (0, 0), "after a restart");
+    if !is_supported {
+        return;
+    }
+    let flowtable = || ns.command("sh", &["-c", "nft list flowtables; nft list table ip ferroute | grep 'flow add'"]);
+    let wanted = flowtable();
+    let replace = |script: &str| {
+        format!(
+            "(echo delete table ip ferroute; nft list table ip ferroute | sed '/flowtable/,/}}/ {{ {script} }}') | nft -f -"
+        )
+    };
+    let changes = [
+        "nft 'delete flowtable ip ferroute established { hook ingress priority 0; devices = { fast0 }; }'".to_owned(),
+        "nft 'add flowtable ip ferroute established { hook ingress priority 0; devices = { lo }; }'".to_owned(),
+        replace("s/priority .*/priority 5/"),
+        replace("/counter/d"),
+        replace("/devices/d"),
+    ];
+    for change in changes {
+        ns.command("sh", &["-c", &change]);
+        assert!(dataplane.was_modified_externally().unwrap(), "{change}");
+        dataplane.resync(&table).unwrap();
+        assert_eq!(flowtable(), wanted, "{change}");
+    }
 }

@@ -43,6 +43,14 @@ impl FlowtableDevices {
         foreign
     }
 
+    /// Reports whether the flowtable, as listed, has the devices that were added, and no others.
+    pub(super) fn has_devices(&mut self, listed: &[Box<str>]) -> bool {
+        // The kernel removes deleted devices itself.
+        let existing = self.list();
+        self.attached.iter().all(|device| listed.contains(&device.name) || !existing.contains(device))
+            && listed.iter().all(|name| self.includes(name))
+    }
+
     /// Returns the devices that are missing in the flowtable.
     fn missing(&mut self) -> Vec<Device> {
         let wanted = self.list();
@@ -115,8 +123,7 @@ impl<K: Kernel> NftablesDataplane<K> {
     /// has added, with other settings, are removed.
     pub(super) fn restart_flowtable(&mut self, listing: Option<&Listing>, generation: &mut Option<u32>) {
         let Some(flowtable) = &mut self.flowtable else { return };
-        let listed = listing.and_then(|listing| listing.flowtables.iter().find(|listed| listed.name == FLOWTABLE));
-        let devices = flowtable.restart(listed.map_or(&[], |listed| &listed.devices));
+        let devices = flowtable.restart(listing.map_or(&[], own_devices));
         if devices.is_empty() {
             return;
         }
@@ -131,6 +138,12 @@ impl<K: Kernel> NftablesDataplane<K> {
         *generation = generation.map(next_generation);
         Ok(())
     }
+}
+
+/// Returns the devices of the proxy's flowtable.
+pub(super) fn own_devices(listing: &Listing) -> &[Box<str>] {
+    let own = listing.flowtables.iter().find(|listed| listed.name == FLOWTABLE);
+    own.and_then(|listed| listed.flowtable.as_ref()).map_or(&[], |own| &own.devices)
 }
 
 /// Half of the kernel's limit (`NFT_NETDEVICE_MAX`).

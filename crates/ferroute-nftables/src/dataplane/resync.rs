@@ -11,7 +11,7 @@ use super::{
 use crate::{
     kernel::{Consistency, Kernel, ListedChain, Listing},
     model::{Change, Comment, Data, Element, Key, Name, Set, SetOrMap, TableId, Transaction},
-    plan::{ExistingLists, Planner, SetId, is_optional},
+    plan::{ExistingLists, FLOWTABLE, Planner, SetId, is_optional},
     remove::listed_udp_frontends,
     wire::is_escaped,
 };
@@ -335,8 +335,11 @@ fn is_compatible(listing: &Listing, planner: &Planner) -> bool {
         return false;
     }
     // Objects of other programs are deleted by their names.
-    let mut names = listing.sets.iter().map(|set| &set.name).chain(listing.chains.iter().map(|chain| &chain.name));
-    if names.any(is_escaped) {
+    let flowtables = &listing.flowtables;
+    let names = listing.sets.iter().map(|set| &set.name).chain(listing.chains.iter().map(|chain| &chain.name));
+    if names.chain(flowtables.iter().map(|flowtable| &flowtable.name)).any(is_escaped)
+        || flowtables.iter().any(|listed| listed.name == FLOWTABLE && listed.flowtable.is_none())
+    {
         return false;
     }
     let context = planner.context();

@@ -8,7 +8,8 @@ use std::{
 use self::check::{fit, overlap, set_of};
 
 use super::{
-    Consistency, Counter, ErrorKind, Kernel, KernelError, ListedChain, ListedRule, ListedSet, Listing, OnElement,
+    Consistency, Counter, ErrorKind, Kernel, KernelError, ListedChain, ListedFlowtable, ListedRule, ListedSet, Listing,
+    OnElement,
 };
 use ferroute_core::IpFamily;
 
@@ -146,7 +147,10 @@ impl Kernel for MemoryKernel {
                     element_count: Some(elements.len()),
                 })
                 .collect(),
-            flowtables: table.flowtables().collect(),
+            flowtables: table
+                .flowtables()
+                .map(|flowtable| ListedFlowtable { name: flowtable.name.clone(), flowtable: Some(flowtable) })
+                .collect(),
         }))
     }
 

@@ -6,11 +6,14 @@ use ferroute_netlink::{Attribute, Attributes, Error, Malformed, Message, nfnetli
 use super::{
     EncodedRule,
     constants::*,
-    object::{CONNLIMIT, COUNTER, DAY, LIMIT, TYPE_BITS, TYPE_IFINDEX, TYPE_MASK, hook_number, set_flags, types_of},
+    object::{
+        CONNLIMIT, COUNTER, DAY, FLOWTABLE_PRIORITY, LIMIT, TYPE_BITS, TYPE_IFINDEX, TYPE_MASK, hook_number, set_flags,
+        types_of,
+    },
     userdata,
 };
 use crate::{
-    kernel::{ListedChain, ListedRule, ListedSet, TableFamily},
+    kernel::{ListedChain, ListedFlowtable, ListedRule, ListedSet, TableFamily},
     model::{BaseChain, Chain, ChainType, DataType, Flowtable, Hook, Limit, Name, Policy, Set, SetData, SetKind},
 };
 
@@ -57,22 +60,35 @@ pub(crate) fn parse_rule(message: &Message<'_>) -> Result<(Name, ListedRule), Er
 }
 
 /// Parses a flowtable.
-pub(crate) fn parse_flowtable(message: &Message<'_>) -> Result<Flowtable, Error> {
-    let (mut name, mut devices) = (None, Vec::new());
+pub(crate) fn parse_flowtable(message: &Message<'_>) -> Result<ListedFlowtable, Error> {
+    let (mut name, mut devices, mut is_like_own) = (None, Vec::new(), true);
     for attribute in attributes(message)? {
         let attribute = attribute?;
         match attribute.kind {
             NFTA_FLOWTABLE_NAME => name = Some(name_of(&attribute)),
             NFTA_FLOWTABLE_HOOK => {
-                let Some(listed) = attribute.nested().first(NFTA_FLOWTABLE_HOOK_DEVS)? else { continue };
-                for device in listed.nested() {
-                    devices.push(device?.escaped_text().into());
+                for part in attribute.nested() {
+                    let part = part?;
+                    match part.kind {
+                        NFTA_FLOWTABLE_HOOK_PRIORITY => is_like_own &= part.u32_be()? == FLOWTABLE_PRIORITY,
+                        NFTA_FLOWTABLE_HOOK_DEVS => {
+                            for device in part.nested() {
+                                let device = device?;
+                                // Newer kernels have prefixes of names as well.
+                                is_like_own &= device.kind == NFTA_DEVICE_NAME;
+                                devices.push(device.escaped_text().into());
+                            }
+                        }
+                        _ => {}
+                    }
                 }
             }
+            NFTA_FLOWTABLE_FLAGS => is_like_own &= attribute.u32_be()? == NFT_FLOWTABLE_COUNTER,
             _ => {}
         }
     }
-    Ok(Flowtable { name: name.ok_or_else(|| message.missing(NFTA_FLOWTABLE_NAME))?, devices })
+    let name = name.ok_or_else(|| message.missing(NFTA_FLOWTABLE_NAME))?;
+    Ok(ListedFlowtable { flowtable: is_like_own.then(|| Flowtable { name: name.clone(), devices }), name })
 }
 
 /// Parses a set.
@@ -353,4 +369,47 @@ pub(super) fn name_of(attribute: &Attribute<'_>) -> Name {
 /// Reports whether a name may not be the one that the kernel has, so that the object cannot be requested by it.
 pub(crate) fn is_escaped(name: &Name) -> bool {
     name.as_str().contains('\\')
+}
+
+#[cfg(test)]
+mod tests {
+    use ferroute_netlink::{Batch, Messages};
+
+    use super::*;
+
+    /// Returns what a listed flowtable with these attributes is read as.
+    fn flowtable(priority: u32, device: u16, flags: u32) -> ListedFlowtable {
+        let mut batch = Batch::new();
+        let kind = nfnetlink::kind(nfnetlink::NFNL_SUBSYS_NFTABLES, NFT_MSG_NEWFLOWTABLE);
+        let mut message = batch.message(kind, 0, &nfnetlink::header(2, 0, 0));
+        message.put_str(NFTA_FLOWTABLE_NAME, "established");
+        let mut hook = message.nest(NFTA_FLOWTABLE_HOOK);
+        hook.put_u32_be(NFTA_FLOWTABLE_HOOK_NUM, 0);
+        hook.put_u32_be(NFTA_FLOWTABLE_HOOK_PRIORITY, priority);
+        hook.nest(NFTA_FLOWTABLE_HOOK_DEVS).put_str(device, "eth0");
+        drop(hook);
+        message.put_u32_be(NFTA_FLOWTABLE_FLAGS, flags);
+        drop(message);
+        let bytes = batch.as_bytes().unwrap();
+        parse_flowtable(&Messages::new(bytes).next().unwrap().unwrap()).unwrap()
+    }
+
+    #[test]
+    fn flowtables_are_own_only_with_all_that_defines_them() {
+        const OFFLOAD: u32 = 1;
+        let own = Flowtable { name: Name::fixed("established"), devices: vec!["eth0".into()] };
+        let counter = NFT_FLOWTABLE_COUNTER;
+        assert_eq!(flowtable(FLOWTABLE_PRIORITY, NFTA_DEVICE_NAME, counter).flowtable, Some(own));
+        let prefix = NFTA_DEVICE_NAME + 1;
+        let others = [
+            flowtable(5, NFTA_DEVICE_NAME, counter),
+            flowtable(FLOWTABLE_PRIORITY, prefix, counter),
+            flowtable(FLOWTABLE_PRIORITY, NFTA_DEVICE_NAME, counter | OFFLOAD),
+            flowtable(FLOWTABLE_PRIORITY, NFTA_DEVICE_NAME, 0),
+        ];
+        assert_eq!(
+            others.map(|listed| (listed.name.to_string(), listed.flowtable)),
+            [(); 4].map(|()| ("established".to_owned(), None))
+        );
+    }
 }

@@ -310,7 +310,7 @@ const TYPE_IFNAME: u32 = 41;
 pub(super) const TYPE_BITS: u32 = 6;
 pub(super) const TYPE_MASK: u32 = (1 << TYPE_BITS) - 1;
 /// `filter` in `nft`.
-const FLOWTABLE_PRIORITY: u32 = 0;
+pub(super) const FLOWTABLE_PRIORITY: u32 = 0;
 /// The expression type of counters.
 pub(super) const COUNTER: &str = "counter";
 pub(super) const LIMIT: &str = "limit";
