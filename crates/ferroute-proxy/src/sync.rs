@@ -261,7 +261,7 @@ impl SyncLoop {
         if !std::mem::take(&mut self.leftovers_due) {
             return;
         }
-        let mut udp_frontends = BTreeSet::new();
+        let (mut has_removed, mut udp_frontends) = (false, BTreeSet::new());
         self.leftovers.retain_mut(|leftovers| {
             let mut report = RemovalReport::default();
             leftovers.remove(&mut report);
@@ -271,13 +271,14 @@ impl SyncLoop {
             for remaining in &report.remaining {
                 tracing::warn!("leftovers of another mode remain: {remaining}");
             }
+            has_removed |= !report.removed.is_empty();
             udp_frontends.append(&mut report.udp_frontends);
             !report.remaining.is_empty()
         });
         let tracker = self.state.tracker();
         for family in &mut self.families {
             // The next sync deletes their conntrack entries.
-            if family.add_removed(tracker.table(family.family()), &udp_frontends) {
+            if has_removed && family.rules_were_removed(tracker.table(family.family()), &udp_frontends) {
                 self.schedule.request();
             }
         }

@@ -156,9 +156,11 @@ impl FamilySync {
         self.isolation.is_retry_due(tokio::time::Instant::now())
     }
 
-    /// Makes the next sync delete the conntrack entries of those of `frontends` that no service port of `table` has: rules for
-    /// them were removed. Returns whether there may be such entries.
-    pub(crate) fn add_removed(&mut self, table: &ServiceTable, frontends: &BTreeSet<Frontend>) -> bool {
+    /// Makes the next sync delete the conntrack entries that another mode's rules have made, which were just removed: those of
+    /// `frontends` that no service port of `table` has, and those to endpoints that are none any more. Such entries were deleted
+    /// before, but flows that went on were translated by these rules again. Returns whether there may be any.
+    pub(crate) fn rules_were_removed(&mut self, table: &ServiceTable, frontends: &BTreeSet<Frontend>) -> bool {
+        self.stale.merge(StaleConntrackEntries::from_table(table));
         self.stale.add_removed(table, frontends);
         !self.stale.is_empty()
     }
