@@ -421,7 +421,15 @@ impl ApiClient {
         }
         let waited = self.timing.response_timeout;
         let start = std::time::Instant::now();
-        let sent = timeout(waited, connection.client.send(http_request)).await;
+        let too_many = http_client::too_many_interim_responses(&mut http_request);
+        let response = async {
+            tokio::select! {
+                sent = connection.client.send(http_request) => sent.map_err(|error| no_response(&connection.url, &error)),
+                // Its end closes the connection.
+                () = too_many.notified() => Err(http_client::endless_interim_responses(&connection.url)),
+            }
+        };
+        let sent = timeout(waited, response).await;
         self.counter.record(&RequestResult {
             host: &connection.host,
             method: &request.method,
@@ -433,8 +441,7 @@ impl ApiClient {
             self.recoveries.send_modify(|recoveries| *recoveries += 1);
         }
         match sent {
-            Ok(Ok(response)) => Ok(response),
-            Ok(Err(error)) => Err(no_response(&connection.url, &error)),
+            Ok(sent) => sent,
             Err(_) => Err(ApiError::Timeout { url: connection.url.to_string(), waited }),
         }
     }

@@ -4,12 +4,15 @@ use std::{
     fs, io,
     net::{IpAddr, SocketAddr, ToSocketAddrs},
     path::{Path, PathBuf},
-    sync::Mutex,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
 use ferroute_host::run_blocking;
-use http::{HeaderValue, Uri};
+use http::{HeaderValue, Request, Uri};
 use hyper::rt::{Read, Write};
 use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::{
@@ -29,10 +32,12 @@ use kube_client::{
     config::AuthInfo,
 };
 use rustls::pki_types::ServerName;
+use tokio::sync::Notify;
 use tower::{BoxError, Service, ServiceBuilder};
 
 use crate::{
     client_certificate::{CertificateError, ClientCertificate},
+    error::{ApiError, Cause},
     proxy::{Proxy, ProxyError, Scheme},
 };
 
@@ -137,6 +142,24 @@ pub(crate) async fn addresses(config: &Config, proxy: Option<&str>) -> io::Resul
     Ok(addresses)
 }
 
+/// Returns what is notified once a server has sent more interim responses than any would. They are not passed on, so that a server
+/// that sends nothing else would keep this process busy until the end of the request.
+pub(crate) fn too_many_interim_responses<B>(request: &mut Request<B>) -> Arc<Notify> {
+    let (too_many, received) = (Arc::new(Notify::new()), AtomicU64::new(0));
+    let notified = Arc::clone(&too_many);
+    hyper::ext::on_informational(request, move |_| {
+        if received.fetch_add(1, Ordering::Relaxed) >= MAX_INTERIM_RESPONSES {
+            too_many.notify_one();
+        }
+    });
+    notified
+}
+
+pub(crate) fn endless_interim_responses(url: &str) -> ApiError {
+    let cause = Cause::text(format!("it has sent {MAX_INTERIM_RESPONSES} interim responses (1xx), and no other one"));
+    ApiError::Unreachable { url: url.to_owned(), cause }
+}
+
 /// Adds TLS to a connector, with the library's verification of the server and Ferroute's use of the client certificate.
 fn https<C>(config: &Config, connector: C) -> Result<HttpsConnector<C>, BuildError> {
     let mut config = config.clone();
@@ -201,6 +224,9 @@ fn read(path: &Path) -> Result<HeaderValue, TokenError> {
     header.set_sensitive(true);
     Ok(header)
 }
+
+/// API servers send none.
+const MAX_INTERIM_RESPONSES: u64 = 100;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 

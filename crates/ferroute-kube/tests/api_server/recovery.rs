@@ -1,6 +1,6 @@
 //! Silent connections, endless responses, and the return of a server that was away.
 
-use std::{net::TcpListener, time::Duration};
+use std::{io::Write, net::TcpListener, time::Duration};
 
 use ferroute_kube::{
     ApiServer, Timing,
@@ -120,6 +120,28 @@ async fn response_to_one_request_ends_the_delays_of_all() {
     writer.remove_taint("none").await.unwrap();
     consumer.until_synced().await;
     assert_eq!(consumer.observed.problems.len(), 0);
+}
+
+#[tokio::test]
+async fn server_that_sends_interim_responses_only_is_reported_and_left_alone() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let (ended, ends) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        while let Ok((mut stream, _)) = listener.accept() {
+            // The other end closes the connection.
+            while stream.write_all(&b"HTTP/1.1 102 Processing\r\n\r\n".repeat(100)).is_ok() {}
+            if ended.send(()).is_err() {
+                return;
+            }
+        }
+    });
+    let source = ApiServer::new(&connection(), Some(&url), NODE).await.unwrap();
+    let timing = Timing { initial_backoff: NEVER, max_backoff: NEVER, response_timeout: NEVER, ..timing() };
+    let mut consumer = Consumer::from_source(source.with_timing(timing));
+    let is_reported = |text: &String| text.contains("interim responses (1xx), and no other one");
+    consumer.until("a problem", |observed| observed.problems.iter().any(is_reported)).await;
+    ends.recv_timeout(Duration::from_secs(60)).expect("the connection ends");
 }
 
 #[tokio::test]
