@@ -1,114 +1,20 @@
-//! From any state of the kernel, one start leads to what a start on an empty kernel leads to, and changes nothing of others.
+//! From any state of the kernel, one start leads to what a start on an empty kernel leads to, and changes nothing of others. A
+//! running proxy notices each single change of its rules, and repairs it.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on must fail")]
 
 mod common;
 
-use std::{
-    collections::BTreeSet,
-    io::Write,
-    process::{Command, Stdio},
-};
+use std::collections::BTreeSet;
 
 use common::{
+    damage::{Damage, damage, is_own, is_rule_of_own_chain, saved},
     fixtures::settings,
     netns_host::{NetnsHost, Way, with_all_ways},
 };
 use ferroute_core::{Dataplane, IpFamily, ServiceTable, testing::arbitrary};
-use proptest::{prelude::*, sample::Index, test_runner::TestRunner};
-
-/// A change of a line that declares or fills one of the proxy's chains, as `iptables-save` prints it. `iptables-restore` may not
-/// accept it.
-#[derive(Clone, Debug)]
-enum Damage {
-    /// The line is missing.
-    Delete(Index),
-    /// The line is there twice.
-    Repeat(Index),
-    /// Two lines are exchanged.
-    Exchange(Index, Index),
-    /// A word is that of another line.
-    Copy(Index, [Index; 3]),
-    /// Another rule precedes it.
-    Add(Index, &'static str),
-    /// All chains are empty.
-    Flush,
-}
-
-const RULES: [&str; 4] = ["-j DROP", "-j ACCEPT", "-p tcp -m tcp --dport 80 -j RETURN", "-j KUBE-MARK-MASQ"];
-
-fn damage() -> impl Strategy<Value = Damage> {
-    prop_oneof![
-        4 => any::<Index>().prop_map(Damage::Delete),
-        2 => any::<Index>().prop_map(Damage::Repeat),
-        2 => any::<(Index, Index)>().prop_map(|(one, other)| Damage::Exchange(one, other)),
-        6 => any::<(Index, [Index; 3])>().prop_map(|(line, words)| Damage::Copy(line, words)),
-        2 => (any::<Index>(), prop::sample::select(&RULES)).prop_map(|(line, rule)| Damage::Add(line, rule)),
-        1 => Just(Damage::Flush),
-    ]
-}
-
-fn saved(node: &NetnsHost, family: IpFamily) -> Vec<String> {
-    let text = node.netns.try_command(&node.program(family, "-save"), &[]).stdout;
-    let lines = text.split(|byte| *byte == b'\n').filter(|line| !line.starts_with(b"#"));
-    // Names of others have bytes that are not UTF-8.
-    lines.map(|line| line.iter().map(|byte| char::from(*byte)).collect()).collect()
-}
-
-/// Reports whether a line is a rule of a chain that is the proxy's alone. The kubelet has rules in another one.
-fn is_rule_of_own_chain(line: &str) -> bool {
-    line.starts_with("-A KUBE-") && !line.starts_with("-A KUBE-FIREWALL ")
-}
-
-/// Reports whether a line declares an own chain, is in it or jumps to it.
-fn is_own(line: &str) -> bool {
-    line.contains("KUBE-")
-}
-
-impl Damage {
-    /// Changes the rules, or leaves them as they are if `iptables-restore` does not accept the change. Reports whether it did.
-    fn apply(&self, node: &NetnsHost, family: IpFamily) -> bool {
-        let mut lines = saved(node, family);
-        let own: Vec<usize> = (0..lines.len()).filter(|line| is_rule_of_own_chain(&lines[*line])).collect();
-        let deletable: Vec<usize> =
-            (0..lines.len()).filter(|line| lines[*line].starts_with("-A") && is_own(&lines[*line])).collect();
-        if own.is_empty() {
-            return false;
-        }
-        let at = |index: &Index| own[index.index(own.len())];
-        match self {
-            Self::Delete(line) => drop(lines.remove(deletable[line.index(deletable.len())])),
-            Self::Repeat(line) => lines.insert(at(line), lines[at(line)].clone()),
-            Self::Exchange(one, other) => lines.swap(at(one), at(other)),
-            Self::Copy(line, [to, from, from_line]) => {
-                // The chain stays.
-                let words = |line: &str| line.split(' ').skip(2).map(str::to_owned).collect::<Vec<_>>();
-                let (old, others) = (words(&lines[at(line)]), words(&lines[at(from_line)]));
-                let (old, other) = (&old[to.index(old.len())], &others[from.index(others.len())]);
-                let line = &mut lines[at(line)];
-                let (chain, rule) = line.split_at(line.match_indices(' ').nth(1).unwrap().0);
-                *line = format!("{chain}{}", rule.replacen(old.as_str(), other, 1));
-            }
-            Self::Add(line, rule) => {
-                let chain = lines[at(line)].split(' ').nth(1).unwrap().to_owned();
-                lines.insert(at(line), format!("-A {chain} {rule}"));
-            }
-            Self::Flush => lines.retain(|line| !is_rule_of_own_chain(line)),
-        }
-        restore(node, family, &lines)
-    }
-}
-
-/// Replaces all rules. Reports whether they were accepted.
-fn restore(node: &NetnsHost, family: IpFamily, lines: &[String]) -> bool {
-    let mut command = Command::new(node.program(family, "-restore"));
-    command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
-    let mut child = node.netns.run(|| command.spawn()).unwrap();
-    let bytes: Vec<u8> = lines.join("\n").chars().map(|char| u8::try_from(char).unwrap()).collect();
-    // It may exit at the first error.
-    _ = child.stdin.take().unwrap().write_all(&bytes);
-    child.wait().unwrap().success()
-}
+use ferroute_iptables::IptablesDataplane;
+use proptest::{prelude::*, test_runner::TestRunner};
 
 /// Adds objects of others, with names of any bytes and names like the proxy's.
 fn add_others(node: &NetnsHost, family: IpFamily) {
@@ -123,15 +29,25 @@ fn others(node: &NetnsHost, family: IpFamily) -> Vec<String> {
     // Their tables may have been created for the proxy's rules.
     let is_theirs = |line: &String| (line.starts_with("-A") || line.starts_with(':')) && !is_own(line);
     let is_builtin = |line: &String| line.starts_with(':') && !line.contains(" - ");
-    saved(node, family).into_iter().filter(|line| is_theirs(line) && !is_builtin(line)).collect()
+    saved(&node.netns, &node.program(family, ""))
+        .into_iter()
+        .filter(|line| is_theirs(line) && !is_builtin(line))
+        .collect()
 }
 
-/// Starts a proxy once, and returns its rules: those of each chain in order, and jumps to chains without their number and place.
-fn start(node: &NetnsHost, table: &ServiceTable) -> (BTreeSet<String>, Vec<String>) {
+/// The proxy's rules: jumps to chains without their number and place, and those of each chain in order.
+type Rules = (BTreeSet<String>, Vec<String>);
+
+/// Starts a proxy once.
+fn start(node: &NetnsHost, table: &ServiceTable) -> (IptablesDataplane, Rules) {
     let mut dataplane = node.dataplane(table.family, &settings());
     node.netns.run(|| dataplane.resync(table)).unwrap();
+    (dataplane, rules(node, table.family))
+}
+
+fn rules(node: &NetnsHost, family: IpFamily) -> Rules {
     let (mut jumps, mut chains, mut of_table) = (BTreeSet::new(), Vec::new(), String::new());
-    for line in saved(node, table.family) {
+    for line in saved(&node.netns, &node.program(family, "")) {
         match line.strip_prefix('*') {
             Some(name) => of_table = name.to_owned(),
             None if is_rule_of_own_chain(&line) || line.starts_with(":KUBE-") => {
@@ -174,11 +90,12 @@ fn one_start_leads_from_any_state_to_that_of_a_start_on_an_empty_kernel(way: Way
             add_others(&node, family);
             let of_others = others(&node, family);
             start(&node, &before.map_or_else(|| table.clone(), |before| before.table(family)));
-            let accepted: Vec<&Damage> = damages.iter().filter(|damage| damage.apply(&node, family)).collect();
-            let wanted = start(&empty, &table);
-            prop_assert_eq!(start(&node, &table), wanted, "after {:?}", accepted);
+            let accepted: Vec<&Damage> =
+                damages.iter().filter(|damage| damage.apply(&node.netns, &node.program(family, ""))).collect();
+            let (_, wanted) = start(&empty, &table);
+            let (mut dataplane, found) = start(&node, &table);
+            prop_assert_eq!(found, wanted, "after {:?}", accepted);
             prop_assert_eq!(others(&node, family), of_others, "others, after {:?}", accepted);
-            let mut dataplane = node.dataplane(family, &settings());
             let again = node.netns.run(|| dataplane.resync(&table)).unwrap();
             prop_assert_eq!((again.written, again.removed), (0, 0), "after {:?}", accepted);
             Ok(())
@@ -186,4 +103,34 @@ fn one_start_leads_from_any_state_to_that_of_a_start_on_an_empty_kernel(way: Way
         .unwrap();
 }
 
-with_all_ways!(one_start_leads_from_any_state_to_that_of_a_start_on_an_empty_kernel);
+fn a_running_proxy_notices_and_repairs_each_single_change(way: Way) {
+    let config = ProptestConfig { cases: 12, failure_persistence: None, ..ProptestConfig::default() };
+    let damages = prop::collection::vec(damage(), 4..12);
+    TestRunner::new(config)
+        .run(&(arbitrary::cluster(), damages, prop::sample::select(&IpFamily::BOTH)), |(cluster, damages, family)| {
+            let table = cluster.table(family);
+            let node = NetnsHost::new(way);
+            add_others(&node, family);
+            let of_others = others(&node, family);
+            let (mut dataplane, wanted) = start(&node, &table);
+            for damage in damages {
+                if !damage.apply(&node.netns, &node.program(family, "")) || rules(&node, family) == wanted {
+                    continue;
+                }
+                // There are pauses between comparisons.
+                node.clock.advance(60);
+                let is_noticed = node.netns.run(|| dataplane.was_modified_externally()).unwrap();
+                prop_assert!(is_noticed, "{:?} led to {:#?}", damage, rules(&node, family));
+                node.netns.run(|| dataplane.resync(&table)).unwrap();
+                prop_assert_eq!(rules(&node, family), wanted.clone(), "after {:?}", damage);
+                prop_assert_eq!(others(&node, family), of_others.clone(), "others, after {:?}", damage);
+            }
+            Ok(())
+        })
+        .unwrap();
+}
+
+with_all_ways!(
+    one_start_leads_from_any_state_to_that_of_a_start_on_an_empty_kernel,
+    a_running_proxy_notices_and_repairs_each_single_change,
+);

@@ -7,8 +7,12 @@
 #[path = "../../ferroute-iptables/tests/common/records.rs"]
 mod records;
 
+#[path = "../../ferroute-iptables/tests/common/damage.rs"]
+mod damage;
+
 use std::sync::Arc;
 
+use damage::{damage, is_own, is_rule_of_own_chain, saved};
 use ferroute_core::IpFamily;
 use ferroute_iptables::{
     GenerationTracker, HostExec, IptablesPrograms,
@@ -21,6 +25,7 @@ use ferroute_userspace::{
     PlannedRelay, PortRange, Relay,
     plan::{RelayContext, RelayPlan},
 };
+use proptest::{prelude::*, test_runner::TestRunner};
 use records::{Record, records};
 
 fn chains(record: &Record) -> ChainGroup {
@@ -77,4 +82,56 @@ fn recorded_ipv4_cases_are_the_same_rules_with_and_without_the_programs() {
 #[test]
 fn recorded_ipv6_cases_are_the_same_rules_with_and_without_the_programs() {
     check(IpFamily::V6);
+}
+
+/// A process that has written its rules notices each single change of them, and repairs it.
+#[test]
+fn each_single_change_of_the_rules_is_noticed_and_repaired() {
+    let config = ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() };
+    let records = records();
+    let strategy =
+        (prop::sample::select((0..records.len()).collect::<Vec<_>>()), prop::collection::vec(damage(), 4..12));
+    TestRunner::new(config)
+        .run(&(strategy, any::<bool>()), |((record, damages), is_netlink)| {
+            let (node, wanted, family) = (NetNs::new(), chains(&records[record]), records[record].family);
+            let open = || {
+                let access = if is_netlink { by_netlink(family) } else { by_programs(family) };
+                GroupWriter::new(access, GenerationTracker::open().unwrap())
+            };
+            let program = if family == IpFamily::V4 { "iptables-nft" } else { "ip6tables-nft" };
+            // Each rule with its table and its place in its chain, except jumps, whose place and number do not matter.
+            let rules = || {
+                let mut table = String::new();
+                let rules = saved(&node, program).into_iter().filter_map(|line| {
+                    table = line.strip_prefix('*').map_or_else(|| table.clone(), str::to_owned);
+                    is_own(&line).then(|| format!("{table} {line}"))
+                });
+                let (mut rules, mut jumps): (Vec<_>, Vec<_>) =
+                    rules.partition(|line| line.split_once(' ').is_some_and(|(_, rule)| is_rule_of_own_chain(rule)));
+                rules.sort_by_key(|line| line.split(' ').take(3).map(str::to_owned).collect::<Vec<_>>());
+                jumps.sort();
+                jumps.dedup();
+                (rules, jumps)
+            };
+            node.run(|| open().apply(&wanted, true)).unwrap();
+            let written = rules();
+            for damage in damages {
+                // Without a comparison before, there is no pause.
+                let mut writer = node.run(open);
+                node.run(|| writer.apply(&wanted, true)).unwrap();
+                if !damage.apply(&node, program) || rules() == written {
+                    continue;
+                }
+                prop_assert!(
+                    node.run(|| writer.was_modified_externally()).unwrap(),
+                    "{:?} led to {:#?}",
+                    damage,
+                    rules()
+                );
+                node.run(|| writer.apply(&wanted, true)).unwrap();
+                prop_assert_eq!(rules(), written.clone(), "after {:?}", damage);
+            }
+            Ok(())
+        })
+        .unwrap();
 }

@@ -4,6 +4,7 @@
 #![allow(dead_code, unused_imports, unused_macros, reason = "every test file uses a part of it")]
 
 pub(crate) mod arbitrary;
+pub(crate) mod damage;
 pub(crate) mod fake_kernel;
 pub(crate) mod fake_programs;
 pub(crate) mod fixtures;
