@@ -21,14 +21,24 @@ pub use ferroute_kube::testing::fuzz::{decode_both_encodings as object_encodings
 pub use ferroute_netlink::testing::read_datagram as netlink;
 pub use ferroute_nftables::testing::decode_listing as nftables_listing;
 
+/// Reads messages of the kernel about objects of other programs, which must not cost a sync, whatever bytes they have.
+pub fn foreign_objects(input: &[u8]) {
+    let mut bytes = ferroute_netlink::testing::Bytes::new(input);
+    ferroute_nftables::testing::read_foreign_objects(&mut bytes);
+    ferroute_iptables::native::testing::read_foreign_objects(&mut bytes);
+    ferroute_ipvs::testing::read_foreign_objects(&mut bytes);
+    ferroute_host::testing::read_foreign_objects(&mut bytes);
+}
+
 /// A target.
 pub type Target = fn(&[u8]);
 
 /// All targets by name.
-pub const TARGETS: [(&str, Target); 12] = [
+pub const TARGETS: [(&str, Target); 13] = [
     ("bundle", bundle),
     ("configuration", configuration),
     ("flags", flags),
+    ("foreign_objects", foreign_objects),
     ("host_messages", host_messages),
     ("iptables_messages", iptables_messages),
     ("iptables_save", iptables_save),

@@ -9,7 +9,7 @@
 //! entries are deleted while the dump is still running. The kernel's own "delete by filter" is not used: kernels without
 //! filter support ignore the filter and flush the whole table.
 
-mod entry;
+pub(crate) mod entry;
 mod events;
 
 use std::net::Ipv4Addr;

@@ -103,7 +103,7 @@ const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const INET_DIAG_REQ_V2_LENGTH: usize = 56;
 
 /// `sizeof(struct inet_diag_msg)`: family at offset 0, source port at 4, source address at 8, user at 64, inode at 68.
-const INET_DIAG_MSG_LENGTH: usize = 72;
+pub(crate) const INET_DIAG_MSG_LENGTH: usize = 72;
 
 // include/net/tcp_states.h
 const TCP_CLOSE: u32 = 7;

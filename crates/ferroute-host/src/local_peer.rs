@@ -132,7 +132,7 @@ fn socket_names(name: &str, start: Instant) -> io::Result<Vec<Vec<u8>>> {
 
 /// Returns the socket's name in a line of `/proc/net/unix`, if it is `name`, or `name/` with a UUID. Other names have any
 /// bytes, line breaks included.
-fn socket_name<'a>(line: &'a [u8], name: &str) -> Option<&'a [u8]> {
+pub(crate) fn socket_name<'a>(line: &'a [u8], name: &str) -> Option<&'a [u8]> {
     let line = line.strip_suffix(b"\n").unwrap_or(line);
     // An abstract name is shown with `@` in place of its first byte. The columns before it are numbers.
     let found = &line[line.windows(2).position(|bytes| bytes == b" @")? + 2..];

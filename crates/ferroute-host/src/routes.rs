@@ -258,7 +258,7 @@ pub struct HostRoute {
     pub metric: u32,
 }
 
-fn parse_interface(message: Message<'_>) -> Result<Option<HostInterface>, Error> {
+pub(crate) fn parse_interface(message: Message<'_>) -> Result<Option<HostInterface>, Error> {
     let (_, attributes) = message.split_header::<IFINFOMSG_LENGTH>()?;
     let Some((index, name)) = parse_link(message)? else { return Ok(None) };
     let mut interface = HostInterface { index, name, master: None, kind: None, addresses: Vec::new() };
@@ -276,7 +276,7 @@ fn parse_interface(message: Message<'_>) -> Result<Option<HostInterface>, Error>
     Ok(Some(interface))
 }
 
-fn parse_address(message: Message<'_>) -> Result<Option<(u32, InterfaceAddress)>, Error> {
+pub(crate) fn parse_address(message: Message<'_>) -> Result<Option<(u32, InterfaceAddress)>, Error> {
     let (header, attributes) = message.split_header::<IFADDRMSG_LENGTH>()?;
     let [_, prefix_len, flags, scope, ..] = *header;
     let Some((index, address)) = addresses::parse(message)? else { return Ok(None) };
@@ -337,7 +337,7 @@ pub(crate) fn parse_route(message: Message<'_>) -> Result<Option<HostRoute>, Err
 }
 
 /// Returns the next hops of a route.
-fn parse_next_hops(message: Message<'_>) -> Result<Option<Vec<IpAddr>>, Error> {
+pub(crate) fn parse_next_hops(message: Message<'_>) -> Result<Option<Vec<IpAddr>>, Error> {
     let (_, attributes) = message.split_header::<RTMSG_LENGTH>()?;
     if message.kind != libc::RTM_NEWROUTE {
         return Ok(None);

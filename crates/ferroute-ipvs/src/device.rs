@@ -224,7 +224,7 @@ fn number_at(header: &[u8], offset: usize) -> u32 {
 }
 
 /// Bytes of `struct ifinfomsg` (`include/uapi/linux/rtnetlink.h`), and the offset of `ifi_index`.
-const LINK_HEADER: usize = 16;
+pub(crate) const LINK_HEADER: usize = 16;
 const LINK_INDEX: usize = 4;
 /// Bytes of `struct ifaddrmsg` (`include/uapi/linux/if_addr.h`), and the offset of `ifa_index`.
 const ADDRESS_HEADER: usize = 8;

@@ -1,6 +1,6 @@
-//! The body of a fuzz target.
+//! The body of a fuzz target, and messages about objects of other programs for those of other crates.
 
-use crate::{Attributes, Message, Messages, reply::Reply};
+use crate::{Attributes, Batch, Message, Messages, Writer, reply::Reply};
 
 /// Reads bytes as a datagram of the kernel: messages, replies and attributes at every depth.
 ///
@@ -56,3 +56,113 @@ fn read_attributes(attributes: Attributes<'_>, available: usize, depth: usize) {
 
 /// The depth of nests that are read; no message of the kernel is deeper.
 const MAX_DEPTH: usize = 8;
+
+/// What an attribute contains, in messages about objects of other programs: the kernel decides on its length and form, and the other
+/// program on the rest.
+#[derive(Clone, Copy, Debug)]
+pub enum Content {
+    /// As many bytes.
+    Number(usize),
+    /// Any number of any bytes, such as a name.
+    Bytes,
+    /// An address of the family of the message, which begins with the family.
+    Address,
+    /// Some of these attributes.
+    Nest(&'static [Field]),
+    /// All of these attributes.
+    Whole(&'static [Field]),
+    /// Any number of attributes of a kind.
+    List(&'static Field),
+}
+
+/// An attribute that a message may have: its kind and content.
+pub type Field = (u16, Content);
+
+/// Arbitrary bytes that are used up one after another. After the last one follow zeros.
+#[derive(Debug)]
+pub struct Bytes<'a>(&'a [u8]);
+
+impl<'a> Bytes<'a> {
+    /// Returns these bytes.
+    pub fn new(bytes: &'a [u8]) -> Self {
+        Self(bytes)
+    }
+
+    /// Returns the next byte.
+    fn next(&mut self) -> u8 {
+        self.take(1).first().copied().unwrap_or_default()
+    }
+
+    /// Returns all bytes that are left.
+    pub fn rest(&mut self) -> &'a [u8] {
+        std::mem::take(&mut self.0)
+    }
+
+    /// Returns at most this many bytes.
+    fn take(&mut self, number: usize) -> &'a [u8] {
+        let (taken, rest) = self.0.split_at(number.min(self.0.len()));
+        self.0 = rest;
+        taken
+    }
+
+    /// Returns a message of this kind, with a header of this length, that has the required fields, some of the others, and some
+    /// that nobody knows.
+    pub fn message(&mut self, kind: u16, header: usize, required: &[Field], others: &[Field]) -> Vec<u8> {
+        let mut batch = Batch::new();
+        let mut bytes = self.exactly(header);
+        // `AF_INET` or `AF_INET6`.
+        let is_v6 = self.next() & 1 == 1;
+        if let Some(family) = bytes.first_mut() {
+            *family = if is_v6 { 10 } else { 2 };
+        }
+        let mut message = batch.message(kind, 0, &bytes);
+        required.iter().for_each(|field| self.put(&mut message, field, is_v6));
+        self.put_some(&mut message, others, is_v6);
+        drop(message);
+        // The length is far below the limit.
+        batch.as_bytes().map(<[u8]>::to_vec).unwrap_or_default()
+    }
+
+    fn exactly(&mut self, number: usize) -> Vec<u8> {
+        let mut bytes = self.take(number).to_vec();
+        bytes.resize(number, 0);
+        bytes
+    }
+
+    fn put_some(&mut self, writer: &mut Writer<'_>, fields: &[Field], is_v6: bool) {
+        for field in fields {
+            let choice = self.next();
+            if choice & 1 == 1 {
+                self.put(writer, field, is_v6);
+            }
+            if choice & 0xe0 == 0xe0 {
+                self.put(writer, &(UNKNOWN, Content::Bytes), is_v6);
+            }
+        }
+    }
+
+    fn put(&mut self, writer: &mut Writer<'_>, (kind, content): &Field, is_v6: bool) {
+        match content {
+            Content::Number(length) => writer.put_bytes(*kind, &self.exactly(*length)),
+            Content::Address => writer.put_bytes(*kind, &self.exactly(if is_v6 { 16 } else { 4 })),
+            Content::Bytes => {
+                let length = usize::from(self.next()) % 64;
+                writer.put_bytes(*kind, self.take(length));
+            }
+            Content::Nest(fields) => self.put_some(&mut writer.nest(*kind), fields, is_v6),
+            Content::Whole(fields) => {
+                let mut nest = writer.nest(*kind);
+                fields.iter().for_each(|field| self.put(&mut nest, field, is_v6));
+            }
+            Content::List(field) => {
+                let mut list = writer.nest(*kind);
+                for _ in 0..self.next() % 8 {
+                    self.put(&mut list, field, is_v6);
+                }
+            }
+        }
+    }
+}
+
+/// A kind of attribute that no kernel has.
+const UNKNOWN: u16 = 0x1ff;

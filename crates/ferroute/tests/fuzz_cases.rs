@@ -6,6 +6,8 @@ mod targets;
 
 use std::{fs, path::Path};
 
+use proptest::prelude::*;
+
 #[test]
 fn inputs_that_once_failed_pass() {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/regressions");
@@ -36,4 +38,13 @@ fn every_target_is_built_and_listed() {
     files.sort();
     assert_eq!(files, targets::TARGETS.map(|(name, _)| name));
     assert!(files.iter().all(|name| manifest.contains(&format!("name = \"{name}\""))));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(ProptestConfig::default().cases.max(4096)))]
+
+    #[test]
+    fn foreign_objects_never_cost_a_sync(input in prop::collection::vec(any::<u8>(), 0..1024)) {
+        targets::foreign_objects(&input);
+    }
 }

@@ -73,7 +73,7 @@ pub struct Traffic {
 
 /// An entry with the attributes that identify it to the kernel.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ListedEntry<'a> {
+pub(crate) struct ListedEntry<'a> {
     pub(super) connection: Connection,
     /// The original tuple's nested attributes, as received.
     tuple: &'a [u8],
@@ -95,7 +95,7 @@ impl<'a> ListedEntry<'a> {
     }
 
     /// Returns `None` for entries of protocols that Services do not have.
-    pub(super) fn parse_any(message: Message<'a>) -> Result<Option<Self>, Malformed> {
+    pub(crate) fn parse_any(message: Message<'a>) -> Result<Option<Self>, Malformed> {
         let (_, attributes) = message.split_header::<{ nfnetlink::HEADER_LENGTH }>()?;
         let (mut original, mut reply, mut id, mut zone) = (None, None, None, None);
         let (mut status, mut tcp, mut traffic) = (0, None, None::<Traffic>);
@@ -244,30 +244,30 @@ pub(super) fn address_family(family: IpFamily) -> u8 {
 
 // include/uapi/linux/netfilter/nfnetlink_conntrack.h
 pub(super) const IPCTNL_MSG_CT_NEW: u8 = 0;
-pub(super) const CTA_TUPLE_ORIG: u16 = 1;
-pub(super) const CTA_TUPLE_REPLY: u16 = 2;
-pub(super) const CTA_STATUS: u16 = 3;
-const CTA_PROTOINFO: u16 = 4;
-const CTA_COUNTERS_ORIG: u16 = 9;
-const CTA_COUNTERS_REPLY: u16 = 10;
-const CTA_ID: u16 = 12;
-const CTA_ZONE: u16 = 18;
-const CTA_TIMESTAMP: u16 = 20;
-const CTA_TIMESTAMP_EVENT: u16 = 27;
-const CTA_COUNTERS_PACKETS: u16 = 1;
-const CTA_COUNTERS_BYTES: u16 = 2;
-const CTA_TIMESTAMP_START: u16 = 1;
-pub(super) const CTA_TUPLE_IP: u16 = 1;
-pub(super) const CTA_TUPLE_PROTO: u16 = 2;
-pub(super) const CTA_IP_V4_SRC: u16 = 1;
-const CTA_IP_V4_DST: u16 = 2;
-const CTA_IP_V6_SRC: u16 = 3;
-const CTA_IP_V6_DST: u16 = 4;
-pub(super) const CTA_PROTO_NUM: u16 = 1;
-const CTA_PROTO_SRC_PORT: u16 = 2;
-const CTA_PROTO_DST_PORT: u16 = 3;
-const CTA_PROTOINFO_TCP: u16 = 1;
-const CTA_PROTOINFO_TCP_STATE: u16 = 1;
+pub(crate) const CTA_TUPLE_ORIG: u16 = 1;
+pub(crate) const CTA_TUPLE_REPLY: u16 = 2;
+pub(crate) const CTA_STATUS: u16 = 3;
+pub(crate) const CTA_PROTOINFO: u16 = 4;
+pub(crate) const CTA_COUNTERS_ORIG: u16 = 9;
+pub(crate) const CTA_COUNTERS_REPLY: u16 = 10;
+pub(crate) const CTA_ID: u16 = 12;
+pub(crate) const CTA_ZONE: u16 = 18;
+pub(crate) const CTA_TIMESTAMP: u16 = 20;
+pub(crate) const CTA_TIMESTAMP_EVENT: u16 = 27;
+pub(crate) const CTA_COUNTERS_PACKETS: u16 = 1;
+pub(crate) const CTA_COUNTERS_BYTES: u16 = 2;
+pub(crate) const CTA_TIMESTAMP_START: u16 = 1;
+pub(crate) const CTA_TUPLE_IP: u16 = 1;
+pub(crate) const CTA_TUPLE_PROTO: u16 = 2;
+pub(crate) const CTA_IP_V4_SRC: u16 = 1;
+pub(crate) const CTA_IP_V4_DST: u16 = 2;
+pub(crate) const CTA_IP_V6_SRC: u16 = 3;
+pub(crate) const CTA_IP_V6_DST: u16 = 4;
+pub(crate) const CTA_PROTO_NUM: u16 = 1;
+pub(crate) const CTA_PROTO_SRC_PORT: u16 = 2;
+pub(crate) const CTA_PROTO_DST_PORT: u16 = 3;
+pub(crate) const CTA_PROTOINFO_TCP: u16 = 1;
+pub(crate) const CTA_PROTOINFO_TCP_STATE: u16 = 1;
 
 // include/uapi/linux/netfilter/nf_conntrack_common.h
 pub(super) const IPS_SEEN_REPLY: u32 = 1 << 1;

@@ -60,7 +60,11 @@ pub(super) fn rule<'a>(family: IpFamily, attributes: Attributes<'a>) -> Result<K
             NFTA_RULE_TABLE => decoder.found.table = attribute.text().unwrap_or_default(),
             NFTA_RULE_CHAIN => decoder.found.chain = attribute.text().unwrap_or_default(),
             NFTA_RULE_HANDLE => decoder.found.handle = attribute.u64_be()?,
-            NFTA_RULE_EXPRESSIONS => attribute.nested().try_for_each(|entry| decoder.expression(&entry?))?,
+            NFTA_RULE_EXPRESSIONS => {
+                for entry in attribute.nested() {
+                    decoder.expression(&entry?);
+                }
+            }
             NFTA_RULE_USERDATA => userdata = Some(attribute.payload),
             _ => {}
         }
@@ -108,30 +112,29 @@ struct Decoder<'a> {
 }
 
 impl<'a> Decoder<'a> {
-    fn expression(&mut self, entry: &Attribute<'a>) -> Result<(), Malformed> {
-        let [name, data] = parts(entry.nested(), [NFTA_EXPR_NAME, NFTA_EXPR_DATA])?;
-        let Some(name) = name else { return Ok(()) };
-        let name = name.text().unwrap_or_default();
+    /// Adds an expression. One that cannot be read is that of another program, whose rules are in the same chains.
+    fn expression(&mut self, entry: &Attribute<'a>) {
+        let [name, data] = parts(entry.nested(), [NFTA_EXPR_NAME, NFTA_EXPR_DATA]).unwrap_or_default();
+        let name = name.and_then(|name| name.text()).unwrap_or_default();
         let data = data.map_or(Attributes::new(&[]), |data| data.nested());
         let decoded = match name {
-            "meta" => self.meta(data)?,
-            "payload" => self.payload(data)?,
-            "bitwise" => self.bitwise(data)?,
-            "cmp" => self.compare(data)?,
-            "range" => self.range(data)?,
-            "match" => self.matching(data)?,
-            "target" => self.target(data)?,
-            "immediate" => self.immediate(data)?,
-            "counter" => self.counter(data)?,
-            "limit" => self.limit(data)?,
-            "log" => self.log(data)?,
-            _ => None,
+            "meta" => self.meta(data),
+            "payload" => self.payload(data),
+            "bitwise" => self.bitwise(data),
+            "cmp" => self.compare(data),
+            "range" => self.range(data),
+            "match" => self.matching(data),
+            "target" => self.target(data),
+            "immediate" => self.immediate(data),
+            "counter" => self.counter(data),
+            "limit" => self.limit(data),
+            "log" => self.log(data),
+            _ => Ok(None),
         };
-        if decoded.is_none() {
+        if !matches!(decoded, Ok(Some(()))) {
             self.found.is_foreign = true;
             self.found.rule.matches.push(Match::Other(format!("-m {name}").into()));
         }
-        Ok(())
     }
 
     fn matching(&mut self, data: Attributes<'a>) -> Result<Option<()>, Malformed> {

@@ -356,7 +356,7 @@ pub(super) fn find_chain(
 }
 
 /// Decodes the name and the number of chains and sets of a table; `None` if it is not one of `tables`.
-fn table(message: &Message<'_>, tables: &[TableName]) -> Result<Option<(TableName, u32)>, Malformed> {
+pub(super) fn table(message: &Message<'_>, tables: &[TableName]) -> Result<Option<(TableName, u32)>, Malformed> {
     let (_, attributes) = message.split_header::<{ nfnetlink::HEADER_LENGTH }>()?;
     let (mut name, mut size) = (None, 0);
     for attribute in attributes {
@@ -371,7 +371,7 @@ fn table(message: &Message<'_>, tables: &[TableName]) -> Result<Option<(TableNam
 }
 
 /// Decodes a chain and the name of its table; `None` if that is not one of `iptables`.
-fn chain(message: &Message<'_>) -> Result<Option<(TableName, ListedChain)>, Malformed> {
+pub(super) fn chain(message: &Message<'_>) -> Result<Option<(TableName, ListedChain)>, Malformed> {
     let (_, attributes) = message.split_header::<{ nfnetlink::HEADER_LENGTH }>()?;
     let mut found = ListedChain { name: None, head: ChainHead::default(), hook: None, uses: 0 };
     let mut table = None;

@@ -1,10 +1,15 @@
 //! The body of a fuzz target, and the encoding that its seeds are made of.
 
 use ferroute_core::IpFamily;
-use ferroute_netlink::{Batch, Message, Messages, nf_tables::*, nfnetlink};
+use ferroute_netlink::{
+    Batch, Message, Messages,
+    nf_tables::*,
+    nfnetlink,
+    testing::{Bytes, Content, Field},
+};
 
 use super::{
-    decode, encode,
+    decode, encode, read,
     sets::{self, SetNumbers},
 };
 use crate::{ChainName, Rule, RuleSet, TableName};
@@ -52,6 +57,45 @@ fn check(family: IpFamily, message: &Message<'_>) {
     let _ = rule.to_string();
     let Some(encoded) = encode_rule(family, TableName::Nat, ChainName::PREROUTING, &rule) else { return };
     assert_eq!(decode_rule(family, &encoded), Some(rule));
+}
+
+/// Reads messages about tables, chains and rules of other programs, whose names and expressions consist of these bytes.
+///
+/// # Panics
+///
+/// One of them is an error, so that it would cost a sync.
+pub fn read_foreign_objects(bytes: &mut Bytes<'_>) {
+    const NUMBER: Content = Content::Number(4);
+    const DATA: Field = (NFTA_EXPR_DATA, Content::Bytes);
+    const EXPRESSION: Field = (NFTA_LIST_ELEM, Content::Nest(&[(NFTA_EXPR_NAME, Content::Bytes), DATA]));
+    const HOOK: Field = (NFTA_CHAIN_HOOK, Content::Nest(&[(NFTA_HOOK_HOOKNUM, NUMBER), (NFTA_HOOK_PRIORITY, NUMBER)]));
+    let table = [(NFTA_TABLE_NAME, Content::Bytes), (NFTA_TABLE_USE, NUMBER)];
+    let chain = [
+        (NFTA_CHAIN_TABLE, Content::Bytes),
+        (NFTA_CHAIN_NAME, Content::Bytes),
+        HOOK,
+        (NFTA_CHAIN_USE, NUMBER),
+        (NFTA_CHAIN_POLICY, NUMBER),
+    ];
+    let rule = [
+        (NFTA_RULE_TABLE, Content::Bytes),
+        (NFTA_RULE_CHAIN, Content::Bytes),
+        (NFTA_RULE_HANDLE, Content::Number(8)),
+        (NFTA_RULE_EXPRESSIONS, Content::List(&EXPRESSION)),
+        (NFTA_RULE_USERDATA, Content::Bytes),
+    ];
+    let next = |fields: &[Field]| bytes.message(0, nfnetlink::HEADER_LENGTH, &[], fields);
+    let [table, chain, rule] = [&table[..], &chain, &rule].map(next);
+    let read = |message: &[u8], parse: &dyn Fn(&Message<'_>) -> bool| {
+        let message = Messages::new(message).next().and_then(Result::ok).expect("one message");
+        assert!(parse(&message), "{message:?}");
+    };
+    read(&table, &|message| read::table(message, &TableName::PROXY).is_ok());
+    read(&chain, &|message| read::chain(message).is_ok());
+    read(&rule, &|message| {
+        let Ok((_, attributes)) = message.split_header::<{ nfnetlink::HEADER_LENGTH }>() else { return false };
+        IpFamily::BOTH.into_iter().all(|family| decode::rule(family, attributes.clone()).is_ok())
+    });
 }
 
 /// Decodes the message of one rule.

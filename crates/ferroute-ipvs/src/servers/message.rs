@@ -157,7 +157,7 @@ pub(super) const fn genl_header(command: u8) -> [u8; GENL_HDRLEN] {
 }
 
 /// Bytes of `struct genlmsghdr`.
-const GENL_HDRLEN: usize = 4;
+pub(crate) const GENL_HDRLEN: usize = 4;
 
 // `include/uapi/linux/genetlink.h`.
 pub(super) const GENL_ID_CTRL: u16 = libc::GENL_ID_CTRL as u16;
@@ -178,32 +178,32 @@ pub(super) const IPVS_CMD_SET_DEST: u8 = 6;
 pub(super) const IPVS_CMD_DEL_DEST: u8 = 7;
 pub(super) const IPVS_CMD_GET_DEST: u8 = 8;
 pub(super) const IPVS_CMD_SET_CONFIG: u8 = 12;
-const IPVS_CMD_ATTR_SERVICE: u16 = 1;
-const IPVS_CMD_ATTR_DEST: u16 = 2;
+pub(crate) const IPVS_CMD_ATTR_SERVICE: u16 = 1;
+pub(crate) const IPVS_CMD_ATTR_DEST: u16 = 2;
 /// `IPVS_CMD_ATTR_TIMEOUT_*`, in seconds.
 pub(super) const TIMEOUT_TCP: u16 = 4;
 pub(super) const TIMEOUT_TCP_FIN: u16 = 5;
 pub(super) const TIMEOUT_UDP: u16 = 6;
-const IPVS_SVC_ATTR_AF: u16 = 1;
-const IPVS_SVC_ATTR_PROTOCOL: u16 = 2;
-const IPVS_SVC_ATTR_ADDR: u16 = 3;
-const IPVS_SVC_ATTR_PORT: u16 = 4;
-const IPVS_SVC_ATTR_SCHED_NAME: u16 = 6;
-const IPVS_SVC_ATTR_FLAGS: u16 = 7;
-const IPVS_SVC_ATTR_TIMEOUT: u16 = 8;
-const IPVS_SVC_ATTR_NETMASK: u16 = 9;
-const IPVS_DEST_ATTR_ADDR: u16 = 1;
-const IPVS_DEST_ATTR_PORT: u16 = 2;
-const IPVS_DEST_ATTR_FWD_METHOD: u16 = 3;
-const IPVS_DEST_ATTR_WEIGHT: u16 = 4;
-const IPVS_DEST_ATTR_U_THRESH: u16 = 5;
-const IPVS_DEST_ATTR_L_THRESH: u16 = 6;
+pub(crate) const IPVS_SVC_ATTR_AF: u16 = 1;
+pub(crate) const IPVS_SVC_ATTR_PROTOCOL: u16 = 2;
+pub(crate) const IPVS_SVC_ATTR_ADDR: u16 = 3;
+pub(crate) const IPVS_SVC_ATTR_PORT: u16 = 4;
+pub(crate) const IPVS_SVC_ATTR_SCHED_NAME: u16 = 6;
+pub(crate) const IPVS_SVC_ATTR_FLAGS: u16 = 7;
+pub(crate) const IPVS_SVC_ATTR_TIMEOUT: u16 = 8;
+pub(crate) const IPVS_SVC_ATTR_NETMASK: u16 = 9;
+pub(crate) const IPVS_DEST_ATTR_ADDR: u16 = 1;
+pub(crate) const IPVS_DEST_ATTR_PORT: u16 = 2;
+pub(crate) const IPVS_DEST_ATTR_FWD_METHOD: u16 = 3;
+pub(crate) const IPVS_DEST_ATTR_WEIGHT: u16 = 4;
+pub(crate) const IPVS_DEST_ATTR_U_THRESH: u16 = 5;
+pub(crate) const IPVS_DEST_ATTR_L_THRESH: u16 = 6;
 /// Established connections; none of UDP are.
-const IPVS_DEST_ATTR_ACTIVE_CONNS: u16 = 7;
+pub(crate) const IPVS_DEST_ATTR_ACTIVE_CONNS: u16 = 7;
 /// Connections in all other states, and all of UDP.
-const IPVS_DEST_ATTR_INACT_CONNS: u16 = 8;
-const IPVS_DEST_ATTR_ADDR_FAMILY: u16 = 11;
-const IPVS_DEST_ATTR_STATS64: u16 = 12;
+pub(crate) const IPVS_DEST_ATTR_INACT_CONNS: u16 = 8;
+pub(crate) const IPVS_DEST_ATTR_ADDR_FAMILY: u16 = 11;
+pub(crate) const IPVS_DEST_ATTR_STATS64: u16 = 12;
 /// The number of connections scheduled, in 64 bits.
 const IPVS_STATS_ATTR_CONNS: u16 = 1;
 /// Forwarding by NAT, and the mask of forwarding methods.
