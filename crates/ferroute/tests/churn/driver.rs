@@ -17,11 +17,12 @@ use tempfile::TempDir;
 
 use crate::{
     clients::{Clients, Outcome, Targets, connect},
+    clock::ProxyClock,
     kernel,
     network::{EXTRA_ADDRESSES, Network, node_addresses},
     objects,
     oracle::{Oracle, PROMISED_DELAY},
-    process::{Files, Proxy, get},
+    process::{CONFIG, Files, Proxy, get},
     schedule::{Change, Iptables, Round, Schedule, Setting, Step},
     servers::Servers,
     source::Source,
@@ -34,6 +35,7 @@ pub(crate) struct Driver {
     pub(crate) files: Files,
     /// Dropped before the network and the files.
     pub(crate) proxy: Option<Proxy>,
+    clock: ProxyClock,
     pub(crate) oracle: Oracle,
     pub(crate) schedule: Schedule,
     pub(crate) setting: Setting,
@@ -87,6 +89,7 @@ impl Driver {
             mode: options.mode,
             setting: setting.clone(),
             proxy: None,
+            clock: ProxyClock::new(),
             barrier: 0,
             has_extra_addresses: false,
             targets: VecDeque::new(),
@@ -237,12 +240,15 @@ impl Driver {
             self.publish(&edit);
         }
         let published = Instant::now();
+        let start = self.read_clock();
         for (target, v4) in objects::barrier_targets(self.barrier).into_iter().zip([true, false]) {
             let expected = objects::barrier_endpoint(self.barrier, v4);
             while self.probe(target) != Some(expected) {
-                if published.elapsed() > limit {
+                if self.read_clock() - start > limit {
+                    let took = published.elapsed();
                     return Err(format!(
-                        "a change was not applied within {limit:?}: no connection from {target} to {expected}"
+                        "a change was not applied within {limit:?} ({took:?} with the waits for a processor): no connection from \
+                         {target} to {expected}"
                     ));
                 }
                 self.pause(Duration::from_millis(40))?;
@@ -257,6 +263,19 @@ impl Driver {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(connect(target, None)).ok().map(|connection| connection.reply.endpoint)
         })
+    }
+
+    /// Returns the time by which the proxy is measured.
+    pub(crate) fn read_clock(&mut self) -> Duration {
+        self.clock.read(self.proxy.as_ref().map(Proxy::id))
+    }
+
+    /// Waits until this time by the proxy's clock.
+    pub(crate) fn pause_until(&mut self, time: Duration) -> Result<(), Failure> {
+        while let Some(rest) = time.checked_sub(self.read_clock()).filter(|rest| !rest.is_zero()) {
+            self.pause(rest)?;
+        }
+        Ok(())
     }
 
     /// Waits, and checks connections meanwhile.
@@ -279,7 +298,10 @@ impl Driver {
     fn check_connections(&mut self) {
         let Some(clients) = &self.clients else { return };
         let records = clients.take_records();
-        self.oracle.tick();
+        self.read_clock();
+        if let Some(superseded) = self.clock.before(PROMISED_DELAY) {
+            self.oracle.tick(superseded);
+        }
         for record in &records {
             match record.outcome {
                 Outcome::Endpoint(_) => self.counts.endpoint += 1,
@@ -308,11 +330,17 @@ impl Driver {
 
     /// Starts the proxy.
     pub(crate) fn start_proxy(&mut self) {
+        let arguments = self.arguments();
+        self.proxy = Some(Proxy::start(&self.network.node, &self.files, CONFIG, &arguments, &self.log()));
+    }
+
+    /// Returns the arguments of a proxy, besides its configuration.
+    pub(crate) fn arguments(&self) -> Vec<String> {
         let mut arguments = self.source.arguments(&self.files);
         if self.schedule.options.iptables == Iptables::Programs {
             arguments.push("--iptables-programs".to_owned());
         }
-        self.proxy = Some(Proxy::start(&self.network.node, &self.files, &arguments, &self.log()));
+        arguments
     }
 
     pub(crate) fn process(&mut self) -> &mut Proxy {

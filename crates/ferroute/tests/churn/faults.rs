@@ -8,15 +8,17 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
+
+use ferroute_config::ModeName;
 
 use crate::{
     driver::{Driver, Failure, RECOVERY},
     kernel::{self, NftSession},
     limits::{Limit, SocketFaults},
     objects,
-    process::get,
+    process::{Proxy, SECOND_CONFIG, get},
     schedule::{ApiFault, Fault, Step},
     source::Source,
 };
@@ -36,6 +38,12 @@ impl Driver {
                 self.execute(during)?;
                 return self.settle_in_time();
             }
+            Fault::BlockedLog => {
+                self.process().block_log(true);
+                let executed = self.execute(during).and_then(|()| self.settle_in_time());
+                self.process().block_log(false);
+                return executed;
+            }
             Fault::InvalidObjects => {
                 self.source.set_invalid_objects(&self.files, true);
                 self.execute(during)?;
@@ -45,8 +53,8 @@ impl Driver {
             }
             _ => {}
         }
-        let start = Instant::now();
-        let disturbs_rules = matches!(fault, Fault::Interfere(_) | Fault::OwnTable);
+        let start = self.read_clock();
+        let disturbs_rules = matches!(fault, Fault::Interfere(_) | Fault::OwnTable | Fault::SecondProxy);
         let fixed_rules = matches!(fault, Fault::Interfere(_)).then(|| kernel::fixed_rules(&self.network.node));
         self.oracle.fault_starts(disturbs_rules);
         self.cause(fault, during)?;
@@ -56,10 +64,9 @@ impl Driver {
         // The next one arrives after the list.
         self.settle(RECOVERY)?;
         if disturbs_rules {
-            self.pause(REPAIR.saturating_sub(start.elapsed()))?;
+            self.pause_until(start + REPAIR)?;
         }
         if let Some(before) = fixed_rules {
-            // The pauses between comparisons grow with their duration, so that they are longer on a busy machine.
             self.wait("the rules are repaired", |driver| kernel::fixed_rules(&driver.network.node) == before)?;
         }
         self.oracle.faults_end();
@@ -93,16 +100,17 @@ impl Driver {
                 self.oracle.select_mode(*mode);
                 self.files.configure(&self.schedule.options, *mode);
                 self.execute(during)?;
-                let metrics = "127.0.0.1:10249".parse().expect("an address");
-                let is_active = |driver: &Self| {
-                    get(&driver.network.node, metrics, "/proxyMode")
-                        .is_ok_and(|(_, name)| name.trim() == driver.mode.as_str())
-                };
-                self.wait("the other mode", is_active)?;
-                // Until then, they apply as well.
-                self.wait("the rules of the old mode are removed", |driver| {
-                    !kernel::has_rules(&driver.network.node, old.as_str())
-                })?;
+                self.wait_for_mode(*mode, old)?;
+            }
+            Fault::Userspace { stops_worker } => self.use_userspace_mode(*stops_worker, during)?,
+            Fault::SecondProxy => {
+                let arguments = self.arguments();
+                let log = self.files.path("second.log");
+                // Killed, so that it ends in the middle of a sync, too.
+                let _second = Proxy::start(&self.network.node, &self.files, SECOND_CONFIG, &arguments, &log);
+                self.execute(during)?;
+                // It has time for its first sync.
+                self.pause(SECOND_PROXY)?;
             }
             Fault::Interfere(how) => {
                 kernel::interfere(&self.network.node, self.mode.as_str(), *how);
@@ -152,9 +160,40 @@ impl Driver {
                 drop(faults);
             }
             Fault::Api(fault) => self.api_fault(fault, during)?,
-            Fault::Commits | Fault::HostileUser | Fault::InvalidObjects => unreachable!("not a fault of the proxy"),
+            Fault::Commits | Fault::HostileUser | Fault::BlockedLog | Fault::InvalidObjects => {
+                unreachable!("not a fault of the proxy")
+            }
         }
         Ok(())
+    }
+
+    fn wait_for_mode(&mut self, mode: ModeName, old: ModeName) -> Result<(), Failure> {
+        let metrics = "127.0.0.1:10249".parse().expect("an address");
+        let is_active = |driver: &Self| {
+            get(&driver.network.node, metrics, "/proxyMode").is_ok_and(|(_, name)| name.trim() == mode.as_str())
+        };
+        self.wait("the other mode", is_active)?;
+        // Until then, they apply as well.
+        self.wait("the rules of the old mode are removed", |driver| {
+            !kernel::has_rules(&driver.network.node, old.as_str())
+        })
+    }
+
+    /// Uses userspace mode for a while. Its connections do not show which rules apply, since the worker accepts them first, but a
+    /// change must be applied in it, and the other mode must be as before afterwards.
+    fn use_userspace_mode(&mut self, stops_worker: bool, during: &[Step]) -> Result<(), Failure> {
+        let mode = self.mode;
+        self.oracle.suspend();
+        self.files.configure(&self.schedule.options, ModeName::USERSPACE);
+        self.wait_for_mode(ModeName::USERSPACE, mode)?;
+        if stops_worker {
+            let stopped = self.process().stop_children();
+            self.note(format!("stopped {stopped} workers"));
+        }
+        self.execute(during)?;
+        self.pass_barrier(RECOVERY)?;
+        self.files.configure(&self.schedule.options, mode);
+        self.wait_for_mode(mode, ModeName::USERSPACE)
     }
 
     fn kill_in_first_sync(&mut self, after: &[u64], during: &[Step]) -> Result<(), Failure> {
@@ -261,5 +300,7 @@ impl Drop for Commits {
 
 /// The time in which the proxy repairs rules that another program has changed: comparisons are 5 s apart.
 const REPAIR: Duration = Duration::from_secs(8);
+/// The time of two proxies.
+const SECOND_PROXY: Duration = Duration::from_secs(4);
 /// The time in which the proxy recovers from a fault of the API server, with the delays of its retries.
 const API_RECOVERY: Duration = Duration::from_secs(120);

@@ -6,7 +6,7 @@ use crate::{
     driver::{Driver, Failure, RECOVERY},
     kernel,
     network::Network,
-    process::{Proxy, Usage, get},
+    process::{CONFIG, Proxy, Usage, get},
     source::Source,
 };
 
@@ -28,7 +28,7 @@ impl Driver {
         source.publish_all(&self.files, &self.cluster);
         let arguments = source.arguments(&self.files);
         let log = self.files.path("fresh.log");
-        let fresh = Proxy::start(&network.node, &self.files, &arguments, &log);
+        let fresh = Proxy::start(&network.node, &self.files, CONFIG, &arguments, &log);
         let is_synced = |_: &Self| {
             get(&network.node, "127.0.0.1:10256".parse().unwrap(), "/healthz")
                 .is_ok_and(|(_, body)| body.contains("\"IPv4\"") && body.contains("\"IPv6\""))

@@ -100,7 +100,8 @@ pub(crate) fn has_rules(node: &NetNs, mode: &str) -> bool {
     if mode == "nftables" {
         return node.command("nft", &["list", "tables"]).lines().any(|table| table.ends_with(" ferroute"));
     }
-    SAVE_PROGRAMS.iter().any(|program| node.command(program, &[]).contains(":KUBE-SERVICES "))
+    let chain = if mode == "userspace" { ":KUBE-PORTALS-HOST " } else { ":KUBE-SERVICES " };
+    SAVE_PROGRAMS.iter().any(|program| node.command(program, &[]).contains(chain))
 }
 
 /// Returns the rules of iptables mode that do not depend on objects, and elements of nftables mode as [`Interference::Replace`] makes

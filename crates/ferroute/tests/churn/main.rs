@@ -11,6 +11,7 @@
 #![expect(clippy::print_stderr, reason = "a run prints its seed and its result")]
 
 mod clients;
+mod clock;
 mod driver;
 mod faults;
 mod final_state;

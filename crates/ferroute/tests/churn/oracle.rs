@@ -33,8 +33,8 @@ use crate::{
     world::Client,
 };
 
-/// The time within which the proxy applies a change while it runs without a fault: several sync periods of a debug build
-/// on a busy machine. The usual time is some milliseconds.
+/// The time within which the proxy applies a change while it runs without a fault: several sync periods of a debug build,
+/// without the time for which it waits for a processor. The usual time is some milliseconds.
 pub(crate) const PROMISED_DELAY: Duration = Duration::from_secs(8);
 
 /// The desired state over time, and the periods of faults.
@@ -49,6 +49,8 @@ pub(crate) struct Oracle {
     faults: Vec<(Instant, Option<Instant>)>,
     /// Start and end of periods in which connections may fail.
     interferences: Vec<(Instant, Option<Instant>)>,
+    /// Start and end of periods in which connections are not checked.
+    suspensions: Vec<(Instant, Option<Instant>)>,
     /// Combinations of versions that connections have followed.
     recent: Vec<Combination>,
     /// The results that have been derived so far.
@@ -107,6 +109,7 @@ impl Oracle {
             mode: History::new(mode, now),
             faults: Vec::new(),
             interferences: Vec::new(),
+            suspensions: Vec::new(),
             recent: Vec::new(),
             derived: HashMap::new(),
             addresses: HashMap::new(),
@@ -157,10 +160,15 @@ impl Oracle {
         }
     }
 
+    /// Checks no connection until the faults end.
+    pub(crate) fn suspend(&mut self) {
+        self.suspensions.push((Instant::now(), None));
+    }
+
     /// Declares that the effects of all faults are over.
     pub(crate) fn faults_end(&mut self) {
         let now = Instant::now();
-        for (_, end) in self.faults.iter_mut().chain(&mut self.interferences) {
+        for (_, end) in self.faults.iter_mut().chain(&mut self.interferences).chain(&mut self.suspensions) {
             end.get_or_insert(now);
         }
         self.sessions.clear();
@@ -173,15 +181,14 @@ impl Oracle {
         self.slices.retire(superseded, now);
     }
 
-    /// Retires versions according to [`PROMISED_DELAY`].
-    pub(crate) fn tick(&mut self) {
+    /// Retires versions that were superseded before this time, which is [`PROMISED_DELAY`] ago.
+    pub(crate) fn tick(&mut self, superseded: Instant) {
         let now = Instant::now();
         let healthy_since = match self.faults.last() {
             Some((_, None)) => return,
             Some((_, Some(end))) => Some(*end),
             None => None,
         };
-        let Some(superseded) = now.checked_sub(PROMISED_DELAY) else { return };
         if healthy_since.is_none_or(|end| end <= superseded) {
             self.services.retire(superseded, now);
             self.slices.retire(superseded, now);
@@ -205,6 +212,9 @@ impl Oracle {
             *start <= record.end && end.is_none_or(|end| end >= record.start)
         };
         let interference = self.interferences.iter().any(overlaps);
+        if self.suspensions.iter().any(overlaps) {
+            return Ok(());
+        }
         // Without a chain of type nat, the kernel does not translate packets of established connections either.
         if interference && !matches!(record.outcome, Outcome::Endpoint(_)) {
             return Ok(());

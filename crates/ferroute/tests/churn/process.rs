@@ -2,11 +2,16 @@
 
 use std::{
     fs::{self, File},
-    io::{self, Write},
+    io::{self, Read, Write},
     net::{SocketAddr, TcpStream},
     os::unix::{fs::PermissionsExt, fs::symlink, process::ExitStatusExt},
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
     time::{Duration, Instant},
 };
 
@@ -14,6 +19,7 @@ use ferroute_config::{KubeProxyConfiguration, ModeName};
 use ferroute_core::IpFamily;
 use ferroute_modes::REGISTRY;
 use ferroute_testing::NetNs;
+use nix::fcntl::{FcntlArg, fcntl};
 
 use crate::schedule::Options;
 
@@ -95,19 +101,20 @@ impl Files {
         let period = format!("minSyncPeriod: {}ms, syncPeriod: 10s", options.min_sync_period);
         let text = format!(
             "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: {}\n\
-             hostnameOverride: {}\nhealthzBindAddress: 127.0.0.1:10256\nmetricsBindAddress: 127.0.0.1:10249\n\
+             hostnameOverride: {}\n\
              {detection}nodePortAddresses: {node_ports}\niptables: {{localhostNodePorts: false, {period}}}\n\
              nftables: {{{period}}}\nipvs: {{{period}}}\n",
             mode.as_str(),
             ferroute_core::testing::arbitrary::NODE,
         );
-        let new = self.path("config.new");
-        fs::write(&new, text).unwrap();
-        fs::rename(new, self.config()).unwrap();
-    }
-
-    pub(crate) fn config(&self) -> PathBuf {
-        self.path("config.yaml")
+        for (config, ports) in [(CONFIG, [10256, 10249]), (SECOND_CONFIG, [20256, 20249])] {
+            let [health, metrics] = ports;
+            let addresses =
+                format!("healthzBindAddress: 127.0.0.1:{health}\nmetricsBindAddress: 127.0.0.1:{metrics}\n");
+            let new = self.path("config.new");
+            fs::write(&new, format!("{text}{addresses}")).unwrap();
+            fs::rename(new, self.path(config)).unwrap();
+        }
     }
 }
 
@@ -117,20 +124,60 @@ fn find(program: &str) -> PathBuf {
     found.unwrap_or_else(|| panic!("{program} is not installed"))
 }
 
+/// The name of the configuration file.
+pub(crate) const CONFIG: &str = "config.yaml";
+/// That of a second proxy on the same node.
+pub(crate) const SECOND_CONFIG: &str = "second.yaml";
+
 /// A proxy process, which is killed on drop.
 pub(crate) struct Proxy {
     child: Child,
+    /// Whether its log is not read.
+    is_log_blocked: Arc<AtomicBool>,
 }
 
 impl Proxy {
     /// Starts the proxy on a node, with its log appended to a file.
-    pub(crate) fn start(node: &NetNs, files: &Files, source: &[String], log: &Path) -> Self {
-        let log = File::options().create(true).append(true).open(log).unwrap();
+    pub(crate) fn start(node: &NetNs, files: &Files, config: &str, arguments: &[String], log: &Path) -> Self {
+        let mut log = File::options().create(true).append(true).open(log).unwrap();
         let mut command = Command::new(ferroute());
-        command.arg("run").arg("--config").arg(files.config()).args(source).env("PATH", files.search_path());
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        command.arg("run").arg("--config").arg(files.path(config)).args(arguments).env("PATH", files.search_path());
+        let (mut reader, writer) = io::pipe().unwrap();
+        // A few lines fill it.
+        fcntl(&writer, FcntlArg::F_SETPIPE_SZ(4096)).unwrap();
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(writer);
         let child = node.run(|| command.spawn()).unwrap();
-        Self { child }
+        let is_log_blocked = Arc::new(AtomicBool::new(false));
+        let is_blocked = is_log_blocked.clone();
+        // Ends with the process, and with all that have inherited its standard error.
+        thread::spawn(move || {
+            let mut bytes = [0; 4096];
+            loop {
+                while is_blocked.load(Ordering::Relaxed) {
+                    thread::sleep(Duration::from_millis(20));
+                }
+                match reader.read(&mut bytes) {
+                    Ok(0) | Err(_) => return,
+                    Ok(length) => log.write_all(&bytes[..length]).unwrap(),
+                }
+            }
+        });
+        Self { child, is_log_blocked }
+    }
+
+    /// Sets whether nobody reads what it logs.
+    pub(crate) fn block_log(&self, value: bool) {
+        self.is_log_blocked.store(value, Ordering::Relaxed);
+    }
+
+    /// Stops all child processes by SIGSTOP, and returns their number.
+    pub(crate) fn stop_children(&self) -> usize {
+        let children = children(self.id());
+        for child in &children {
+            // It may have ended.
+            _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(*child), nix::sys::signal::Signal::SIGSTOP);
+        }
+        children.len()
     }
 
     pub(crate) fn id(&self) -> u32 {
@@ -200,10 +247,15 @@ impl Usage {
         let status = fs::read_to_string(directory.join("status")).unwrap_or_default();
         let memory = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap_or_default();
         let memory = memory.trim().trim_end_matches(" kB").parse().unwrap_or_default();
-        let children = fs::read_to_string(directory.join(format!("task/{process}/children"))).unwrap_or_default();
-        let children = children.split_whitespace().count();
-        Self { memory, descriptors: count("fd"), threads: count("task"), children }
+        Self { memory, descriptors: count("fd"), threads: count("task"), children: children(process).len() }
     }
+}
+
+/// Returns the children of all threads of a process.
+fn children(process: u32) -> Vec<i32> {
+    let threads = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
+    let texts = threads.map(|thread| fs::read_to_string(thread.path().join("children")).unwrap_or_default());
+    texts.flat_map(|text| text.split_whitespace().filter_map(|id| id.parse().ok()).collect::<Vec<_>>()).collect()
 }
 
 /// Returns the program under test.
@@ -245,7 +297,6 @@ fn reason_not_to_test(mode: ModeName, host: &NetNs) -> Option<String> {
 
 /// Returns the status and body of a page of the proxy.
 pub(crate) fn get(node: &NetNs, at: SocketAddr, path: &str) -> io::Result<(u16, String)> {
-    use std::io::Read;
     let limit = Duration::from_secs(5);
     let mut stream = node.run(|| TcpStream::connect_timeout(&at, limit))?;
     stream.set_read_timeout(Some(limit))?;

@@ -145,6 +145,12 @@ pub(crate) enum Fault {
     OwnTable,
     /// Another program commits nftables transactions at a high rate.
     Commits,
+    /// The configuration selects userspace mode for a while; its worker may also be stopped by SIGSTOP.
+    Userspace { stops_worker: bool },
+    /// Another proxy with the same objects runs on the node.
+    SecondProxy,
+    /// Nobody reads what the proxy writes to standard error.
+    BlockedLog,
     /// A process of another user binds names of the proxy's sockets and accepts no connection.
     HostileUser,
     /// A manifest is half-written.
@@ -371,7 +377,7 @@ impl<'a> Generator<'a> {
     }
 
     fn resource_fault(&mut self) -> Fault {
-        match self.random.u8(0..5) {
+        match self.random.u8(0..8) {
             0 => Fault::Descriptors,
             1 => Fault::Processes,
             2 => Fault::HostileUser,
@@ -379,6 +385,9 @@ impl<'a> Generator<'a> {
                 let error = self.random.choice(["ENOBUFS", "ENOMEM", "EBUSY"]).expect("not empty");
                 Fault::Sockets { error, every: self.random.u32(2..6) }
             }
+            4 => Fault::Userspace { stops_worker: self.random.bool() },
+            5 => Fault::SecondProxy,
+            6 => Fault::BlockedLog,
             _ => Fault::Freeze,
         }
     }
@@ -444,6 +453,6 @@ mod tests {
                 names.insert(name.split([' ', '(', ')']).next().unwrap().to_owned());
             }
         }
-        assert_eq!(names.len(), 17 + 4 + 14, "{names:?}");
+        assert_eq!(names.len(), 20 + 4 + 14, "{names:?}");
     }
 }
