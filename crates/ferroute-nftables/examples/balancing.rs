@@ -1,5 +1,5 @@
 //! Measures hash tables: the largest share of an endpoint compared with the mean, and how many clients move when one endpoint leaves
-//! compared with those that it had. Prints CSV.
+//! compared with those that it had; also of tables that are filled as Maglev does, for comparison. Prints CSV.
 //!
 //! ```text
 //! cargo run --release -p ferroute-nftables --example balancing > docs/performance/balancing.csv
@@ -10,6 +10,7 @@
 
 use std::{
     collections::BTreeMap,
+    hash::{DefaultHasher, Hash, Hasher},
     net::{Ipv4Addr, SocketAddr},
     sync::Arc,
 };
@@ -24,15 +25,19 @@ use ferroute_nftables::{
 };
 
 fn main() {
-    println!("positions,endpoints,largest_over_mean_percent,moved_over_own");
-    for size in [4_096, 32_768].map(|size| TableSize::new(size).unwrap()) {
-        for count in [5, 10, 20, 50, 100, 200, 500, 1_000] {
+    println!("table,positions,endpoints,largest_over_mean_percent,moved_over_own");
+    for table in [Table::Ferroute(4_096), Table::Ferroute(32_768), Table::Maglev(32_749)] {
+        for count in [5, 10, 20, 50, 100, 150, 200, 300, 500, 1_000] {
+            let (name, size) = match table {
+                Table::Ferroute(size) => ("Ferroute", size),
+                Table::Maglev(size) => ("Maglev", size),
+            };
             // Small tables are for few endpoints.
-            if count * 20 > size.get() {
+            if count * 20 > size {
                 continue;
             }
             let all: Vec<Endpoint> = (0..count).map(address).collect();
-            let before = positions(&all, size);
+            let before = table.positions(&all);
             let mean = before.len() as f64 / count as f64;
             let loads = before.values().fold(BTreeMap::<SocketAddr, usize>::new(), |mut loads, socket| {
                 *loads.entry(*socket).or_default() += 1;
@@ -46,14 +51,54 @@ fn main() {
                     .filter(|(i, _)| *i != leaving)
                     .map(|(_, endpoint)| endpoint.clone())
                     .collect();
-                let after = positions(&rest, size);
+                let after = table.positions(&rest);
                 let moved = before.iter().filter(|(position, socket)| after.get(*position) != Some(socket)).count();
                 moved as f64 / loads[&all[leaving].socket()] as f64
             });
             let worst = worst.into_iter().fold(0.0, f64::max);
-            println!("{},{count},{:.2},{worst:.3}", size.get(), (largest - 1.0) * 100.0);
+            println!("{name},{size},{count},{:.2},{worst:.3}", (largest - 1.0) * 100.0);
         }
     }
+}
+
+/// A way to fill a table, and its number of positions.
+#[derive(Clone, Copy)]
+enum Table {
+    Ferroute(usize),
+    /// A prime number.
+    Maglev(usize),
+}
+
+impl Table {
+    /// Returns the endpoint at each position.
+    fn positions(self, endpoints: &[Endpoint]) -> BTreeMap<u32, SocketAddr> {
+        match self {
+            Self::Ferroute(size) => positions(endpoints, TableSize::new(u32::try_from(size).unwrap()).unwrap()),
+            Self::Maglev(size) => maglev(endpoints, size),
+        }
+    }
+}
+
+/// Each endpoint in turn takes the next free position of its permutation: Eisenbud et al., "Maglev: A Fast and Reliable Software Network
+/// Load Balancer", section 3.4.
+fn maglev(endpoints: &[Endpoint], size: usize) -> BTreeMap<u32, SocketAddr> {
+    let hash = |endpoint: &Endpoint, seed: u8| {
+        let mut hasher = DefaultHasher::new();
+        (seed, endpoint.socket()).hash(&mut hasher);
+        usize::try_from(hasher.finish() % u64::try_from(size).unwrap()).unwrap()
+    };
+    let mut next: Vec<(usize, usize)> =
+        endpoints.iter().map(|endpoint| (hash(endpoint, 0), hash(endpoint, 1).max(1))).collect();
+    let mut table = vec![None; size];
+    for turn in 0..size {
+        let owner = turn % endpoints.len();
+        let (position, skip) = &mut next[owner];
+        while table[*position].is_some() {
+            *position = (*position + *skip) % size;
+        }
+        table[*position] = Some(endpoints[owner].socket());
+    }
+    (0..).zip(table.into_iter().flatten()).collect()
 }
 
 fn address(number: usize) -> Endpoint {

@@ -65,14 +65,20 @@ fn main() -> anyhow::Result<()> {
             )?;
         }
         if let Some(balancing) = table("balancing.csv")? {
-            let draw = |name: &str, title: &str, column: &str, top: f64, y_unit: fn(f64) -> String| {
-                Plot { title, lines: &by_size(&balancing, column)?, x: ("endpoints", count), y_unit, legend: UPPER }
-                    .draw(&path(name), theme, 0.0..top, true)
+            let draw = |name: &str, title: &str, column: &str, y_unit: fn(f64) -> String| {
+                let lines = &by_size(&balancing, column)?;
+                let most = lines.iter().flat_map(|line| &line.points).fold(0.0, |most: f64, point| most.max(point.1));
+                Plot { title, lines, x: ("endpoints", count), y_unit, legend: UPPER }.draw(
+                    &path(name),
+                    theme,
+                    0.0..most * 1.1,
+                    true,
+                )
             };
             let title = "Largest share of an endpoint, above the mean";
-            draw("balancing-shares", title, "largest_over_mean_percent", 5.0, percent)?;
+            draw("balancing-shares", title, "largest_over_mean_percent", percent)?;
             let title = "Clients that move when one endpoint leaves, compared with its own";
-            draw("balancing-moves", title, "moved_over_own", 2.0, times)?;
+            draw("balancing-moves", title, "moved_over_own", times)?;
         }
     }
     println!("wrote plots to {}", images.display());
@@ -141,7 +147,8 @@ fn by_size(table: &Table, column: &str) -> anyhow::Result<Vec<Line>> {
         else {
             continue;
         };
-        let name = format!("{} positions", count(size));
+        let table = row.get("table").context("there is no column table")?;
+        let name = format!("{table}, {} positions", count(size));
         match lines.iter_mut().find(|line| line.name == name) {
             Some(line) => line.points.push((endpoints, value)),
             None => lines.push(Line { name, points: vec![(endpoints, value)] }),
