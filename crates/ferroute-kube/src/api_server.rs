@@ -4,18 +4,20 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use ferroute_api::Pod;
 use ferroute_config::ClientConnectionConfiguration;
 use ferroute_core::rfc3339;
 use ferroute_source::Event;
 use http::{Request, header};
 use kube_client::client::Body;
+use serde::Deserialize;
 use tokio::{
     sync::mpsc,
     time::{sleep, timeout},
 };
 
 use crate::{
-    AccessError, ApiError, ApiWriter, RequestCounter,
+    AccessError, ApiError, ApiWriter, Cluster, ClusterError, RequestCounter,
     access::Access,
     api_client::{self, ApiClient, NoMetrics, USER_AGENT},
     error::ErrorDeduplication,
@@ -29,6 +31,11 @@ use crate::{
 pub struct ApiServer {
     client: Arc<ApiClient>,
     node: String,
+}
+
+#[derive(Deserialize)]
+struct PodList {
+    items: Vec<Pod>,
 }
 
 /// Time limits and delays of requests.
@@ -149,6 +156,17 @@ impl ApiServer {
     #[must_use]
     pub fn with_counter(self, counter: Arc<dyn RequestCounter>) -> Self {
         Self { client: Arc::new(self.client.with_counter(counter)), ..self }
+    }
+
+    /// Returns the pods on the node. Proxies have no right to list them, but users may have.
+    ///
+    /// # Errors
+    ///
+    /// See [`Cluster::get`].
+    pub async fn pods_of_node(&self) -> Result<Vec<Pod>, ClusterError> {
+        let cluster = Cluster { client: Arc::clone(&self.client) };
+        let path = format!("/api/v1/pods?fieldSelector=spec.nodeName%3D{}&resourceVersion=0", self.node);
+        cluster.get::<PodList>(&path).await.map(|list| list.items)
     }
 
     /// Returns a writer to the same server.

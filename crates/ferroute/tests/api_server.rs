@@ -4,11 +4,11 @@
 
 use std::{
     fs,
-    io::{Read, Write},
+    io::{BufRead, BufReader, Read, Write},
     iter,
-    net::TcpStream,
+    net::{SocketAddr, TcpListener, TcpStream},
     os::unix::fs::symlink,
-    process::Command,
+    process::{Command, Stdio},
     thread,
     time::{Duration, SystemTime},
 };
@@ -26,6 +26,7 @@ use ferroute_kube::testing::FakeApiServer;
 use ferroute_source::Resource;
 use ferroute_testing::{NetNs, Running};
 use serde_json::{Value, json};
+use socket2::{Domain, Socket, Type};
 
 /// Starts the proxy in the calling thread's network namespace.
 fn start_proxy(server: &FakeApiServer) -> Running {
@@ -214,6 +215,39 @@ fn render_reads_from_the_api_server() {
         assert!(output.status.success(), "{output:?}");
         let text = String::from_utf8(output.stdout).unwrap();
         assert!(text.contains(r#"--comment "shop/web:http -> 10.244.1.5:8080""#), "{text}");
+    });
+}
+
+#[test]
+fn flows_name_clients_where_the_user_may_list_pods() {
+    in_namespace(|server, _| {
+        publish(&server, &shop("10.244.1.5"));
+        let _proxy = start_proxy(&server);
+        wait_for_rule("10.244.1.5:8080");
+        let network =
+            ["address add 10.244.1.9/32 dev lo", "address add 10.244.1.5/32 dev lo", "route add 10.96.0.0/16 dev lo"];
+        for arguments in network {
+            assert!(Command::new("ip").args(arguments.split(' ')).status().unwrap().success());
+        }
+        let listener = TcpListener::bind("10.244.1.5:8080").unwrap();
+        let flows = || {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_ferroute"));
+            command.args(["flows", "--for", "15s", "--names", "-o", "json"]);
+            let mut reader = Running(command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap());
+            let mut lines = BufReader::new(reader.0.stdout.take().unwrap()).lines().map(Result::unwrap);
+            assert!(lines.next().unwrap().contains("start"));
+            let client = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+            client.bind(&"10.244.1.9:0".parse::<SocketAddr>().unwrap().into()).unwrap();
+            client.connect(&"10.96.0.80:80".parse::<SocketAddr>().unwrap().into()).unwrap();
+            drop(listener.accept().unwrap());
+            lines.find(|line| line.contains("10.96.0.80")).unwrap()
+        };
+        assert!(flows().contains(r#""client":{"address":"10.244.1.9","#));
+        server.set_pods(vec![json!({
+            "metadata": {"namespace": "shop", "name": "browser-1"},
+            "spec": {"nodeName": "node-1"}, "status": {"podIP": "10.244.1.9"}})]);
+        let text = flows();
+        assert!(text.contains(r#""name":"shop/browser-1""#), "{text}");
     });
 }
 

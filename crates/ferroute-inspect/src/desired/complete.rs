@@ -3,16 +3,20 @@
 use std::{collections::BTreeSet, fs, path::Path, sync::mpsc, thread, time::Duration};
 
 use ferroute_api::{
-    Object, Service,
+    Object, Pod, Service,
     manifest::{self, Parsed},
 };
+use ferroute_config::{ClientConnectionConfiguration, Resolved, flags::SourceArgs};
 use ferroute_core::{
     IpFamily, NamespacedName,
     parse::{SkipReason, parse_service},
 };
 use ferroute_source::{Event, manifest_files};
 
-use super::{Desired, event, list::list_quickly};
+use super::{
+    Desired, event,
+    list::{list_pods, list_quickly},
+};
 use crate::{about::Origin, waiting::Waiting};
 
 impl Desired {
@@ -41,7 +45,7 @@ impl Desired {
         let _waiting = Waiting::for_work(format!("reading names in {}", self.origin));
         let result = match self.source.manifests.clone() {
             Some(path) => self.add_documents(&path, is_relevant),
-            None => self.list_quickly().map(|events| events.into_iter().for_each(|event| self.add(event))),
+            None => self.ask_quickly(list_quickly).map(|events| events.into_iter().for_each(|event| self.add(event))),
         };
         if let Err(error) = result {
             tracing::info!("names of pods and skipped Services are unknown: {error:#}");
@@ -64,14 +68,26 @@ impl Desired {
         Ok(())
     }
 
-    fn list_quickly(&self) -> anyhow::Result<Vec<Event>> {
+    /// Adds the names of all pods on the node, which may be clients, if the objects are those of an API server that permits that.
+    pub fn add_pods_of_node(&mut self) {
+        if self.about.objects.is_none() || self.source.manifests.is_some() {
+            return;
+        }
+        let _waiting = Waiting::for_work("reading names of pods in the API server".to_owned());
+        match self.ask_quickly(list_pods) {
+            Ok(pods) => pods.iter().for_each(|pod: &Pod| self.names.add_pod(pod)),
+            Err(error) => tracing::info!("names of pods that are no endpoints are unknown: {error:#}"),
+        }
+    }
+
+    fn ask_quickly<T: Send + 'static>(&self, ask: Ask<T>) -> anyhow::Result<T> {
         let (source, connection) = (self.source.clone(), self.config.client_connection.clone());
         let resolved = self.resolved.clone();
         let (sender, result) = mpsc::channel();
         // Reading certificates and tokens may block.
         thread::Builder::new().name("names".to_owned()).spawn(move || {
             // The receiver may have given up.
-            let _ = sender.send(list_quickly(&source, connection, &resolved, PATIENCE));
+            let _ = sender.send(ask(&source, connection, &resolved, PATIENCE));
         })?;
         result.recv_timeout(2 * PATIENCE)?
     }
@@ -94,6 +110,9 @@ fn is_same(one: &Service, other: &Service) -> bool {
     let ports = |service| parse_service(service).ok().flatten().map(|view| view.ports);
     ports(one) == ports(other)
 }
+
+/// A request to the API server, with the time that it may take.
+type Ask<T> = fn(&SourceArgs, ClientConnectionConfiguration, &Resolved, Duration) -> anyhow::Result<T>;
 
 /// The time that the API server may take.
 const PATIENCE: Duration = Duration::from_secs(3);

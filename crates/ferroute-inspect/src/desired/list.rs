@@ -3,6 +3,7 @@
 use std::{path::Path, time::Duration};
 
 use anyhow::{Context, bail};
+use ferroute_api::Pod;
 use ferroute_config::{ClientConnectionConfiguration, KubeProxyConfiguration, Resolved, flags::SourceArgs};
 use ferroute_kube::ApiServer;
 use ferroute_proxy::node_name;
@@ -22,7 +23,7 @@ pub(super) fn list(
     configured: ClientConnectionConfiguration,
     resolved: &Resolved,
 ) -> anyhow::Result<Vec<Event>> {
-    list_within(source, configured, resolved, Duration::MAX, true)
+    ask(source, configured, resolved, Duration::MAX, |server| follow_until_synced(server, true))
 }
 
 /// Like [`list`], within this time, and without a word.
@@ -32,33 +33,48 @@ pub(super) fn list_quickly(
     resolved: &Resolved,
     at_most: Duration,
 ) -> anyhow::Result<Vec<Event>> {
-    list_within(source, configured, resolved, at_most, false)
+    ask(source, configured, resolved, at_most, |server| follow_until_synced(server, false))
 }
 
-fn list_within(
+/// Lists the pods of the node, within this time.
+pub(super) fn list_pods(
     source: &SourceArgs,
     configured: ClientConnectionConfiguration,
     resolved: &Resolved,
     at_most: Duration,
-    reports_waiting: bool,
-) -> anyhow::Result<Vec<Event>> {
+) -> anyhow::Result<Vec<Pod>> {
+    ask(source, configured, resolved, at_most, |server| async move { Ok(server.pods_of_node().await?) })
+}
+
+/// Runs a request to the API server.
+fn ask<T, F: Future<Output = anyhow::Result<T>>>(
+    source: &SourceArgs,
+    configured: ClientConnectionConfiguration,
+    resolved: &Resolved,
+    at_most: Duration,
+    request: impl FnOnce(ApiServer) -> F,
+) -> anyhow::Result<T> {
     let connection = source.connection(configured);
     let node = node_name(resolved)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let list = async {
+    let response = async {
         let server = ApiServer::new(&connection, source.master.as_deref(), &node).await;
         let server = server.context("cannot connect to the API server")?;
         // The reflector would retry, but no such error goes away by itself.
         server.prepare().await?;
-        let (sender, receiver) = mpsc::channel(QUEUE);
-        let reflector = tokio::spawn(server.follow(sender));
-        let events = until_synced(receiver, reports_waiting).await;
-        reflector.abort();
-        events
+        request(server).await
     };
     runtime.block_on(async {
-        tokio::time::timeout(at_most, list).await.context("the API server does not respond in time")?
+        tokio::time::timeout(at_most, response).await.context("the API server does not respond in time")?
     })
+}
+
+async fn follow_until_synced(server: ApiServer, reports_waiting: bool) -> anyhow::Result<Vec<Event>> {
+    let (sender, receiver) = mpsc::channel(QUEUE);
+    let reflector = tokio::spawn(server.follow(sender));
+    let events = until_synced(receiver, reports_waiting).await;
+    reflector.abort();
+    events
 }
 
 /// Receives events until all kinds of objects are synced. The reflector retries forever; this function does not.

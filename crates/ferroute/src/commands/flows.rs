@@ -135,6 +135,7 @@ pub(crate) fn run(args: &FlowsArgs, verbosity: Option<u32>, out: &mut impl Write
     // Flows wait in the stream meanwhile.
     if args.names || args.output == Output::Text {
         desired.complete();
+        desired.add_pods_of_node();
     }
     let (labels, about) = (Labels::new(&desired), desired.about.clone());
     // Only the names are needed from here on.
