@@ -12,20 +12,22 @@ mod screen;
 mod view;
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
     fmt,
     net::SocketAddr,
     thread,
     time::{Duration, Instant},
 };
 
-use ferroute_core::{Escaped, Share};
+use ferroute_core::{Escaped, Frontend, IpFamily, Protocol, ServiceTable, Share};
 use ferroute_iptables::{
     ChainName, Rule, SavedRules, TableName, Target,
     plan::{SharedChain, is_service_chain},
 };
-use ferroute_proxy::control::{ObservedEndpoint, request_status};
+use ferroute_proxy::control::{ObservedEndpoint, request_status, request_traffic};
 use serde::{Deserialize, Serialize};
+
+pub use ferroute_proxy::control::{EndpointTraffic, TrafficCounts};
 
 pub use self::counters::Counters;
 use crate::about::{About, ProxyState};
@@ -70,19 +72,48 @@ pub struct EndpointRate {
     /// The sixteenths of its weight with which it takes part, if not with all, because it starts slowly or has many connections.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sixteenths: Option<Share>,
+    /// What the proxy has counted, if it counts traffic and there was any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub traffic: Option<TrafficCounts>,
+}
+
+/// What the running proxy has observed and counted of endpoints.
+#[derive(Clone, Debug, Default)]
+pub struct Observations {
+    /// The endpoints that do not get the connections of their whole weights.
+    pub endpoints: Vec<ObservedEndpoint>,
+    /// The traffic of endpoints; empty if it is not counted.
+    pub traffic: Vec<EndpointTraffic>,
 }
 
 impl EndpointRate {
     /// Returns the rate of an endpoint about which nothing else is known.
     pub fn new(endpoint: SocketAddr, per_second: f64, share: f64) -> Self {
-        Self { endpoint, per_second, share, ejected: false, sixteenths: None }
+        Self { endpoint, per_second, share, ejected: false, sixteenths: None, traffic: None }
+    }
+}
+
+impl Row {
+    /// Returns the traffic of all endpoints; `None` if it is not counted, or there was none.
+    pub fn traffic(&self) -> Option<TrafficCounts> {
+        self.endpoints.iter().filter_map(|rate| rate.traffic).reduce(add_traffic)
+    }
+}
+
+fn add_traffic(one: TrafficCounts, other: TrafficCounts) -> TrafficCounts {
+    TrafficCounts {
+        connections: one.connections + other.connections,
+        packets: one.packets + other.packets,
+        bytes: one.bytes + other.bytes,
+        packets_per_second: one.packets_per_second + other.packets_per_second,
+        bytes_per_second: one.bytes_per_second + other.bytes_per_second,
     }
 }
 
 impl fmt::Display for EndpointRate {
     /// Writes the endpoint, its share and why it is smaller than it could be.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { endpoint, per_second: _, share, ejected, sixteenths } = self;
+        let Self { endpoint, per_second: _, share, ejected, sixteenths, traffic: _ } = self;
         write!(f, "{endpoint} {:.0} %", share * 100.0)?;
         if *ejected {
             f.write_str(" ejected")?;
@@ -197,47 +228,94 @@ pub fn read_once(about: &About, interval: Duration) -> anyhow::Result<Rates> {
     let (before, start) = (counters.read()?, Instant::now());
     thread::sleep(interval);
     let mut service_ports = rates(&before, &counters.read()?, start.elapsed());
-    mark(&mut service_ports, &observed(about));
+    mark(&mut service_ports, &observe(about));
     Ok(Rates { service_ports })
 }
 
-/// Returns what the running proxy has observed of endpoints.
-fn observed(about: &About) -> Vec<ObservedEndpoint> {
-    let status = (about.proxy == ProxyState::Running).then(request_status);
-    // Rates are of use without.
-    status.and_then(Result::ok).map(|status| status.endpoints).unwrap_or_default()
+/// Returns what the running proxy has observed and counted; nothing without one, as rates are of use alone.
+pub fn observe(about: &About) -> Observations {
+    if about.proxy != ProxyState::Running {
+        return Observations::default();
+    }
+    Observations {
+        endpoints: request_status().map(|status| status.endpoints).unwrap_or_default(),
+        traffic: request_traffic().unwrap_or_default(),
+    }
 }
 
-/// Adds what the proxy has observed of endpoints, also of those that get no connections.
-pub fn mark(rows: &mut Vec<Row>, observed: &[ObservedEndpoint]) {
-    for ObservedEndpoint { service_port, endpoint, ejected, sixteenths } in observed {
-        let index = rows.iter().position(|row| row.service_port == *service_port).unwrap_or_else(|| {
-            rows.push(Row { service_port: service_port.clone(), per_second: 0.0, endpoints: Vec::new() });
+/// Adds what the proxy has observed and counted of endpoints, also of those that get no connections.
+pub fn mark(rows: &mut Vec<Row>, observations: &Observations) {
+    let mut index: HashMap<String, usize> =
+        rows.iter().enumerate().map(|(i, row)| (row.service_port.clone(), i)).collect();
+    let mut rate = |service_port: &str, endpoint: SocketAddr, change: &dyn Fn(&mut EndpointRate)| {
+        let i = *index.entry(service_port.to_owned()).or_insert_with(|| {
+            rows.push(Row { service_port: service_port.to_owned(), per_second: 0.0, endpoints: Vec::new() });
             rows.len() - 1
         });
-        let endpoints = &mut rows[index].endpoints;
-        let position = endpoints.iter().position(|rate| rate.endpoint == *endpoint).unwrap_or_else(|| {
-            endpoints.push(EndpointRate::new(*endpoint, 0.0, 0.0));
+        let endpoints = &mut rows[i].endpoints;
+        let position = endpoints.iter().position(|rate| rate.endpoint == endpoint).unwrap_or_else(|| {
+            endpoints.push(EndpointRate::new(endpoint, 0.0, 0.0));
             endpoints.len() - 1
         });
-        let rate = &mut endpoints[position];
-        (rate.ejected, rate.sixteenths) = (*ejected, (*sixteenths != Share::FULL).then_some(*sixteenths));
+        change(&mut endpoints[position]);
+    };
+    for ObservedEndpoint { service_port, endpoint, ejected, sixteenths } in &observations.endpoints {
+        rate(service_port, *endpoint, &|rate| {
+            (rate.ejected, rate.sixteenths) = (*ejected, (*sixteenths != Share::FULL).then_some(*sixteenths));
+        });
+    }
+    for EndpointTraffic { service_port, endpoint, counts } in &observations.traffic {
+        rate(service_port, *endpoint, &|rate| rate.traffic = Some(*counts));
     }
 }
 
 /// Returns the sum of the rates of several nodes, in the order of [`rates`].
 pub fn sum(nodes: impl IntoIterator<Item = Vec<Row>>) -> Vec<Row> {
-    let mut sums: BTreeMap<String, BTreeMap<SocketAddr, f64>> = BTreeMap::new();
+    let mut sums: BTreeMap<String, BTreeMap<SocketAddr, (f64, Option<TrafficCounts>)>> = BTreeMap::new();
     for row in nodes.into_iter().flatten() {
         let endpoints = sums.entry(row.service_port).or_default();
         for rate in row.endpoints {
-            *endpoints.entry(rate.endpoint).or_default() += rate.per_second;
+            let (per_second, traffic) = endpoints.entry(rate.endpoint).or_default();
+            *per_second += rate.per_second;
+            *traffic = [*traffic, rate.traffic].into_iter().flatten().reduce(add_traffic);
         }
     }
-    let mut rows: Vec<Row> =
-        sums.into_iter().map(|(port, endpoints)| row(port, endpoints.into_iter().collect(), 1.0)).collect();
+    let row = |(port, endpoints): (String, BTreeMap<SocketAddr, (f64, Option<TrafficCounts>)>)| {
+        let connections = endpoints.iter().map(|(endpoint, (per_second, _))| (*endpoint, *per_second)).collect();
+        let mut row = row(port, connections, 1.0);
+        row.endpoints.iter_mut().for_each(|rate| rate.traffic = endpoints[&rate.endpoint].1);
+        row
+    };
+    let mut rows: Vec<Row> = sums.into_iter().map(row).collect();
     rows.sort_by(|one, other| other.per_second.total_cmp(&one.per_second));
     rows
+}
+
+/// Returns the rates of service ports, where they are those of frontends: ipvs counts by virtual server.
+pub fn by_service_port(rows: Vec<Row>, tables: [&ServiceTable; 2]) -> Vec<Row> {
+    let frontend = |row: &Row| {
+        let (address, protocol) = row.service_port.rsplit_once('/')?;
+        Some((address.parse::<SocketAddr>().ok()?, protocol.parse::<Protocol>().ok()?))
+    };
+    if !rows.iter().any(|row| frontend(row).is_some()) {
+        return rows;
+    }
+    let mut owners: HashMap<(IpFamily, Frontend), String> = HashMap::new();
+    for table in tables {
+        for (name, entry) in &table.entries {
+            let frontends = entry.service.frontends(name.protocol);
+            owners.extend(frontends.map(|(_, frontend)| ((table.family, frontend), name.to_string())));
+        }
+    }
+    let named = |row: Row| {
+        let Some((socket, protocol)) = frontend(&row) else { return row };
+        // Node ports have the addresses of the node, which are no part of them.
+        let owner = [Some(socket.ip()), None].into_iter().find_map(|address| {
+            owners.get(&(IpFamily::of(socket.ip()), Frontend { address, port: socket.port(), protocol }))
+        });
+        Row { service_port: owner.cloned().unwrap_or(row.service_port), ..row }
+    };
+    sum([rows.into_iter().map(named).collect()])
 }
 
 /// Writes a table of at most `lines` lines, including the header, each of at most `width` characters. The endpoints with
@@ -251,9 +329,18 @@ pub fn write_rows_into(out: &mut impl fmt::Write, rows: &[Row], width: usize, li
     let names: Vec<String> = rows.iter().map(|row| Escaped(&row.service_port).to_string()).collect();
     let widths = names.iter().map(|name| name.chars().count()).chain([SERVICE_PORT.len()]);
     let name_width = widths.max().unwrap_or_default();
-    write_line_into(out, &format!("{NEW:>RATE_WIDTH$}  {SERVICE_PORT:<name_width$}  {ENDPOINTS}"), width)?;
+    let has_traffic = rows.iter().any(|row| row.traffic().is_some());
+    let titles = if has_traffic {
+        ["connections", "packets", "bytes"].map(|title| format!("{title:>13}")).concat()
+    } else {
+        String::new()
+    };
+    write_line_into(out, &format!("{NEW:>RATE_WIDTH$}{titles}  {SERVICE_PORT:<name_width$}  {ENDPOINTS}"), width)?;
     for (row, name) in rows.iter().zip(names) {
-        let mut line = format!("{:>RATE_WIDTH$.1}  {name:<name_width$}", row.per_second);
+        let counts = row.traffic().unwrap_or_default();
+        let counts = [counts.connections, counts.packets, counts.bytes].map(|count| format!("{count:>13}")).concat();
+        let counts = if has_traffic { counts } else { String::new() };
+        let mut line = format!("{:>RATE_WIDTH$.1}{counts}  {name:<name_width$}", row.per_second);
         for rate in &row.endpoints {
             let text = format!("  {rate}");
             if line.chars().count() + text.chars().count() > width {

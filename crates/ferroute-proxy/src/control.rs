@@ -1,8 +1,8 @@
 //! Both ends of the socket `@ferroute`, by which commands on this node ask the running proxy.
 //!
-//! The client sends one line: `bundle`, `status`, `proxy`, `service NAMESPACE/NAME`, or `flows` with a [`FlowRequest`] as JSON. The
-//! proxy responds with a line that is `ok` or an error, and after `ok` the bundle, a [`NodeStatus`], a [`ProxyInfo`], a
-//! [`ServiceVersions`] as JSON, or a [`FlowEvent`](ferroute_flows::FlowEvent) per line until the client closes the connection.
+//! The client sends one line: `bundle`, `status`, `proxy`, `traffic`, `service NAMESPACE/NAME`, or `flows` with a [`FlowRequest`] as JSON. The
+//! proxy responds with a line that is `ok` or an error, and after `ok` the bundle, a [`NodeStatus`], a [`ProxyInfo`], a list of
+//! [`EndpointTraffic`], a [`ServiceVersions`] as JSON, or a [`FlowEvent`](ferroute_flows::FlowEvent) per line until the client closes the connection.
 //!
 //! The socket has a name in the abstract namespace, which the kernel keeps per network namespace, as there is one proxy in
 //! each, and leaves no file behind. If a process of another user holds the name, the proxy uses another one that begins with
@@ -41,11 +41,15 @@ use crate::{
         flows::Flows,
         observed::Observed,
         problems::Problems,
+        traffic::TrafficSampler,
     },
     recording::{Bundle, BundleRequests},
 };
 
-pub use crate::observers::observed::ObservedEndpoint;
+pub use crate::observers::{
+    observed::ObservedEndpoint,
+    traffic::{EndpointTraffic, TrafficCounts},
+};
 
 /// What responses are made of.
 #[derive(Clone, Debug)]
@@ -69,6 +73,7 @@ pub(crate) struct Control {
     pub(crate) versions: VersionRequests,
     pub(crate) flows: Flows,
     pub(crate) observed: Observed,
+    pub(crate) traffic: TrafficSampler,
 }
 
 /// The state of the proxy on one node.
@@ -235,6 +240,14 @@ pub fn request_info() -> Result<ProxyInfo, RequestError> {
     decode(request(INFO)?)
 }
 
+/// Requests what the proxy that runs in this network namespace has counted; nothing if it does not count traffic.
+///
+/// # Errors
+/// If no proxy listens, a process of another user does, or the proxy returns an error, as earlier versions do.
+pub fn request_traffic() -> Result<Vec<EndpointTraffic>, RequestError> {
+    decode(request(TRAFFIC)?)
+}
+
 /// Requests the applied versions of a Service from the proxy that runs in this network namespace.
 ///
 /// # Errors
@@ -349,6 +362,7 @@ async fn respond(stream: UnixStream, control: &Control) -> io::Result<()> {
         BUNDLE => bundle(control).await?,
         STATUS => json(&control.status()),
         INFO => json(&control.info()),
+        TRAFFIC => json(&control.traffic.endpoints()),
         line => match line.strip_prefix(SERVICE).and_then(|name| name.split_once('/')) {
             Some((namespace, name)) => match control.versions.send(NamespacedName::new(namespace, name)).await {
                 Ok(versions) => json(&versions),
@@ -438,6 +452,7 @@ pub(crate) const NAME: &str = "ferroute";
 const BUNDLE: &str = "bundle";
 const STATUS: &str = "status";
 const INFO: &str = "proxy";
+const TRAFFIC: &str = "traffic";
 const SERVICE: &str = "service ";
 const FLOWS: &str = "flows ";
 const OK: &[u8] = b"ok\n";

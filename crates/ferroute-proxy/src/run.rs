@@ -251,6 +251,7 @@ impl Daemon<'_> {
             versions: versions.requests(),
             flows: flows.clone(),
             observed: observed.clone(),
+            traffic: status.traffic(),
         };
         tasks.spawn("task that serves @ferroute", Work::Finite, control::serve(control));
         let addresses = [resolved.metrics, resolved.healthz].into_iter().flatten().collect();

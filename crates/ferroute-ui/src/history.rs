@@ -1,14 +1,19 @@
-//! The rates of the last minutes, for pages that are opened or loaded again. Pure.
+//! The rates of the last minutes and the traffic so far, for pages that are opened or loaded again. Pure.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::{
+    collections::{BTreeMap, HashSet, VecDeque},
+    mem,
+    net::SocketAddr,
+};
 
-use ferroute_inspect::top::Row;
+use ferroute_inspect::top::{EndpointTraffic, Row};
 use serde::Serialize;
 
-/// Samples of rates, oldest first.
+/// Samples of rates, oldest first, and the last traffic.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct History {
     samples: VecDeque<Sample>,
+    traffic: Vec<EndpointTraffic>,
     /// The number of rates in all samples.
     #[serde(skip)]
     size: usize,
@@ -32,6 +37,16 @@ impl History {
             self.size -= self.samples.pop_front().map_or(0, |sample| sample.rates.len());
         }
     }
+
+    /// Takes over the traffic, and returns that of endpoints for which it is another than before.
+    pub(crate) fn set_traffic(&mut self, traffic: Vec<EndpointTraffic>) -> Vec<EndpointTraffic> {
+        let before = mem::replace(&mut self.traffic, traffic);
+        let key = |one: &EndpointTraffic| {
+            (one.service_port.clone(), one.endpoint, one.counts.bytes, one.counts.bytes_per_second.to_bits())
+        };
+        let before: HashSet<(String, SocketAddr, u64, u64)> = before.iter().map(key).collect();
+        self.traffic.iter().filter(|one| !before.contains(&key(one))).cloned().collect()
+    }
 }
 
 /// Five minutes of samples, at the shortest interval.
@@ -42,10 +57,28 @@ const MAX_RATES: usize = 100_000;
 
 #[cfg(test)]
 mod tests {
+    use ferroute_inspect::top::TrafficCounts;
+
     use super::*;
 
     fn row(service_port: &str) -> Row {
         Row { service_port: service_port.to_owned(), per_second: 2.0, endpoints: Vec::new() }
+    }
+
+    #[test]
+    fn only_traffic_that_has_changed_is_news() {
+        let counts = |bytes| TrafficCounts { connections: 1, packets: 1, bytes, ..TrafficCounts::default() };
+        let endpoint = |port, bytes| EndpointTraffic {
+            service_port: "shop/web:http".to_owned(),
+            endpoint: ([10, 244, 0, 2], port).into(),
+            counts: counts(bytes),
+        };
+        let mut history = History::default();
+        let first = vec![endpoint(80, 100), endpoint(81, 100)];
+        assert_eq!(history.set_traffic(first.clone()), first);
+        assert_eq!(history.set_traffic(first), []);
+        let next = endpoint(81, 150);
+        assert_eq!(history.set_traffic(vec![endpoint(80, 100), next.clone()]), [next]);
     }
 
     #[test]

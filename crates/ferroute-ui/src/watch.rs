@@ -6,11 +6,12 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use ferroute_core::rfc3339;
+use ferroute_core::{IpFamily, rfc3339};
 use ferroute_inspect::{
     about::About,
-    top::{Counters, Row, Sample, rates},
+    top::{Counters, Row, Sample, by_service_port, rates},
 };
+use ferroute_proxy::control::request_traffic;
 use serde::Serialize;
 
 use crate::{
@@ -59,6 +60,7 @@ fn follow(app: &Weak<App>) {
         state.reload(&app);
         if app.has_viewers() {
             state.read_counters(&app);
+            state.read_traffic(&app);
             state.read_syncs(&app);
         } else {
             // They may be a subscription to the kernel's events.
@@ -75,6 +77,7 @@ struct Watch {
     loading: Pace,
     counters: Option<Counters>,
     counting: Pace,
+    traffic: Pace,
     sample: Option<(Instant, Sample)>,
     reason: Option<String>,
     recording: Pace,
@@ -143,8 +146,9 @@ impl Watch {
                 if let Some((before, last)) = self.sample.replace((at, sample)) {
                     let elapsed = at - before;
                     let (_, sample) = self.sample.as_ref().expect("it was set above");
-                    let all = rates(&last, sample, elapsed).into_iter();
-                    let rates: Vec<Row> = all.filter(|row| row.per_second > 0.0).collect();
+                    let all = rates(&last, sample, elapsed).into_iter().filter(|row| row.per_second > 0.0);
+                    let desired = app.view().desired.clone();
+                    let rates = by_service_port(all.collect(), IpFamily::BOTH.map(|family| desired.table(family)));
                     let at = rfc3339::format(SystemTime::now(), 3).unwrap_or_default();
                     app.history().add(at.clone(), &rates);
                     app.send(News::new("rates", &Rates { at, interval: elapsed.as_secs_f64(), rates }));
@@ -158,6 +162,19 @@ impl Watch {
                 }
                 self.reason = Some(reason);
             }
+        }
+    }
+
+    /// Sends the traffic that the proxy has counted since the last time, if it counts any.
+    fn read_traffic(&mut self, app: &App) {
+        if !app.source().has_kernel() || !self.traffic.is_due() {
+            return;
+        }
+        let read = self.traffic.run(TRAFFIC_INTERVAL, COST_SHARE, || app.source().on_node(request_traffic));
+        let Ok(Ok(traffic)) = read else { return };
+        let changed = app.history().set_traffic(traffic);
+        if !changed.is_empty() {
+            app.send(News::new("traffic", &changed));
         }
     }
 
@@ -182,6 +199,9 @@ const INTERVAL: Duration = Duration::from_millis(250);
 
 /// The shortest time between two readings of the counters.
 const COUNTER_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The shortest time between two readings of the proxy's totals, which it updates every five seconds.
+const TRAFFIC_INTERVAL: Duration = Duration::from_secs(2);
 
 /// The shortest time between two looks at the syncs.
 const SYNC_INTERVAL: Duration = Duration::from_secs(1);

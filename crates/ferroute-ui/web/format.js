@@ -14,6 +14,14 @@ export function rate(value) {
   return new Intl.NumberFormat(language(), { maximumFractionDigits: value < 100 ? 1 : 0 }).format(value);
 }
 
+/** Formats a number of bytes. */
+export function bytes(value) {
+  const units = ["B", "kB", "MB", "GB", "TB", "PB"];
+  const step = Math.min(units.length - 1, value < 1 ? 0 : Math.floor(Math.log10(Math.round(value)) / 3));
+  const scaled = value / 1000 ** step;
+  return `${new Intl.NumberFormat(language(), { maximumFractionDigits: step > 0 && scaled < 100 ? 1 : 0 }).format(scaled)} ${units[step]}`;
+}
+
 /** Formats a probability, 0 to 1. */
 export function percent(share) {
   return new Intl.NumberFormat(language(), { style: "percent", maximumFractionDigits: 1 }).format(share);

@@ -209,6 +209,10 @@ export const TEXTS = {
   "endpoints.none": ["There are no endpoints. Connections are refused.", "没有端点，连接会被拒绝。"],
   "endpoints.usedOf": ["{used} of {all} in use", "共 {all} 个，使用 {used} 个"],
   "endpoints.excess": ["{count} further endpoints are not used, because there are too many.", "端点过多，另有 {count} 个未使用。"],
+  "traffic.title": ["Traffic since the proxy started", "代理启动以来的流量"],
+  "traffic.all": ["all endpoints", "所有端点"],
+  "traffic.bytes": ["Bytes", "字节"],
+  "traffic.perSecond": ["Bytes per second", "每秒字节数"],
   "rate.perSecond": ["{rate} new/s", "{rate} 新连接/秒"],
   "rate.short": ["{rate}/s", "{rate}/秒"],
 

@@ -5,7 +5,7 @@ import { linearScale, timeChart } from "./chart.js";
 import { demoPanel } from "./demo.js";
 import { card, el, icon, notice, replace, segments, svg } from "./dom.js";
 import { answerTime, edgesOf, failures, failureWords, flowsMissing, flowWindow, onFlows, outcome, peerName, total } from "./flows.js";
-import { count, rate } from "./format.js";
+import { bytes, count, rate } from "./format.js";
 import { Graph } from "./graph.js";
 import { language, t } from "./i18n.js";
 import { packetLink, servicePath } from "./route.js";
@@ -45,7 +45,7 @@ function policyFacts(policies) {
 
 /** A table whose columns are pairs of title and content; it scrolls in itself where it is too wide. */
 function table(caption, columns, rows) {
-  const head = el("tr", {}, columns.map(([title]) => el("th", { scope: "col" }, title)));
+  const head = el("tr", {}, columns.map(([title, , kind]) => el("th", { scope: "col", class: kind === "number" ? kind : null }, title)));
   const body = rows.map((row) => el("tr", {}, columns.map(([, cell, kind]) => el("td", { class: kind }, cell(row)))));
   return el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
     el("table", {}, el("caption", { class: "sr-only" }, caption), el("thead", {}, head), el("tbody", {}, body)));
@@ -107,6 +107,19 @@ function kernelCards(port) {
 /** The time that the history shows, in milliseconds. */
 const HISTORY = 5 * 60_000;
 
+/** The longest time between two samples that a line connects, in milliseconds: nothing is known while no page is open. */
+const GAP = 15_000;
+
+/** Divides points at times without samples. */
+function withoutGaps(points) {
+  const parts = [];
+  points.forEach((point, index) => {
+    if (index === 0 || point[0] - points[index - 1][0] > GAP) parts.push([]);
+    parts.at(-1).push(point);
+  });
+  return parts;
+}
+
 /** The new connections of the last minutes, with a line for each port. */
 function historyCard(service) {
   const box = el("div", {});
@@ -117,16 +130,39 @@ function historyCard(service) {
     const points = store.times.map((time, index) => [time, total[index]]).filter(([time]) => time >= end - HISTORY);
     replace(box, timeChart({
       label: t("history.label", { service: service.name }), unit: t("history.unit"), start: end - HISTORY, end, scale: linearScale(Math.max(1, ...total), rate),
-      draw: ({ x, y, bottom }) => {
-        const path = points.map(([time, value]) => `${x(time).toFixed(1)} ${y(value).toFixed(1)}`).join("L");
-        return points.length > 1 && [
-          svg("path", { class: "history-area", d: `M${x(points[0][0])} ${bottom}L${path}L${x(points.at(-1)[0])} ${bottom}Z` }),
+      draw: ({ x, y, bottom }) => withoutGaps(points).filter((part) => part.length > 1).flatMap((part) => {
+        const path = part.map(([time, value]) => `${x(time).toFixed(1)} ${y(value).toFixed(1)}`).join("L");
+        return [
+          svg("path", { class: "history-area", d: `M${x(part[0][0])} ${bottom}L${path}L${x(part.at(-1)[0])} ${bottom}Z` }),
           svg("path", { class: "history-line", d: `M${path}` })];
-      },
+      }),
     }));
   };
   draw();
   return { element: card(t("history.title"), { class: "wide", id: "history" }, box), draw };
+}
+
+/** Connections, packets and bytes of each endpoint, and of all, since the proxy started; nothing unless it counts them. */
+function trafficCard(ports, podOf) {
+  const box = el("div", {});
+  const card_ = card(t("traffic.title"), { class: "wide", id: "traffic" }, box);
+  const draw = () => {
+    const rows = ports.flatMap((port) => [...(store.traffic.get(port)?.values() ?? [])]).sort((left, right) => right.bytes - left.bytes);
+    card_.hidden = rows.length === 0;
+    const sum = (key) => rows.reduce((total, row) => total + row[key], 0);
+    const keys = ["connections", "packets", "bytes", "packetsPerSecond", "bytesPerSecond"];
+    const all = { endpoint: null, ...Object.fromEntries(keys.map((key) => [key, sum(key)])) };
+    replace(box, table(t("traffic.title"), [
+      [t("column.endpoint"), ({ endpoint }) => endpoint ?? t("traffic.all"), "mono"],
+      [t("column.pod"), ({ endpoint }) => podOf(endpoint) ?? "–"],
+      [t("column.connections"), ({ connections }) => count(connections), "number"],
+      [t("column.packets"), ({ packets }) => count(packets), "number"],
+      [t("traffic.bytes"), (row) => bytes(row.bytes), "number"],
+      [t("traffic.perSecond"), ({ bytesPerSecond }) => t("rate.short", { rate: bytes(bytesPerSecond) }), "number"],
+    ], [...(rows.length > 1 ? [all] : []), ...rows.slice(0, PAGE)]));
+  };
+  draw();
+  return { element: card_, draw };
 }
 
 /** How many clients and endpoints the flows show. */
@@ -186,6 +222,7 @@ export function mountService(container, name) {
   let demo = null;
   let history = null;
   let flows = null;
+  let traffic = null;
   let talking = "";
   let ended = false;
   const body = el("div", { class: "service-body" }, notice("loading", t("loading")));
@@ -197,6 +234,8 @@ export function mountService(container, name) {
   container.append(head, body);
 
   const row = () => store.services.find((service) => service.name === name);
+
+  const podOf = (address) => explanation.ports.flatMap(({ endpoints }) => endpoints).find((one) => one.address === address)?.pod;
 
   function ask(from, to, protocol) {
     location.hash = packetLink({ from, to, proto: protocol === "tcp" ? null : protocol }).slice(1);
@@ -218,6 +257,7 @@ export function mountService(container, name) {
         graph.element),
       store.overview.demo && (demo = demoPanel({ port, service: name, graph: () => graph, previous: demo })).element,
       (flows = flowsCard(name)).element,
+      (traffic = trafficCard(row()?.ports ?? [], podOf)).element,
       !store.ratesMissing && store.times.length > 0 && (history = historyCard(row() ?? { name, ports: [] })).element,
       card(t("section.policies"), {}, policyFacts(explanation.policies),
         (explanation.ignored ?? []).map((text) => notice("warning", icon("warn"), translate(text)))),
@@ -266,13 +306,14 @@ export function mountService(container, name) {
     if (history) history.draw();
     else if (graph && store.times.length > 0) draw();
   });
+  const endTraffic = on("traffic", () => traffic?.draw());
   const endFlows = onFlows(() => {
     flows?.draw();
     // Real clients take the place of suggested ones once they are known, unless somebody is about to ask.
     const now = realClients(name).map((machine) => machine.name).sort().join();
     if (now === talking) return;
     talking = now;
-    if (graph && !client && !store.overview.demo) draw();
+    if (graph && !client) graph.showClients(realClients(name));
   });
-  return { reload, unmount: () => { ended = true; end(); endFlows(); graph?.close(); } };
+  return { reload, unmount: () => { ended = true; end(); endTraffic(); endFlows(); graph?.close(); } };
 }

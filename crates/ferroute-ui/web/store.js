@@ -20,6 +20,8 @@ const state = {
   history: new Map(),
   /** The times of these samples, in milliseconds. */
   times: [],
+  /** What the proxy has counted: by service port, then by endpoint. */
+  traffic: new Map(),
 };
 
 const listeners = new Map();
@@ -28,7 +30,7 @@ const listeners = new Map();
 export const store = state;
 
 /**
- * Calls a handler for `services`, `rates`, `timeline` or `live`; returns a function that ends it. The handler of `services`
+ * Calls a handler for `services`, `rates`, `traffic`, `timeline` or `live`; returns a function that ends it. The handler of `services`
  * gets the names of those that changed, or null if all may have.
  */
 export function on(topic, handler) {
@@ -50,6 +52,9 @@ export async function load() {
   state.times = [];
   state.history = new Map();
   for (const { at, rates } of history.samples) remember(at, new Map(Object.entries(rates)));
+  state.traffic = new Map();
+  // Proxies of earlier versions have none.
+  addTraffic(history.traffic ?? []);
   emit("services", null);
 }
 
@@ -98,6 +103,13 @@ function record({ at, rates }) {
   if (Date.parse(at) > (state.times.at(-1) ?? 0)) remember(at, new Map(rates.map((rate) => [rate.servicePort, rate.perSecond])));
 }
 
+function addTraffic(list) {
+  for (const counts of list) {
+    if (!state.traffic.has(counts.servicePort)) state.traffic.set(counts.servicePort, new Map());
+    state.traffic.get(counts.servicePort).set(counts.endpoint, counts);
+  }
+}
+
 /** Starts to follow the server. */
 export function follow() {
   let reload = null;
@@ -115,6 +127,7 @@ export function follow() {
     revision: ({ revision }) => { latest = revision; if (revision !== state.overview.revision) changed(); },
     rates: (news) => { state.ratesMissing = null; record(news); emit("rates"); },
     "rates-unavailable": ({ reason }) => { state.ratesMissing = reason; emit("rates"); },
+    traffic: (news) => { addTraffic(news); emit("traffic"); },
     timeline: () => emit("timeline"),
   }, (live) => {
     // Another server may answer after an interruption, with revisions of its own.

@@ -85,8 +85,8 @@ impl<'a> Proxies<'a> {
         let mut command = Command::new(&self.spec.program);
         command.arg("run").arg("--manifests").arg(self.directory.manifests());
         command.arg("--config").arg(self.directory.proxy_config(node));
-        // For `ferroute top` and the page; other modes always count.
-        command.args(["--nftables-connection-counters", "1000"]);
+        // For `ferroute top`, `ferroute flows` and the page.
+        command.args(["--nftables-connection-counters", "1000", "--count-traffic"]);
         let log = self.directory.open_log(&log_name(node))?;
         command.env("PATH", self.directory.search_path()).stdin(Stdio::null());
         command.stdout(log.try_clone().context("cannot write the proxy's log")?).stderr(log);

@@ -16,7 +16,7 @@ use ferroute_core::{
 };
 use ferroute_proxy::{
     ServiceVersions,
-    control::{NodeStatus, ObservedEndpoint, Pacing},
+    control::{NodeStatus, ObservedEndpoint, Pacing, TrafficCounts},
 };
 use ferroute_trace::{Assumption, Branch, Choice, Effect, Event, Hook, Packet, Step, Verdict};
 use serde_json::Value;
@@ -401,6 +401,13 @@ fn rates() -> Rates {
     let endpoint = EndpointRate {
         ejected: true,
         sixteenths: Share::new(4),
+        traffic: Some(TrafficCounts {
+            connections: 12,
+            packets: 100,
+            bytes: 9_000,
+            packets_per_second: 2.0,
+            bytes_per_second: 180.0,
+        }),
         ..EndpointRate::new(socket("10.244.0.2:8080"), 2.5, 0.5)
     };
     Rates {

@@ -23,7 +23,7 @@ use nix::{
 use super::{
     About, Row,
     counters::Counters,
-    mark, observed, rates,
+    mark, observe, rates,
     view::{Reaction, Style, View},
 };
 
@@ -44,7 +44,7 @@ pub(super) fn run(about: &About, mut counters: Counters, interval: Duration) -> 
                 let (after, now) = (counters.read()?, Instant::now());
                 if !view.is_paused {
                     let mut marked = rates(&before, &after, now - start);
-                    mark(&mut marked, &observed(about));
+                    mark(&mut marked, &observe(about));
                     rows = Some(marked);
                 }
                 (before, start) = (after, now);

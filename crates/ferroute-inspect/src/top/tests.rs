@@ -122,7 +122,7 @@ fn what_the_proxy_has_observed_is_marked_also_without_connections() {
         ejected,
         sixteenths,
     });
-    mark(&mut rows, &observed);
+    mark(&mut rows, &Observations { endpoints: observed.to_vec(), traffic: Vec::new() });
     let mut text = String::new();
     write_rows_into(&mut text, &rows, FILE_WIDTH, usize::MAX).unwrap();
     assert_snapshot!(text, @r"
@@ -130,4 +130,45 @@ fn what_the_proxy_has_observed_is_marked_also_without_connections() {
       4.0  shop/web:http   10.244.0.2:8080 75 %  10.244.0.3:8080 25 % weight 2/16  10.244.1.2:8080 0 % ejected
       0.0  shop/cart:http  10.244.1.2:8080 0 % ejected
     ");
+}
+
+fn counts(bytes: u64) -> TrafficCounts {
+    let (connections, packets) = (bytes / 1_000, bytes / 100);
+    TrafficCounts { connections, packets, bytes, packets_per_second: 1.0, bytes_per_second: 100.0 }
+}
+
+#[test]
+fn counted_traffic_is_shown_by_service_port_and_summed_over_nodes() {
+    let traffic = [("shop/web:http", A, 1_000_000), ("shop/web:http", B, 4_000), ("shop/cart:http", A, 7_000)];
+    let traffic = traffic.map(|(service_port, endpoint, bytes)| EndpointTraffic {
+        service_port: service_port.to_owned(),
+        endpoint: endpoint.parse().unwrap(),
+        counts: counts(bytes),
+    });
+    let mut rows = rates(&sample(&[]), &sample(&[("shop/web:http", A, 4)]), Duration::from_secs(1));
+    mark(&mut rows, &Observations { endpoints: Vec::new(), traffic: traffic.to_vec() });
+    let text = |rows: &[Row]| {
+        let mut text = String::new();
+        write_rows_into(&mut text, rows, 140, 10).unwrap();
+        text
+    };
+    assert_snapshot!(text(&rows), @"
+    new/s  connections      packets        bytes  service port    endpoints with their shares
+      4.0         1004        10040      1004000  shop/web:http   10.244.0.2:8080 100 %  10.244.0.3:8080 0 %
+      0.0            7           70         7000  shop/cart:http  10.244.0.2:8080 0 %
+    ");
+    let both = sum([rows.clone(), rows]);
+    assert_eq!(both[0].traffic().map(|traffic| (traffic.bytes, traffic.bytes_per_second)), Some((2_008_000, 400.0)));
+    assert_eq!(both[0].endpoints[0].traffic.map(|traffic| traffic.packets), Some(20_000));
+}
+
+#[test]
+fn virtual_servers_are_rates_of_their_service_ports() {
+    let web = service("shop/web").cluster_ip("10.96.0.1").external_ip("203.0.113.1").port("http", 80).node_port(30080);
+    let tables = IpFamily::BOTH.map(|family| Cluster::new("node-1").service(web.clone()).table(family));
+    let servers = ["10.96.0.1:80/tcp", "203.0.113.1:80/tcp", "192.168.0.1:30080/tcp", "10.96.0.9:80/tcp"];
+    let servers = sample(&servers.map(|server| (server, A, 3)));
+    let rows = by_service_port(rates(&Sample::default(), &servers, Duration::from_secs(1)), tables.each_ref());
+    let named: Vec<(&str, f64)> = rows.iter().map(|row| (row.service_port.as_str(), row.per_second)).collect();
+    assert_eq!(named, [("shop/web:http", 9.0), ("10.96.0.9:80/tcp", 3.0)]);
 }

@@ -5,7 +5,7 @@ use std::{cmp::Ordering, collections::BTreeSet};
 use crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use ferroute_core::Escaped;
 
-use super::Row;
+use super::{Row, TrafficCounts};
 
 /// The state of the view.
 #[derive(Clone, Debug, Default)]
@@ -17,6 +17,8 @@ pub(super) struct View {
     is_typing: bool,
     has_help: bool,
     pub(super) is_paused: bool,
+    /// Totals of connections, packets and bytes instead of rates.
+    has_totals: bool,
     /// The service port under the cursor, which the cursor follows when the order changes.
     selected: Option<String>,
     /// The service ports whose endpoints are shown.
@@ -39,6 +41,8 @@ enum Sort {
     Endpoints,
     /// The share of the busiest endpoint, the highest first.
     Share,
+    /// Bytes per second, or in total, the most first.
+    Bytes,
 }
 
 /// What a key requires.
@@ -81,7 +85,7 @@ struct TableLine<'a> {
 }
 
 impl Sort {
-    const ALL: [Self; 4] = [Self::Rate, Self::Name, Self::Endpoints, Self::Share];
+    const ALL: [Self; 5] = [Self::Rate, Self::Name, Self::Endpoints, Self::Share, Self::Bytes];
 
     fn name(self) -> &'static str {
         match self {
@@ -89,16 +93,22 @@ impl Sort {
             Self::Name => "name",
             Self::Endpoints => "endpoints",
             Self::Share => "share",
+            Self::Bytes => "bytes",
         }
     }
 
-    fn compare(self, one: &Row, other: &Row) -> Ordering {
+    fn compare(self, one: &Row, other: &Row, has_totals: bool) -> Ordering {
+        let bytes = |row: &Row| {
+            let counts = row.traffic().unwrap_or_default();
+            if has_totals { counts.bytes as f64 } else { counts.bytes_per_second }
+        };
         let share = |row: &Row| row.endpoints.iter().map(|rate| rate.share).fold(0.0, f64::max);
         match self {
             Self::Rate => other.per_second.total_cmp(&one.per_second),
             Self::Name => Ordering::Equal,
             Self::Endpoints => other.endpoints.len().cmp(&one.endpoints.len()),
             Self::Share => share(other).total_cmp(&share(one)),
+            Self::Bytes => bytes(other).total_cmp(&bytes(one)),
         }
     }
 }
@@ -138,6 +148,8 @@ impl View {
             KeyCode::Char('R') => self.sort_by(Sort::Rate),
             KeyCode::Char('E') => self.sort_by(Sort::Endpoints),
             KeyCode::Char('S') => self.sort_by(Sort::Share),
+            KeyCode::Char('B') => self.sort_by(Sort::Bytes),
+            KeyCode::Char('t') => self.has_totals = !self.has_totals,
             KeyCode::Char('a') => self.expand_all(rows),
             KeyCode::Enter => self.expand_selected(rows),
             KeyCode::Up | KeyCode::Char('k') => self.move_by(-1, rows),
@@ -202,7 +214,8 @@ impl View {
         };
         let mut shown: Vec<&Row> = rows.iter().filter(matches).collect();
         shown.sort_by(|one, other| {
-            let by_key = self.sort.compare(one, other).then_with(|| one.service_port.cmp(&other.service_port));
+            let by_key =
+                self.sort.compare(one, other, self.has_totals).then_with(|| one.service_port.cmp(&other.service_port));
             if self.is_reversed { by_key.reverse() } else { by_key }
         });
         shown
@@ -229,7 +242,13 @@ impl View {
         let all = rows.unwrap_or_default();
         let shown = self.shown(all);
         let mut lines = vec![vec![span(Style::Plain, cut(title, width))], self.totals(all, &shown, interval, width)];
-        lines.push(vec![span(Style::Title, format!("{:<width$}", cut(&titles(width), width)))]);
+        let columns = match (self.has_totals, all.iter().any(|row| row.traffic().is_some())) {
+            (true, _) => Columns::Totals,
+            (false, true) if width < WIDE => Columns::RatesAndBytes,
+            (false, true) => Columns::BarsAndBytes,
+            (false, false) => Columns::Bars,
+        };
+        lines.push(vec![span(Style::Title, format!("{:<width$}", cut(&columns.titles(width), width)))]);
         let space = height.saturating_sub(lines.len() + 1);
         let table: Vec<TableLine<'_>> = shown
             .iter()
@@ -243,7 +262,7 @@ impl View {
         self.scroll(&table, cursor, space);
         let highest = all.iter().map(|row| row.per_second).fold(0.0, f64::max);
         let visible = table.iter().skip(self.offset).take(space);
-        lines.extend(visible.map(|line| table_line(line, highest, cursor, width)));
+        lines.extend(visible.map(|line| columns.line(line, highest, cursor, width)));
         if table.is_empty() {
             let text = match rows {
                 None => "waiting for the first interval",
@@ -287,6 +306,9 @@ impl View {
             let typing = if self.is_typing { "_" } else { "" };
             notice += &format!("  filter: {}{typing} ({} match)", Escaped(&self.filter), shown.len());
         }
+        if self.has_totals && all.iter().all(|row| row.traffic().is_none()) {
+            notice += "  requires --count-traffic";
+        }
         text = cut(&text, width);
         let left = width - text.chars().count();
         vec![span(Style::Plain, text), span(Style::Notice, cut(&notice, left))]
@@ -295,59 +317,126 @@ impl View {
     fn footer(&self, count: usize, space: usize, width: usize) -> Vec<Span> {
         let (first, last) = (self.offset + 1, (self.offset + space).min(count));
         let position = if count > space { format!("lines {first}-{last} of {count}  ") } else { String::new() };
-        let keys = "q quit  ? help  s sort  / filter  Enter endpoints  p pause  arrows scroll";
+        let keys = "q quit  ? help  s sort  / filter  Enter endpoints  t totals  p pause  arrows";
         vec![span(Style::Dim, cut(&format!("{position}{keys}"), width))]
     }
 }
 
-fn table_line(line: &TableLine<'_>, highest: f64, cursor: Option<&str>, width: usize) -> Vec<Span> {
-    let TableLine { row, endpoint } = line;
-    let is_selected = Some(row.service_port.as_str()) == cursor && endpoint.is_none();
-    let (per_second, share) = match endpoint.and_then(|index| row.endpoints.get(index)) {
-        Some(rate) => (rate.per_second, rate.share),
-        None => (row.per_second, if highest > 0.0 { row.per_second / highest } else { 0.0 }),
-    };
-    let style = match (is_selected, per_second > 0.0) {
-        (true, _) => Style::Selected,
-        (false, true) if endpoint.is_none() => Style::Plain,
-        (false, _) => Style::Dim,
-    };
-    let (rest, name_width) = widths(width);
-    let text = match endpoint.and_then(|index| row.endpoints.get(index)) {
-        Some(rate) => cut(&format!("    {rate}"), rest),
-        None => {
-            let name = cut(&Escaped(&row.service_port).to_string(), name_width);
-            cut(&format!("{name:<name_width$}  {}", endpoints(row)), rest)
-        }
-    };
-    let left = width.saturating_sub(RATE + 2);
-    vec![
-        span(style, cut(&format!("{per_second:>RATE$.1}  "), width)),
-        span(Style::Bar, bar(share).chars().take(left).collect()),
-        span(style, format!("  {text}").chars().take(left.saturating_sub(BAR)).collect()),
-    ]
+/// What the table shows beside service ports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Columns {
+    /// New connections, and a bar for them.
+    Bars,
+    /// The same, and bytes per second.
+    BarsAndBytes,
+    /// New connections, and bytes per second.
+    RatesAndBytes,
+    /// All connections, packets and bytes since the proxy started.
+    Totals,
+}
+
+impl Columns {
+    fn titles(self, width: usize) -> String {
+        let (_, name_width) = self.widths(width);
+        let figures = match self {
+            Self::Bars => format!("{:>NUMBER$}  {:BAR$}", "NEW/S", ""),
+            Self::BarsAndBytes => format!("{:>NUMBER$}  {:BAR$}  {:>NUMBER$}", "NEW/S", "", "BYTES/S"),
+            Self::RatesAndBytes => format!("{:>NUMBER$}  {:>NUMBER$}", "NEW/S", "BYTES/S"),
+            Self::Totals => format!("{:>NUMBER$}  {:>NUMBER$}  {:>NUMBER$}", "CONNS", "PACKETS", "BYTES"),
+        };
+        format!("{figures}  {:<name_width$}  ENDPOINTS", "SERVICE PORT")
+    }
+
+    /// Returns the width of everything after the figures, and that of service ports.
+    fn widths(self, width: usize) -> (usize, usize) {
+        let figures = match self {
+            Self::Bars => NUMBER + BAR + 4,
+            Self::BarsAndBytes => 2 * NUMBER + BAR + 6,
+            Self::RatesAndBytes => 2 * NUMBER + 4,
+            Self::Totals => 3 * NUMBER + 6,
+        };
+        let rest = width.saturating_sub(figures);
+        let endpoints = if self == Self::Totals { COUNT } else { ENDPOINTS };
+        (rest, rest.saturating_sub(endpoints).max(rest / 2))
+    }
+
+    fn line(self, line: &TableLine<'_>, highest: f64, cursor: Option<&str>, width: usize) -> Vec<Span> {
+        let TableLine { row, endpoint } = line;
+        let endpoint = endpoint.and_then(|index| row.endpoints.get(index));
+        let is_selected = Some(row.service_port.as_str()) == cursor && endpoint.is_none();
+        let (per_second, share, traffic) = match endpoint {
+            Some(rate) => (rate.per_second, rate.share, rate.traffic),
+            None => (row.per_second, if highest > 0.0 { row.per_second / highest } else { 0.0 }, row.traffic()),
+        };
+        let style = match (is_selected, per_second > 0.0) {
+            (true, _) => Style::Selected,
+            (false, true) if endpoint.is_none() => Style::Plain,
+            (false, _) => Style::Dim,
+        };
+        let TrafficCounts { connections, packets, bytes, bytes_per_second, .. } = traffic.unwrap_or_default();
+        let (rest, name_width) = self.widths(width);
+        let text = match endpoint {
+            Some(rate) => cut(&format!("    {rate}"), rest),
+            None => {
+                let name = cut(&Escaped(&row.service_port).to_string(), name_width);
+                cut(&format!("{name:<name_width$}  {}", endpoints(row, self != Self::Totals)), rest)
+            }
+        };
+        let text = span(style, format!("  {text}"));
+        let rate = span(style, format!("{per_second:>NUMBER$.1}"));
+        let bar = [span(style, "  ".to_owned()), span(Style::Bar, bar(share))];
+        let number = |value: f64| format!("{:>NUMBER$}", short(value));
+        let byte_rate = span(style, format!("  {}", number(bytes_per_second)));
+        let spans = match self {
+            Self::Bars => [rate].into_iter().chain(bar).chain([text]).collect(),
+            Self::BarsAndBytes => [rate].into_iter().chain(bar).chain([byte_rate, text]).collect(),
+            Self::RatesAndBytes => vec![rate, byte_rate, text],
+            Self::Totals => {
+                let totals = [connections, packets, bytes].map(|total| number(total as f64)).join("  ");
+                vec![span(style, totals), text]
+            }
+        };
+        clip(spans, width)
+    }
+}
+
+/// Returns the beginning of a line that may be longer than a narrow screen.
+fn clip(spans: Vec<Span>, width: usize) -> Vec<Span> {
+    let mut left = width;
+    let clipped = spans.into_iter().map(|Span { style, text }| {
+        let text: String = text.chars().take(left).collect();
+        left -= text.chars().count();
+        Span { style, text }
+    });
+    clipped.collect()
+}
+
+/// Returns a number in four digits and a unit at most.
+fn short(number: f64) -> String {
+    let (mut value, mut units) = (number, ["", "k", "M", "G", "T", "P"].into_iter());
+    let mut unit = units.next().unwrap_or_default();
+    // What would be rounded to 1000 has the next unit.
+    while value >= 999.5
+        && let Some(next) = units.next()
+    {
+        (value, unit) = (value / 1000.0, next);
+    }
+    match unit {
+        "" => format!("{value:.0}"),
+        _ if value < 9.95 => format!("{value:.1}{unit}"),
+        _ => format!("{value:.0}{unit}"),
+    }
 }
 
 /// Returns the number of endpoints, and the busiest one.
-fn endpoints(row: &Row) -> String {
-    let busiest = row.endpoints.first().filter(|rate| rate.share > 0.0);
+fn endpoints(row: &Row, has_busiest: bool) -> String {
+    let busiest = row.endpoints.first().filter(|rate| has_busiest && rate.share > 0.0);
     let busiest = busiest.map(|rate| format!("  {} {:.0} %", rate.endpoint, rate.share * 100.0)).unwrap_or_default();
     let ejected = match row.endpoints.iter().filter(|rate| rate.ejected).count() {
         0 => String::new(),
         count => format!("  {count} ejected"),
     };
     format!("{:>3}{ejected}{busiest}", row.endpoints.len())
-}
-
-/// Returns the width of everything after the bar, and that of service ports.
-fn widths(width: usize) -> (usize, usize) {
-    let rest = width.saturating_sub(RATE + BAR + 4);
-    (rest, rest.saturating_sub(ENDPOINTS).max(rest / 2))
-}
-
-fn titles(width: usize) -> String {
-    let (_, name_width) = widths(width);
-    format!("{:>RATE$}  {:BAR$}  {:<name_width$}  ENDPOINTS", "NEW/S", "", "SERVICE PORT")
 }
 
 /// Returns a bar, as htop draws it.
@@ -369,12 +458,17 @@ fn span(style: Style, text: String) -> Span {
     Span { style, text }
 }
 
-/// The width of the rate.
-const RATE: usize = 9;
+/// The width of a number.
+const NUMBER: usize = 9;
+/// The width of a screen that has space for bars beside two numbers.
+const WIDE: usize = 100;
 /// The width of a bar.
 const BAR: usize = 12;
 /// The width of the number of endpoints, and the busiest one with its share, and the space before them.
 const ENDPOINTS: usize = 36;
+
+/// The width of the number of endpoints, and of ejected ones, and the space before them.
+const COUNT: usize = 16;
 
 const HELP: &[&str] = &[
     "ferroute top: new connections by service port",
@@ -382,17 +476,19 @@ const HELP: &[&str] = &[
     "  Up Down j k      select a service port     PageUp PageDown Home End g G",
     "  Enter            show or hide its endpoints",
     "  a                show or hide all endpoints",
-    "  s > F6           next sort key: rate, name, endpoints, share",
-    "  R N E S          sort by rate, name, number of endpoints, busiest share",
+    "  s > F6           next sort key: rate, name, endpoints, share, bytes",
+    "  R N E S B        sort by rate, name, number of endpoints, busiest share, bytes",
     "  r I              reverse the order",
     "  / F3 F4          filter by service port or endpoint; Esc clears it",
+    "  t                totals of connections, packets and bytes, or rates",
     "  p Space          pause",
     "  ? h F1           this help",
     "  Ctrl-L           draw the screen again",
     "  q F10 Ctrl-C     quit",
     "",
     "  The bar of a service port compares it with the busiest one, that of an",
-    "  endpoint with its service port. A mark … shows that text is cut.",
+    "  endpoint with its service port. A mark … shows that text is cut. Bytes and",
+    "  totals are those that the proxy counts with --count-traffic.",
     "",
     "  any key: back",
 ];

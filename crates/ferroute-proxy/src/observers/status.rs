@@ -123,6 +123,11 @@ impl Status {
         }
     }
 
+    /// Returns what is counted, for commands on this node.
+    pub(crate) fn traffic(&self) -> TrafficSampler {
+        self.sampler.traffic.clone()
+    }
+
     /// Returns an observer that updates metrics and history.
     pub(crate) fn observer(&self) -> MetricsObserver {
         MetricsObserver::new(self.metrics.clone(), self.history.clone())
@@ -294,7 +299,7 @@ impl Sampler {
             draining: self.draining.counts(),
             ejected: self.ejections.counts(),
             refused: self.refusals.read(),
-            traffic: self.traffic.get(),
+            traffic: self.traffic.totals(),
             relayed: self.relayed.get(),
         }
     }

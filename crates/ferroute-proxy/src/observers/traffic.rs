@@ -1,13 +1,15 @@
-//! Connections, packets and bytes by service port and endpoint, for `/metrics`.
+//! Connections, packets and bytes by service port and endpoint, for `/metrics` and commands on this node.
 //!
 //! ```text
 //!   sync loop ──► SharedFrontends ──┐
-//!                                   ├──► thread ──► TrafficTotals ──► /metrics
+//!                                   ├──► thread ──► TrafficTotals ──► /metrics, top, page
 //!   conntrack: entries that exist, ─┘
 //!              events of those that end
 //! ```
 
 use std::{
+    collections::BTreeMap,
+    net::SocketAddr,
     os::fd::AsFd,
     sync::{Arc, Mutex, OnceLock, PoisonError, Weak},
     thread,
@@ -19,15 +21,51 @@ use ferroute_core::{IpFamily, error_chain};
 use ferroute_flows::{self as flows, Reservation, SharedFrontends, TrafficLimits, TrafficTotals};
 use ferroute_host::conntrack::{self, ConnectionEvents, list_connections};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use serde::{Deserialize, Serialize};
 
 use crate::process::tasks::Tasks;
 
+/// What went through a service port to an endpoint, and back, since the proxy started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TrafficCounts {
+    /// Connections.
+    pub connections: u64,
+    /// Packets of both directions.
+    pub packets: u64,
+    /// Bytes of these packets, headers of the network layer included.
+    pub bytes: u64,
+    /// Packets per second, in the seconds before the last reading of the proxy.
+    pub packets_per_second: f64,
+    /// Bytes per second, in the same time.
+    pub bytes_per_second: f64,
+}
+
+/// The traffic of an endpoint of a service port.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct EndpointTraffic {
+    /// The service port, `namespace/name:port`.
+    pub service_port: String,
+    /// Address and port.
+    pub endpoint: SocketAddr,
+    /// Its traffic.
+    #[serde(flatten)]
+    pub counts: TrafficCounts,
+}
+
 /// The totals that were published last; empty if traffic is not counted.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct TrafficSampler(Arc<OnceLock<Arc<Mutex<Published>>>>);
+
 #[derive(Debug, Default)]
-pub(crate) struct TrafficSampler(OnceLock<Arc<Mutex<Traffic>>>);
+struct Published {
+    endpoints: BTreeMap<(String, SocketAddr), TrafficCounts>,
+    others: flows::Usage,
+}
 
 impl TrafficSampler {
-    /// Starts to count in the calling thread's network namespace, until `self` is dropped. `reservation` keeps the frontends up to
+    /// Starts to count in the calling thread's network namespace, until all copies of `self` are dropped. `reservation` keeps the frontends up to
     /// date.
     ///
     /// # Errors
@@ -42,15 +80,34 @@ impl TrafficSampler {
         let published = Arc::downgrade(self.0.get_or_init(Arc::default));
         let totals = TrafficTotals::new(LIMITS);
         tasks.thread("traffic", move || {
-            Counter { frontends, events, totals, pause: Duration::ZERO }.run(&published);
+            Counter { frontends, events, totals, listed: None, pause: Duration::ZERO }.run(&published);
             drop(reservation);
         })?;
         Ok(())
     }
 
-    /// Returns the totals; `None` if traffic is not counted.
-    pub(crate) fn get(&self) -> Option<Traffic> {
-        Some(self.0.get()?.lock().unwrap_or_else(PoisonError::into_inner).clone())
+    /// Returns the totals for metrics; `None` if traffic is not counted.
+    pub(crate) fn totals(&self) -> Option<Traffic> {
+        let published = self.0.get()?.lock().unwrap_or_else(PoisonError::into_inner);
+        let total = |((name, endpoint), counts): (&(String, SocketAddr), &TrafficCounts)| {
+            let TrafficCounts { connections, packets, bytes, .. } = *counts;
+            (name.clone(), *endpoint, Usage { connections, packets, bytes })
+        };
+        let flows::Usage { connections, packets, bytes } = published.others;
+        let others = Usage { connections, packets, bytes };
+        Some(Traffic { endpoints: published.endpoints.iter().map(total).collect(), others })
+    }
+
+    /// Returns the traffic of each endpoint; empty if it is not counted.
+    pub(crate) fn endpoints(&self) -> Vec<EndpointTraffic> {
+        let Some(published) = self.0.get() else { return Vec::new() };
+        let published = published.lock().unwrap_or_else(PoisonError::into_inner);
+        let endpoint = |((service_port, endpoint), counts): (&(String, SocketAddr), &TrafficCounts)| EndpointTraffic {
+            service_port: service_port.clone(),
+            endpoint: *endpoint,
+            counts: *counts,
+        };
+        published.endpoints.iter().map(endpoint).collect()
     }
 }
 
@@ -58,19 +115,22 @@ struct Counter {
     frontends: SharedFrontends,
     events: ConnectionEvents,
     totals: TrafficTotals,
+    /// When the last list began.
+    listed: Option<Instant>,
     /// The time between two lists of all connections.
     pause: Duration,
 }
 
 impl Counter {
-    fn run(mut self, published: &Weak<Mutex<Traffic>>) {
+    fn run(mut self, published: &Weak<Mutex<Published>>) {
         loop {
             let start = Instant::now();
             if let Err(error) = self.list() {
                 tracing::debug!("cannot count traffic: {}", error_chain(&error));
             }
             let Some(published) = published.upgrade() else { return };
-            *published.lock().unwrap_or_else(PoisonError::into_inner) = traffic(&self.totals);
+            let elapsed = self.listed.replace(start).map(|last| start - last);
+            published.lock().unwrap_or_else(PoisonError::into_inner).update(&self.totals, elapsed);
             drop(published);
             self.pause = INTERVAL.max(start.elapsed() * PAUSE_FACTOR);
             self.receive_until(start + self.pause);
@@ -116,13 +176,25 @@ impl Counter {
     }
 }
 
-fn traffic(totals: &TrafficTotals) -> Traffic {
-    let usage = |usage: flows::Usage| {
-        let flows::Usage { connections, packets, bytes } = usage;
-        Usage { connections, packets, bytes }
-    };
-    let endpoints = totals.separate().map(|(name, endpoint, total)| (name.to_owned(), endpoint, usage(total)));
-    Traffic { endpoints: endpoints.collect(), others: usage(totals.rest()) }
+impl Published {
+    /// Takes over new totals, `elapsed` time after the last ones.
+    fn update(&mut self, totals: &TrafficTotals, elapsed: Option<Duration>) {
+        let seconds = elapsed.map(|elapsed| elapsed.as_secs_f64()).filter(|seconds| *seconds > 0.0);
+        let per_second =
+            |before: u64, now: u64| seconds.map_or(0.0, |seconds| now.saturating_sub(before) as f64 / seconds);
+        let before = std::mem::take(&mut self.endpoints);
+        self.endpoints = totals
+            .separate()
+            .map(|(name, endpoint, flows::Usage { connections, packets, bytes })| {
+                let port = (name.to_owned(), endpoint);
+                let last = before.get(&port).copied().unwrap_or_default();
+                let packets_per_second = per_second(last.packets, packets);
+                let bytes_per_second = per_second(last.bytes, bytes);
+                (port, TrafficCounts { connections, packets, bytes, packets_per_second, bytes_per_second })
+            })
+            .collect();
+        self.others = totals.rest();
+    }
 }
 
 /// Endpoints with totals of their own, and connections that are counted before they end.

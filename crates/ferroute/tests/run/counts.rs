@@ -1,5 +1,9 @@
 //! Connections, packets and bytes by service port and endpoint.
 
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
 use crate::{
     Case, Mode,
     cluster::Cluster,
@@ -44,6 +48,17 @@ fn connections_packets_and_bytes_are_counted(mode: Mode) {
     // At least SYN, SYN-ACK, ACK, data of both, FIN of both; at least 40 bytes each.
     assert!((21..90).contains(&count("packets", pod_v4, "tcp")));
     assert!(count("bytes", pod_v4, "tcp") >= 21 * 40);
+    // `ferroute top` shows the same, also of endpoints without new connections.
+    let text = case.cluster.node.command(FERROUTE, &["top", "--once", "--interval", "100ms", "-o", "json"]);
+    let rates: Value = serde_json::from_str(&text).unwrap();
+    let rows = rates["servicePorts"].as_array().unwrap().iter();
+    let endpoints =
+        rows.filter(|row| row["servicePort"] == "default/web:tcp").flat_map(|row| row["endpoints"].as_array().unwrap());
+    let counted: BTreeMap<&str, &Value> =
+        endpoints.map(|endpoint| (endpoint["endpoint"].as_str().unwrap(), &endpoint["traffic"])).collect();
+    assert_eq!(counted[pod_v4]["connections"], 3, "{text}");
+    assert_eq!(counted[pod_v4]["bytes"], count("bytes", pod_v4, "tcp"), "{text}");
+    assert_eq!(counted[pod_v6]["connections"], 1, "{text}");
     // A connection counts while it is open.
     let before = ["packets", "bytes"].map(|what| count(what, pod_v6, "tcp"));
     let line = "x".repeat(1_000);

@@ -50,8 +50,55 @@ fn table_has_totals_bars_and_keys_in_80_columns() {
          10.0  [|||       ]  shop/cart:http                 1  10.244.0.1:8080 100 %
           0.0  [          ]  kube-system/dns:udp            3
 
-    q quit  ? help  s sort  / filter  Enter endpoints  p pause  arrows scroll
+    q quit  ? help  s sort  / filter  Enter endpoints  t totals  p pause  arrows
     ");
+}
+
+#[test]
+fn bytes_are_a_column_where_they_are_counted_and_totals_a_view_of_their_own() {
+    let mut rows = rows();
+    let counts = |connections, packets, bytes, bytes_per_second| {
+        Some(TrafficCounts { connections, packets, bytes, packets_per_second: 1.0, bytes_per_second })
+    };
+    rows[0].endpoints[0].traffic = counts(1_234, 56_789, 9_960_000, 999.6);
+    rows[0].endpoints[1].traffic = counts(1, 12, 800, 0.0);
+    rows[2].endpoints[0].traffic = counts(5_000_000, 10_000_000, 12_345_678_900, 123_456.0);
+    let mut view = View::default();
+    press(&mut view, &rows, "\n");
+    assert_snapshot!(screen(&mut view, &rows, 80, 9), @r"
+    running proxy: node node-1, nftables mode
+    50.0 new/s, 2 of 3 active, by rate, every 1s
+        NEW/S    BYTES/S  SERVICE PORT                   ENDPOINTS
+         40.0       1.0k  shop/web:http                    2  10.244.0.1:8080 75 %
+         30.0       1.0k      10.244.0.1:8080 75 %
+         10.0          0      10.244.0.2:8080 25 %
+         10.0          0  shop/cart:http                   1  10.244.0.1:8080 100 %
+          0.0       123k  kube-system/dns:udp              3
+    q quit  ? help  s sort  / filter  Enter endpoints  t totals  p pause  arrows
+    ");
+    press(&mut view, &rows, "tB");
+    assert_snapshot!(screen(&mut view, &rows, 80, 9), @r"
+    running proxy: node node-1, nftables mode
+    50.0 new/s, 2 of 3 active, by bytes, every 1s
+        CONNS    PACKETS      BYTES  SERVICE PORT                     ENDPOINTS
+         5.0M        10M        12G  kube-system/dns:udp                3
+         1.2k        57k        10M  shop/web:http                      2
+         1.2k        57k        10M      10.244.0.1:8080 75 %
+            1         12        800      10.244.0.2:8080 25 %
+            0          0          0  shop/cart:http                     1
+    q quit  ? help  s sort  / filter  Enter endpoints  t totals  p pause  arrows
+    ");
+    press(&mut view, &rows, "t");
+    assert_snapshot!(screen(&mut view, &rows, 120, 5), @r"
+    running proxy: node node-1, nftables mode
+    50.0 new/s, 2 of 3 active, by bytes, every 1s
+        NEW/S                  BYTES/S  SERVICE PORT                                      ENDPOINTS
+          0.0  [          ]       123k  kube-system/dns:udp                                 3
+    lines 1-1 of 5  q quit  ? help  s sort  / filter  Enter endpoints  t totals  p pause  arrows
+    ");
+    press(&mut view, &rows, "t");
+    rows.iter_mut().flat_map(|row| &mut row.endpoints).for_each(|rate| rate.traffic = None);
+    assert!(screen(&mut view, &rows, 80, 9).contains("--count-traffic"));
 }
 
 #[test]
@@ -67,7 +114,7 @@ fn endpoints_of_the_selected_service_port_can_be_shown() {
          10.0  [|||       ]      10.244.0.2:8080 25 %
          10.0  [|||       ]  shop/cart:http                 1  10.244.0.1:8080 100 %
           0.0  [          ]  kube-system/dns:udp            3
-    q quit  ? help  s sort  / filter  Enter endpoints  p pause  arrows scroll
+    q quit  ? help  s sort  / filter  Enter endpoints  t totals  p pause  arrows
     ");
     assert_eq!(view.selected.as_deref(), Some("shop/cart:http"));
 }
@@ -85,7 +132,7 @@ fn rows_are_sorted_by_the_chosen_key_and_then_by_name() {
     assert_eq!(order("S"), ["cart:http", "web:http", "dns:udp"]);
     assert_eq!(order("Nr"), ["web:http", "cart:http", "dns:udp"]);
     assert_eq!(order("s"), order("N"));
-    assert_eq!(order("ssss"), order("R"));
+    assert_eq!(order("sssss"), order("R"));
 }
 
 #[test]
@@ -139,7 +186,9 @@ fn help_lists_every_key() {
     press(&mut view, &rows, "?");
     let lines = view.lines("", Some(&rows), "1s", 80, 24);
     let help: String = lines.iter().flatten().map(|span| span.text.clone() + "\n").collect();
-    for key in ["Enter", " s ", "R N E S", " r ", " / ", " p ", " q ", " a ", "F3", "F4", "F6", "F10", "Ctrl-L"] {
+    for key in
+        ["Enter", " s ", "R N E S B", " t ", " r ", " / ", " p ", " q ", " a ", "F3", "F4", "F6", "F10", "Ctrl-L"]
+    {
         assert!(help.contains(key), "{key}");
     }
     press(&mut view, &rows, "x");
