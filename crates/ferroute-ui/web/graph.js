@@ -79,6 +79,11 @@ function target(frontend, family) {
   return address ? socket(address, frontend.port) : null;
 }
 
+/** A column of the graph. */
+function column(kind, title, ...nodes) {
+  return el("div", { class: `column column-${kind}`, role: "group", "aria-label": title }, el("h2", {}, title), ...nodes);
+}
+
 /** The graph. `element` is its node; `attach` is called once it is in the document. */
 export class Graph {
   constructor(options) {
@@ -105,11 +110,21 @@ export class Graph {
     cancelAnimationFrame(this.frame);
   }
 
+  /** Shows other clients; nothing else changes, so that what moves goes on. */
+  showClients(real) {
+    this.real = real;
+    this.edges = this.edges.filter(({ from }) => !from.startsWith("client "));
+    this.grid.querySelector(".column-clients").replaceWith(this.clientColumn());
+    this.drawEdges();
+  }
+
+  clientColumn() {
+    return column("clients", t(this.real.length > 0 ? "graph.clients" : "graph.suggested"), this.clientNodes());
+  }
+
   columns() {
-    const column = (kind, title, ...nodes) =>
-      el("div", { class: `column column-${kind}`, role: "group", "aria-label": title }, el("h2", {}, title), ...nodes);
     const columns = [
-      column("clients", t(this.real.length > 0 ? "graph.clients" : "graph.suggested"), this.clientNodes()),
+      this.clientColumn(),
       column("frontends", t("graph.frontends"), this.frontendNodes()),
       column("service", t("graph.service"), this.serviceNode()),
       column("endpoints", t("graph.endpoints"), this.endpointNodes())];
@@ -132,6 +147,9 @@ export class Graph {
         el("small", {}, kind === "pod" && node && node !== store.overview.node ? `${addresses[0]} · ${node}` : addresses[0] ?? t(`machine.${kind}`))));
       return this.place(`client ${name}`, button);
     });
+    for (const { name } of machines) {
+      this.port.frontends.forEach((_, index) => this.edge(`client ${name}`, `frontend ${index}`, "edge-client"));
+    }
     const more = this.machines.length - machines.length;
     return [...this.clients, more > 0 && el("a", { class: "more-clients", href: `#/packet?to=${encodeURIComponent(this.explanation.service)}` },
       t("graph.otherClient"))];
@@ -147,7 +165,6 @@ export class Graph {
           el("b", { class: "mono" }, addressText, addresses.length > 1 && ` +${addresses.length - 1}`),
           el("ul", { class: "answers" }, answers.map(answerText),
             owner && el("li", { class: "answer answer-dropped" }, owner.servicePort ? t("frontend.owner", { owner: owner.servicePort }) : t(`reserved.${owner.reserved}`)))));
-      for (const client of this.clients) this.edge(`client ${client.dataset.client}`, `frontend ${index}`, "edge-client");
       const refused = answers.every(({ outcome }) => outcome !== "served");
       this.edge(`frontend ${index}`, "service", refused ? "edge-refused" : "edge-used");
       return this.place(`frontend ${index}`, button);
@@ -231,6 +248,7 @@ export class Graph {
     const box = this.grid.getBoundingClientRect();
     this.lines.setAttribute("viewBox", `0 0 ${box.width} ${box.height}`);
     this.paths = new Map();
+    const moving = [...this.lines.querySelectorAll("circle")];
     replace(this.lines, this.edges.map(({ from, to, kind }) => {
       const [start, end] = [this.places.get(from), this.places.get(to)].map((node) => node?.getBoundingClientRect());
       if (!start || !end) return null;
@@ -244,7 +262,7 @@ export class Graph {
         d: `M${x1} ${y1}C${middle} ${y1} ${middle} ${y2} ${x2} ${y2}` });
       this.paths.set(`${from}>${to}`, path);
       return path;
-    }));
+    }), moving);
   }
 
   /** Shows the rates of the last sample. */
