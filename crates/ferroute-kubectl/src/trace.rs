@@ -64,17 +64,22 @@ pub struct Hop {
     reached: BTreeSet<(SocketAddr, IpAddr)>,
 }
 
-/// Parses `pod/NAME` or `pod/NAMESPACE/NAME`.
+/// Parses the name of a pod: `NAME` or `NAMESPACE/NAME`, also after `pod/`.
 ///
 /// # Errors
-/// If it is neither.
+/// If it is none of these, such as the name of a node.
 pub fn parse_source(text: &str, namespace: &str) -> Result<(String, String), String> {
-    match text.split('/').collect::<Vec<_>>().as_slice() {
-        ["pod" | "pods" | "po", name] if !name.is_empty() => Ok((namespace.to_owned(), (*name).to_owned())),
-        ["pod" | "pods" | "po", namespace, name] if !namespace.is_empty() && !name.is_empty() => {
+    let words: Vec<&str> = text.split('/').collect();
+    match words.as_slice() {
+        words if words.contains(&"") => Err(format!("invalid source {text:?}: must be POD or NAMESPACE/POD")),
+        ["pod" | "pods" | "po", name] | [name] => Ok((namespace.to_owned(), (*name).to_owned())),
+        ["node" | "nodes" | "no" | "service" | "services" | "svc", ..] => {
+            Err(format!("invalid source {text:?}: must be a pod"))
+        }
+        ["pod" | "pods" | "po", namespace, name] | [namespace, name] => {
             Ok(((*namespace).to_owned(), (*name).to_owned()))
         }
-        _ => Err(format!("invalid source {text:?}: must be pod/NAME or pod/NAMESPACE/NAME")),
+        _ => Err(format!("invalid source {text:?}: must be POD or NAMESPACE/POD")),
     }
 }
 
@@ -231,7 +236,10 @@ mod tests {
         let name = |namespace: &str, name: &str| Some((namespace.to_owned(), name.to_owned()));
         assert_eq!(parse("pod/a"), name("shop", "a"));
         assert_eq!(parse("pod/b/a"), name("b", "a"));
-        assert_eq!([parse("a"), parse("pod/"), parse("service/a")], [None, None, None]);
+        assert_eq!([parse("a"), parse("b/a")], [name("shop", "a"), name("b", "a")]);
+        for other in ["", "pod/", "/a", "service/a", "node/a", "a/b/c"] {
+            assert_eq!(parse(other), None, "{other}");
+        }
     }
 
     #[test]

@@ -9,6 +9,7 @@ use ferroute_core::IpFamily;
 pub use ferroute_netlink::Consistency;
 
 pub use intercepted::InterceptedKernel;
+pub(crate) use memory::ReadElements;
 pub use memory::{MemoryError, MemoryKernel, MemoryTable};
 pub use netlink::{NetlinkError, NetlinkKernel};
 pub use snapshot::{TableFamily, TableSnapshot};

@@ -22,7 +22,7 @@ use self::{
     set::SetReader,
 };
 use crate::{
-    kernel::{MemoryTable, TableFamily, TableSnapshot},
+    kernel::{MemoryTable, ReadElements, TableFamily, TableSnapshot},
     model::{BaseChain, Chain, ChainType, ChainWithRules, Element, Hook, Name, Policy, Set},
 };
 
@@ -111,7 +111,7 @@ fn snapshot(family: TableFamily, name: Name, handle: u64, table: MemoryTable) ->
 
 /// Reads the contents of a table; `None` if the kernel ignores it.
 fn read_table(family: IpFamily, table: TableFamily, block: &[Token]) -> Result<Option<MemoryTable>, ScriptError> {
-    let mut sets: Vec<(Set, Vec<Element>, usize)> = Vec::new();
+    let mut sets: Vec<(Set, Vec<Element>, ReadElements)> = Vec::new();
     let mut bodies: Vec<(Name, &[Token])> = Vec::new();
     let mut cursor = Cursor::new(block);
     while !cursor.is_at_end() {
@@ -150,8 +150,9 @@ fn read_table(family: IpFamily, table: TableFamily, block: &[Token]) -> Result<O
         }
     }
     let mut reader = RuleReader::new(family, table == TableFamily::Inet);
-    let chains: Vec<ChainWithRules> =
+    let mut chains: Vec<ChainWithRules> =
         bodies.into_iter().map(|(name, body)| read_chain(name, body, &mut reader)).collect();
+    chains.append(&mut reader.chains);
     sets.append(&mut reader.sets);
     Ok(Some(MemoryTable::from_parts(chains, sets)))
 }

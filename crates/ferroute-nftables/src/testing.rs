@@ -159,7 +159,7 @@ fn decode_elements(messages: &[Message<'_>], set: &Set, bytes: usize) {
     let decoded = any.finish();
     // An element has at least 4 bytes, and a range is split into at most 256 keys.
     let limit = bytes / 4 * 256;
-    assert!(own <= bytes / 4 && decoded.elements.len() + decoded.undecoded <= limit);
+    assert!(own <= bytes / 4 && decoded.elements.len() + decoded.read.undecoded <= limit);
     for element in decoded.elements {
         let text = crate::model::Change::AddElement(set.name.clone(), element).text(&table);
         assert!(!text.contains('\n'), "{text:?}");

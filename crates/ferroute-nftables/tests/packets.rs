@@ -64,8 +64,8 @@ fn connections_are_distributed_over_all_endpoints_by_tcp_and_udp() {
     }
 }
 
-/// A host port for the address of a Service: the first translation applies, and for chains of equal priority that of the program
-/// that started last.
+/// A host port for the address of a Service, and marks of a network plugin that select another routing table: the first translation
+/// ends the hook, and for chains of equal priority that of the program that started last.
 #[test]
 fn services_precede_the_nat_rules_of_other_programs_whichever_starts_first() {
     let host_port = format!(
@@ -73,8 +73,10 @@ fn services_precede_the_nat_rules_of_other_programs_whichever_starts_first() {
         add chain ip nat PREROUTING {{ type nat hook prerouting priority -100; }}
         add chain ip nat OUTPUT {{ type nat hook output priority -100; }}
         add chain ip nat POSTROUTING {{ type nat hook postrouting priority 100; }}
+        add chain ip nat marked {{ type filter hook forward priority 0; }}
+        add rule ip nat marked ct mark & 0x80 == 0x80 drop
+        add rule ip nat PREROUTING iifname != lo ct mark set ct mark or 0x80
         add rule ip nat PREROUTING meta mark set ct mark
-        add rule ip nat PREROUTING ip daddr 203.0.113.1 tcp dport 80 ct mark set 0x80
         add rule ip nat PREROUTING tcp dport {{ 80, 30080 }} dnat to {pod}:{PORT}
         add rule ip nat OUTPUT tcp dport {{ 80, 30080 }} dnat to {pod}:{PORT}
         add rule ip nat POSTROUTING oifname != lo snat to 192.168.0.1

@@ -10,6 +10,7 @@ mod documents;
 mod explain;
 mod flows;
 pub(crate) mod manual;
+pub(crate) mod packet_ends;
 mod preflight;
 mod render;
 mod replay;

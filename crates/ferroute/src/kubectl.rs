@@ -34,7 +34,9 @@ use ferroute_kubectl::{
 use ferroute_ui::ClusterPage;
 use serde::Serialize;
 
-use crate::commands::{Output, UNCLEAR, announce, manual::with_examples, parse_interval, to_stdout};
+use crate::commands::{
+    Output, UNCLEAR, announce, manual::with_examples, packet_ends::PacketEnds, parse_interval, to_stdout,
+};
 
 /// Inspect the proxies on all nodes of a cluster, with the rights of kubectl exec.
 #[derive(Debug, Parser)]
@@ -172,12 +174,9 @@ struct WaitArgs {
 
 #[derive(Args, Debug)]
 struct TraceArgs {
-    /// Source of the packet: pod/NAME or pod/NAMESPACE/NAME
-    #[arg(value_name = "POD")]
-    from: String,
-    /// Destination: service/NAME:PORT or ADDRESS:PORT
-    #[arg(value_name = "DESTINATION")]
-    to: String,
+    /// Source, which is a pod, and destination.
+    #[command(flatten)]
+    ends: PacketEnds,
     /// Transport protocol
     #[arg(long, value_name = "PROTOCOL", default_value = "tcp", value_parser = ["tcp", "udp", "sctp"])]
     proto: String,
@@ -390,9 +389,11 @@ impl Target {
     }
 
     async fn trace(&self, args: &TraceArgs) -> Answer {
+        let (from, to) = args.ends.resolve(false)?;
+        let from = from.unwrap_or_default();
         let query = TraceQuery {
-            from: parse_source(&args.from, &self.namespace).map_err(anyhow::Error::msg)?,
-            to: args.to.clone(),
+            from: parse_source(&from, &self.namespace).map_err(anyhow::Error::msg)?,
+            to,
             namespace: self.namespace.clone(),
             protocol: args.proto.clone(),
             kernel: !args.planned,

@@ -370,6 +370,81 @@ fn everyday_nftables_lines_are_decided() {
     assert!(!text.contains("100.0 %"), "{text}");
 }
 
+#[test]
+fn elements_apply_with_their_conditions_and_in_their_order() {
+    let node = node();
+    const TO: &str = "--from 10.244.1.5 --to 10.244.1.6:80";
+    let delivered = "=> not translated, delivered to 10.244.1.6:80 through cali2, with source 10.244.1.5";
+    let routes = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(routes.path(), ["address", "route"].map(|list| node.command("ip", &[list])).concat()).unwrap();
+    for (sets, rule, condition) in [
+        (
+            "set s { type ipv4_addr; limit rate over 9/second; elements = { 10.244.1.6 }; }",
+            "ip daddr @s drop",
+            Some("limit rate over 9/second"),
+        ),
+        (
+            "map m { type inet_service : verdict; limit rate over 9/second; elements = { 80 : drop }; }",
+            "tcp dport vmap @m",
+            Some("limit rate over 9/second"),
+        ),
+        (
+            "set s { type ipv4_addr; flags dynamic; ct count over 3; elements = { 10.244.1.6 }; }",
+            "ip daddr @s drop",
+            Some("ct count over 3"),
+        ),
+        (
+            "set s { type ipv4_addr . inet_service; flags interval; quota over 9 bytes; elements = { 10.244.1.0/24 . 1-80 }; }",
+            "ip daddr . tcp dport @s drop",
+            Some("quota over 9 bytes"),
+        ),
+        (
+            "set s { type ipv4_addr; flags interval; limit rate over 9/second; elements = { 10.244.1.0/24 }; }",
+            "ip daddr != @s drop",
+            None,
+        ),
+        ("set s { type ipv4_addr; flags timeout; elements = { 10.244.1.5 timeout 1h }; }", "ip daddr @s drop", None),
+        (
+            "map m { type ipv4_addr . inet_service : verdict; flags interval; elements = {
+                10.244.1.6-10.244.1.9 . 80-81 : accept, 10.244.1.2-10.244.1.255 . 70-90 : drop }; }",
+            "ip daddr . tcp dport vmap @m",
+            None,
+        ),
+        (
+            "map m { type ipv4_addr . inet_service : verdict; flags interval; elements = {
+                10.244.1.2-10.244.1.255 . 70-90 : accept, 10.244.1.6-10.244.1.9 . 60-100 : drop }; }",
+            "ip daddr . tcp dport vmap @m",
+            None,
+        ),
+    ] {
+        rules(
+            &node,
+            &format!(
+                "flush ruleset\ntable ip t {{ {sets}; chain c {{ type filter hook forward priority 0; {rule}; }}; }}"
+            ),
+        );
+        let mut expected = vec![delivered.to_owned()];
+        expected.extend(condition.map(|_| "=> dropped".to_owned()));
+        let ends = |output: Output| {
+            let text = String::from_utf8(output.stdout).unwrap();
+            let mut ends: Vec<String> =
+                text.lines().filter(|line| line.starts_with("=> ")).map(str::to_owned).collect();
+            ends.sort_by_key(|end| end == "=> dropped");
+            (ends, text)
+        };
+        let ruleset = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(ruleset.path(), node.command("nft", &["list", "ruleset"])).unwrap();
+        let mut in_file = Command::new(env!("CARGO_BIN_EXE_ferroute"));
+        in_file.args(["trace", "--rules"]).arg(ruleset.path()).arg("--routes").arg(routes.path());
+        for output in [trace(&node, TO), in_file.args(TO.split(' ')).output().unwrap()] {
+            let (ends, text) = ends(output);
+            assert_eq!(ends, expected, "{rule}: {text}");
+            assert_eq!(text.contains("assuming: "), condition.is_some(), "{rule}: {text}");
+            assert!(condition.is_none_or(|condition| text.contains(&format!("`{condition}"))), "{rule}: {text}");
+        }
+    }
+}
+
 /// Returns the constructs of `docs/tracing.md` in the syntax of `nft`, each with its result.
 fn documented() -> Vec<(String, &'static str)> {
     let rows = include_str!("../../../docs/tracing.md").lines().filter_map(|line| line.strip_prefix("| `"));

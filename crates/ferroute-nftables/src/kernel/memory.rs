@@ -40,8 +40,19 @@ pub struct MemoryTable {
 struct MemorySet {
     set: Set,
     elements: BTreeMap<Key, Element>,
-    /// The number of further elements, which the model cannot represent; only in tables read from the kernel.
-    undecoded: usize,
+    /// What only sets that were read from a kernel have.
+    read: ReadElements,
+}
+
+/// Properties of elements that the model of planned sets does not have.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ReadElements {
+    /// The number of further elements, which the model cannot represent.
+    pub(crate) undecoded: usize,
+    /// What decides whether an element matches besides its key, in `nft` syntax: `limit rate 5/second`.
+    pub(crate) conditions: BTreeMap<Key, Box<str>>,
+    /// The keys in the order of their addition, in a set in which a packet may have several elements: the first one applies.
+    pub(crate) order: Vec<Key>,
 }
 
 /// The error of a refused transaction.
@@ -181,22 +192,24 @@ impl Kernel for MemoryKernel {
 }
 
 impl MemoryTable {
-    /// Returns a table with these chains and sets, each set with its elements and the number of elements that the model
-    /// cannot represent. Nothing is checked, because the table comes from a kernel.
+    /// Returns a table with these chains and sets, each set with its elements in the order of their addition. Nothing is checked,
+    /// because the table comes from a kernel.
     pub(crate) fn from_parts(
         chains: impl IntoIterator<Item = ChainWithRules>,
-        sets: impl IntoIterator<Item = (Set, Vec<Element>, usize)>,
+        sets: impl IntoIterator<Item = (Set, Vec<Element>, ReadElements)>,
     ) -> Self {
-        let by_key = |elements: Vec<Element>| elements.into_iter().map(|element| (element.key.clone(), element));
+        let read_set = |(set, elements, mut read): (Set, Vec<Element>, ReadElements)| {
+            // The kernel accepts elements of which neither contains the first or the last key of the other.
+            if set.kind == SetKind::Interval && elements.iter().any(|element| element.key.len() > 1) {
+                read.order = elements.iter().map(|element| element.key.clone()).collect();
+            }
+            let elements = elements.into_iter().map(|element| (element.key.clone(), element)).collect();
+            (set.name.clone(), MemorySet { set, elements, read })
+        };
         Self {
             comment: None,
             chains: chains.into_iter().map(|chain| (chain.chain.name.clone(), chain)).collect(),
-            sets: sets
-                .into_iter()
-                .map(|(set, elements, undecoded)| {
-                    (set.name.clone(), MemorySet { set, elements: by_key(elements).collect(), undecoded })
-                })
-                .collect(),
+            sets: sets.into_iter().map(read_set).collect(),
             flowtables: BTreeMap::new(),
         }
     }
@@ -217,7 +230,12 @@ impl MemoryTable {
 
     /// Returns the number of elements of a set that the model cannot represent.
     pub fn undecoded(&self, set: &Name) -> usize {
-        self.sets.get(set).map_or(0, |set| set.undecoded)
+        self.sets.get(set).map_or(0, |set| set.read.undecoded)
+    }
+
+    /// Returns what decides whether an element of a set of another program matches besides its key, in `nft` syntax.
+    pub fn condition(&self, set: &Name, key: &Key) -> Option<&str> {
+        self.sets.get(set)?.read.conditions.get(key).map(|condition| &**condition)
     }
 
     /// Returns all chains, sorted by name.
@@ -246,12 +264,23 @@ impl MemoryTable {
         self.sets.get(set).into_iter().flat_map(|set| set.elements.values())
     }
 
+    /// Returns the elements of a set, of two that match the same packet the one that applies first.
+    pub fn candidates(&self, set: &Name) -> impl Iterator<Item = &Element> {
+        self.sets.get(set).into_iter().flat_map(|set| {
+            let (in_order, by_key) = match set.read.order.is_empty() {
+                true => (None, Some(set.elements.values())),
+                false => (Some(set.read.order.iter().filter_map(|key| set.elements.get(key))), None),
+            };
+            in_order.into_iter().flatten().chain(by_key.into_iter().flatten())
+        })
+    }
+
     /// Returns the element of a set that matches a packet's key.
     pub fn find(&self, set: &Name, key: &Key) -> Option<&Element> {
         let set = self.sets.get(set)?;
         let found = match set.set.kind {
             SetKind::Exact | SetKind::Dynamic { .. } => set.elements.get(key),
-            SetKind::Interval => set.elements.values().find(|element| {
+            SetKind::Interval => self.candidates(&set.set.name).find(|element| {
                 !element.key.is_empty() && element.key.iter().zip(key).all(|(field, value)| field.contains(*value))
             }),
         };
@@ -277,7 +306,7 @@ impl MemoryTable {
     fn anonymous(&self, name: &Name) -> Option<Vec<Element>> {
         let set = self.sets.get(name)?;
         let is_anonymous = ["__set", "__map"].iter().any(|prefix| name.as_str().starts_with(prefix));
-        (is_anonymous && set.undecoded == 0).then(|| set.elements.values().cloned().collect())
+        (is_anonymous && set.read.undecoded == 0).then(|| set.elements.values().cloned().collect())
     }
 
     /// Returns all rules.
@@ -325,7 +354,7 @@ impl MemoryTable {
                 None => {
                     self.sets.insert(
                         set.name.clone(),
-                        MemorySet { set: set.clone(), elements: BTreeMap::new(), undecoded: 0 },
+                        MemorySet { set: set.clone(), elements: BTreeMap::new(), read: ReadElements::default() },
                     );
                     Ok(())
                 }

@@ -7,13 +7,15 @@ use ferroute_host::{HostDevices, KernelDevices};
 use ferroute_netlink::Error;
 
 use super::{
-    Consistency, Counter, ListedChain, ListedRule, MemoryTable, NetlinkError, NetlinkKernel, netlink::failed_table,
+    Consistency, Counter, ListedChain, ListedRule, MemoryTable, NetlinkError, NetlinkKernel, ReadElements,
+    netlink::failed_table,
 };
 use crate::{
     model::{
         Chain, ChainWithRules, DataType, Element, FibResult, Foreign, IfName, Key, Name, Opaque, Outcome, Property,
         Rule, Set, Statement, Value, family_name,
     },
+    plan::TABLE,
     wire::{
         AnyElements, Listed, elements_request, list_request, nfproto, parse_any_set, parse_chain, parse_rule,
         parse_table, tables_request,
@@ -168,8 +170,15 @@ impl NetlinkKernel {
         let chains = self.read_chains(&mut snapshot, family, &sets)?;
         let mut contents = Vec::with_capacity(sets.len());
         for set in sets {
-            let (elements, undecoded) = self.read_elements(&mut snapshot, &set)?;
-            contents.push((set, elements, undecoded));
+            let (elements, mut read) = self.read_elements(&mut snapshot, &set)?;
+            let set = if snapshot.name == TABLE {
+                // A limit of all elements is a property of the set.
+                read.conditions.clear();
+                set
+            } else {
+                Set { limit: None, ..set }
+            };
+            contents.push((set, elements, read));
         }
         snapshot.table = MemoryTable::from_parts(chains, contents);
         Ok(snapshot)
@@ -213,7 +222,11 @@ impl NetlinkKernel {
         Ok(chains.collect())
     }
 
-    fn read_elements(&mut self, snapshot: &mut TableSnapshot, set: &Set) -> Result<(Vec<Element>, usize), Error> {
+    fn read_elements(
+        &mut self,
+        snapshot: &mut TableSnapshot,
+        set: &Set,
+    ) -> Result<(Vec<Element>, ReadElements), Error> {
         let mut decoder = AnyElements::new(set);
         let mut request = elements_request(snapshot.family, &snapshot.name, &set.name, &[]);
         // The caller detects changes during the dump by the generation.
@@ -231,7 +244,7 @@ impl NetlinkKernel {
         if !decoded.counters.is_empty() {
             snapshot.counters.insert(set.name.clone(), decoded.counters.into_iter().collect());
         }
-        Ok((decoded.elements, decoded.undecoded))
+        Ok((decoded.elements, decoded.read))
     }
 }
 

@@ -75,6 +75,13 @@ pub enum Foreign {
         /// A map of such keys to marks.
         map: Name,
     },
+    /// `meta mark set` or `ct mark set` to a number that differs from packet to packet, or from connection to connection.
+    SetMarkNumber {
+        /// Set the mark of the connection instead of the packet's.
+        to_connection: bool,
+        /// The number.
+        number: Operand,
+    },
     /// `redirect`, `dnat` or `snat` to constants. Ends the base chain.
     Nat {
         /// The kind of translation.
@@ -216,6 +223,9 @@ impl Foreign {
             }
             Self::SetMarkMap { to_connection, key, map } => {
                 format!("{} set {} map {}", mark(*to_connection), key_text(key, family), set(map, key))
+            }
+            Self::SetMarkNumber { to_connection, number } => {
+                format!("{} set {}", mark(*to_connection), number.text(family))
             }
             Self::Nat { kind, addresses, ports } => nat_text(*kind, *addresses, *ports),
             Self::Masquerade { ports, flags } => {

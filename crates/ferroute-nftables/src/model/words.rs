@@ -122,6 +122,8 @@ impl Words {
                 let half = |text| u16::from_str_radix(text, 16).ok();
                 Some(ClassId::new(half(major)?, half(minor)?).0.into())
             }
+            // `nft` prints those of unnamed bytes of a header as numbers.
+            Self::Ipv4 | Self::Ipv6 if text.starts_with("0x") => number(text),
             Self::Ipv4 => Some(u32::from(text.parse::<Ipv4Addr>().ok()?).into()),
             Self::Ipv6 => Some(text.parse::<Ipv6Addr>().ok()?.into()),
             Self::Flags(names) => {

@@ -75,7 +75,7 @@ pub(super) fn property(cursor: &mut Cursor<'_>, family: IpFamily) -> Option<(Pro
             plain(Property::named(&text)?)
         }
         "exthdr" => plain(Property::named(&format!("exthdr {}", cursor.take()))?),
-        raw if raw.starts_with('@') => plain(payload(raw)?),
+        raw if raw.starts_with('@') => plain(payload(raw, family)?),
         key => plain(meta(key)?),
     }
 }
@@ -194,7 +194,8 @@ fn number(word: &str, cursor: &mut Cursor<'_>, family: IpFamily) -> Option<Prope
     Some(Property::Number { source, count, first })
 }
 
-fn payload(text: &str) -> Option<Property> {
+/// Returns bits of a header, as the field that they are.
+fn payload(text: &str, family: IpFamily) -> Option<Property> {
     let mut parts = text.split(',');
     let base = match parts.next()? {
         "@ll" => PayloadBase::Link,
@@ -203,7 +204,15 @@ fn payload(text: &str) -> Option<Property> {
         _ => return None,
     };
     let (offset, length) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
-    Some(Property::Payload { base, offset, length })
+    let field = match (base, family, offset, length) {
+        (PayloadBase::Network, IpFamily::V4, 72, 8) | (PayloadBase::Network, IpFamily::V6, 48, 8) => Field::L4proto,
+        (PayloadBase::Network, IpFamily::V4, 96, 32) | (PayloadBase::Network, IpFamily::V6, 64, 128) => Field::Saddr,
+        (PayloadBase::Network, IpFamily::V4, 128, 32) | (PayloadBase::Network, IpFamily::V6, 192, 128) => Field::Daddr,
+        (PayloadBase::Transport, _, 0, 16) => Field::Sport,
+        (PayloadBase::Transport, _, 16, 16) => Field::Dport,
+        _ => return Some(Property::Payload { base, offset, length }),
+    };
+    Some(Property::Field(field))
 }
 
 /// Returns the number of a protocol with ports; `None` for any.

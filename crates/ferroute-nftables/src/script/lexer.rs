@@ -22,6 +22,8 @@ pub(super) fn split(text: &str) -> Vec<Token> {
                 '"' => rest[1..].find('"').map_or(rest.len(), |end| end + 2),
                 // Bits of a header: `@nh,8,16`.
                 '@' if rest.get(3..4) == Some(",") => rest.find(char::is_whitespace).unwrap_or(rest.len()),
+                // Ports without an address: `redirect to :tcp dport map {`.
+                ':' if rest[1..].starts_with(|next: char| next.is_ascii_alphabetic()) => 1,
                 c if PUNCTUATION.contains(&c) => c.len_utf8(),
                 _ => {
                     rest.find(|c: char| c.is_whitespace() || c == '"' || PUNCTUATION.contains(&c)).unwrap_or(rest.len())

@@ -8,11 +8,13 @@ use ipnet::IpNet;
 use super::{
     expression::{self, Requirements},
     lexer::{Cursor, MODULE, Token, join, unquoted},
+    read_chain,
     set::{Fields, read_elements, verdict},
 };
+use crate::kernel::ReadElements;
 use crate::model::{
-    CmpOp, Comment, Element, Field, Foreign, Match, Name, NatKind, Opaque, Operand, Outcome, Property, RejectWith,
-    Rule, Set, SetKind, Statement, Value, Words, parse_duration,
+    Chain, ChainWithRules, CmpOp, Comment, Element, Field, Foreign, Match, Name, NatKind, Opaque, Operand, Outcome,
+    Property, RejectWith, Rule, Set, SetKind, Statement, Value, Verdict, Words, parse_duration,
 };
 
 /// A reader of the rules of one table.
@@ -21,7 +23,9 @@ pub(super) struct RuleReader {
     /// The table sees packets of both IP families.
     is_inet: bool,
     /// The sets without a name.
-    pub(super) sets: Vec<(Set, Vec<Element>, usize)>,
+    pub(super) sets: Vec<(Set, Vec<Element>, ReadElements)>,
+    /// The chains without a name.
+    pub(super) chains: Vec<ChainWithRules>,
 }
 
 /// The statements of a rule, as far as it was read.
@@ -35,7 +39,7 @@ struct Reading {
 
 impl RuleReader {
     pub(super) fn new(family: IpFamily, is_inet: bool) -> Self {
-        Self { family, is_inet, sets: Vec::new() }
+        Self { family, is_inet, sets: Vec::new(), chains: Vec::new() }
     }
 
     /// Reads the words of a rule; `None` if there are none.
@@ -68,6 +72,16 @@ impl RuleReader {
             "comment" => {
                 cursor.at += 1;
                 reading.comment = Some(Comment::new(unquoted(cursor.take())));
+            }
+            verdict @ ("jump" | "goto") if cursor.peek_at(1) == "{" => {
+                cursor.at += 2;
+                let name = Name::from(format!("__chain{}", self.chains.len()));
+                // Chains in this one have other names.
+                self.chains.push(Chain::new(name.clone()).rules([]));
+                let (at, chain) = (self.chains.len() - 1, read_chain(name.clone(), cursor.block()?, self));
+                self.chains[at] = chain;
+                let verdict = if verdict == "jump" { Verdict::Jump(name) } else { Verdict::Goto(name) };
+                reading.statements.push(verdict.into());
             }
             "accept" | "drop" | "return" | "jump" | "goto" => {
                 let words: Vec<&str> = cursor.tokens[cursor.at..].iter().map(|token| token.text.as_str()).collect();
@@ -127,7 +141,15 @@ impl RuleReader {
                 cursor.at = cursor.tokens.len();
                 nothing(reading, cursor);
             }
-            "queue" | "fwd" | "tproxy" | "synproxy" => {
+            "tproxy" => {
+                cursor.at += 1;
+                while ["ip", "ip6", "to"].contains(&cursor.peek()) {
+                    cursor.at += 1;
+                }
+                cursor.at += 1;
+                reading.opaque(join(cursor.since(start)), Outcome::Condition);
+            }
+            "queue" | "fwd" | "synproxy" => {
                 let end = (cursor.at + 1..cursor.tokens.len())
                     .find(|at| ["accept", "drop", "comment", "counter"].contains(&cursor.tokens[*at].text.as_str()));
                 cursor.at = end.unwrap_or(cursor.tokens.len());
@@ -235,7 +257,8 @@ impl RuleReader {
         loop {
             let (property, requirements) = expression::property(cursor, reading.family)?;
             reading.require(requirements);
-            key.push(property.into());
+            let mask = mask_of_key(cursor, property.words(reading.family));
+            key.push(Operand { mask: mask.unwrap_or(u128::MAX), ..property.into() });
             if !cursor.accept(".") {
                 return Some(key);
             }
@@ -253,11 +276,11 @@ impl RuleReader {
         }
         let fields = Fields(key.iter().map(|operand| operand.property.words(self.family)).collect());
         let data = Fields::default();
-        let (elements, undecoded) = read_elements(cursor.block()?, &fields, is_map.then_some(&data));
+        let (elements, read) = read_elements(cursor.block()?, &fields, is_map.then_some(&data));
         let prefix = if is_map { "__map" } else { "__set" };
         let name = Name::from(format!("{prefix}{}", self.sets.len()));
         let set = Set::new(name.clone(), []).kind(SetKind::Interval);
-        self.sets.push((if is_map { set.verdict_map() } else { set }, elements, undecoded));
+        self.sets.push((if is_map { set.verdict_map() } else { set }, elements, read));
         Some(name)
     }
 
@@ -283,6 +306,11 @@ impl RuleReader {
         }
         cursor.at = start;
         let key = self.key(cursor, reading)?;
+        if let ([number], false) = (key.as_slice(), cursor.peek() == "map") {
+            number.number_range()?;
+            reading.foreign(Foreign::SetMarkNumber { to_connection, number: *number });
+            return Some(());
+        }
         if !cursor.accept("map") {
             return None;
         }
@@ -341,6 +369,7 @@ impl RuleReader {
                 addresses => nat_statement(kind, addresses, ports, reading)?,
             }
         } else {
+            cursor.accept(":");
             let key = self.key(cursor, reading)?;
             if !cursor.accept("map") {
                 return None;
@@ -517,6 +546,19 @@ fn comparison(operand: Operand, cursor: &mut Cursor<'_>, family: IpFamily) -> Op
         Value::OtherRange(first, last) => Some(Foreign::Range { operand, first, last, eq: eq? }),
         value => Some(compare(operand, value.number())),
     }
+}
+
+/// Reads the mask of a field that is looked up: `ip saddr & 255.255.255.0 @nets`. The position stays if there is none.
+fn mask_of_key(cursor: &mut Cursor<'_>, words: Words) -> Option<u128> {
+    let start = cursor.at;
+    let mask = if cursor.accept("&") { flags_value(cursor, words) } else { None };
+    let after = if cursor.peek() == "!=" { cursor.peek_at(1) } else { cursor.peek() };
+    let is_key = after.starts_with('@') || ["{", "vmap", "map", "."].contains(&after);
+    if mask.is_none() || !is_key {
+        cursor.at = start;
+        return None;
+    }
+    mask
 }
 
 /// Reads flags: `syn`, `syn,ack`, `(syn | ack)`, or a number.

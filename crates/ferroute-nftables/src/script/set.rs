@@ -9,6 +9,7 @@ use super::{
     expression,
     lexer::{Cursor, Token, unquoted},
 };
+use crate::kernel::ReadElements;
 use crate::model::{Data, DataType, Element, IfName, Key, Name, Property, Set, SetKind, Value, Values, Verdict, Words};
 
 /// What the fields of keys or data of a set are.
@@ -27,7 +28,7 @@ impl SetReader {
     }
 
     /// Reads the body of a declaration.
-    pub(super) fn read(&self, name: Name, body: &[Token]) -> (Set, Vec<Element>, usize) {
+    pub(super) fn read(&self, name: Name, body: &[Token]) -> (Set, Vec<Element>, ReadElements) {
         let mut cursor = Cursor::new(body);
         let (mut key, mut data, mut elements, mut is_dynamic) = (Fields::default(), Fields::default(), None, false);
         while !cursor.is_at_end() {
@@ -47,14 +48,14 @@ impl SetReader {
                 _ => {}
             }
         }
-        let (elements, undecoded) =
+        let (elements, read) =
             elements.map_or_else(Default::default, |list| read_elements(list, &key, self.is_map.then_some(&data)));
         let set = Set::new(name, key.0.iter().map(|words| data_type(*words)).collect::<Vec<_>>());
         let set = if self.is_map { set.verdict_map() } else { set };
         (
             set.kind(if is_dynamic { SetKind::Dynamic { size: 0, expires: true } } else { SetKind::Interval }),
             elements,
-            undecoded,
+            read,
         )
     }
 
@@ -113,23 +114,27 @@ fn data_type(words: Words) -> DataType {
     }
 }
 
-/// Reads elements; returns also the number of those that are not supported. `data` are the fields of a map's data.
-pub(super) fn read_elements(list: &[Token], key: &Fields, data: Option<&Fields>) -> (Vec<Element>, usize) {
-    let (mut elements, mut undecoded) = (Vec::new(), 0);
+/// Reads elements and their other properties. `data` are the fields of a map's data.
+pub(super) fn read_elements(list: &[Token], key: &Fields, data: Option<&Fields>) -> (Vec<Element>, ReadElements) {
+    let (mut elements, mut read) = (Vec::new(), ReadElements::default());
     for words in list.split(|word| word.text == ",") {
         let words: Vec<&str> = words.iter().map(|word| word.text.as_str()).filter(|word| *word != "\n").collect();
         if words.is_empty() {
             continue;
         }
         match read_element(&words, key, data) {
-            Some(element) => elements.push(element),
-            None => undecoded += 1,
+            Some((element, condition)) => {
+                read.conditions.extend(condition.map(|condition| (element.key.clone(), condition.into())));
+                elements.push(element);
+            }
+            None => read.undecoded += 1,
         }
     }
-    (elements, undecoded)
+    (elements, read)
 }
 
-fn read_element(words: &[&str], key: &Fields, data: Option<&Fields>) -> Option<Element> {
+/// Returns an element and its condition.
+fn read_element(words: &[&str], key: &Fields, data: Option<&Fields>) -> Option<(Element, Option<String>)> {
     let at = words.iter().position(|word| *word == ":").unwrap_or(words.len());
     // Counters, timeouts and comments follow the key.
     let end = words[..at].iter().position(|word| EXTRAS.contains(word)).unwrap_or(at);
@@ -144,7 +149,20 @@ fn read_element(words: &[&str], key: &Fields, data: Option<&Fields>) -> Option<E
     if let Some(fields) = data {
         element.data = Some(read_data(words.get(at + 1..)?, fields)?);
     }
-    Some(element)
+    Some((element, condition(&words[end..at])))
+}
+
+/// Returns the words that decide whether an element matches, among those after its key.
+fn condition(extras: &[&str]) -> Option<String> {
+    let mut is_condition = false;
+    let words = extras.iter().filter(|word| {
+        if EXTRAS.contains(word) {
+            is_condition = CONDITIONS.contains(word);
+        }
+        is_condition
+    });
+    let words: Vec<&str> = words.copied().collect();
+    (!words.is_empty()).then(|| words.join(" "))
 }
 
 fn read_data(words: &[&str], fields: &Fields) -> Option<Data> {
@@ -223,5 +241,7 @@ pub(super) fn value(text: &str, words: Words) -> Option<Value> {
     })
 }
 
+/// What decides whether an element matches.
+const CONDITIONS: [&str; 3] = ["limit", "ct", "quota"];
 /// What may follow the key of an element.
 const EXTRAS: [&str; 8] = ["counter", "timeout", "expires", "comment", "limit", "ct", "quota", "last"];

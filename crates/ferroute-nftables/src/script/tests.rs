@@ -17,6 +17,40 @@ fn rule(text: &str) -> String {
 }
 
 #[test]
+fn chains_without_a_name_are_read_where_they_are_called() {
+    let text = "table inet t {
+        chain c {
+            tcp dport 80 jump {
+                ip saddr 10.0.0.1 drop
+                udp dport 5 goto {
+                    reject
+                }
+                accept
+            }
+            drop
+        }
+    }";
+    let tables = parse(IpFamily::V4, text).unwrap();
+    let table = &tables[0].table;
+    let chains = table.chains().map(|chain| {
+        let rules = chain.rules.iter().map(|rule| table.rule_text(rule, IpFamily::V4));
+        (chain.chain.name.to_string(), rules.collect::<Vec<_>>())
+    });
+    let of = |name: &str, rules: &[&str]| (name.to_owned(), rules.iter().map(|rule| (*rule).to_owned()).collect());
+    assert_eq!(
+        chains.collect::<Vec<_>>(),
+        [
+            of(
+                "__chain0",
+                &["meta nfproto ipv4 ip saddr 10.0.0.1 drop", "meta l4proto udp th dport 5 goto __chain1", "accept",]
+            ),
+            of("__chain1", &["reject"]),
+            of("c", &["meta l4proto tcp th dport 80 jump __chain0", "drop"]),
+        ]
+    );
+}
+
+#[test]
 fn rules_are_printed_as_nft_prints_those_of_the_kernel() {
     for (text, expected) in [
         ("ct state established,related accept", "ct state established,related accept"),
@@ -74,6 +108,11 @@ fn rules_are_printed_as_nft_prints_those_of_the_kernel() {
             "socket transparent 1 meta mark set 0x00000001 accept",
         ),
         ("jump chain-a # handle 7", "jump chain-a"),
+        (
+            "tcp dport 80 tproxy ip to 127.0.0.1:8080 meta mark set 0x1 accept",
+            "meta l4proto tcp th dport 80 tproxy ip to 127.0.0.1:8080 meta mark set 0x00000001 accept",
+        ),
+        ("queue flags bypass to 1-3", "queue flags bypass to 1-3"),
         (
             "ip saddr 10.0.0.1 meta mark set 0x5 ct mark set meta mark drop",
             "meta nfproto ipv4 ip saddr 10.0.0.1 meta mark set 0x00000005 ct mark set meta mark drop",

@@ -12,6 +12,7 @@ mod registers;
 mod statements;
 
 use ferroute_core::IpFamily;
+use ferroute_netlink::Attribute;
 use ipnet::IpNet;
 
 pub(super) use self::{foreign::index_name, registers::number};
@@ -51,6 +52,22 @@ impl EncodedRule {
     }
 }
 
+/// Returns what decides whether an element of a set matches besides its key, in `nft` syntax: `limit rate 5/second`.
+pub(super) fn element_condition(entry: &Attribute<'_>) -> Option<Box<str>> {
+    let attributes: Vec<Attribute<'_>> = entry.nested().flatten().collect();
+    let of = |kind: u16| attributes.iter().filter(move |attribute| attribute.kind == kind);
+    let several = of(NFTA_SET_ELEM_EXPRESSIONS).flat_map(|list| list.nested().flatten());
+    let condition = |attribute: Attribute<'_>| {
+        let expression = EncodedRule::parse_expression(&attribute).ok()?;
+        match statements::text(&Parts::read(&expression)?)? {
+            (text, Outcome::Condition) => Some(text),
+            _ => None,
+        }
+    };
+    let texts: Vec<String> = of(NFTA_SET_ELEM_EXPR).copied().chain(several).filter_map(condition).collect();
+    (!texts.is_empty()).then(|| texts.join(" ").into())
+}
+
 struct Decoder<'a, 's> {
     family: IpFamily,
     set: &'s dyn Fn(&Name) -> Option<&'a Set>,
@@ -71,7 +88,7 @@ impl<'a> Decoder<'a, '_> {
             "meta" => self.load(&parts, |_| registers::meta(&parts)),
             "ct" if parts.u32(NFTA_CT_SREG).is_some() => self.set_ct(&parts),
             "redir" => self.redirect(&parts),
-            "limit" => self.limit(&parts),
+            "tproxy" => self.tproxy(&parts),
             "ct" => self.load(&parts, |_| registers::ct(&parts)),
             "byteorder" => self.byteorder(&parts),
             "flow_offload" => {

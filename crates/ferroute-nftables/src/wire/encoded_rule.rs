@@ -66,7 +66,8 @@ impl EncodedRule {
 }
 
 impl EncodedRule {
-    fn parse_expression(entry: &Attribute<'_>) -> Result<Expression, Malformed> {
+    /// Parses an expression of a rule, a set or an element.
+    pub(super) fn parse_expression(entry: &Attribute<'_>) -> Result<Expression, Malformed> {
         let (mut name, mut data) = (String::new(), Vec::new());
         for attribute in entry.nested() {
             let attribute = attribute?;

@@ -7,11 +7,12 @@ use ipnet::{IpNet, IpSubnets, Ipv4Subnets, Ipv6Subnets};
 
 use super::{
     constants::*,
+    decode,
     element::{parse_counter, parse_datum, value_of, values},
     userdata,
 };
 use crate::{
-    kernel::Counter,
+    kernel::{Counter, ReadElements},
     model::{Comment, Data, DataType, Element, IfName, Key, Set, SetData, SetKind, Value},
 };
 
@@ -35,16 +36,17 @@ struct RawElement {
     data: Option<Data>,
     comment: Option<Comment>,
     counter: Option<Counter>,
+    condition: Option<Box<str>>,
 }
 
 /// The elements of a set.
 pub(crate) struct DecodedElements {
-    /// The elements that the model can represent.
+    /// The elements that the model can represent, in the order of their addition if they are concatenated ranges.
     pub(crate) elements: Vec<Element>,
     /// Their counters.
     pub(crate) counters: Vec<(Key, Counter)>,
-    /// The number of other elements.
-    pub(crate) undecoded: usize,
+    /// Their other properties.
+    pub(crate) read: ReadElements,
 }
 
 impl<'a> AnyElements<'a> {
@@ -73,7 +75,8 @@ impl<'a> AnyElements<'a> {
     /// Returns all elements.
     pub(crate) fn finish(self) -> DecodedElements {
         let Self { set, mut raw, undecoded } = self;
-        let mut decoded = DecodedElements { elements: Vec::new(), counters: Vec::new(), undecoded };
+        let read = ReadElements { undecoded, ..ReadElements::default() };
+        let mut decoded = DecodedElements { elements: Vec::new(), counters: Vec::new(), read };
         if set.kind != SetKind::Interval {
             for raw in raw {
                 let key = if raw.key.is_empty() { Some(Key::new()) } else { values(&raw.key, &set.key) };
@@ -84,8 +87,11 @@ impl<'a> AnyElements<'a> {
         for raw in raw.extract_if(.., |raw| raw.key.is_empty()) {
             decoded.add(raw, Some(Key::new()));
         }
-        // The key after a range may be the first key of another one.
-        raw.sort_by(|a, b| (&a.key, !a.is_range_end).cmp(&(&b.key, !b.is_range_end)));
+        let is_concatenated = set.key.len() > 1;
+        if !is_concatenated {
+            // The key after a range may be the first key of another one.
+            raw.sort_by(|a, b| (&a.key, !a.is_range_end).cmp(&(&b.key, !b.is_range_end)));
+        }
         let is_range_end: Vec<Vec<u8>> = raw.iter().skip(1).map(|next| next.key.clone()).collect();
         for (raw, next) in raw.into_iter().zip(is_range_end.into_iter().map(Some).chain([None])) {
             if raw.is_range_end {
@@ -93,12 +99,13 @@ impl<'a> AnyElements<'a> {
             }
             let last = match (&raw.last, next) {
                 (Some(last), _) => last.clone(),
+                (None, _) if is_concatenated => raw.key.clone(),
                 (None, Some(next)) => before(next),
                 (None, None) => vec![u8::MAX; raw.key.len()],
             };
             match cover(&set.key, &raw.key, &last) {
                 Some(keys) => keys.into_iter().for_each(|key| decoded.add(raw.clone_without_key(), Some(key))),
-                None => decoded.undecoded += 1,
+                None => decoded.read.undecoded += 1,
             }
         }
         decoded
@@ -108,9 +115,10 @@ impl<'a> AnyElements<'a> {
 impl DecodedElements {
     fn add(&mut self, raw: RawElement, key: Option<Key>) {
         let Some(key) = key else {
-            self.undecoded += 1;
+            self.read.undecoded += 1;
             return;
         };
+        self.read.conditions.extend(raw.condition.map(|condition| (key.clone(), condition)));
         self.counters.extend(raw.counter.map(|counter| (key.clone(), counter)));
         self.elements.push(Element { key, data: raw.data, comment: raw.comment });
     }
@@ -140,11 +148,12 @@ impl RawElement {
         if data.is_none() && set.data != SetData::None && !is_range_end {
             return Ok(None);
         }
-        Ok(Some(Self { key, last, is_range_end, data, comment, counter: parse_counter(entry)? }))
+        let (counter, condition) = (parse_counter(entry)?, decode::element_condition(entry));
+        Ok(Some(Self { key, last, is_range_end, data, comment, counter, condition }))
     }
 
     fn clone_without_key(&self) -> Self {
-        let Self { is_range_end, data, comment, counter, .. } = self;
+        let Self { is_range_end, data, comment, counter, condition, .. } = self;
         Self {
             key: Vec::new(),
             last: None,
@@ -152,6 +161,7 @@ impl RawElement {
             data: data.clone(),
             comment: comment.clone(),
             counter: *counter,
+            condition: condition.clone(),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use ferroute_iptables::Target;
 
 use super::foreign::{Words, number, value_and_mask};
-use crate::{Effect, Hook, PacketState, Verdict, record::Record};
+use crate::{Effect, Hook, PacketState, Verdict, record::Record, walk::Unknown};
 
 /// The result of a target that does not lead to another chain.
 pub(crate) enum TargetResult {
@@ -13,6 +13,8 @@ pub(crate) enum TargetResult {
     Continue(Option<Effect>),
     /// The chain of the hook ends.
     Accept(Effect),
+    /// The chain of the hook ends if the condition is true, which is not known; otherwise the packet is dropped.
+    AcceptIf(Unknown, Effect),
     /// The target selects one of so many addresses, and needs the number of one.
     Choose(u32),
     /// The walk ends.
@@ -78,6 +80,31 @@ impl PacketState<'_> {
             }
             "CONNMARK" => self.connmark(&words)?,
             "MASQUERADE" => self.masquerade_target(words.has("--random-fully"), record),
+            "NFQUEUE" => TargetResult::AcceptIf(
+                Unknown::new(format!("the program of `-j {text}` accepts the packet")),
+                Effect::Accept,
+            ),
+            "TPROXY" => {
+                let (before, (value, mask)) =
+                    (self.mark, value_and_mask(words.argument("--tproxy-mark").unwrap_or("0/0"))?);
+                self.mark = before & !mask ^ value;
+                let effect = match before == self.mark {
+                    true => Effect::Accept,
+                    false => Effect::Mark { before, after: self.mark },
+                };
+                TargetResult::AcceptIf(Unknown::new(format!("`-j {text}` finds a socket")), effect)
+            }
+            "HMARK" => {
+                let count = number(words.argument("--hmark-mod")?)?;
+                let first = words.argument("--hmark-offset").map_or(Some(0), number)?;
+                match nth {
+                    None => TargetResult::Choose(Some(count).filter(|count| (1..=MAX_ADDRESSES).contains(count))?),
+                    Some(nth) => {
+                        let before = std::mem::replace(&mut self.mark, first.wrapping_add(nth));
+                        TargetResult::Continue(Some(Effect::Mark { before, after: self.mark }))
+                    }
+                }
+            }
             "REDIRECT" => {
                 let ports = words.argument("--to-ports").map(port_range);
                 let port = match ports {

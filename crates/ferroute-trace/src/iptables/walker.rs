@@ -126,6 +126,21 @@ impl<'a> ChainWalker<'a> {
                     self.record_effect(walker, effect);
                     Next::Chain(ChainVerdict::Continue)
                 }
+                TargetResult::AcceptIf(unknown, effect) => {
+                    let assumed = walker.assumed(&unknown.condition);
+                    if assumed == Some(false) {
+                        return Next::Chain(self.drop(walker));
+                    }
+                    if assumed.is_none() {
+                        let mut other = walker.clone();
+                        other.assume(unknown.condition.clone(), false);
+                        let rest = self.clone();
+                        forks.push(other, move |walker, _| rest.drop(walker));
+                        walker.assume(unknown.condition, true);
+                    }
+                    self.record_effect(walker, effect);
+                    Next::Chain(ChainVerdict::Continue)
+                }
                 TargetResult::Choose(count) => {
                     let share = 1.0 / f64::from(count);
                     for nth in (1..count).rev() {
@@ -145,6 +160,11 @@ impl<'a> ChainWalker<'a> {
                 }
             },
         }
+    }
+
+    fn drop(&self, walker: &mut Walker<'a>) -> ChainVerdict {
+        self.record_effect(walker, Effect::Drop);
+        ChainVerdict::End(Verdict::Dropped)
     }
 
     fn call(&mut self, chain: ChainName, goto: bool) -> Next {

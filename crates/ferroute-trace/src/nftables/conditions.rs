@@ -71,10 +71,11 @@ impl PacketState<'_> {
             return self.match_if(false, || NO_CONNECTION.to_owned());
         }
         match condition {
-            Match::InSet { key, set, eq } => match self.find(table, set, key, random) {
-                Ok(_) if *eq => match over_limit(table, set) {
-                    None => MatchResult::Match,
-                    Some(reason) => MatchResult::Mismatch(reason),
+            Match::InSet { key, set, eq } => match self.find_any(table, set, key, random) {
+                Ok(found) if *eq => match (over_limit(table, set), element_condition(table, set, found)) {
+                    (Some(reason), _) => MatchResult::Mismatch(reason),
+                    (None, Some(condition)) => MatchResult::Unknown(Unknown::new(condition)),
+                    (None, None) => MatchResult::Match,
                 },
                 Err(LookupError::NotFound(_)) if !*eq => MatchResult::Match,
                 Err(LookupError::NotFound(reason)) => MatchResult::Mismatch(reason),
@@ -190,8 +191,20 @@ impl PacketState<'_> {
         })
     }
 
-    /// Looks up the packet's element in a set or map.
+    /// Looks up the packet's element in a map. Whether an element with a condition matches is not known.
     pub(super) fn find<'t>(
+        &self,
+        table: &'t MemoryTable,
+        map: &Name,
+        fields: &[Field],
+        random: RandomNumber,
+    ) -> Result<&'t Element, LookupError> {
+        let found = self.find_any(table, map, fields, random)?;
+        element_condition(table, map, found).map_or(Ok(found), |condition| Err(LookupError::Unknown(condition)))
+    }
+
+    /// Looks up the packet's element in a set or map, whatever its condition.
+    fn find_any<'t>(
         &self,
         table: &'t MemoryTable,
         map: &Name,
@@ -362,6 +375,12 @@ impl PacketState<'_> {
             false => MatchResult::Mismatch(String::new()),
         }
     }
+}
+
+/// Returns what decides whether an element matches besides its key, as a sentence.
+pub(super) fn element_condition(table: &MemoryTable, set: &Name, element: &Element) -> Option<String> {
+    let condition = table.condition(set, &element.key)?;
+    Some(format!("`{condition}` of {} in @{set} matches", KeyText(&element.key)))
 }
 
 /// Returns the fields of a condition that are compared.

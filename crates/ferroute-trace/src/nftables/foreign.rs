@@ -11,7 +11,7 @@ use ferroute_nftables::{
     },
 };
 
-use super::conditions::{MatchResult, NO_CONNECTION, RandomNumber};
+use super::conditions::{MatchResult, NO_CONNECTION, RandomNumber, element_condition};
 use crate::{
     Origin, PacketState,
     host::{AddressKind, RouteDecision, RoutedPacket},
@@ -70,6 +70,9 @@ impl PacketState<'_> {
             },
             Foreign::Lookup { key, set, eq } => match self.look_up(table, set, key, random) {
                 Lookup::Found(element) => {
+                    if let Some(condition) = element_condition(table, set, element).filter(|_| *eq) {
+                        return Some(MatchResult::Unknown(Unknown::new(condition)));
+                    }
                     self.match_if(*eq, || format!("{} is in the set", fields_text(&element.key, key, family)))
                 }
                 Lookup::NotFound(reason) => self.match_if(!*eq, || reason),
@@ -101,7 +104,7 @@ impl PacketState<'_> {
             let mut pairs = element.key.iter().zip(&fields);
             !element.key.is_empty() && pairs.all(|(value, field)| field.is_none_or(|field| contains(*value, field)))
         };
-        let mut matching = table.elements(map).filter(matches);
+        let mut matching = table.candidates(map).filter(matches);
         if is_known {
             if let Some(element) = matching.next().or_else(|| table.catch_all(map)) {
                 return Lookup::Found(element);
@@ -133,7 +136,7 @@ impl PacketState<'_> {
     }
 
     /// Returns the value of a property after its mask.
-    fn known(&self, operand: Operand, random: RandomNumber, op: CmpOp, wanted: u128) -> Known {
+    pub(super) fn known(&self, operand: Operand, random: RandomNumber, op: CmpOp, wanted: u128) -> Known {
         match self.property(operand.property, random) {
             Known::Value(value) => Known::Value((value << operand.shift) & operand.mask),
             // The first packet of a connection is no fragment, but it may say not to make some of it.
@@ -307,7 +310,9 @@ pub(super) fn distinct_data<'t>(elements: &[&'t Element]) -> Option<Vec<(&'t Ele
 /// Returns the random number in a construct.
 pub(super) fn number_of(foreign: &Foreign) -> Option<Property> {
     let operand = match foreign {
-        Foreign::Compare { operand, .. } | Foreign::Range { operand, .. } => Some(operand),
+        Foreign::Compare { operand, .. }
+        | Foreign::Range { operand, .. }
+        | Foreign::SetMarkNumber { number: operand, .. } => Some(operand),
         other => other.key()?.iter().find(|operand| operand.number_range().is_some()),
     };
     operand.map(|operand| operand.property).filter(|property| Operand::from(*property).number_range().is_some())

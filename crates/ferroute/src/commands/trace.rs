@@ -17,20 +17,14 @@ use ferroute_inspect::{
 };
 use ferroute_trace::{Outcome, TextOptions, mermaid, write_trace_into};
 
+use super::packet_ends::PacketEnds;
+
 /// Arguments of `ferroute trace`.
 #[derive(Args, Debug)]
 pub(crate) struct TraceArgs {
-    /// Source of the packet: an address, or the name of a pod or node
-    ///
-    /// Names are NAME or NAMESPACE/NAME, also after pod/ or node/. Optional with --local.
-    #[arg(long, value_name = "ADDRESS|NAME", required_unless_present = "local")]
-    from: Option<String>,
-    /// Destination: ADDRESS:PORT, or the name of a Service
-    ///
-    /// SERVICE:PORT selects the Service's cluster IP. SERVICE is NAME or NAMESPACE/NAME, also after svc/. The port defaults to
-    /// the Service's only port. PORT is a number or a name.
-    #[arg(long, value_name = "ADDRESS:PORT|SERVICE")]
-    to: String,
+    /// Source and destination.
+    #[command(flatten)]
+    ends: PacketEnds,
     /// Namespace of a Service or pod that is named without one
     ///
     /// By default, that of Services is "default", and pods are those of any namespace.
@@ -124,10 +118,11 @@ impl From<Transport> for Protocol {
 }
 
 impl TraceArgs {
-    fn request(&self) -> Request {
-        Request {
-            from: self.from.clone(),
-            to: self.to.clone(),
+    fn request(&self) -> anyhow::Result<Request> {
+        let (from, to) = self.ends.resolve(self.local)?;
+        Ok(Request {
+            from,
+            to,
             namespace: self.namespace.clone(),
             protocol: self.proto.into(),
             input: self.input.clone(),
@@ -137,7 +132,7 @@ impl TraceArgs {
             kernel: self.kernel,
             rules: self.rules.clone(),
             routes: self.routes.clone(),
-        }
+        })
     }
 }
 
@@ -146,7 +141,7 @@ impl TraceArgs {
 /// The exit status is 0 if an endpoint receives it in every case, 1 if it is, or may be, rejected, dropped, unroutable or
 /// not for a Service, 2 if that is unknown.
 pub(crate) fn run(args: &TraceArgs, verbosity: Option<u32>, out: &mut impl Write) -> anyhow::Result<ExitCode> {
-    let request = args.request();
+    let request = args.request()?;
     let node = TraceNode::load(&request, verbosity)?;
     let (packet, arrival) = resolve(&request, &node)?;
     let rules = load(&request, &node, packet.family())?;

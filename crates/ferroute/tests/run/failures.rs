@@ -24,7 +24,7 @@ fn failure(cluster: &Cluster, command: &mut Command) -> String {
 }
 
 /// Returns a command that runs another one by a wrapper.
-fn wrapped(wrapper: &[&str], command: &Command) -> Command {
+pub(crate) fn wrapped(wrapper: &[&str], command: &Command) -> Command {
     let mut outer = Command::new(wrapper[0]);
     outer.args(&wrapper[1..]).arg(command.get_program()).args(command.get_args());
     outer

@@ -1,8 +1,16 @@
 //! Single-stack IPv6 and dual-stack Services. Most other tests are dual-stack, too.
 
-use std::net::SocketAddr;
+use std::{net::SocketAddr, process::Command};
 
-use crate::{Case, Mode, in_each_mode, slices, traffic::Flow, wait};
+use crate::{
+    Case, Cluster, Files, Mode, Proxy,
+    failures::wrapped,
+    in_each_mode,
+    proxy::{FERROUTE, run_command},
+    slices,
+    traffic::{Flow, connect},
+    wait, web, web_tcp,
+};
 
 in_each_mode!(ipv6_only_service_is_served, families_of_a_service_have_independent_endpoints);
 
@@ -52,5 +60,34 @@ fn families_of_a_service_have_independent_endpoints(mode: Mode) {
     wait("the rejection", || refused().then_some(()));
     for to in ["10.96.0.6:80", "192.168.0.1:30080"] {
         assert_eq!(case.connect(at(to)).unwrap(), 0, "{to}");
+    }
+}
+
+/// Returns a command that runs in a mount namespace where the programs for rules of IPv6 are missing.
+fn without_ip6tables(command: &Command) -> Command {
+    let hide = "d=$(mktemp -d) && cp -a /usr/sbin/xtables-* /usr/sbin/iptables* \"$d\" && \
+                for at in /sbin /usr/sbin /usr/local/sbin; do mount -t tmpfs none \"$at\" || exit 99; done && \
+                cp -a \"$d\"/* /usr/sbin && rm -r \"$d\" && exec \"$@\"";
+    wrapped(&["unshare", "--mount", "sh", "-c", hide, "sh"], command)
+}
+
+/// Stale rules would lead to endpoints that no longer exist.
+#[test]
+fn rules_of_a_family_that_is_given_up_are_removed() {
+    for mode in [Mode::Iptables, Mode::Userspace] {
+        let (cluster, files) = (Cluster::new(), Files::new());
+        let node = &cluster.node;
+        files.apply(&web(&[0]));
+        drop(Proxy::start(node, &files, mode));
+        let [ipv4, ipv6] = web_tcp();
+        let has_rules = || node.command("ip6tables-save", &[]).contains("KUBE-");
+        assert!(has_rules(), "{mode:?}");
+        let mut command = run_command(FERROUTE, &files.manifests(), &files.config(mode));
+        let mut proxy = Proxy::spawn(node, &mut without_ip6tables(command.arg("--iptables-programs")));
+        wait("the removal of IPv6 rules", || (!has_rules()).then_some(()));
+        assert!(proxy.log().contains("IPv6 is not served, although the node has it"), "{}", proxy.log());
+        connect(&cluster.client, ipv4).unwrap();
+        assert!(connect(&cluster.client, ipv6).is_err(), "{mode:?}");
+        assert!(proxy.stop("TERM").success());
     }
 }

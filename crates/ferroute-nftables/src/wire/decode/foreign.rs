@@ -6,7 +6,7 @@ use ferroute_core::IpFamily;
 
 use super::{
     super::constants::*,
-    Decoder, Parts,
+    Decoder, NFTA_PAYLOAD_SREG, Parts,
     headers::Headers,
     registers::{self, Loaded, NFT_CT_MARK, number},
 };
@@ -124,8 +124,14 @@ impl Decoder<'_, '_> {
                 Foreign::SetMarkMap { to_connection, key: key.clone(), map: map.clone() }
             }
             other => {
-                let Some((from_connection, mask, xor)) = mark_source(other) else { return false };
-                Foreign::SetMark { to_connection, from_connection, mask, xor }
+                let number = || other.operand(self.headers()).filter(|operand| operand.number_range().is_some());
+                match (mark_source(other), number()) {
+                    (Some((from_connection, mask, xor)), _) => {
+                        Foreign::SetMark { to_connection, from_connection, mask, xor }
+                    }
+                    (None, Some(number)) => Foreign::SetMarkNumber { to_connection, number },
+                    (None, None) => return false,
+                }
             }
         };
         self.foreign(foreign);
@@ -279,30 +285,53 @@ impl Decoder<'_, '_> {
         let headers = self.headers();
         let (base, offset) = (parts.u32(NFTA_PAYLOAD_BASE)?, parts.u32(NFTA_PAYLOAD_OFFSET)?);
         let bytes = usize::try_from(parts.u32(NFTA_PAYLOAD_LEN)?).ok()?;
-        let loaded = headers.load(base, offset, bytes)?;
-        // `nft` writes whole words, of which other parts are kept.
-        let end = offset.saturating_add(parts.u32(NFTA_PAYLOAD_LEN)?);
-        let decides = headers.deciding(base).iter().any(|field| offset < field.end && field.start < end);
+        let length = parts.u32(NFTA_PAYLOAD_LEN)?;
+        let whole = u128::MAX.checked_shr(128_u32.checked_sub(length.checked_mul(8)?)?).unwrap_or(0);
+        let written = headers.bytes(base, offset, bytes)?;
+        let (changed, value) = match self.registers.at(parts.register(NFTA_PAYLOAD_SREG)?) {
+            // `nft` writes whole words, of which other parts are kept.
+            Loaded::Operand { operand, xor, .. } if operand.property == written => {
+                (!operand.mask & whole | xor, Some(xor))
+            }
+            Loaded::Constant(constant) => (whole, number(&constant, false)),
+            _ => (whole, None),
+        };
+        // The bytes that change: how many before and after them do not.
+        let (before, after) = ((changed.leading_zeros() / 8 + length).checked_sub(16)?, changed.trailing_zeros() / 8);
+        let (first, last) = (offset.checked_add(before)?, offset.checked_add(length.checked_sub(after)?)?);
+        let (bits, size) = (changed >> (8 * after), usize::try_from(last.checked_sub(first)?).ok()?);
+        let (property, shift) = match headers.part(base, first, size, bits) {
+            Some(part) => (part, bits.trailing_zeros()),
+            None => (headers.load(base, first, size)?.operand(headers)?.property, 0),
+        };
+        let value = value.map(|value| property.words(headers.family).text((value & changed) >> (8 * after + shift)));
+        let decides = headers.deciding(base).iter().any(|field| first < field.end && field.start < last);
         let outcome = if decides { Outcome::Anything } else { Outcome::Nothing };
-        self.opaque(format!("{} set", loaded.text(headers)), outcome);
+        let value = value.map(|value| format!(" {value}")).unwrap_or_default();
+        self.opaque(format!("{} set{value}", property.text(headers.family)), outcome);
         Some(())
     }
 
-    /// `limit`.
-    pub(super) fn limit(&mut self, parts: &Parts<'_>) -> Option<()> {
-        let number = |kind| parts.get(kind).and_then(|value| value.u64_be().ok());
-        let (rate, unit) = (number(NFTA_LIMIT_RATE)?, number(NFTA_LIMIT_UNIT)?);
-        let unit = match unit {
-            1 => "second",
-            60 => "minute",
-            3_600 => "hour",
-            86_400 => "day",
-            604_800 => "week",
-            _ => return None,
+    /// `tproxy`, which ends the rule if there is no socket.
+    pub(super) fn tproxy(&mut self, parts: &Parts<'_>) -> Option<()> {
+        let at = |attribute| match parts.register(attribute).map(|register| self.registers.at(register)) {
+            Some(Loaded::Constant(bytes)) => Some(bytes),
+            _ => None,
         };
-        let over = if parts.u32(NFTA_LIMIT_FLAGS).is_some_and(|flags| flags & 1 != 0) { "over " } else { "" };
-        let bytes = if parts.u32(NFTA_LIMIT_TYPE) == Some(1) { " bytes" } else { "" };
-        self.opaque(format!("limit rate {over}{rate}{bytes}/{unit}"), Outcome::Condition);
+        let family = match parts.u32(1)? {
+            2 => " ip",
+            10 => " ip6",
+            _ => "",
+        };
+        let address = at(2).and_then(|bytes| self.address(&bytes));
+        let port = at(3).and_then(|bytes| bytes.first_chunk().map(|port| u16::from_be_bytes(*port)));
+        let to = match (address, port) {
+            (Some(address), Some(port)) => std::net::SocketAddr::new(address, port).to_string(),
+            (Some(address), None) => address.to_string(),
+            (None, Some(port)) => format!(":{port}"),
+            (None, None) => "a socket".to_owned(),
+        };
+        self.opaque(format!("tproxy{family} to {to}"), Outcome::Condition);
         Some(())
     }
 }

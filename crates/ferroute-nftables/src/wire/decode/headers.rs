@@ -34,10 +34,15 @@ impl Headers {
             (NFT_PAYLOAD_NETWORK_HEADER, 6, 2) if self.family == IpFamily::V4 => property(Property::IpFragment),
             _ => match self.name(base, offset, bytes).and_then(Property::named) {
                 Some(named) => property(named),
-                None => property(raw(base, offset.checked_mul(8)?, bytes.checked_mul(8)?)?),
+                None => property(self.bytes(base, offset, bytes)?),
             },
         };
         Some((loaded, bytes))
+    }
+
+    /// Returns bytes as a property without a name; `None` if there are too many.
+    pub(super) fn bytes(self, base: u32, offset: u32, bytes: usize) -> Option<Property> {
+        raw(base, offset.checked_mul(8)?, bytes.checked_mul(8)?)
     }
 
     /// Returns the content of some bytes; of unknown ones, as a property without a name. `None` if there are too many.

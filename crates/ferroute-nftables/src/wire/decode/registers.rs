@@ -152,6 +152,11 @@ impl Loaded {
                     },
                 }
             }
+            // A part of the bytes is written.
+            Self::Payload { base, offset, bytes } if mask.len() == *bytes => {
+                let operand = Operand { mask: number(mask, false)?, ..headers.bytes(*base, *offset, *bytes)?.into() };
+                Some(Self::Operand { operand, xor: number(xor, false)?, host_order: false })
+            }
             Self::Field(field @ (Field::Saddr | Field::Daddr)) if !flips => {
                 let side = if *field == Field::Saddr { Side::Source } else { Side::Destination };
                 let (family, address) = match mask.len() {

@@ -2,7 +2,7 @@
 
 use ferroute_netlink::nf_tables::{NFTA_LOG_GROUP, NFTA_LOG_PREFIX};
 
-use super::Parts;
+use super::{super::constants::*, Parts};
 use crate::model::{Outcome, Printable};
 
 /// Returns the text of a statement in `nft` syntax, and its outcome; `None` if it is not known.
@@ -21,6 +21,7 @@ pub(super) fn text(parts: &Parts<'_>) -> Option<(String, Outcome)> {
             }
             (text, Outcome::Nothing)
         }
+        "limit" => (limit(parts)?, Outcome::Condition),
         "last" => ("last".to_owned(), Outcome::Nothing),
         "quota" => {
             let kind = if flag(2, 1) { "over" } else { "until" };
@@ -43,7 +44,6 @@ pub(super) fn text(parts: &Parts<'_>) -> Option<(String, Outcome)> {
         // A copy is sent elsewhere.
         "dup" => ("dup".to_owned(), Outcome::Nothing),
         "fwd" => ("fwd".to_owned(), Outcome::Anything),
-        "tproxy" => ("tproxy".to_owned(), Outcome::Anything),
         "synproxy" => {
             (format!("synproxy mss {} wscale {}", short(1).unwrap_or(0), parts.get(2)?.u8().ok()?), Outcome::Anything)
         }
@@ -70,6 +70,22 @@ pub(super) fn text(parts: &Parts<'_>) -> Option<(String, Outcome)> {
         }
         _ => return None,
     })
+}
+
+fn limit(parts: &Parts<'_>) -> Option<String> {
+    let number = |kind| parts.get(kind).and_then(|value| value.u64_be().ok());
+    let (rate, unit) = (number(NFTA_LIMIT_RATE)?, number(NFTA_LIMIT_UNIT)?);
+    let unit = match unit {
+        1 => "second",
+        60 => "minute",
+        3_600 => "hour",
+        86_400 => "day",
+        604_800 => "week",
+        _ => return None,
+    };
+    let over = if parts.u32(NFTA_LIMIT_FLAGS).is_some_and(|flags| flags & 1 != 0) { "over " } else { "" };
+    let bytes = if parts.u32(NFTA_LIMIT_TYPE) == Some(1) { " bytes" } else { "" };
+    Some(format!("limit rate {over}{rate}{bytes}/{unit}"))
 }
 
 // `include/uapi/linux/netfilter/nf_tables.h`.

@@ -36,7 +36,7 @@ fn effect_of_every_target_of_the_table_is_known() {
         let unknown = unknown(sample, &packet);
         assert!(unknown.iter().all(|reason| !reason.starts_with("effect of")), "{sample}: {unknown:?}");
     }
-    assert_eq!(unknown("-j NFQUEUE", &packets()[0]), ["effect of `-j NFQUEUE`"]);
+    assert_eq!(unknown("-j SYNPROXY", &packets()[0]), ["effect of `-j SYNPROXY`"]);
 }
 
 /// Returns the constructs of `docs/tracing.md` in the syntax of `iptables-save`, each with its result.

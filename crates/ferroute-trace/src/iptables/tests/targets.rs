@@ -66,15 +66,55 @@ fn marks_are_cleared_and_flipped_and_persist() {
 }
 
 #[test]
-fn log_has_no_effect_and_other_targets_are_unknown() {
+fn log_has_no_effect_and_some_targets_are_unknown() {
     let text = "*filter
         -A INPUT -j LOG --log-prefix \"a b\"
         -A INPUT -j DROP";
     assert_eq!(to_host(text), ["dropped"]);
+    assert_eq!(to_host("*filter\n-A INPUT -j SYNPROXY --mss 1460"), ["unknown: effect of `-j SYNPROXY --mss 1460`"]);
+}
+
+#[test]
+fn program_of_a_queue_accepts_or_drops_packets_for_all_later_rules_of_the_hook() {
+    let queued = "*mangle
+        -A PREROUTING -j NFQUEUE --queue-num 1 --queue-bypass
+        -A PREROUTING -j DROP
+        *filter
+        -A INPUT -p tcp -j NFQUEUE --queue-num 1 --queue-bypass
+        -A INPUT -j ACCEPT";
+    let accepts = "the program of `-j NFQUEUE --queue-num 1 --queue-bypass` accepts the packet";
     assert_eq!(
-        to_host("*filter\n-A INPUT -j NFQUEUE --queue-num 1"),
-        ["unknown: effect of `-j NFQUEUE --queue-num 1`"]
+        to_host(queued),
+        [
+            format!("not translated, delivered to 172.17.0.1:80 on this host, with source 172.17.0.14 ({accepts})"),
+            format!("dropped (not: {accepts})")
+        ]
     );
+}
+
+#[test]
+fn transparent_proxy_marks_the_packets_of_its_socket_and_others_are_dropped() {
+    let marked = "*mangle
+        -A PREROUTING -p tcp -j TPROXY --on-port 15006 --tproxy-mark 0x1/0xff
+        *filter
+        -A INPUT -m mark --mark 0x1 -j REJECT
+        *nat
+        -A PREROUTING -m mark ! --mark 0x1 -j DNAT --to-destination 172.17.0.4";
+    let socket = "`-j TPROXY --on-port 15006 --tproxy-mark 0x1/0xff` finds a socket";
+    assert_eq!(
+        to_host(marked),
+        [format!("rejected with icmp-port-unreachable ({socket})"), format!("dropped (not: {socket})")]
+    );
+}
+
+#[test]
+fn marks_of_hashes_are_equally_likely() {
+    let text = "*mangle
+        -A PREROUTING -j HMARK --hmark-tuple src --hmark-mod 4 --hmark-offset 0x10 --hmark-rnd 1
+        -A PREROUTING -m mark --mark 0x10/0xfffffffe -j DROP";
+    let leaves = leaves(&rules(IpFamily::V4, text), &host(), &from_outside("192.168.49.2:80"));
+    let dropped: f64 = leaves.iter().filter(|leaf| leaf.verdict == Verdict::Dropped).map(|leaf| leaf.share).sum();
+    assert_eq!(dropped, 0.5);
 }
 
 #[test]

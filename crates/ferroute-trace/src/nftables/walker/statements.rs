@@ -6,15 +6,17 @@ use ferroute_nftables::{
     ClassId, Value,
     kernel::MemoryTable,
     model::{
-        Data, Element, Foreign, KeyText, Name, NatKind, Opaque, Operand, Outcome, Property, Statement,
+        CmpOp, Data, Element, Foreign, KeyText, Name, NatKind, Opaque, Operand, Outcome, Property, Statement,
         Verdict as RuleVerdict, key_text,
     },
 };
 
 use super::{
     super::{
-        conditions::{LookupError, MatchResult, NO_CONNECTION, RandomNumber, over_limit, random_range},
-        foreign::{Lookup, choice, distinct_data, is_fixed, number_of},
+        conditions::{
+            LookupError, MatchResult, NO_CONNECTION, RandomNumber, element_condition, over_limit, random_range,
+        },
+        foreign::{Known, Lookup, choice, distinct_data, is_fixed, number_of},
     },
     ChainWalker, StatementResult,
 };
@@ -74,7 +76,12 @@ impl<'a> ChainWalker<'a> {
             | Statement::Log { .. } => StatementResult::Continue,
             Statement::DnatMap { key, map } => match packet.find(table, map, key, random) {
                 Ok(element) => dnat_to_element(packet, map, element, effects),
-                Err(error) => error.into_result(map),
+                Err(LookupError::NotFound(reason)) => StatementResult::Mismatch(reason),
+                Err(LookupError::Unknown(_)) => {
+                    let key = key.iter().map(|field| Property::Field(*field).into()).collect();
+                    let (kind, map) = (NatKind::Destination, map.clone());
+                    self.change(&Foreign::NatMap { kind, key, map, prefix: false }, random, effects, walker)
+                }
             },
             Statement::Dnat { address, port } => {
                 let port = port.unwrap_or(packet.destination.port());
@@ -145,6 +152,7 @@ impl<'a> ChainWalker<'a> {
                             effects.push((effect, None));
                             StatementResult::Verdict(RuleVerdict::Accept)
                         }
+                        TargetResult::AcceptIf(unknown, effect) => accept_if(unknown, effect, effects, walker),
                         TargetResult::Choose(count) => StatementResult::Random { first: 0, count },
                         TargetResult::End(effect, verdict) => {
                             effects.extend(effect.map(|effect| (effect, None)));
@@ -161,8 +169,19 @@ impl<'a> ChainWalker<'a> {
                 }
                 StatementResult::Continue
             }
+            Statement::Opaque(Opaque { outcome: Outcome::Condition, text, .. }) if text.starts_with("tproxy ") => {
+                StatementResult::Unknown(Unknown::new(format!("`{text}` finds a socket")))
+            }
             Statement::Opaque(Opaque { outcome: Outcome::Condition, text, .. }) => {
                 StatementResult::Unknown(Unknown::new(format!("`{text}` matches")))
+            }
+            Statement::Opaque(Opaque { outcome: Outcome::Anything, text, .. }) if text.starts_with("queue") => {
+                accept_if(
+                    Unknown::new(format!("the program of `{text}` accepts the packet")),
+                    Effect::Accept,
+                    effects,
+                    walker,
+                )
             }
             Statement::Opaque(Opaque { outcome: Outcome::Anything, text, .. }) => {
                 StatementResult::End(Verdict::Unknown { reason: format!("effect of `{text}`") })
@@ -199,6 +218,15 @@ impl<'a> ChainWalker<'a> {
             (Foreign::SetMark { to_connection, from_connection, mask, xor }, _) => {
                 let from = if *from_connection { packet.connection_mark } else { packet.mark };
                 put_mark(packet, *to_connection, from & mask ^ xor, effects)
+            }
+            (Foreign::SetMarkNumber { to_connection, number }, _) => {
+                match packet.known(*number, random, CmpOp::Eq, 0) {
+                    Known::Value(mark) => put_mark(packet, *to_connection, mark as u32, effects),
+                    Known::Absent | Known::Unknown => {
+                        let reason = format!("effect of `{}`", table.foreign_text(foreign, packet.family()));
+                        StatementResult::End(Verdict::Unknown { reason })
+                    }
+                }
             }
             (Foreign::SetMarkMap { to_connection, .. }, Some(Data::Values(values))) if !values.is_empty() => {
                 let mark = values[0].number() as u32;
@@ -265,6 +293,26 @@ fn set_mark(packet: &mut PacketState<'_>, after: u32, effects: &mut Vec<(Effect,
     StatementResult::Continue
 }
 
+/// Ends the chain if a condition that is not known is true, otherwise drops the packet.
+fn accept_if(
+    unknown: Unknown,
+    effect: Effect,
+    effects: &mut Vec<(Effect, Option<String>)>,
+    walker: &Walker<'_>,
+) -> StatementResult {
+    match walker.assumed(&unknown.condition) {
+        Some(true) => {
+            effects.push((effect, None));
+            StatementResult::Verdict(RuleVerdict::Accept)
+        }
+        Some(false) => {
+            effects.push((Effect::Drop, None));
+            StatementResult::End(Verdict::Dropped)
+        }
+        None => StatementResult::Ask(unknown),
+    }
+}
+
 /// Looks up the element of a map. Where several are possible, the branches of the walk try each.
 fn choose<'t>(
     walker: &Walker<'_>,
@@ -274,7 +322,16 @@ fn choose<'t>(
     random: RandomNumber,
 ) -> Result<&'t Element, StatementResult> {
     let possible = match walker.packet.look_up(table, map, key, random) {
-        Lookup::Found(element) => return Ok(element),
+        Lookup::Found(element) => {
+            let condition = element_condition(table, map, element);
+            return match condition.map(|condition| (walker.assumed(&condition), condition)) {
+                None | Some((Some(true), _)) => Ok(element),
+                Some((Some(false), condition)) => {
+                    Err(StatementResult::Mismatch(format!("by assumption, not: {condition}")))
+                }
+                Some((None, condition)) => Err(StatementResult::Ask(Unknown::new(condition))),
+            };
+        }
         Lookup::NotFound(reason) | Lookup::Absent(reason) => return Err(StatementResult::Mismatch(reason)),
         Lookup::Possible(possible) => distinct_data(&possible),
         Lookup::Unknown => None,
