@@ -105,7 +105,8 @@ impl StaticRouter {
                     let (to, kind) = match (*first, rest.first()) {
                         ("unicast", Some(to)) => (*to, unicast()),
                         ("blackhole", Some(to)) => (*to, Kind::Blackhole),
-                        ("unreachable", Some(to)) => (*to, Kind::Unreachable),
+                        // Without a policy rule that follows, `throw` is the end of the search.
+                        ("unreachable" | "throw", Some(to)) => (*to, Kind::Unreachable),
                         ("prohibit", Some(to)) => (*to, Kind::Prohibit),
                         ("local", Some(to)) => (*to, Kind::Local { source: address("src") }),
                         (to, _) => (to, unicast()),
@@ -260,7 +261,7 @@ mod tests {
     fn addresses_and_routes_of_an_unnumbered_node_are_read() {
         let text = "1: lo: <LOOPBACK,UP> mtu 65536\n    inet 127.0.0.1/8 scope host lo\n\
                     2: eth0@if9: <BROADCAST> mtu 1500\n    inet 192.168.6.121/24 brd 192.168.6.255 scope global eth0\n\
-                    default via 192.168.6.1 dev eth0 \nblackhole 10.244.1.0/24 proto bird \n\
+                    default via 192.168.6.1 dev eth0 \nblackhole 10.244.1.0/24 proto bird \nthrow 10.97.0.0/16 \n\
                     10.244.1.5 dev cali1 scope link \n192.168.6.0/24 dev eth0 proto kernel scope link src 192.168.6.121 \n\
                     198.51.100.0/24 \n\tnexthop via 192.168.6.2 dev eth0 weight 1 \n\tnexthop via 192.168.7.2 dev eth1 weight 1 \n\
                     default via fe80::1 dev eth0 metric 1024 pref medium\n";
@@ -277,6 +278,7 @@ mod tests {
         };
         assert_eq!(route("10.244.1.5"), "cali1 192.168.6.121");
         assert_eq!(route("10.244.1.9"), "Dropped(\"blackhole route\")");
+        assert_eq!(route("10.97.0.1"), "Unreachable");
         assert_eq!(route("8.8.8.8"), "eth0 192.168.6.121");
         assert_eq!(route("198.51.100.7"), "eth0 192.168.6.121");
         assert_eq!(route("2001:db8::1"), "eth0 ");
