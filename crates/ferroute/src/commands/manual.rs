@@ -184,7 +184,7 @@ const ENTRIES: &[Entry] = entries! {
         "ferroute replay night.json --until 3 --rules" => "the rules after the third sync",
     ] YES_OR_NO, ["ferroute-bundle"];
     "trace": [
-        "ferroute trace --from pod/shop/client --to svc/shop/web:80" => "by the running proxy's rules",
+        "ferroute trace pod/client svc/web:80 -n shop" => "by the running proxy's rules",
         "ferroute trace --kernel --from 10.244.1.7 --to 10.96.0.1:443" => "by all rules in the kernel",
         "ferroute trace --manifests shop.yaml --from web-1 --to web:80 -n shop" => "without a cluster",
         "ferroute trace --rules node.txt --routes node.txt --from 10.42.7.4 --to 10.43.0.77:80" => "by rules in a file",
@@ -210,6 +210,7 @@ const ENTRIES: &[Entry] = entries! {
     ] KUBECTL, ["ferroute-status"];
     "kubectl trace": [
         "kubectl ferroute trace pod/client svc/web:80 -n shop" => "a packet of a pod to a Service",
+        "kubectl ferroute trace --from shop/client --to 10.96.0.1:443" => "the same with flags, to an address",
     ] KUBECTL, ["ferroute-trace"];
     "kubectl explain": [
         "kubectl ferroute explain svc/shop/web" => "how the nodes handle a Service",
