@@ -294,6 +294,15 @@ impl RuleReader {
         let start = cursor.at;
         let to_connection = match *left {
             Assigned::Mark { to_connection } => to_connection,
+            Assigned::Header => {
+                let left = &mut Cursor { tokens: cursor.tokens, at: begin };
+                let (property, requirements) = expression::property(left, reading.family)?;
+                reading.require(requirements);
+                self.skip_value(cursor, reading)?;
+                let text = format!("{} set {}", property.text(reading.family), join(cursor.since(start)));
+                reading.opaque(text, Outcome::Anything);
+                return Some(());
+            }
             Assigned::Other => {
                 self.skip_value(cursor, reading)?;
                 reading.opaque(join(cursor.since(begin)), Outcome::Nothing);
@@ -414,6 +423,8 @@ impl Reading {
 enum Assigned {
     /// A mark.
     Mark { to_connection: bool },
+    /// A part of a header that rules and routes depend on.
+    Header,
     /// Something that no rule here matches on.
     Other,
 }
@@ -433,9 +444,8 @@ fn assignment(cursor: &mut Cursor<'_>) -> Option<Assigned> {
     let assigned = match (cursor.peek(), cursor.peek_at(1)) {
         ("meta", "mark") | ("mark", _) => Assigned::Mark { to_connection: false },
         ("ct", "mark") => Assigned::Mark { to_connection: true },
-        // Rules here match on those.
-        ("ip" | "ip6", "saddr" | "daddr") | ("tcp" | "udp" | "th" | "sctp", "sport" | "dport") => return None,
-        (raw, _) if raw.starts_with('@') => return None,
+        ("ip" | "ip6", "saddr" | "daddr") | ("tcp" | "udp" | "th" | "sctp", "sport" | "dport") => Assigned::Header,
+        (raw, _) if raw.starts_with('@') => Assigned::Header,
         _ => Assigned::Other,
     };
     cursor.at += at + 1;
