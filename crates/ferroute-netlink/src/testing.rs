@@ -63,8 +63,10 @@ const MAX_DEPTH: usize = 8;
 pub enum Content {
     /// As many bytes.
     Number(usize),
-    /// Any number of any bytes, such as a name.
+    /// Any number of any bytes, such as a name, or a word of [`WORDS`].
     Bytes,
+    /// Some attributes of any kind and length, such as the data of an expression.
+    Attributes,
     /// An address of the family of the message, which begins with the family.
     Address,
     /// Some of these attributes.
@@ -146,8 +148,19 @@ impl<'a> Bytes<'a> {
             Content::Number(length) => writer.put_bytes(*kind, &self.exactly(*length)),
             Content::Address => writer.put_bytes(*kind, &self.exactly(if is_v6 { 16 } else { 4 })),
             Content::Bytes => {
-                let length = usize::from(self.next()) % 64;
-                writer.put_bytes(*kind, self.take(length));
+                let choice = usize::from(self.next());
+                match choice.checked_sub(128) {
+                    Some(word) => writer.put_str(*kind, WORDS[word % WORDS.len()]),
+                    None => writer.put_bytes(*kind, self.take(choice % 64)),
+                }
+            }
+            Content::Attributes => {
+                let mut nest = writer.nest(*kind);
+                for _ in 0..self.next() % 8 {
+                    let choice = self.next();
+                    let length = LENGTHS[usize::from(choice >> 4) % LENGTHS.len()];
+                    nest.put_bytes(u16::from(choice & 0xf), &self.exactly(length));
+                }
             }
             Content::Nest(fields) => self.put_some(&mut writer.nest(*kind), fields, is_v6),
             Content::Whole(fields) => {
@@ -163,6 +176,44 @@ impl<'a> Bytes<'a> {
         }
     }
 }
+
+/// Names that decoders know: of expressions, modules, tables and chains.
+const WORDS: [&str; 32] = [
+    "meta",
+    "payload",
+    "bitwise",
+    "cmp",
+    "range",
+    "match",
+    "target",
+    "immediate",
+    "counter",
+    "limit",
+    "log",
+    "lookup",
+    "ct",
+    "nat",
+    "masq",
+    "numgen",
+    "dynset",
+    "byteorder",
+    "connlimit",
+    "fib",
+    "set",
+    "statistic",
+    "DNAT",
+    "MASQUERADE",
+    "filter",
+    "mangle",
+    "PREROUTING",
+    "KUBE-SERVICES",
+    "KUBE-MARK-MASQ",
+    "ferroute",
+    "services",
+    "established",
+];
+
+const LENGTHS: [usize; 8] = [0, 1, 2, 4, 4, 8, 16, 20];
 
 /// A kind of attribute that no kernel has.
 const UNKNOWN: u16 = 0x1ff;

@@ -63,7 +63,7 @@ pub fn decode_listing(datagram: &[u8]) {
 pub fn read_foreign_objects(bytes: &mut Bytes<'_>) {
     const NUMBER: Content = Content::Number(4);
     const EXPRESSION: Field =
-        (NFTA_LIST_ELEM, Content::Nest(&[(NFTA_EXPR_NAME, Content::Bytes), (NFTA_EXPR_DATA, Content::Bytes)]));
+        (NFTA_LIST_ELEM, Content::Nest(&[(NFTA_EXPR_NAME, Content::Bytes), (NFTA_EXPR_DATA, Content::Attributes)]));
     const HOOK: Content = Content::Nest(&[(NFTA_HOOK_HOOKNUM, NUMBER), (NFTA_HOOK_PRIORITY, NUMBER)]);
     const DEVICE: Field = (NFTA_DEVICE_NAME, Content::Bytes);
     const DEVICES: Field = (NFTA_FLOWTABLE_HOOK_DEVS, Content::List(&DEVICE));
@@ -108,7 +108,10 @@ pub fn read_foreign_objects(bytes: &mut Bytes<'_>) {
                 (NFTA_SET_TIMEOUT, Content::Number(8)),
                 (NFTA_SET_GC_INTERVAL, NUMBER),
                 (NFTA_SET_USERDATA, Content::Bytes),
-                (NFTA_SET_EXPR, Content::Nest(&[(NFTA_EXPR_NAME, Content::Bytes), (NFTA_EXPR_DATA, Content::Bytes)])),
+                (
+                    NFTA_SET_EXPR,
+                    Content::Nest(&[(NFTA_EXPR_NAME, Content::Bytes), (NFTA_EXPR_DATA, Content::Attributes)]),
+                ),
             ],
         ),
         next(&name(NFTA_SET_ELEM_LIST_SET), &[(NFTA_SET_ELEM_LIST_ELEMENTS, Content::List(&ELEMENT))]),

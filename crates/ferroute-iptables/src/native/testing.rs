@@ -66,7 +66,7 @@ fn check(family: IpFamily, message: &Message<'_>) {
 /// One of them is an error, so that it would cost a sync.
 pub fn read_foreign_objects(bytes: &mut Bytes<'_>) {
     const NUMBER: Content = Content::Number(4);
-    const DATA: Field = (NFTA_EXPR_DATA, Content::Bytes);
+    const DATA: Field = (NFTA_EXPR_DATA, Content::Attributes);
     const EXPRESSION: Field = (NFTA_LIST_ELEM, Content::Nest(&[(NFTA_EXPR_NAME, Content::Bytes), DATA]));
     const HOOK: Field = (NFTA_CHAIN_HOOK, Content::Nest(&[(NFTA_HOOK_HOOKNUM, NUMBER), (NFTA_HOOK_PRIORITY, NUMBER)]));
     let table = [(NFTA_TABLE_NAME, Content::Bytes), (NFTA_TABLE_USE, NUMBER)];
