@@ -57,7 +57,6 @@ pub fn read_foreign_objects(bytes: &mut Bytes<'_>) {
         (libc::RTA_PREFSRC, Content::Address),
         (libc::RTA_PRIORITY, NUMBER),
         (libc::RTA_GATEWAY, Content::Address),
-        (libc::RTA_MULTIPATH, Content::Bytes),
     ];
     const TUPLE: Content = Content::Whole(&[
         (CTA_TUPLE_IP, Content::Whole(&[(CTA_IP_V4_SRC, Content::Address), (CTA_IP_V4_DST, Content::Address)])),

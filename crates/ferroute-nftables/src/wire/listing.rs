@@ -184,8 +184,9 @@ impl SetParts {
                     COUNTER => self.counter = true,
                     name @ (LIMIT | CONNLIMIT) => {
                         let read = if name == LIMIT { limit } else { connection_limit };
-                        self.limit =
-                            attribute.nested().first(NFTA_EXPR_DATA)?.map(|data| read(&data)).transpose()?.flatten();
+                        let data = attribute.nested().first(NFTA_EXPR_DATA)?;
+                        // One that cannot be read is none of the proxy's.
+                        self.limit = data.and_then(|data| read(&data).ok().flatten());
                     }
                     _ => self.is_special = true,
                 }
