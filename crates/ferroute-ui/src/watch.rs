@@ -130,6 +130,7 @@ impl Watch {
             return;
         }
         let mut counters = self.counters.take();
+        let is_first = counters.is_none();
         let read = self.counting.run(COUNTER_INTERVAL, COST_SHARE, || {
             app.source().on_node(|| {
                 let mut counters = match counters.take() {
@@ -143,6 +144,10 @@ impl Watch {
         match read.and_then(|read| read) {
             Ok((counters, at, sample)) => {
                 (self.counters, self.reason) = (Some(counters), None);
+                if is_first {
+                    // Finding the counters takes longer than reading them, and is not done again.
+                    self.counting.next = Some(Instant::now() + COUNTER_INTERVAL);
+                }
                 if let Some((before, last)) = self.sample.replace((at, sample)) {
                     let elapsed = at - before;
                     let (_, sample) = self.sample.as_ref().expect("it was set above");
