@@ -227,13 +227,8 @@ impl RuleReader {
             reading.foreign(Foreign::Vmap { key, map });
             return Some(());
         }
-        if cursor.peek().starts_with('@') || (cursor.peek() == "!=" && cursor.peek_at(1).starts_with('@')) {
-            let eq = !cursor.accept("!=");
-            let set = self.set(cursor, &key, false)?;
-            reading.foreign(Foreign::Lookup { key, set, eq });
-            return Some(());
-        }
-        if cursor.peek() == "{" || (["!=", "=="].contains(&cursor.peek()) && cursor.peek_at(1) == "{") {
+        let after = if ["!=", "=="].contains(&cursor.peek()) { cursor.peek_at(1) } else { cursor.peek() };
+        if after == "{" || after.starts_with('@') {
             let eq = !cursor.accept("!=");
             cursor.accept("==");
             let set = self.set(cursor, &key, false)?;
@@ -562,7 +557,7 @@ fn comparison(operand: Operand, cursor: &mut Cursor<'_>, family: IpFamily) -> Op
 fn mask_of_key(cursor: &mut Cursor<'_>, words: Words) -> Option<u128> {
     let start = cursor.at;
     let mask = if cursor.accept("&") { flags_value(cursor, words) } else { None };
-    let after = if cursor.peek() == "!=" { cursor.peek_at(1) } else { cursor.peek() };
+    let after = if ["!=", "=="].contains(&cursor.peek()) { cursor.peek_at(1) } else { cursor.peek() };
     let is_key = after.starts_with('@') || ["{", "vmap", "map", "."].contains(&after);
     if mask.is_none() || !is_key {
         cursor.at = start;

@@ -112,6 +112,10 @@ fn rules_are_printed_as_nft_prints_those_of_the_kernel() {
             "tcp dport 80 tproxy ip to 127.0.0.1:8080 meta mark set 0x1 accept",
             "meta l4proto tcp th dport 80 tproxy ip to 127.0.0.1:8080 meta mark set 0x00000001 accept",
         ),
+        (
+            "ip saddr & 255.255.255.0 == @nets ip daddr & 0.0.0.3 != { 0.0.0.1, 0.0.0.2 } drop",
+            "meta nfproto ipv4 ip saddr & 255.255.255.0 @nets ip daddr & 0.0.0.3 != { 0.0.0.1, 0.0.0.2 } drop",
+        ),
         ("queue flags bypass to 1-3", "queue flags bypass to 1-3"),
         (
             "ip saddr 10.0.0.1 meta mark set 0x5 ct mark set meta mark drop",

@@ -8,6 +8,7 @@ use super::{
     super::constants::*,
     Decoder, NFTA_PAYLOAD_SREG, Parts,
     headers::Headers,
+    hexadecimal,
     registers::{self, Loaded, NFT_CT_MARK, number},
 };
 use crate::model::{
@@ -168,6 +169,7 @@ impl Decoder<'_, '_> {
             self.foreign(Foreign::NatMap { kind, key: key.clone(), map: map.clone(), prefix });
             return Some(());
         }
+        let text = self.target_text([&first, &first_port]);
         let address = |loaded: Option<Loaded>| match loaded {
             None => Some(None),
             Some(Loaded::Constant(bytes)) => {
@@ -183,7 +185,7 @@ impl Decoder<'_, '_> {
         };
         let constants = (address(first), address(last), port(first_port), port(last_port));
         let (Some(first), Some(last), Some(first_port), Some(last_port)) = constants else {
-            self.opaque(kind.name().to_owned(), Outcome::Anything);
+            self.opaque(format!("{} to {text}", kind.name()), Outcome::Anything);
             return Some(());
         };
         let foreign = match first.zip(last).filter(|_| prefix) {
@@ -196,6 +198,20 @@ impl Decoder<'_, '_> {
         };
         self.foreign(foreign);
         Some(())
+    }
+
+    /// Returns the new address and port of a translation.
+    fn target_text(&self, [address, port]: [&Option<Loaded>; 2]) -> String {
+        let text = |loaded: &Loaded| match loaded {
+            Loaded::Constant(bytes) => match (self.address(bytes), bytes.first_chunk()) {
+                (Some(address), _) => address.to_string(),
+                (None, Some(port)) => u16::from_be_bytes(*port).to_string(),
+                (None, None) => hexadecimal(bytes),
+            },
+            other => other.text(self.headers()),
+        };
+        let address = address.as_ref().map(text).unwrap_or_default();
+        port.as_ref().map_or(address.clone(), |port| format!("{address}:{}", text(port)))
     }
 
     /// `jhash` and `symhash`.
