@@ -37,7 +37,7 @@ impl<'a> ChainWalker<'a> {
     /// Enters a built-in chain.
     pub(super) fn enter(base: Base<'a>, walker: &mut Walker<'a>) -> Self {
         let (name, rules) = (base.name(), base.chain_rules());
-        if !rules.is_empty() {
+        if !rules.is_empty() || base.policy() == Policy::Drop {
             let (hook, table) = (base.hook, base.table.as_str().into());
             walker.record(|| Event::Hook { hook, table, chain: name.to_string() });
         }

@@ -63,6 +63,11 @@ enum StatementResult {
     End(Verdict),
 }
 
+/// Reports whether a base chain does something with packets: another is left out of a trace.
+fn shows(base: &Base<'_>) -> bool {
+    !base.chain.rules.is_empty() || base.base.policy == Policy::Drop
+}
+
 /// The continuation after a rule.
 enum Next {
     Rule,
@@ -72,7 +77,7 @@ enum Next {
 impl<'a> ChainWalker<'a> {
     /// Enters a base chain.
     pub(super) fn enter(base: &'a Base<'a>, walker: &mut Walker<'a>) -> Self {
-        if !base.chain.rules.is_empty() {
+        if shows(base) {
             let hook = walker.hook();
             let chain = || base.chain.chain.name.to_string();
             walker.record(|| Event::Hook { hook, table: base.table_name.clone(), chain: chain() });
@@ -266,7 +271,9 @@ impl<'a> ChainWalker<'a> {
 
     fn apply_policy(&self, chain: &ChainWithRules, walker: &mut Walker<'a>) -> ChainVerdict {
         let policy = self.base.base.policy;
-        walker.record(|| Event::Policy { chain: chain.chain.name.to_string(), policy: policy.name().into() });
+        if shows(self.base) {
+            walker.record(|| Event::Policy { chain: chain.chain.name.to_string(), policy: policy.name().into() });
+        }
         match policy {
             Policy::Accept => ChainVerdict::Continue,
             Policy::Drop => ChainVerdict::End(Verdict::Dropped),

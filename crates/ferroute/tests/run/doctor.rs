@@ -175,10 +175,13 @@ fn firewalls_in_other_tables_are_reported(mode: Mode) {
     let chains = |rules: &str| {
         let mut text = "table inet fw; delete table inet fw; table inet fw {\n".to_owned();
         for hook in ["input", "forward"] {
-            text += &format!("chain {hook} {{ type filter hook {hook} priority 10; policy accept;\n");
-            text += &format!(
-                "iifname lo accept; meta l4proto ipv6-icmp accept; ct state established,related accept; {rules}; }}\n"
-            );
+            text += &match rules {
+                "" => format!("chain {hook} {{ type filter hook {hook} priority 10; policy drop; }}\n"),
+                _ => format!(
+                    "chain {hook} {{ type filter hook {hook} priority 10; policy accept;\n\
+                     iifname lo accept; meta l4proto ipv6-icmp accept; ct state established,related accept; {rules}; }}\n"
+                ),
+            };
         }
         text + "}"
     };
@@ -191,6 +194,8 @@ fn firewalls_in_other_tables_are_reported(mode: Mode) {
         // Some other hosts may use node ports.
         (format!("{neighbours}; counter drop"), true, false),
         (format!("{pods}; {neighbours}; drop"), false, false),
+        // A policy alone.
+        (String::new(), true, true),
     ];
     for (rules, refuses_pods, refuses_others) in cases {
         case.cluster.node.feed("nft", &["-f", "-"], &chains(&rules));
