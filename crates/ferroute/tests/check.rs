@@ -132,7 +132,7 @@ fn everything_that_is_not_used_is_a_problem() {
         (
             "apiVersion: v1\nkind: List\nitems:\n- apiVersion: v1\n  kind: List\n  items:\n  - {apiVersion: v1, kind: Servce}\n".to_owned(),
             &[],
-            "shop.yaml:7: List: items[0].items[0]: ignored: unknown kind \"Servce\" of \"v1\"",
+            "shop.yaml:7: Servce: items[0].items[0]: ignored: unknown kind \"Servce\" of \"v1\"",
         ),
     ];
     for (manifest, flags, expected) in cases {
