@@ -111,8 +111,12 @@ def main():
     parser.add_argument("--keep", action="store_true", help="leave the cluster running")
     parser.add_argument("--list", action="store_true", help="list the scenarios")
     parser.add_argument("command", choices=["test", "up", "down", "upstream", "scenarios", "rollout", "kubectl", "node"])
-    parser.add_argument("arguments", nargs=argparse.REMAINDER)
-    options = parser.parse_args()
+    parser.add_argument("arguments", nargs="*")
+    words = sys.argv[1:]
+    # What follows these are arguments of another program.
+    own = next((place + 1 for place, word in enumerate(words) if word in ("kubectl", "node")), len(words))
+    options = parser.parse_args(words[:own])
+    options.arguments += words[own:]
     options.mode = options.mode or ["nftables", "iptables"]
     if options.list:
         for name, function in scenarios.ALL.items():
