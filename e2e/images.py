@@ -67,6 +67,9 @@ def test_images(kubernetes, directory):
         packages = "curl,netcat-openbsd,iproute2,iputils-ping,dnsutils,procps,conntrack,iptables,nftables,ca-certificates"
         run("debootstrap", "--variant=minbase", f"--include={packages}", "bookworm", root, timeout=900)
     shutil.copy2(agnhost, root / "agnhost")
+    # What `agnhost porter` serves TLS with. Clients of the tests do not verify it.
+    run("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "3650", "-subj", "/CN=localhost",
+        "-addext", "subjectAltName=IP:127.0.0.1,IP:::1", "-keyout", root / "localhost.key", "-out", root / "localhost.crt")
     wget = root / "usr/bin/wget"
     wget.write_text("""#!/bin/sh
 # wget -q -O - -T SECONDS URL, by curl

@@ -30,6 +30,8 @@ SKIP = "|".join([
     "LoadBalancer", "Ingress", "NetworkPolicy", "Gateway",
     # No network outside, no cloud, no cluster DNS in pods.
     "should provide Internet connection", "GCE", "CoreDNS", "DNS configMap",
+    # Programs that the image of the tests has not: CoreDNS, and a server for one bug.
+    "configurable pod resolv.conf", "invalid conntrack state bug",
 ])
 
 
