@@ -20,6 +20,7 @@ pub(crate) use batch::encode;
 pub(crate) use element::parse_elements;
 pub use encoded_rule::EncodedRule;
 pub(crate) use foreign_element::AnyElements;
+pub(crate) use layout::{destination_offset, protocol_offset, source_offset};
 pub(crate) use listing::{
     is_escaped, parse_any_set, parse_chain, parse_flowtable, parse_rule, parse_set, parse_table, parse_table_owner,
 };

@@ -19,7 +19,7 @@ use std::borrow::Cow;
 
 use ferroute_nftables::{
     kernel::MemoryTable,
-    model::{self, ChainType, ChainWithRules},
+    model::{self, ChainType, ChainWithRules, Policy},
 };
 
 use self::walker::ChainWalker;
@@ -36,10 +36,10 @@ pub(crate) struct Base<'a> {
 }
 
 impl<'a> Base<'a> {
-    /// Returns the base chains of a table.
+    /// Returns the base chains of a table, without those that have no effect.
     pub(crate) fn chains(table_name: Cow<'static, str>, table: &'a MemoryTable) -> impl Iterator<Item = Self> {
         table.chains().filter_map(move |chain| {
-            let base = chain.chain.base?;
+            let base = chain.chain.base.filter(|base| !chain.rules.is_empty() || base.policy == Policy::Drop)?;
             Some(Self { table, table_name: table_name.clone(), chain, base })
         })
     }

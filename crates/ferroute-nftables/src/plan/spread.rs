@@ -102,9 +102,10 @@ fn fill(keys: &[Key], positions: usize) -> Vec<usize> {
 /// Returns the largest number of positions of an endpoint: [`OVERLOAD`] more than its share, or further ones where the share has
 /// few positions.
 ///
-/// A full endpoint hands positions on to others, and gets them back with the next endpoint that leaves. The fewer positions a share has, the
-/// more endpoints are full by chance. So the bound rises to [`DEVIATIONS`] above the share, where one endpoint of twenty is full. It rises smoothly, and for each endpoint by another fraction of a position: with whole ones, all endpoints would get one more
-/// when one of some numbers of endpoints is passed.
+/// A full endpoint hands positions on to others, and gets them back with the next endpoint that leaves. The fewer positions a share
+/// has, the more endpoints are full by chance. So the bound rises to [`DEVIATIONS`] above the share, where one endpoint of twenty is
+/// full. It rises smoothly, and for each endpoint by another fraction of a position: with whole ones, all endpoints would get one
+/// more when one of some numbers of endpoints is passed.
 fn capacity(key: &Key, positions: u64, total: u64) -> usize {
     let part = positions * key.weight;
     let least = (part * OVERLOAD.0 / OVERLOAD.1 / total).max(part.div_ceil(total));

@@ -1,9 +1,13 @@
 //! Properties of packets: the left-hand sides of conditions.
 
 use ferroute_core::{IpFamily, Protocol};
+use ferroute_netlink::nf_tables::{DESTINATION_PORT_OFFSET, SOURCE_PORT_OFFSET};
 
 use super::lexer::Cursor;
-use crate::model::{End, FibResult, Field, NumberSource, PayloadBase, Property, Sender, hash_inputs};
+use crate::{
+    model::{DataType, End, FibResult, Field, NumberSource, PayloadBase, Property, Sender, hash_inputs},
+    wire::{destination_offset, protocol_offset, source_offset},
+};
 
 /// What a property requires of a packet: `tcp dport` is one of TCP packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -203,16 +207,28 @@ fn payload(text: &str, family: IpFamily) -> Option<Property> {
         "@th" => PayloadBase::Transport,
         _ => return None,
     };
-    let (offset, length) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
-    let field = match (base, family, offset, length) {
-        (PayloadBase::Network, IpFamily::V4, 72, 8) | (PayloadBase::Network, IpFamily::V6, 48, 8) => Field::L4proto,
-        (PayloadBase::Network, IpFamily::V4, 96, 32) | (PayloadBase::Network, IpFamily::V6, 64, 128) => Field::Saddr,
-        (PayloadBase::Network, IpFamily::V4, 128, 32) | (PayloadBase::Network, IpFamily::V6, 192, 128) => Field::Daddr,
-        (PayloadBase::Transport, _, 0, 16) => Field::Sport,
-        (PayloadBase::Transport, _, 16, 16) => Field::Dport,
-        _ => return Some(Property::Payload { base, offset, length }),
+    let (offset, length): (u32, u32) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+    // Their offsets and lengths are in bytes.
+    let at = |fields: &[(u32, usize, Field)]| {
+        let found = fields.iter().find(|(start, bytes, _)| offset == 8 * start && length as usize == 8 * bytes);
+        found.map(|(.., field)| *field)
     };
-    Some(Property::Field(field))
+    let field = match base {
+        PayloadBase::Link | PayloadBase::Inner => None,
+        PayloadBase::Network => {
+            let address = DataType::address(family).length();
+            let fields = [
+                (protocol_offset(family), 1, Field::L4proto),
+                (source_offset(family), address, Field::Saddr),
+                (destination_offset(family), address, Field::Daddr),
+            ];
+            at(&fields)
+        }
+        PayloadBase::Transport => {
+            at(&[(SOURCE_PORT_OFFSET, 2, Field::Sport), (DESTINATION_PORT_OFFSET, 2, Field::Dport)])
+        }
+    };
+    Some(field.map_or(Property::Payload { base, offset, length }, Property::Field))
 }
 
 /// Returns the number of a protocol with ports; `None` for any.

@@ -227,7 +227,7 @@ impl RuleReader {
             reading.foreign(Foreign::Vmap { key, map });
             return Some(());
         }
-        let after = if ["!=", "=="].contains(&cursor.peek()) { cursor.peek_at(1) } else { cursor.peek() };
+        let after = after_operator(cursor);
         if after == "{" || after.starts_with('@') {
             let eq = !cursor.accept("!=");
             cursor.accept("==");
@@ -553,11 +553,16 @@ fn comparison(operand: Operand, cursor: &mut Cursor<'_>, family: IpFamily) -> Op
     }
 }
 
+/// Returns the next word, or the one after an operator of equality.
+fn after_operator<'t>(cursor: &Cursor<'t>) -> &'t str {
+    if ["!=", "=="].contains(&cursor.peek()) { cursor.peek_at(1) } else { cursor.peek() }
+}
+
 /// Reads the mask of a field that is looked up: `ip saddr & 255.255.255.0 @nets`. The position stays if there is none.
 fn mask_of_key(cursor: &mut Cursor<'_>, words: Words) -> Option<u128> {
     let start = cursor.at;
     let mask = if cursor.accept("&") { flags_value(cursor, words) } else { None };
-    let after = if ["!=", "=="].contains(&cursor.peek()) { cursor.peek_at(1) } else { cursor.peek() };
+    let after = after_operator(cursor);
     let is_key = after.starts_with('@') || ["{", "vmap", "map", "."].contains(&after);
     if mask.is_none() || !is_key {
         cursor.at = start;

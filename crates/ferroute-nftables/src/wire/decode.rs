@@ -54,9 +54,6 @@ impl EncodedRule {
 
 /// Returns what decides whether an element of a set matches besides its key, in `nft` syntax: `limit rate 5/second`.
 pub(super) fn element_condition(entry: &Attribute<'_>) -> Option<Box<str>> {
-    let attributes: Vec<Attribute<'_>> = entry.nested().flatten().collect();
-    let of = |kind: u16| attributes.iter().filter(move |attribute| attribute.kind == kind);
-    let several = of(NFTA_SET_ELEM_EXPRESSIONS).flat_map(|list| list.nested().flatten());
     let condition = |attribute: Attribute<'_>| {
         let expression = EncodedRule::parse_expression(&attribute).ok()?;
         match statements::text(&Parts::read(&expression)?)? {
@@ -64,7 +61,14 @@ pub(super) fn element_condition(entry: &Attribute<'_>) -> Option<Box<str>> {
             _ => None,
         }
     };
-    let texts: Vec<String> = of(NFTA_SET_ELEM_EXPR).copied().chain(several).filter_map(condition).collect();
+    let mut texts = Vec::new();
+    for attribute in entry.nested().flatten() {
+        match attribute.kind {
+            NFTA_SET_ELEM_EXPR => texts.extend(condition(attribute)),
+            NFTA_SET_ELEM_EXPRESSIONS => texts.extend(attribute.nested().flatten().filter_map(condition)),
+            _ => {}
+        }
+    }
     (!texts.is_empty()).then(|| texts.join(" ").into())
 }
 

@@ -33,8 +33,16 @@ impl Register {
     }
 }
 
+/// Returns the offset of the protocol in `struct iphdr` or `struct ipv6hdr`.
+pub(crate) fn protocol_offset(family: IpFamily) -> u32 {
+    match family {
+        IpFamily::V4 => 9,
+        IpFamily::V6 => 6,
+    }
+}
+
 /// Returns the offset of the source address in `struct iphdr` or `struct ipv6hdr`.
-pub(super) fn source_offset(family: IpFamily) -> u32 {
+pub(crate) fn source_offset(family: IpFamily) -> u32 {
     match family {
         IpFamily::V4 => 12,
         IpFamily::V6 => 8,
@@ -42,7 +50,7 @@ pub(super) fn source_offset(family: IpFamily) -> u32 {
 }
 
 /// Returns the offset of the destination address.
-pub(super) fn destination_offset(family: IpFamily) -> u32 {
+pub(crate) fn destination_offset(family: IpFamily) -> u32 {
     match family {
         IpFamily::V4 => 16,
         IpFamily::V6 => 24,

@@ -37,10 +37,8 @@ impl<'a> ChainWalker<'a> {
     /// Enters a built-in chain.
     pub(super) fn enter(base: Base<'a>, walker: &mut Walker<'a>) -> Self {
         let (name, rules) = (base.name(), base.chain_rules());
-        if !rules.is_empty() || base.policy() == Policy::Drop {
-            let (hook, table) = (base.hook, base.table.as_str().into());
-            walker.record(|| Event::Hook { hook, table, chain: name.to_string() });
-        }
+        let (hook, table) = (base.hook, base.table.as_str().into());
+        walker.record(|| Event::Hook { hook, table, chain: name.to_string() });
         Self { base, stack: vec![Frame { name, rules, next: 0, goto: false }] }
     }
 
@@ -193,9 +191,7 @@ impl<'a> ChainWalker<'a> {
     fn apply_policy(&self, frame: &Frame<'_>, walker: &mut Walker<'a>) -> ChainVerdict {
         let chain = frame.name;
         let policy = self.base.policy();
-        if !frame.rules.is_empty() || policy == Policy::Drop {
-            walker.record(|| Event::Policy { chain: chain.to_string(), policy: policy.as_str().into() });
-        }
+        walker.record(|| Event::Policy { chain: chain.to_string(), policy: policy.as_str().into() });
         match policy {
             Policy::Accept => ChainVerdict::Continue,
             Policy::Drop => ChainVerdict::End(Verdict::Dropped),

@@ -63,11 +63,6 @@ enum StatementResult {
     End(Verdict),
 }
 
-/// Reports whether a base chain does something with packets: another is left out of a trace.
-fn shows(base: &Base<'_>) -> bool {
-    !base.chain.rules.is_empty() || base.base.policy == Policy::Drop
-}
-
 /// The continuation after a rule.
 enum Next {
     Rule,
@@ -77,11 +72,9 @@ enum Next {
 impl<'a> ChainWalker<'a> {
     /// Enters a base chain.
     pub(super) fn enter(base: &'a Base<'a>, walker: &mut Walker<'a>) -> Self {
-        if shows(base) {
-            let hook = walker.hook();
-            let chain = || base.chain.chain.name.to_string();
-            walker.record(|| Event::Hook { hook, table: base.table_name.clone(), chain: chain() });
-        }
+        let hook = walker.hook();
+        let chain = || base.chain.chain.name.to_string();
+        walker.record(|| Event::Hook { hook, table: base.table_name.clone(), chain: chain() });
         Self { base, stack: vec![Frame { chain: base.chain, next: 0, goto: false }], current: None }
     }
 
@@ -271,9 +264,7 @@ impl<'a> ChainWalker<'a> {
 
     fn apply_policy(&self, chain: &ChainWithRules, walker: &mut Walker<'a>) -> ChainVerdict {
         let policy = self.base.base.policy;
-        if shows(self.base) {
-            walker.record(|| Event::Policy { chain: chain.chain.name.to_string(), policy: policy.name().into() });
-        }
+        walker.record(|| Event::Policy { chain: chain.chain.name.to_string(), policy: policy.name().into() });
         match policy {
             Policy::Accept => ChainVerdict::Continue,
             Policy::Drop => ChainVerdict::End(Verdict::Dropped),

@@ -5,7 +5,7 @@ use ferroute_core::IpFamily;
 use super::{
     super::{
         constants::*,
-        layout::{destination_offset, source_offset},
+        layout::{destination_offset, protocol_offset, source_offset},
     },
     Loaded,
 };
@@ -171,14 +171,6 @@ fn raw(base: u32, offset: u32, bits: usize) -> Option<Property> {
         _ => PayloadBase::Inner,
     };
     (bits <= 128).then(|| Property::Payload { base, offset, length: u32::try_from(bits).unwrap_or(0) })
-}
-
-/// Returns the offset of the protocol in `struct iphdr` or `struct ipv6hdr`.
-fn protocol_offset(family: IpFamily) -> u32 {
-    match family {
-        IpFamily::V4 => 9,
-        IpFamily::V6 => 6,
-    }
 }
 
 /// The offset of the flags in a TCP header.
