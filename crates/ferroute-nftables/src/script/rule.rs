@@ -1,10 +1,16 @@
 //! Rules.
 
-use std::net::{IpAddr, SocketAddr};
+mod assignment;
+mod comparison;
+mod nat;
 
 use ferroute_core::IpFamily;
-use ipnet::IpNet;
 
+use self::{
+    assignment::assignment,
+    comparison::{after_operator, comparison, mask_of_key},
+    nat::{nat_flags, ports},
+};
 use super::{
     expression::{self, Requirements},
     lexer::{Cursor, MODULE, Token, join, unquoted},
@@ -13,8 +19,8 @@ use super::{
 };
 use crate::kernel::ReadElements;
 use crate::model::{
-    Chain, ChainWithRules, CmpOp, Comment, Element, Field, Foreign, Match, Name, NatKind, Opaque, Operand, Outcome,
-    Property, RejectWith, Rule, Set, SetKind, Statement, Value, Verdict, Words, parse_duration,
+    Chain, ChainWithRules, CmpOp, Comment, Element, Field, Foreign, Match, Name, Opaque, Operand, Outcome, Property,
+    RejectWith, Rule, Set, SetKind, Statement, Value, Verdict, parse_duration,
 };
 
 /// A reader of the rules of one table.
@@ -279,50 +285,6 @@ impl RuleReader {
         Some(name)
     }
 
-    /// Reads the value of `meta mark set` and others.
-    fn assign(
-        &mut self,
-        (begin, left): (usize, &Assigned),
-        cursor: &mut Cursor<'_>,
-        reading: &mut Reading,
-    ) -> Option<()> {
-        let start = cursor.at;
-        let to_connection = match *left {
-            Assigned::Mark { to_connection } => to_connection,
-            Assigned::Header => {
-                let left = &mut Cursor { tokens: cursor.tokens, at: begin };
-                let (property, requirements) = expression::property(left, reading.family)?;
-                reading.require(requirements);
-                self.skip_value(cursor, reading)?;
-                let text = format!("{} set {}", property.text(reading.family), join(cursor.since(start)));
-                reading.opaque(text, Outcome::Anything);
-                return Some(());
-            }
-            Assigned::Other => {
-                self.skip_value(cursor, reading)?;
-                reading.opaque(join(cursor.since(begin)), Outcome::Nothing);
-                return Some(());
-            }
-        };
-        if let Some((from_connection, mask, xor)) = mark(cursor) {
-            reading.foreign(Foreign::SetMark { to_connection, from_connection, mask, xor });
-            return Some(());
-        }
-        cursor.at = start;
-        let key = self.key(cursor, reading)?;
-        if let ([number], false) = (key.as_slice(), cursor.peek() == "map") {
-            number.number_range()?;
-            reading.foreign(Foreign::SetMarkNumber { to_connection, number: *number });
-            return Some(());
-        }
-        if !cursor.accept("map") {
-            return None;
-        }
-        let map = self.set(cursor, &key, true)?;
-        reading.foreign(Foreign::SetMarkMap { to_connection, key, map });
-        Some(())
-    }
-
     /// Skips the name of an object: `name "web"`, or a map from a key to names.
     fn object(&mut self, cursor: &mut Cursor<'_>, reading: &mut Reading) -> Option<()> {
         cursor.at += 1;
@@ -341,48 +303,6 @@ impl RuleReader {
         while [",", "&", "|", "^", "and", "or", "xor"].contains(&cursor.peek()) {
             cursor.at += 2;
         }
-        Some(())
-    }
-
-    /// Reads `redirect`, `dnat` or `snat`.
-    fn nat(&mut self, cursor: &mut Cursor<'_>, reading: &mut Reading) -> Option<()> {
-        let kind = match cursor.take() {
-            "redirect" => NatKind::Redirect,
-            "dnat" => NatKind::Destination,
-            _ => NatKind::Source,
-        };
-        for (word, family) in [("ip", IpFamily::V4), ("ip6", IpFamily::V6)] {
-            if cursor.accept(word) {
-                reading.require(Requirements { family: Some(family), protocol: None });
-            }
-        }
-        // `dnat ip addr . port to …`
-        while ["addr", ".", "port"].contains(&cursor.peek()) {
-            cursor.at += 1;
-        }
-        let prefix = cursor.accept("prefix");
-        if !cursor.accept("to") {
-            nat_flags(cursor);
-            let foreign = Foreign::Nat { kind, addresses: None, ports: None };
-            return (kind == NatKind::Redirect).then(|| reading.foreign(foreign));
-        }
-        let foreign = if let Some((addresses, ports)) = target(cursor.peek()) {
-            cursor.at += 1;
-            match addresses {
-                Some((first, last)) if prefix => Foreign::NatPrefix { kind, net: network(first, last)? },
-                addresses => nat_statement(kind, addresses, ports, reading)?,
-            }
-        } else {
-            cursor.accept(":");
-            let key = self.key(cursor, reading)?;
-            if !cursor.accept("map") {
-                return None;
-            }
-            let map = self.set(cursor, &key, true)?;
-            Foreign::NatMap { kind, key, map, prefix }
-        };
-        nat_flags(cursor);
-        reading.foreign(foreign);
         Some(())
     }
 }
@@ -411,245 +331,6 @@ impl Reading {
             self.statements.push(Match::Cmp { field, mask: u32::MAX, op, value }.into());
             self.known.protocol = Some(protocol);
         }
-    }
-}
-
-/// What a statement assigns a value to.
-enum Assigned {
-    /// A mark.
-    Mark { to_connection: bool },
-    /// A part of a header that rules and routes depend on.
-    Header,
-    /// Something that no rule here matches on.
-    Other,
-}
-
-/// Reads the beginning of an assignment: `meta mark set`. The position stays if this is none.
-fn assignment(cursor: &mut Cursor<'_>) -> Option<Assigned> {
-    let at = match (cursor.peek(), cursor.peek_at(1)) {
-        ("mark" | "nftrace" | "priority", _) => 1,
-        (raw, _) if raw.starts_with('@') => 1,
-        ("ct", "original" | "reply") => 3,
-        ("tcp", "option") => 4,
-        _ => 2,
-    };
-    if cursor.peek_at(at) != "set" {
-        return None;
-    }
-    let assigned = match (cursor.peek(), cursor.peek_at(1)) {
-        ("meta", "mark") | ("mark", _) => Assigned::Mark { to_connection: false },
-        ("ct", "mark") => Assigned::Mark { to_connection: true },
-        ("ip" | "ip6", "saddr" | "daddr") | ("tcp" | "udp" | "th" | "sctp", "sport" | "dport") => Assigned::Header,
-        (raw, _) if raw.starts_with('@') => Assigned::Header,
-        _ => Assigned::Other,
-    };
-    cursor.at += at + 1;
-    Some(assigned)
-}
-
-/// Reads a mark: a number, or bits of another mark. Returns whether it is the connection's, the mask and the flipped bits.
-fn mark(cursor: &mut Cursor<'_>) -> Option<(bool, u32, u32)> {
-    let mut opened = 0;
-    while cursor.accept("(") {
-        opened += 1;
-    }
-    let (from_connection, mut mask, mut xor) = match (cursor.peek(), cursor.peek_at(1)) {
-        ("meta", "mark") => (false, u32::MAX, 0),
-        ("ct", "mark") => (true, u32::MAX, 0),
-        ("mark", _) => (false, u32::MAX, 0),
-        (number, _) => (false, 0, mark_number(number)?),
-    };
-    cursor.at += if ["meta", "ct"].contains(&cursor.peek()) { 2 } else { 1 };
-    loop {
-        if opened > 0 && cursor.accept(")") {
-            opened -= 1;
-            continue;
-        }
-        let operator = cursor.peek();
-        if !["&", "|", "^", "and", "or", "xor"].contains(&operator) {
-            return (opened == 0).then_some((from_connection, mask, xor));
-        }
-        let is_after_xor = cursor.at >= 2 && cursor.tokens[cursor.at - 2].text == "xor";
-        cursor.at += 1;
-        let bits = mark_number(cursor.take())?;
-        (mask, xor) = match operator {
-            // As `nft` prints `CONNMARK --set-xmark`.
-            "and" if is_after_xor => (mask & bits, xor),
-            "&" | "and" => (mask & bits, xor & bits),
-            "|" | "or" => (mask & !bits, xor & !bits | bits),
-            _ => (mask, xor ^ bits),
-        };
-    }
-}
-
-fn mark_number(text: &str) -> Option<u32> {
-    u32::try_from(Words::Hexadecimal(8).parse(text)?).ok()
-}
-
-/// Reads a comparison with a value or a range.
-fn comparison(operand: Operand, cursor: &mut Cursor<'_>, family: IpFamily) -> Option<Foreign> {
-    let words = operand.property.words(family);
-    let mut mask = u128::MAX;
-    if ["&", "and"].contains(&cursor.peek()) {
-        cursor.at += 1;
-        mask = flags_value(cursor, words)?;
-    }
-    // None of these flags.
-    let is_none_of = mask == u128::MAX && cursor.accept("!");
-    let op = match cursor.peek() {
-        "!=" => Some(CmpOp::Neq),
-        "==" => Some(CmpOp::Eq),
-        "<" => Some(CmpOp::Lt),
-        "<=" => Some(CmpOp::Lte),
-        ">" => Some(CmpOp::Gt),
-        ">=" => Some(CmpOp::Gte),
-        _ => None,
-    };
-    cursor.at += usize::from(op.is_some());
-    let operand = Operand { mask, ..operand };
-    if let Words::Flags(_) | Words::Label = words {
-        let value = flags_value(cursor, words)?;
-        if cursor.accept("/") {
-            // `tcp flags syn / fin,syn`
-            let operand = Operand { mask: flags_value(cursor, words)?, ..operand };
-            return Some(Foreign::Compare { operand, op: op.unwrap_or(CmpOp::Eq), value });
-        }
-        return Some(match op {
-            None if mask == u128::MAX => {
-                let op = if is_none_of { CmpOp::Eq } else { CmpOp::Neq };
-                Foreign::Compare { operand: Operand { mask: value, ..operand }, op, value: 0 }
-            }
-            op => Foreign::Compare { operand, op: op.unwrap_or(CmpOp::Eq), value },
-        });
-    }
-    let mut text = cursor.take().to_owned();
-    if words == Words::Date && cursor.peek().starts_with(|c: char| c.is_ascii_digit()) {
-        text += cursor.take();
-    }
-    let eq = match op.unwrap_or(CmpOp::Eq) {
-        CmpOp::Eq => Some(true),
-        CmpOp::Neq => Some(false),
-        _ => None,
-    };
-    if words == Words::Hour && cursor.accept("-") {
-        text = format!("{text}-{}", cursor.take());
-    }
-    let compare = |operand: Operand, value: u128| Foreign::Compare { operand, op: op.unwrap_or(CmpOp::Eq), value };
-    match super::set::value(&text, words)? {
-        Value::Network(net) => {
-            let number = |address: IpAddr| Value::Address(address).number();
-            Some(compare(Operand { mask: number(net.netmask()), ..operand }, number(net.network())))
-        }
-        Value::IfNamePrefix(prefix) => {
-            let shift = 8 * (16 - prefix.text().len());
-            let mask = u128::MAX.checked_shl(u32::try_from(shift).ok()?).unwrap_or(0);
-            Some(compare(Operand { mask, ..operand }, Value::IfName(prefix).number()))
-        }
-        Value::PortRange(first, last) => {
-            Some(Foreign::Range { operand, first: first.into(), last: last.into(), eq: eq? })
-        }
-        Value::OtherRange(first, last) => Some(Foreign::Range { operand, first, last, eq: eq? }),
-        value => Some(compare(operand, value.number())),
-    }
-}
-
-/// Returns the next word, or the one after an operator of equality.
-fn after_operator<'t>(cursor: &Cursor<'t>) -> &'t str {
-    if ["!=", "=="].contains(&cursor.peek()) { cursor.peek_at(1) } else { cursor.peek() }
-}
-
-/// Reads the mask of a field that is looked up: `ip saddr & 255.255.255.0 @nets`. The position stays if there is none.
-fn mask_of_key(cursor: &mut Cursor<'_>, words: Words) -> Option<u128> {
-    let start = cursor.at;
-    let mask = if cursor.accept("&") { flags_value(cursor, words) } else { None };
-    let after = after_operator(cursor);
-    let is_key = after.starts_with('@') || ["{", "vmap", "map", "."].contains(&after);
-    if mask.is_none() || !is_key {
-        cursor.at = start;
-        return None;
-    }
-    mask
-}
-
-/// Reads flags: `syn`, `syn,ack`, `(syn | ack)`, or a number.
-fn flags_value(cursor: &mut Cursor<'_>, words: Words) -> Option<u128> {
-    let is_open = cursor.accept("(");
-    let mut value = 0;
-    loop {
-        value |= words.parse(cursor.take())?;
-        if !(cursor.accept("|") || cursor.accept(",") || cursor.accept("or")) {
-            break;
-        }
-    }
-    if is_open && !cursor.accept(")") {
-        return None;
-    }
-    Some(value)
-}
-
-/// Returns the statement of a translation to constants, in the form of those that are read from the kernel.
-fn nat_statement(
-    kind: NatKind,
-    addresses: Option<(IpAddr, IpAddr)>,
-    ports: Option<(u16, u16)>,
-    reading: &mut Reading,
-) -> Option<Foreign> {
-    if let Some((first, _)) = addresses {
-        reading.require(Requirements { family: Some(IpFamily::of(first)), protocol: None });
-    }
-    Some(Foreign::Nat { kind, addresses, ports })
-}
-
-type Target = (Option<(IpAddr, IpAddr)>, Option<(u16, u16)>);
-
-/// Reads the new address and port of a translation.
-fn target(text: &str) -> Option<Target> {
-    if let Some(text) = text.strip_prefix(':') {
-        return Some((None, Some(ports(text)?)));
-    }
-    if let Ok(address) = text.parse::<SocketAddr>() {
-        return Some((Some((address.ip(), address.ip())), Some((address.port(), address.port()))));
-    }
-    if let Ok(net) = text.parse::<IpNet>() {
-        return Some((Some((net.network(), net.broadcast())), None));
-    }
-    let range = |text: &str| {
-        let (first, last) = text.split_once('-').unwrap_or((text, text));
-        Some((first.parse::<IpAddr>().ok()?, last.parse::<IpAddr>().ok()?))
-    };
-    if let Some(addresses) = range(text) {
-        return Some((Some(addresses), None));
-    }
-    let (addresses, rest) = match text.strip_prefix('[') {
-        Some(text) => text.split_once("]:")?,
-        None => text.rsplit_once(':')?,
-    };
-    Some((Some(range(addresses)?), Some(ports(rest)?)))
-}
-
-fn ports(text: &str) -> Option<(u16, u16)> {
-    let (first, last) = text.split_once('-').unwrap_or((text, text));
-    let port = |text: &str| u16::try_from(Words::Port.parse(text)?).ok();
-    Some((port(first)?, port(last)?))
-}
-
-fn network(first: IpAddr, last: IpAddr) -> Option<IpNet> {
-    let mut nets = (0..=128).filter_map(|length| IpNet::new(first, length).ok());
-    nets.find(|net| net.network() == first && net.broadcast() == last)
-}
-
-/// Reads the flags of a translation (`NF_NAT_RANGE_*`).
-fn nat_flags(cursor: &mut Cursor<'_>) -> u32 {
-    let mut flags = 0;
-    loop {
-        flags |= match cursor.peek() {
-            "random" => 1 << 2,
-            "persistent" => 1 << 3,
-            "fully-random" => 1 << 4,
-            "," => 0,
-            _ => return flags,
-        };
-        cursor.at += 1;
     }
 }
 

@@ -1,0 +1,122 @@
+//! Translations of addresses and ports.
+
+use std::net::{IpAddr, SocketAddr};
+
+use ferroute_core::IpFamily;
+use ipnet::IpNet;
+
+use super::{
+    super::{expression::Requirements, lexer::Cursor},
+    Reading, RuleReader,
+};
+use crate::model::{Foreign, NatKind, Words};
+
+impl RuleReader {
+    /// Reads `redirect`, `dnat` or `snat`.
+    pub(super) fn nat(&mut self, cursor: &mut Cursor<'_>, reading: &mut Reading) -> Option<()> {
+        let kind = match cursor.take() {
+            "redirect" => NatKind::Redirect,
+            "dnat" => NatKind::Destination,
+            _ => NatKind::Source,
+        };
+        for (word, family) in [("ip", IpFamily::V4), ("ip6", IpFamily::V6)] {
+            if cursor.accept(word) {
+                reading.require(Requirements { family: Some(family), protocol: None });
+            }
+        }
+        // `dnat ip addr . port to …`
+        while ["addr", ".", "port"].contains(&cursor.peek()) {
+            cursor.at += 1;
+        }
+        let prefix = cursor.accept("prefix");
+        if !cursor.accept("to") {
+            nat_flags(cursor);
+            let foreign = Foreign::Nat { kind, addresses: None, ports: None };
+            return (kind == NatKind::Redirect).then(|| reading.foreign(foreign));
+        }
+        let foreign = if let Some((addresses, ports)) = target(cursor.peek()) {
+            cursor.at += 1;
+            match addresses {
+                Some((first, last)) if prefix => Foreign::NatPrefix { kind, net: network(first, last)? },
+                addresses => nat_statement(kind, addresses, ports, reading)?,
+            }
+        } else {
+            cursor.accept(":");
+            let key = self.key(cursor, reading)?;
+            if !cursor.accept("map") {
+                return None;
+            }
+            let map = self.set(cursor, &key, true)?;
+            Foreign::NatMap { kind, key, map, prefix }
+        };
+        nat_flags(cursor);
+        reading.foreign(foreign);
+        Some(())
+    }
+}
+
+/// Returns the statement of a translation to constants, in the form of those that are read from the kernel.
+fn nat_statement(
+    kind: NatKind,
+    addresses: Option<(IpAddr, IpAddr)>,
+    ports: Option<(u16, u16)>,
+    reading: &mut Reading,
+) -> Option<Foreign> {
+    if let Some((first, _)) = addresses {
+        reading.require(Requirements { family: Some(IpFamily::of(first)), protocol: None });
+    }
+    Some(Foreign::Nat { kind, addresses, ports })
+}
+
+type Target = (Option<(IpAddr, IpAddr)>, Option<(u16, u16)>);
+
+/// Reads the new address and port of a translation.
+fn target(text: &str) -> Option<Target> {
+    if let Some(text) = text.strip_prefix(':') {
+        return Some((None, Some(ports(text)?)));
+    }
+    if let Ok(address) = text.parse::<SocketAddr>() {
+        return Some((Some((address.ip(), address.ip())), Some((address.port(), address.port()))));
+    }
+    if let Ok(net) = text.parse::<IpNet>() {
+        return Some((Some((net.network(), net.broadcast())), None));
+    }
+    let range = |text: &str| {
+        let (first, last) = text.split_once('-').unwrap_or((text, text));
+        Some((first.parse::<IpAddr>().ok()?, last.parse::<IpAddr>().ok()?))
+    };
+    if let Some(addresses) = range(text) {
+        return Some((Some(addresses), None));
+    }
+    let (addresses, rest) = match text.strip_prefix('[') {
+        Some(text) => text.split_once("]:")?,
+        None => text.rsplit_once(':')?,
+    };
+    Some((Some(range(addresses)?), Some(ports(rest)?)))
+}
+
+pub(super) fn ports(text: &str) -> Option<(u16, u16)> {
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    let port = |text: &str| u16::try_from(Words::Port.parse(text)?).ok();
+    Some((port(first)?, port(last)?))
+}
+
+fn network(first: IpAddr, last: IpAddr) -> Option<IpNet> {
+    let mut nets = (0..=128).filter_map(|length| IpNet::new(first, length).ok());
+    nets.find(|net| net.network() == first && net.broadcast() == last)
+}
+
+/// Reads the flags of a translation (`NF_NAT_RANGE_*`).
+pub(super) fn nat_flags(cursor: &mut Cursor<'_>) -> u32 {
+    let mut flags = 0;
+    loop {
+        flags |= match cursor.peek() {
+            "random" => 1 << 2,
+            "persistent" => 1 << 3,
+            "fully-random" => 1 << 4,
+            "," => 0,
+            _ => return flags,
+        };
+        cursor.at += 1;
+    }
+}
