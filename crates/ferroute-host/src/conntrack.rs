@@ -12,7 +12,10 @@
 pub(crate) mod entry;
 mod events;
 
-use std::net::Ipv4Addr;
+use std::{
+    collections::BTreeSet,
+    net::{IpAddr, Ipv4Addr},
+};
 
 use ferroute_core::{IpFamily, Protocol};
 use ferroute_netlink::{self as netlink, Batch, Consistency, Request, Socket, nfnetlink};
@@ -100,19 +103,29 @@ pub fn list(family: IpFamily, protocol: Protocol, each: impl FnMut(&Entry)) -> R
     list_by(&mut list_request(family, Some(protocol)), family, protocol, each)
 }
 
-/// Like [`list`], for the IPv4 entries whose replies come from `endpoint`. The kernel selects them (5.8 and later), which
-/// costs a small part of a whole dump. There is no such function for IPv6, where kernels compare the address the wrong way
-/// around and return all other entries.
+/// Like [`list`], for at least the entries whose replies come from one of these addresses.
 ///
 /// # Errors
 /// The table cannot be read; `each` may have been called for some entries.
-pub fn list_to(endpoint: Ipv4Addr, protocol: Protocol, mut each: impl FnMut(&Entry)) -> Result<(), Error> {
-    list_by(&mut endpoint_request(endpoint, protocol), IpFamily::V4, protocol, |entry| {
-        // Older kernels ignore the filter.
-        if entry.reply_source.ip() == endpoint {
-            each(entry);
-        }
-    })
+pub fn list_from(
+    addresses: &BTreeSet<IpAddr>,
+    family: IpFamily,
+    protocol: Protocol,
+    mut each: impl FnMut(&Entry),
+) -> Result<(), Error> {
+    // The kernel selects by an address (5.8 and later), but for IPv6 it compares the wrong way around.
+    let v4 = |address: &IpAddr| if let IpAddr::V4(address) = address { Some(*address) } else { None };
+    match addresses.iter().map(v4).collect::<Option<Vec<Ipv4Addr>>>() {
+        Some(addresses) if addresses.len() <= MAX_SELECTED => addresses.into_iter().try_for_each(|address| {
+            list_by(&mut reply_source_request(address, protocol), IpFamily::V4, protocol, |entry| {
+                // Older kernels ignore the filter.
+                if entry.reply_source.ip() == address {
+                    each(entry);
+                }
+            })
+        }),
+        _ => list(family, protocol, each),
+    }
 }
 
 /// Calls `each` with every connection of one family whose protocol Services can have, with its state, in the network namespace
@@ -222,12 +235,12 @@ fn list_request(family: IpFamily, protocol: Option<Protocol>) -> Request {
 }
 
 /// Builds a dump request with a filter for one protocol and the source of replies (kernel 5.8 and later).
-fn endpoint_request(endpoint: Ipv4Addr, protocol: Protocol) -> Request {
+fn reply_source_request(address: Ipv4Addr, protocol: Protocol) -> Request {
     let kind = nfnetlink::kind(nfnetlink::NFNL_SUBSYS_CTNETLINK, IPCTNL_MSG_CT_GET);
     let mut request = Request::new(kind, 0, &header(IpFamily::V4));
     let mut attributes = request.attributes();
     let mut tuple = attributes.nest(CTA_TUPLE_REPLY);
-    tuple.nest(CTA_TUPLE_IP).put_ip(CTA_IP_V4_SRC, endpoint.into());
+    tuple.nest(CTA_TUPLE_IP).put_ip(CTA_IP_V4_SRC, address.into());
     tuple.nest(CTA_TUPLE_PROTO).put_u8(CTA_PROTO_NUM, protocol.number());
     drop(tuple);
     let flags = CTA_FILTER_F_CTA_IP_SRC | CTA_FILTER_F_CTA_PROTO_NUM;
@@ -305,6 +318,10 @@ impl Deleter {
         Ok(())
     }
 }
+
+/// Addresses that are worth a dump each, for which the kernel walks its whole table but returns only their entries. A dump of all entries
+/// takes about eight times as long: 1.4 µs of CPU for each entry.
+const MAX_SELECTED: usize = 8;
 
 /// Deletions per batch: enough to make the system calls negligible, few enough that the error replies to all of them fit
 /// into the receive buffer.

@@ -19,10 +19,13 @@ mod sync_log;
 pub(crate) mod sysctl_watch;
 pub(crate) mod traffic;
 pub(crate) mod watchdog;
+mod watched;
 
 use std::{collections::BTreeSet, net::IpAddr};
 
-use ferroute_core::{Dataplane, DataplaneError, IpFamily, NamespacedName, ServicePortEntry, ServiceTable, Tracker};
+use ferroute_core::{
+    Dataplane, DataplaneError, IpFamily, NamespacedName, ServicePortEntry, ServicePortName, ServiceTable, Tracker,
+};
 
 pub(crate) use self::sync_log::SyncLog;
 use crate::sync::{Change, FamilyOutcome};
@@ -78,13 +81,13 @@ impl ServicesToUpdate {
     fn after<'a>(
         &mut self,
         sync: &FamilySynced<'a>,
-        concerns: impl Fn(&ServicePortEntry) -> bool,
+        concerns: impl Fn(&ServicePortName, &ServicePortEntry) -> bool,
     ) -> BTreeSet<&'a NamespacedName> {
         let FamilySynced { table, outcome, .. } = *sync;
         if std::mem::replace(&mut self.has_synced[table.family.index()], true) {
             return outcome.changes.services.iter().collect();
         }
-        let concerned = table.entries.iter().filter(|(_, entry)| concerns(entry));
+        let concerned = table.entries.iter().filter(|(name, entry)| concerns(name, entry));
         concerned.map(|(name, _)| &name.service).collect()
     }
 }

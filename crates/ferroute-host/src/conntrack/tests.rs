@@ -67,15 +67,15 @@ fn kernel_filters_the_dump_by_endpoint() {
     }
     let count = |endpoint: &str, protocol| {
         let mut socket = namespace.run(|| Socket::open(netlink::Protocol::Netfilter)).unwrap();
-        let mut request = endpoint_request(endpoint.parse().unwrap(), protocol);
+        let mut request = reply_source_request(endpoint.parse().unwrap(), protocol);
         socket.collect::<_, netlink::Error>(&mut request, |_| Ok(Some(()))).unwrap().len()
     };
     assert_eq!([count("10.0.0.1", Protocol::Udp), count("10.0.0.2", Protocol::Tcp)], [2, 1]);
     assert_eq!([count("10.0.0.3", Protocol::Udp), count("10.0.0.1", Protocol::Sctp)], [0, 0]);
+    let addresses = BTreeSet::from(["10.0.0.1".parse().unwrap()]);
     let mut ports = Vec::new();
-    namespace
-        .run(|| list_to("10.0.0.1".parse().unwrap(), Protocol::Tcp, |entry| ports.push(entry.reply_source.port())))
-        .unwrap();
+    let each = |entry: &Entry| ports.push(entry.reply_source.port());
+    namespace.run(|| list_from(&addresses, IpFamily::V4, Protocol::Tcp, each)).unwrap();
     ports.sort_unstable();
     assert_eq!(ports, [5300, 5301]);
 }

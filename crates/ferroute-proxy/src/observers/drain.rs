@@ -11,49 +11,36 @@
 //! percent of a CPU however large the table is.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
-    net::{IpAddr, Ipv4Addr, SocketAddr},
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    collections::BTreeSet,
+    net::{IpAddr, SocketAddr},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     thread,
     time::{Duration, Instant},
 };
 
 use ferroute_admin::metrics::Draining;
 use ferroute_core::{
-    Endpoint, IpFamily, ModeTraits, NamespacedName, Protocol, ServicePort, ServicePortEntry, ServicePortName,
-    ServiceTable, error_chain,
+    Endpoint, IpFamily, ModeTraits, NamespacedName, Protocol, ServicePortEntry, ServicePortName, ServiceTable,
+    error_chain,
 };
 use ferroute_host::conntrack::{self, Entry};
 
 use crate::{
-    observers::{FamilySynced, Observer, ServicesToUpdate},
+    observers::{
+        FamilySynced, Observer,
+        watched::{WatchedPort, WatchedPorts, Watcher, open_connections},
+    },
     process::tasks::Tasks,
 };
 
-/// A service port with terminating endpoints.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct DrainingPort {
-    name: ServicePortName,
-    service: Arc<ServicePort>,
-    endpoints: Vec<SocketAddr>,
-    /// Those whose connections end, each with the time.
-    deadlines: BTreeMap<SocketAddr, Instant>,
-}
+/// A service port with its terminating endpoints, each with the time at which its connections end.
+type DrainingPort = WatchedPort<Option<Instant>>;
 
 /// Terminating endpoints and the connections to them, shared by the sync loop, the reader and `/metrics`.
 #[derive(Debug, Default)]
 pub(crate) struct DrainState {
-    state: Mutex<DrainingPorts>,
-    /// Wakes the reader.
-    changed: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct DrainingPorts {
-    /// Service ports with terminating endpoints, by [`IpFamily::index`] and Service.
-    ports: [BTreeMap<NamespacedName, Vec<DrainingPort>>; 2],
-    counts: Vec<Draining>,
-    has_reader: bool,
+    ports: Arc<WatchedPorts<Option<Instant>>>,
+    counts: Mutex<Vec<Draining>>,
 }
 
 /// Keeps the terminating endpoints up to date.
@@ -61,9 +48,7 @@ struct DrainingPorts {
 pub(crate) struct DrainObserver {
     shared: Arc<DrainState>,
     tasks: Tasks,
-    /// The Services in the state, so that syncs of others need no lock, by [`IpFamily::index`].
-    draining: [BTreeSet<NamespacedName>; 2],
-    to_update: ServicesToUpdate,
+    watcher: Watcher<Option<Instant>>,
     /// Whether the mode's connections end with their conntrack entries.
     ends_connections: bool,
 }
@@ -71,20 +56,17 @@ pub(crate) struct DrainObserver {
 impl DrainState {
     /// Returns the counts that were read last.
     pub(crate) fn counts(&self) -> Vec<Draining> {
-        self.lock().counts.clone()
+        self.lock().clone()
     }
 
-    fn lock(&self) -> MutexGuard<'_, DrainingPorts> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Vec<Draining>> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Reads whenever there are terminating endpoints.
     fn run(&self) {
         loop {
-            let has_none = |state: &mut DrainingPorts| state.is_empty();
-            let state = self.changed.wait_while(self.lock(), has_none).unwrap_or_else(PoisonError::into_inner);
-            let ports = IpFamily::BOTH.map(|family| state.ports(family));
-            drop(state);
+            let ports = self.ports.wait_for_some();
             let start = Instant::now();
             for (family, ports) in IpFamily::BOTH.into_iter().zip(&ports) {
                 end_expired(family, ports, start).unwrap_or_else(|error| {
@@ -93,7 +75,7 @@ impl DrainState {
             }
             let counts = IpFamily::BOTH.into_iter().zip(ports).filter_map(|(family, ports)| {
                 let read = |protocol, endpoints: &BTreeSet<IpAddr>, each: &mut dyn FnMut(&Entry)| {
-                    read_conntrack(family, protocol, endpoints, each)
+                    conntrack::list_from(endpoints, family, protocol, each)
                 };
                 count(family, &ports, read).unwrap_or_else(|error| {
                     tracing::debug!(%family, "cannot count connections to terminating endpoints: {}", error_chain(&error));
@@ -102,108 +84,69 @@ impl DrainState {
             });
             let counts = counts.collect();
             let pause = READ_INTERVAL.max(start.elapsed() * PAUSE_FACTOR);
-            let mut state = self.lock();
-            state.counts = counts;
-            // Meanwhile the last endpoint may have gone.
-            for family in IpFamily::BOTH {
-                state.forget_if_empty(family);
-            }
-            drop(state);
+            *self.lock() = counts;
+            self.forget_counts();
             thread::sleep(pause);
         }
     }
-}
 
-impl DrainingPorts {
-    fn is_empty(&self) -> bool {
-        self.ports.iter().all(BTreeMap::is_empty)
-    }
-
-    fn ports(&self, family: IpFamily) -> Vec<DrainingPort> {
-        self.ports[family.index()].values().flatten().cloned().collect()
-    }
-
-    fn forget_if_empty(&mut self, family: IpFamily) {
-        if self.ports[family.index()].is_empty() {
-            self.counts.retain(|counts| counts.family != family);
-        }
+    /// Forgets the counts of IP families whose last endpoint has gone. Both sides call it after their change, so that the later one sees
+    /// the other's.
+    fn forget_counts(&self) {
+        self.lock().retain(|counts| self.ports.has_some(counts.family));
     }
 }
 
 impl DrainObserver {
     /// Creates an observer that keeps `shared` up to date and starts the reader when there is something to read.
     pub(crate) fn new(shared: Arc<DrainState>, tasks: Tasks, traits: &ModeTraits) -> Self {
-        let (draining, to_update) = Default::default();
-        Self { shared, tasks, draining, to_update, ends_connections: traits.drain_timeouts }
+        let watcher = Watcher::new(Arc::clone(&shared.ports));
+        Self { shared, tasks, watcher, ends_connections: traits.drain_timeouts }
     }
 
-    /// Returns when the connections to these terminating endpoints end. A connection to an endpoint that is used for want of others
-    /// would reach it again.
-    fn deadlines(
-        &self,
-        table: &ServiceTable,
-        entry: &ServicePortEntry,
-        endpoints: &[SocketAddr],
-        before: Option<&DrainingPort>,
-    ) -> BTreeMap<SocketAddr, Instant> {
-        let timeout = entry.service.balancing.drain_timeout.filter(|_| self.ends_connections);
-        let Some(timeout) = timeout.map(|seconds| Duration::from_secs(seconds.get().into())) else {
-            return BTreeMap::new();
-        };
-        let used: BTreeSet<SocketAddr> = table.endpoint_sets(entry).reachable.iter().map(Endpoint::socket).collect();
-        let now = Instant::now();
-        let deadline = |endpoint: &SocketAddr| {
-            let known = before.and_then(|port| port.deadlines.get(endpoint));
-            (*endpoint, known.copied().unwrap_or(now + timeout))
-        };
-        endpoints.iter().filter(|endpoint| !used.contains(endpoint)).map(deadline).collect()
-    }
-
-    fn update(&mut self, table: &ServiceTable, service: &NamespacedName) {
-        let index = table.family.index();
-        let before = self.shared.lock().ports[index].get(service).cloned().unwrap_or_default();
-        let ports = table.ports_of(service).map(|(name, entry)| {
-            let terminating = entry.endpoints.iter().filter(|endpoint| endpoint.terminating);
-            let endpoints: Vec<SocketAddr> = terminating.map(|endpoint| endpoint.socket()).collect();
-            let before = before.iter().find(|port| port.name == *name);
-            let deadlines = self.deadlines(table, entry, &endpoints, before);
-            DrainingPort { name: name.clone(), service: entry.service.clone(), endpoints, deadlines }
+    fn update(&mut self, table: &ServiceTable, service: &NamespacedName) -> bool {
+        let changed = self.watcher.update(table, service, terminates, |_, entry, before| {
+            let terminating =
+                entry.endpoints.iter().filter(|endpoint| endpoint.terminating).map(|endpoint| endpoint.socket());
+            let timeout = entry.service.balancing.drain_timeout.filter(|_| self.ends_connections);
+            let Some(timeout) = timeout.map(|seconds| Duration::from_secs(seconds.get().into())) else {
+                return terminating.map(|endpoint| (endpoint, None)).collect();
+            };
+            let used: BTreeSet<SocketAddr> =
+                table.endpoint_sets(entry).reachable.iter().map(Endpoint::socket).collect();
+            let end = Instant::now() + timeout;
+            let deadline = |endpoint| {
+                let known = before.and_then(|before| before.get(&endpoint).copied().flatten());
+                // A connection to an endpoint that is used for want of others would reach it again.
+                (endpoint, Some(known.unwrap_or(end)).filter(|_| !used.contains(&endpoint)))
+            };
+            terminating.map(deadline).collect()
         });
-        let ports: Vec<DrainingPort> = ports.filter(|port| !port.endpoints.is_empty()).collect();
-        let is_known = self.draining[index].contains(service);
-        if ports.is_empty() && !is_known {
-            return;
+        if changed {
+            self.shared.forget_counts();
         }
-        let mut state = self.shared.lock();
-        if ports.is_empty() {
-            self.draining[index].remove(service);
-            state.ports[index].remove(service);
-            state.forget_if_empty(table.family);
-            return;
-        }
-        self.draining[index].insert(service.clone());
-        state.ports[index].insert(service.clone(), ports);
-        if !state.has_reader {
-            let shared = Arc::clone(&self.shared);
-            match self.tasks.thread("drain", move || shared.run()) {
-                Ok(_) => state.has_reader = true,
-                // The next change of a terminating endpoint is another attempt.
-                Err(error) => tracing::warn!("cannot start the thread that counts draining connections: {error}"),
-            }
-        }
-        self.shared.changed.notify_all();
+        changed
     }
 }
 
 impl Observer for DrainObserver {
     fn on_synced(&mut self, sync: &FamilySynced<'_>) {
-        let services = self.to_update.after(sync, |entry| entry.endpoints.iter().any(|endpoint| endpoint.terminating));
-        services.into_iter().for_each(|service| self.update(sync.table, service));
+        let mut changed = false;
+        for service in self.watcher.services(sync, terminates) {
+            changed |= self.update(sync.table, service);
+        }
+        if changed {
+            let shared = Arc::clone(&self.shared);
+            self.watcher.start(&self.tasks, "drain", move || shared.run());
+        }
     }
 }
 
-/// Counts the open connections to terminating endpoints; `None` if there are none of those. `read` calls its last argument
-/// with at least the entries of a protocol whose replies come from one of some addresses.
+fn terminates(_: &ServicePortName, entry: &ServicePortEntry) -> bool {
+    entry.endpoints.iter().any(|endpoint| endpoint.terminating)
+}
+
+/// Counts the open connections to terminating endpoints; `None` if there are none of those. `read` is that of [`open_connections`].
 fn count<E>(
     family: IpFamily,
     ports: &[DrainingPort],
@@ -212,30 +155,11 @@ fn count<E>(
     if ports.is_empty() {
         return Ok(None);
     }
-    let mut counts = vec![0; ports.len()];
-    for protocol in [Protocol::Tcp, Protocol::Udp, Protocol::Sctp] {
-        let mut by_endpoint: HashMap<SocketAddr, Vec<usize>> = HashMap::new();
-        let mut frontends: Vec<HashSet<(Option<IpAddr>, u16)>> = vec![HashSet::new(); ports.len()];
-        for (index, port) in ports.iter().enumerate().filter(|(_, port)| port.name.protocol == protocol) {
-            frontends[index] = self::frontends(&port.service, protocol);
-            for endpoint in &port.endpoints {
-                by_endpoint.entry(*endpoint).or_default().push(index);
-            }
-        }
-        if by_endpoint.is_empty() {
-            continue;
-        }
-        let addresses = by_endpoint.keys().map(SocketAddr::ip).collect();
-        read(protocol, &addresses, &mut |entry| {
-            let Some(indices) = by_endpoint.get(&entry.reply_source).filter(|_| entry.is_open) else { return };
-            for index in indices {
-                counts[*index] += u64::from(is_for(&frontends[*index], entry));
-            }
-        })?;
-    }
+    let counts = open_connections(&ports.iter().collect::<Vec<_>>(), read)?;
     let endpoints: BTreeSet<(Protocol, SocketAddr)> =
-        ports.iter().flat_map(|port| port.endpoints.iter().map(|endpoint| (port.name.protocol, *endpoint))).collect();
-    let mut services: Vec<(String, u64)> = ports.iter().map(|port| port.name.to_string()).zip(counts).collect();
+        ports.iter().flat_map(|port| port.endpoints.keys().map(|endpoint| (port.name.protocol, *endpoint))).collect();
+    let totals = counts.iter().map(|counts| counts.values().sum());
+    let mut services: Vec<(String, u64)> = ports.iter().map(|port| port.name.to_string()).zip(totals).collect();
     // Ports that differ only in the protocol have the same name.
     services.sort_unstable();
     services.dedup_by(|next, first| {
@@ -252,73 +176,25 @@ fn count<E>(
 /// a TCP connection that this one does not know is reset.
 fn end_expired(family: IpFamily, ports: &[DrainingPort], now: Instant) -> Result<(), conntrack::Error> {
     for protocol in [Protocol::Tcp, Protocol::Udp] {
-        let ports: Vec<ExpiredPort> = ports
-            .iter()
-            .filter(|port| port.name.protocol == protocol)
-            .map(|port| ExpiredPort::new(port, now))
-            .filter(|port| !port.endpoints.is_empty())
-            .collect();
+        let expired = |port: &DrainingPort| {
+            let has_expired = |deadline: &Option<Instant>| deadline.is_some_and(|deadline| deadline <= now);
+            let endpoints = port.endpoints.iter().filter(|(_, deadline)| has_expired(deadline));
+            DrainingPort {
+                endpoints: endpoints.map(|(endpoint, deadline)| (*endpoint, *deadline)).collect(),
+                ..port.clone()
+            }
+        };
+        let ports = ports.iter().filter(|port| port.name.protocol == protocol).map(expired);
+        let ports: Vec<DrainingPort> = ports.filter(|port| !port.endpoints.is_empty()).collect();
         if !ports.is_empty() {
-            conntrack::delete_if(family, protocol, |entry| ports.iter().any(|port| port.has(entry)))?;
+            conntrack::delete_if(family, protocol, |entry| ports.iter().any(|port| port.has_entry(entry)))?;
         }
     }
     Ok(())
 }
 
-/// The endpoints of a service port whose deadline has passed.
-struct ExpiredPort {
-    frontends: HashSet<(Option<IpAddr>, u16)>,
-    endpoints: BTreeSet<SocketAddr>,
-}
-
-impl ExpiredPort {
-    fn new(port: &DrainingPort, now: Instant) -> Self {
-        let endpoints = port.deadlines.iter().filter(|(_, deadline)| **deadline <= now).map(|(endpoint, _)| *endpoint);
-        Self { frontends: frontends(&port.service, port.name.protocol), endpoints: endpoints.collect() }
-    }
-
-    fn has(&self, entry: &Entry) -> bool {
-        self.endpoints.contains(&entry.reply_source) && is_for(&self.frontends, entry)
-    }
-}
-
-/// Returns the addresses and ports of a Service's frontends; node ports have no address.
-pub(super) fn frontends(service: &ServicePort, protocol: Protocol) -> HashSet<(Option<IpAddr>, u16)> {
-    service.frontends(protocol).map(|(_, frontend)| (frontend.address, frontend.port)).collect()
-}
-
-/// Reports whether a connection is for a Service with these frontends. Connections to the endpoint's own address are not; those to a
-/// node port have any address.
-pub(super) fn is_for(frontends: &HashSet<(Option<IpAddr>, u16)>, entry: &Entry) -> bool {
-    let (address, port) = (entry.original_destination.ip(), entry.original_destination.port());
-    let is_frontend = [Some(address), None].iter().any(|address| frontends.contains(&(*address, port)));
-    is_frontend && entry.original_destination != entry.reply_source
-}
-
-fn read_conntrack(
-    family: IpFamily,
-    protocol: Protocol,
-    endpoints: &BTreeSet<IpAddr>,
-    mut each: &mut dyn FnMut(&Entry),
-) -> Result<(), conntrack::Error> {
-    let addresses = endpoints.iter().map(|endpoint| match endpoint {
-        IpAddr::V4(address) => Some(*address),
-        IpAddr::V6(_) => None,
-    });
-    match addresses.collect::<Option<Vec<Ipv4Addr>>>() {
-        Some(addresses) if addresses.len() <= MAX_FILTERED => {
-            addresses.iter().try_for_each(|address| conntrack::list_to(*address, protocol, &mut each))
-        }
-        _ => conntrack::list(family, protocol, each),
-    }
-}
-
 /// Service ports with a count of their own.
 const MAX_PORTS: usize = 100;
-
-/// IPv4 endpoint addresses that are worth a dump each, for which the kernel walks its whole table but returns only their
-/// entries. A dump of all entries takes about eight times as long: 1.4 µs of CPU for each entry.
-const MAX_FILTERED: usize = 8;
 
 /// Minimum pause between reads.
 const READ_INTERVAL: Duration = Duration::from_secs(2);

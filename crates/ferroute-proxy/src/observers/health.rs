@@ -99,7 +99,7 @@ impl Observer for HealthObserver {
         let FamilySynced { table, host_addresses, .. } = *sync;
         let family = table.family;
         self.health.updated(family);
-        let services = self.services.after(sync, |entry| entry.service.health_check_node_port.is_some());
+        let services = self.services.after(sync, |_, entry| entry.service.health_check_node_port.is_some());
         update(self.checks.entry(family).or_default(), table, services);
         self.matches.insert(family, self.settings.node_ports(family, &table.node, host_addresses));
         for error in self.update_ports() {

@@ -82,7 +82,7 @@ impl Observer for LocalhostObserver {
         }
         let is_served = |entry: &ServicePortEntry| entry.service.node_port.is_some() && !entry.endpoints.is_empty();
         let node_ports = &mut self.node_ports[family.index()];
-        for service in self.services.after(sync, is_served) {
+        for service in self.services.after(sync, |_, entry| is_served(entry)) {
             match sync.table.ports_of(service).filter(|(_, entry)| is_served(entry)).count() {
                 0 => _ = node_ports.remove(service),
                 count => _ = node_ports.insert(service.clone(), count),

@@ -16,13 +16,12 @@ fn shop() -> Cluster {
 fn ports(cluster: &Cluster) -> Vec<DrainingPort> {
     let shared = Arc::new(DrainState::default());
     let mut observer = DrainObserver::new(Arc::clone(&shared), Tasks::new().0, &ModeTraits::NFTABLES);
-    // No conntrack is read in this test.
-    shared.lock().has_reader = true;
     let table = cluster.table(IpFamily::V4);
     for name in table.entries.keys() {
         observer.update(&table, &name.service);
     }
-    shared.lock().ports(IpFamily::V4)
+    let ([ports, _], _) = shared.ports.get();
+    ports
 }
 
 /// A TCP connection to a frontend that reached an endpoint.
@@ -97,15 +96,13 @@ fn service_ports_beyond_the_limit_share_one_count() {
 fn service_without_terminating_endpoints_is_removed_with_its_counts() {
     let shared = Arc::new(DrainState::default());
     let mut observer = DrainObserver::new(Arc::clone(&shared), Tasks::new().0, &ModeTraits::NFTABLES);
-    shared.lock().has_reader = true;
     let name = port_name("shop/web:http").service;
     let mut cluster = shop();
     observer.update(&cluster.table(IpFamily::V4), &name);
-    assert!(!shared.lock().is_empty());
-    shared.lock().counts =
-        vec![Draining { family: IpFamily::V4, endpoints: 1, services: Vec::new(), other_services: 0 }];
+    assert!(shared.ports.has_some(IpFamily::V4));
+    *shared.lock() = vec![Draining { family: IpFamily::V4, endpoints: 1, services: Vec::new(), other_services: 0 }];
     cluster = cluster.slice(slice("shop/web-a", "web").port("http", 8080).pod("10.244.0.2"));
     observer.update(&cluster.table(IpFamily::V4), &name);
-    assert!(shared.lock().is_empty());
+    assert!(!shared.ports.has_some(IpFamily::V4));
     assert_eq!(shared.counts(), []);
 }

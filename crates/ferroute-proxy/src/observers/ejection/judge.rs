@@ -7,23 +7,25 @@
 //! ```
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
-    net::{IpAddr, SocketAddr},
-    sync::Arc,
+    collections::{BTreeMap, HashMap, HashSet},
+    net::SocketAddr,
     time::{Duration, Instant},
 };
 
-use ferroute_core::{ServicePort, ServicePortName, tracker::Ejections};
+use ferroute_core::{ServicePortName, tracker::Ejections};
 
-/// A service port whose endpoints may be ejected, in one IP family.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct WatchedPort {
-    pub(super) name: ServicePortName,
-    pub(super) service: Arc<ServicePort>,
-    /// The endpoints that accept connections, ejected or not.
-    pub(super) endpoints: BTreeSet<SocketAddr>,
-    /// Those that get no connections in the applied rules because they are ejected.
-    pub(super) unused: BTreeSet<SocketAddr>,
+use crate::observers::watched::WatchedPort;
+
+/// A service port whose endpoints may be ejected, with those that accept connections.
+pub(super) type EjectionPort = WatchedPort<Use>;
+
+/// Whether the applied rules send connections to an endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Use {
+    /// They may.
+    Used,
+    /// It is ejected, and others are used.
+    Ejected,
 }
 
 /// A connection to a frontend, by the client and by what it was translated to.
@@ -70,19 +72,6 @@ enum EjectionPhase {
     OnTrial,
 }
 
-impl WatchedPort {
-    fn has_frontend(&self, socket: SocketAddr) -> bool {
-        self.service.frontends(self.name.protocol).any(|(_, frontend)| {
-            frontend.port == socket.port() && frontend.address.is_none_or(|address: IpAddr| address == socket.ip())
-        })
-    }
-
-    /// Reports whether a connection to one of its endpoints came through one of its frontends.
-    pub(super) fn has(&self, connection: &Connection) -> bool {
-        self.endpoints.contains(&connection.endpoint) && self.has_frontend(connection.frontend)
-    }
-}
-
 impl Judge {
     /// Updates the connections without a reply. Returns the endpoints of which [`Judge::judge`] needs those with one.
     pub(super) fn suspects(&mut self, now: Instant, unanswered: HashSet<Connection>) -> HashSet<SocketAddr> {
@@ -112,7 +101,7 @@ impl Judge {
     pub(super) fn judge(
         &mut self,
         now: Instant,
-        ports: &[WatchedPort],
+        ports: &[EjectionPort],
         answered: HashMap<SocketAddr, HashSet<Connection>>,
     ) -> Vec<Verdict> {
         let mut verdicts = Vec::new();
@@ -127,7 +116,7 @@ impl Judge {
         }
         self.records.retain(|(name, endpoint), record| {
             let is_forgotten = record.state == EjectionPhase::OnTrial && now - record.since > FORGIVEN_AFTER;
-            !is_forgotten && ports.iter().any(|port| port.name == *name && port.endpoints.contains(endpoint))
+            !is_forgotten && ports.iter().any(|port| port.name == *name && port.endpoints.contains_key(endpoint))
         });
         for ((name, endpoint), record) in &mut self.records {
             if record.state == EjectionPhase::Ejected && now - record.since >= pause(record.times) {
@@ -141,9 +130,11 @@ impl Judge {
         verdicts
     }
 
-    fn eject(&mut self, now: Instant, port: &WatchedPort, verdicts: &mut Vec<Verdict>) {
+    fn eject(&mut self, now: Instant, port: &EjectionPort, verdicts: &mut Vec<Verdict>) {
         let mut failed: BTreeMap<SocketAddr, (usize, Duration)> = BTreeMap::new();
-        for (connection, first_seen) in self.unanswered.iter().filter(|(connection, _)| port.has(connection)) {
+        for (connection, first_seen) in
+            self.unanswered.iter().filter(|(connection, _)| port.has(connection.frontend, connection.endpoint))
+        {
             let record = self.records.get(&(port.name.clone(), connection.endpoint));
             // Connections from before it was ejected do not count again.
             let is_new =
@@ -154,7 +145,7 @@ impl Judge {
                 (*count, *oldest) = (*count + 1, age.max(*oldest));
             }
         }
-        let ejected = port.endpoints.iter().filter(|endpoint| self.is_ejected(&port.name, **endpoint)).count();
+        let ejected = port.endpoints.keys().filter(|endpoint| self.is_ejected(&port.name, **endpoint)).count();
         // Never more than half, so never the last one either.
         let mut remaining = (port.endpoints.len() / 2).saturating_sub(ejected);
         let mut failed: Vec<_> = failed.into_iter().collect();

@@ -1,3 +1,5 @@
+use std::{collections::BTreeSet, net::IpAddr};
+
 use ferroute_core::testing::{port_name, service_port};
 
 use super::*;
@@ -5,7 +7,7 @@ use super::*;
 /// A Service with these endpoints, the connections that they have not answered and those that they have, and the time.
 struct Case {
     judge: Judge,
-    port: WatchedPort,
+    port: EjectionPort,
     unanswered: HashSet<Connection>,
     answered: HashSet<Connection>,
     start: Instant,
@@ -19,11 +21,10 @@ fn endpoint(number: u8) -> SocketAddr {
 
 impl Case {
     fn new(endpoints: u8) -> Self {
-        let port = WatchedPort {
+        let port = EjectionPort {
             name: port_name("shop/web:http"),
             service: service_port("10.96.0.1:80").into(),
-            endpoints: (1..=endpoints).map(endpoint).collect(),
-            unused: BTreeSet::new(),
+            endpoints: (1..=endpoints).map(|number| (endpoint(number), Use::Used)).collect(),
         };
         Self {
             judge: Judge::default(),
