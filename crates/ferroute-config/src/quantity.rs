@@ -2,11 +2,12 @@ use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// A Kubernetes quantity such as `512`, `4Ki` or `1.5M`, kept as text.
-///
-/// Only sizes of log buffers are quantities. Ferroute has no such buffers and only checks whether the size is zero.
+/// A Kubernetes quantity of bytes such as `512`, `4Ki` or `1.5M`: the size of a log file or of a log buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Quantity(String);
+pub struct Quantity {
+    text: String,
+    bytes: Option<u64>,
+}
 
 /// A text is not a quantity.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -19,19 +20,18 @@ pub struct ParseQuantityError {
 impl Quantity {
     /// Returns the original text.
     pub fn as_str(&self) -> &str {
-        &self.0
+        &self.text
     }
 
-    /// Reports whether the number is zero, whatever its suffix.
-    pub fn is_zero(&self) -> bool {
-        let number = self.0.split(|c: char| c.is_ascii_alphabetic()).next().unwrap_or_default();
-        number.bytes().all(|byte| !matches!(byte, b'1'..=b'9'))
+    /// Returns the number of bytes, rounded up as Kubernetes does; `None` if it is negative or larger than [`u64::MAX`].
+    pub fn bytes(&self) -> Option<u64> {
+        self.bytes
     }
 }
 
 impl Default for Quantity {
     fn default() -> Self {
-        Self("0".to_owned())
+        Self { text: "0".to_owned(), bytes: Some(0) }
     }
 }
 
@@ -42,23 +42,60 @@ impl FromStr for Quantity {
         let unsigned = text.strip_prefix(['-', '+']).unwrap_or(text);
         let end = unsigned.find(|c: char| c != '.' && !c.is_ascii_digit()).unwrap_or(unsigned.len());
         let (number, suffix) = unsigned.split_at(end);
-        let is_number = number.bytes().any(|byte| byte.is_ascii_digit()) && number.matches('.').count() <= 1;
-        let is_suffix = match suffix {
-            "" | "n" | "u" | "m" | "k" | "M" | "G" | "T" | "P" | "E" => true,
-            "Ki" | "Mi" | "Gi" | "Ti" | "Pi" | "Ei" => true,
-            _ => suffix.strip_prefix(['e', 'E']).is_some_and(|exponent| exponent.parse::<i32>().is_ok()),
+        let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+        let is_number = !(whole.is_empty() && fraction.is_empty()) && !fraction.contains('.');
+        let Some((factor, exponent)) = factor(suffix).filter(|_| is_number) else {
+            return Err(ParseQuantityError { text: text.to_owned() });
         };
-        if is_number && is_suffix {
-            Ok(Self(text.to_owned()))
-        } else {
-            Err(ParseQuantityError { text: text.to_owned() })
-        }
+        let bytes = bytes(whole, fraction, factor, exponent).filter(|bytes| *bytes == 0 || !text.starts_with('-'));
+        Ok(Self { text: text.to_owned(), bytes })
     }
+}
+
+/// Returns what a suffix multiplies a number by: a factor, and a power of ten.
+fn factor(suffix: &str) -> Option<(u64, i32)> {
+    let (factor, exponent) = match suffix {
+        "n" => (1, -9),
+        "u" => (1, -6),
+        "m" => (1, -3),
+        "" => (1, 0),
+        "k" => (1, 3),
+        "M" => (1, 6),
+        "G" => (1, 9),
+        "T" => (1, 12),
+        "P" => (1, 15),
+        "E" => (1, 18),
+        "Ki" => (1 << 10, 0),
+        "Mi" => (1 << 20, 0),
+        "Gi" => (1 << 30, 0),
+        "Ti" => (1 << 40, 0),
+        "Pi" => (1 << 50, 0),
+        "Ei" => (1 << 60, 0),
+        _ => (1, suffix.strip_prefix(['e', 'E'])?.parse().ok()?),
+    };
+    Some((factor, exponent))
+}
+
+/// Returns a decimal number times a factor and a power of ten, rounded up; `None` if it is too large.
+fn bytes(whole: &str, fraction: &str, factor: u64, exponent: i32) -> Option<u64> {
+    let (whole, fraction) = (whole.trim_start_matches('0'), fraction.trim_end_matches('0'));
+    if whole.is_empty() && fraction.is_empty() {
+        return Some(0);
+    }
+    let number = format!("{whole}{fraction}").parse::<u128>().ok()?.checked_mul(factor.into())?;
+    let exponent = exponent.checked_sub(i32::try_from(fraction.len()).ok()?)?;
+    let power = 10_u128.checked_pow(exponent.unsigned_abs());
+    let bytes = match exponent {
+        0.. => number.checked_mul(power?)?,
+        // Less than a byte if the power is too large.
+        _ => power.map_or(1, |power| number.div_ceil(power)),
+    };
+    bytes.try_into().ok()
 }
 
 impl Serialize for Quantity {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&self.0)
+        serializer.serialize_str(&self.text)
     }
 }
 
@@ -78,15 +115,15 @@ impl<'de> Deserialize<'de> for Quantity {
             }
 
             fn visit_u64<E: de::Error>(self, number: u64) -> Result<Quantity, E> {
-                Ok(Quantity(number.to_string()))
+                self.visit_str(&number.to_string())
             }
 
             fn visit_i64<E: de::Error>(self, number: i64) -> Result<Quantity, E> {
-                Ok(Quantity(number.to_string()))
+                self.visit_str(&number.to_string())
             }
 
             fn visit_f64<E: de::Error>(self, number: f64) -> Result<Quantity, E> {
-                number.to_string().parse().map_err(E::custom)
+                self.visit_str(&number.to_string())
             }
 
             fn visit_unit<E: de::Error>(self) -> Result<Quantity, E> {
@@ -102,24 +139,36 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quantities_keep_their_text_and_zero_is_recognized_with_any_suffix() {
-        for (text, zero) in [
-            ("0", true),
-            ("0Ki", true),
-            ("0.00M", true),
-            ("-0", true),
-            ("0e3", true),
-            ("512", false),
-            ("4Ki", false),
-            ("+1.5M", false),
-            (".5", false),
-            ("5.", false),
-            ("1e3", false),
-            ("1E-3", false),
-            ("1E", false),
+    fn quantities_keep_their_text_and_are_rounded_up_to_bytes() {
+        for (text, bytes) in [
+            ("0", Some(0)),
+            ("0Ki", Some(0)),
+            ("0.00M", Some(0)),
+            ("-0", Some(0)),
+            ("0e3", Some(0)),
+            ("0e999999999", Some(0)),
+            ("512", Some(512)),
+            ("4Ki", Some(4096)),
+            ("10Mi", Some(10 << 20)),
+            ("+1.5M", Some(1_500_000)),
+            ("1.5Ki", Some(1536)),
+            ("1.0001k", Some(1001)),
+            (".5", Some(1)),
+            ("5.", Some(5)),
+            ("1500m", Some(2)),
+            ("1n", Some(1)),
+            ("1e3", Some(1000)),
+            ("1E-3", Some(1)),
+            ("1e-999999999", Some(1)),
+            ("1E", Some(1_000_000_000_000_000_000)),
+            ("15Ei", Some(15 << 60)),
+            ("16Ei", None),
+            ("1e20", None),
+            ("1e999999999", None),
+            ("-1", None),
         ] {
             let quantity: Quantity = text.parse().expect(text);
-            assert_eq!((quantity.as_str(), quantity.is_zero()), (text, zero));
+            assert_eq!((quantity.as_str(), quantity.bytes()), (text, bytes));
         }
     }
 

@@ -192,7 +192,7 @@ pub(super) fn port_range(text: &str) -> Option<Option<RangeInclusive<u16>>> {
 fn routing(errors: &mut FieldErrors, section: &str, options: &OutputRoutingOptions) {
     // kube-proxy loses `splitStream` of a file when it reads it, so that it is neither used nor forbidden.
     let detail = "Feature LoggingAlphaOptions is disabled";
-    if !options.info_buffer_size.is_zero() {
+    if options.info_buffer_size.bytes() != Some(0) {
         errors.forbidden(format!("{section}.infoBufferSize"), detail);
     }
 }

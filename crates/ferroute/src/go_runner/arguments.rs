@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Context, bail};
-use ferroute_config::GoDuration;
+use ferroute_config::{GoDuration, Quantity};
 
 use super::log_file::Rotation;
 
@@ -83,21 +83,10 @@ fn flag(word: &str) -> Option<(&str, Option<&str>)> {
 const FLAGS: &str =
     "--log-file, --log-file-size, --log-file-age, --also-stdout, --redirect-stderr and --flush-interval";
 
-/// Parses a number of bytes in the usual spellings of Kubernetes' quantities.
+/// Parses a number of bytes.
 fn size(value: &OsStr) -> anyhow::Result<u64> {
     let text = value.to_string_lossy();
-    let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
-    let factor = match unit {
-        "" => Some(1),
-        "k" => Some(1_000),
-        "M" => Some(1_000_000),
-        "G" => Some(1_000_000_000),
-        "Ki" => Some(1 << 10),
-        "Mi" => Some(1 << 20),
-        "Gi" => Some(1 << 30),
-        _ => None,
-    };
-    let size = factor.and_then(|factor| number.parse::<u64>().ok()?.checked_mul(factor));
+    let size = text.parse::<Quantity>().ok().and_then(|size| size.bytes());
     size.with_context(|| {
         format!("invalid value {text:?} of the flag --log-file-size: it is a number of bytes, such as 10Mi")
     })
