@@ -389,8 +389,7 @@ impl Target {
     }
 
     async fn trace(&self, args: &TraceArgs) -> Answer {
-        let (from, to) = args.ends.resolve(false)?;
-        let from = from.unwrap_or_default();
+        let (from, to) = args.ends.resolve()?;
         let query = TraceQuery {
             from: parse_source(&from, &self.namespace).map_err(anyhow::Error::msg)?,
             to,

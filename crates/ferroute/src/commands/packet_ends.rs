@@ -25,8 +25,18 @@ pub(crate) struct PacketEnds {
 }
 
 impl PacketEnds {
-    /// Returns the source, which a packet of the node itself does not need, and the destination.
-    pub(crate) fn resolve(&self, local: bool) -> anyhow::Result<(Option<String>, String)> {
+    /// Returns source and destination.
+    pub(crate) fn resolve(&self) -> anyhow::Result<(String, String)> {
+        match self.resolve_local()? {
+            (Some(from), to) => Ok((from, to)),
+            (None, to) => {
+                bail!("no source for a packet to {to}: name it with --from POD or --from ADDRESS, or use --local")
+            }
+        }
+    }
+
+    /// Returns source and destination of a packet of the node itself, which needs no source.
+    pub(crate) fn resolve_local(&self) -> anyhow::Result<(Option<String>, String)> {
         let mut rest = self.ends.iter();
         let needed = usize::from(self.to.is_none());
         let from = match &self.from {
@@ -36,9 +46,6 @@ impl PacketEnds {
         let Some(to) = self.to.as_ref().or_else(|| rest.next()) else {
             bail!("no destination: name it with --to ADDRESS:PORT or --to SERVICE");
         };
-        if from.is_none() && !local {
-            bail!("no source for a packet to {to}: name it with --from POD or --from ADDRESS, or use --local");
-        }
         if let Some(extra) = rest.next() {
             bail!("unexpected argument {extra:?}: the packet already has a source and a destination");
         }
@@ -53,7 +60,8 @@ mod tests {
     fn resolve(ends: &[&str], from: Option<&str>, to: Option<&str>, local: bool) -> Option<(Option<String>, String)> {
         let text = |text: &str| text.to_owned();
         let ends = ends.iter().map(|end| text(end)).collect();
-        PacketEnds { ends, from: from.map(text), to: to.map(text) }.resolve(local).ok()
+        let ends = PacketEnds { ends, from: from.map(text), to: to.map(text) };
+        if local { ends.resolve_local().ok() } else { ends.resolve().ok().map(|(from, to)| (Some(from), to)) }
     }
 
     #[test]

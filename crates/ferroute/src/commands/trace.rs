@@ -119,7 +119,12 @@ impl From<Transport> for Protocol {
 
 impl TraceArgs {
     fn request(&self) -> anyhow::Result<Request> {
-        let (from, to) = self.ends.resolve(self.local)?;
+        let (from, to) = if self.local {
+            self.ends.resolve_local()?
+        } else {
+            let (from, to) = self.ends.resolve()?;
+            (Some(from), to)
+        };
         Ok(Request {
             from,
             to,
