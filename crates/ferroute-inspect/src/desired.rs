@@ -16,28 +16,26 @@ mod demo;
 mod list;
 mod names;
 mod network;
+mod objects;
+mod settings;
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     io::BufReader,
     net::{IpAddr, SocketAddr},
     path::Path,
 };
 
 use anyhow::{Context, bail};
-use ferroute_api::{
-    EndpointSlice, Object, Service,
-    manifest::{Cause, DocumentError},
-};
+use ferroute_api::Service;
 use ferroute_config::{
     KubeProxyConfiguration, Resolved,
     flags::{DesiredArgs, SettingsArgs, SourceArgs},
-    settings::{self, Settings},
+    settings::Settings,
 };
 use ferroute_core::{
     FrontendKind, IpFamily, NamespacedName, NodeView, OtherHosts, Protocol, ServicePortName, ServiceTable, Tracker,
-    error_chain,
-    tracker::{TrackerEvent, is_api_server},
+    error_chain, tracker::TrackerEvent,
 };
 use ferroute_host::KernelRoutes;
 use ferroute_modes::REGISTRY;
@@ -45,14 +43,16 @@ use ferroute_proxy::{
     ThisHost,
     control::{SourceInfo, request_bundle},
     feed::Feed,
-    node_name,
     recording::Bundle,
     sync::Change,
 };
-use ferroute_source::{Event, Problem, read_once, read_once_where};
+use ferroute_source::{Event, read_once, read_once_where};
 use ferroute_trace::Host;
 
-use self::demo::{DemoManifests, Workloads};
+use self::{
+    demo::{DemoManifests, Workloads},
+    objects::{Need, ensure_readable, may_be_needed, missing_node, services},
+};
 pub use self::{
     list::has_api_server,
     names::{AddressOwner, Names, machine_name, service_name},
@@ -60,7 +60,7 @@ pub use self::{
 };
 use crate::{
     about::{About, Fact, Origin, Proxy, ProxyState},
-    plural, replay,
+    replay,
     waiting::Waiting,
 };
 
@@ -93,28 +93,6 @@ pub struct Desired {
     pub missing_node: Option<String>,
     /// Whether the node is this host.
     pub is_this_host: bool,
-}
-
-/// What the state is needed for, which decides what happens if there is no source of objects.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Need<'a> {
-    /// The absence of objects is an error.
-    Objects,
-    /// The same, but only the endpoints of this Service are needed.
-    Endpoints(&'a NamespacedName),
-    /// Without objects, the host alone is examined.
-    Host,
-}
-
-impl Need<'_> {
-    /// Reports whether the state includes the endpoints of a slice: those of the API server are reserved, whichever Service is
-    /// examined.
-    fn includes(self, slice: &EndpointSlice) -> bool {
-        let Self::Endpoints(wanted) = self else { return true };
-        let namespace = NamespacedName::from_metadata(&slice.metadata);
-        let service = slice.service_name().map(|name| NamespacedName::new(namespace.namespace(), name));
-        service.is_some_and(|service| service == *wanted || is_api_server(&service))
-    }
 }
 
 impl Desired {
@@ -187,7 +165,7 @@ impl Desired {
         let proxy = request();
         let info = proxy.info();
         let running_mode = info.map(|info| info.mode.clone());
-        let (settings, mut about) = load_settings(args, &proxy, start_logging)?;
+        let (settings, mut about) = settings::load(args, &proxy, start_logging)?;
         let Settings { config, resolved, .. } = settings;
         let mut names = Names::default();
         if let Some(workloads) = &workloads {
@@ -261,7 +239,7 @@ impl Desired {
     /// # Errors
     /// If the configuration or the host cannot be read.
     pub(crate) fn from_given(args: &SettingsArgs, events: Vec<Event>, objects: String) -> anyhow::Result<Self> {
-        let (Settings { config, resolved, .. }, mut about) = load_settings(args, &Proxy::request(), |_| ())?;
+        let (Settings { config, resolved, .. }, mut about) = settings::load(args, &Proxy::request(), |_| ())?;
         about.objects = Some(Fact::new(objects, Origin::Given));
         let (names, source) = (Names::default(), SourceArgs::default());
         let this_host = ThisHost::read(&resolved)?;
@@ -273,8 +251,8 @@ impl Desired {
     /// # Errors
     /// If the configuration cannot be read.
     pub(crate) fn without_objects(args: &SettingsArgs, verbosity: Option<u32>) -> anyhow::Result<Self> {
-        let settings = settings::load_or(args, KubeProxyConfiguration::default(), &REGISTRY.names())?;
-        start(&settings, |resolved| {
+        let settings = ferroute_config::settings::load_or(args, KubeProxyConfiguration::default(), &REGISTRY.names())?;
+        settings::start(&settings, |resolved| {
             ferroute_logging::start_for_command(verbosity, resolved.logging.format);
         });
         let Settings { config, resolved, .. } = settings;
@@ -301,8 +279,8 @@ impl Desired {
         demo: &DemoManifests,
         start_logging: impl FnOnce(&Resolved),
     ) -> anyhow::Result<Self> {
-        let settings = settings::load_or(args, demo.configuration(), &REGISTRY.names())?;
-        start(&settings, start_logging);
+        let settings = ferroute_config::settings::load_or(args, demo.configuration(), &REGISTRY.names())?;
+        settings::start(&settings, start_logging);
         let Settings { config, resolved, .. } = settings;
         if let Some(path) = &source.manifests {
             let events = read_once(path).with_context(|| format!("cannot read manifests at {}", path.display()))?;
@@ -324,7 +302,9 @@ impl Desired {
             reason: None,
             node: Fact::new(node.name(), given(resolved.node_name.is_some())),
             mode: Some(Fact::new(REGISTRY.active(resolved.mode).name().as_str(), given(!config.mode.is_empty()))),
-            configuration: Some(configuration(args).unwrap_or(Fact::new("the demo's configuration", Origin::Assumed))),
+            configuration: Some(
+                settings::configuration(args).unwrap_or(Fact::new("the demo's configuration", Origin::Assumed)),
+            ),
             objects: Some(Fact::new(origin, Origin::Given)),
         };
         let desired = Self::new(config, resolved, tracker, services, names, host, about);
@@ -453,111 +433,6 @@ impl Desired {
     }
 }
 
-/// Reports whether a document may be anything but an EndpointSlice of other Services than this one and the API server's, as most
-/// documents of a large cluster are.
-fn may_be_needed(document: &str, service: &str) -> bool {
-    let mut owners = document.split("kubernetes.io/service-name: ").skip(1);
-    let (Some(owner), None) = (owners.next(), owners.next()) else { return true };
-    let owner = owner.split_ascii_whitespace().next().unwrap_or_default();
-    let is_plain = owner.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'.');
-    let is_slice = || document.lines().any(|line| line.trim_end() == "kind: EndpointSlice");
-    owner == service || owner == API_SERVER || !is_plain || !is_slice()
-}
-
-/// Loads the settings, those of the running proxy where none are given, and starts logging.
-fn load_settings(
-    args: &SettingsArgs,
-    proxy: &Proxy,
-    start_logging: impl FnOnce(&Resolved),
-) -> anyhow::Result<(Settings, About)> {
-    let (state, reason) = proxy.state();
-    let fallback = match proxy.info() {
-        Some(info) => {
-            let decoded = KubeProxyConfiguration::from_text(&info.configuration)
-                .context("cannot read the configuration of the running proxy")?;
-            // The active mode may differ from the configured one, and the host name is another one in a container.
-            KubeProxyConfiguration { mode: info.mode.clone(), hostname_override: info.node.clone(), ..decoded.config }
-        }
-        None => KubeProxyConfiguration::default(),
-    };
-    let in_proxy = |value: &str, of_proxy: &str| match (value.is_empty(), proxy.info()) {
-        (false, Some(_)) if value == of_proxy => Origin::Proxy,
-        (false, _) => Origin::Given,
-        (true, _) => Origin::Assumed,
-    };
-    let mut settings = settings::load_or(args, fallback.clone(), &REGISTRY.names())?;
-    start(&settings, start_logging);
-    if let Some(info) = proxy.info() {
-        settings.resolved.set_flags(info.flags.clone());
-    }
-    let resolved = &settings.resolved;
-    let of_proxy = || Fact::new("the running proxy", Origin::Proxy);
-    let assumed = || Fact::new("default configuration", Origin::Assumed);
-    let about = About {
-        proxy: state,
-        reason,
-        node: Fact::new(
-            node_name(resolved)?,
-            in_proxy(&settings.config.hostname_override, &fallback.hostname_override),
-        ),
-        mode: Some(Fact::new(
-            REGISTRY.active(resolved.mode).name().as_str(),
-            in_proxy(&settings.config.mode, &fallback.mode),
-        )),
-        configuration: Some(configuration(args).or(proxy.info().map(|_| of_proxy())).unwrap_or_else(assumed)),
-        objects: None,
-    };
-    Ok((settings, about))
-}
-
-/// Returns an error if something in the given files could not be read, because any answer would be about other objects than those
-/// in the files. Objects that a proxy does not use are no error, and neither are single invalid ones, as in the proxy, if
-/// `permits_invalid`.
-fn ensure_readable(events: &[Event], permits_invalid: bool) -> anyhow::Result<()> {
-    let is_error = |problem: &Problem| match problem {
-        Problem::Ignored { .. } | Problem::Duplicate { .. } => false,
-        Problem::Document { error: DocumentError { cause: Cause::Value(_), .. }, .. } => !permits_invalid,
-        _ => true,
-    };
-    let problems = events.iter().filter_map(|event| match event {
-        Event::Problem(problem) if is_error(problem) => Some(problem.text()),
-        _ => None,
-    });
-    let problems: Vec<String> = problems.collect();
-    match problems.as_slice() {
-        [] => Ok(()),
-        [problem] => bail!("{problem}"),
-        [problem, more @ ..] => bail!("{problem} (and {}; see `ferroute check`)", plural(more.len(), "more problem")),
-    }
-}
-
-/// Returns why the objects do not describe a node, if they have other Nodes only.
-fn missing_node(node: &str, events: &[Event], about: &About) -> Option<String> {
-    let names = events.iter().filter_map(|event| match event {
-        Event::NodeApplied(node) => Some(node.metadata.name.as_str()),
-        _ => None,
-    });
-    let names: BTreeSet<&str> = names.collect();
-    let first = names.first().filter(|_| !names.contains(node))?;
-    let listed: Vec<&str> = names.iter().copied().take(MAX_NODES).collect();
-    let more = if names.len() > MAX_NODES { ", ..." } else { "" };
-    let source = about.objects.as_ref().map_or("the objects", |fact| &fact.value);
-    Some(format!("no Node {node} in {source}; it has {}{more}: use --hostname-override {first}", listed.join(", ")))
-}
-
-/// Returns the configuration that is given on the command line.
-fn configuration(args: &SettingsArgs) -> Option<Fact> {
-    args.config.as_ref().map(|path| Fact::new(path.display().to_string(), Origin::Given))
-}
-
-/// Starts logging, and logs the warnings about the settings.
-fn start(settings: &Settings, start_logging: impl FnOnce(&Resolved)) {
-    start_logging(&settings.resolved);
-    for warning in &settings.warnings {
-        tracing::warn!("{warning}");
-    }
-}
-
 /// Returns the tables that a proxy would apply on `node`, the state of the node until its Node is received.
 pub fn track(resolved: &Resolved, node: NodeView, events: Vec<Event>) -> Tracker {
     let mut feed = Feed::new(resolved, resolved.effective_node(node));
@@ -595,39 +470,6 @@ fn set_host(tracker: &mut Tracker, resolved: &Resolved, host: &Host) {
         tracker.update(family);
     }
 }
-
-/// Returns the Services in a source's events.
-fn services(events: &[Event]) -> BTreeMap<String, Service> {
-    let mut services = BTreeMap::new();
-    for event in events {
-        match event {
-            Event::ServiceApplied(service) => {
-                let name = NamespacedName::from_metadata(&service.metadata).to_string();
-                services.insert(name, (**service).clone());
-            }
-            Event::ServiceDeleted(name) => _ = services.remove(&name.to_string()),
-            _ => {}
-        }
-    }
-    services
-}
-
-/// Returns the event that a source emits for an object; `None` for kinds that sources do not read.
-fn event(object: Object) -> Option<Event> {
-    match object {
-        Object::Service(service) => Some(Event::ServiceApplied(Box::new(service))),
-        Object::EndpointSlice(slice) => Some(Event::SliceApplied(Box::new(slice))),
-        Object::Node(node) => Some(Event::NodeApplied(Box::new(node))),
-        Object::ServiceCidr(cidr) => Some(Event::ServiceCidrApplied(Box::new(cidr))),
-        Object::Endpoints(_) | Object::Pod(_) | Object::Deployment(_) => None,
-    }
-}
-
-/// The name of the Service of the API server.
-const API_SERVER: &str = "kubernetes";
-
-/// The maximum number of Nodes in a hint.
-const MAX_NODES: usize = 5;
 
 /// Why there are no objects, with what to do about it.
 const NO_SOURCE: &str = "no proxy runs here and no source of objects is given: use --manifests or --kubeconfig";

@@ -14,8 +14,9 @@ use ferroute_core::{
 use ferroute_source::{Event, manifest_files};
 
 use super::{
-    Desired, event,
+    Desired,
     list::{list_pods, list_quickly},
+    objects::event,
 };
 use crate::{about::Origin, waiting::Waiting};
 

@@ -15,7 +15,7 @@ use ferroute_demo::{
 };
 use ferroute_source::{Event, Resource, manifest_files};
 
-use super::event;
+use super::objects::event;
 
 /// The workloads in manifests, which a proxy does not read.
 #[derive(Default)]

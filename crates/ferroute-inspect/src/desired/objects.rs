@@ -1,0 +1,114 @@
+//! Which objects of a source the desired state needs, and what to do about those that it lacks.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::bail;
+use ferroute_api::{
+    EndpointSlice, Object, Service,
+    manifest::{Cause, DocumentError},
+};
+use ferroute_core::{NamespacedName, tracker::is_api_server};
+use ferroute_source::{Event, Problem};
+
+use crate::{about::About, plural};
+
+/// What the state is needed for, which decides what happens if there is no source of objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Need<'a> {
+    /// The absence of objects is an error.
+    Objects,
+    /// The same, but only the endpoints of this Service are needed.
+    Endpoints(&'a NamespacedName),
+    /// Without objects, the host alone is examined.
+    Host,
+}
+
+impl Need<'_> {
+    /// Reports whether the state includes the endpoints of a slice: those of the API server are reserved, whichever Service is
+    /// examined.
+    pub(super) fn includes(self, slice: &EndpointSlice) -> bool {
+        let Self::Endpoints(wanted) = self else { return true };
+        let namespace = NamespacedName::from_metadata(&slice.metadata);
+        let service = slice.service_name().map(|name| NamespacedName::new(namespace.namespace(), name));
+        service.is_some_and(|service| service == *wanted || is_api_server(&service))
+    }
+}
+
+/// Reports whether a document may be anything but an EndpointSlice of other Services than this one and the API server's, as most
+/// documents of a large cluster are.
+pub(super) fn may_be_needed(document: &str, service: &str) -> bool {
+    let mut owners = document.split("kubernetes.io/service-name: ").skip(1);
+    let (Some(owner), None) = (owners.next(), owners.next()) else { return true };
+    let owner = owner.split_ascii_whitespace().next().unwrap_or_default();
+    let is_plain = owner.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'.');
+    let is_slice = || document.lines().any(|line| line.trim_end() == "kind: EndpointSlice");
+    owner == service || owner == API_SERVER || !is_plain || !is_slice()
+}
+
+/// Returns an error if something in the given files could not be read, because any answer would be about other objects than those
+/// in the files. Objects that a proxy does not use are no error, and neither are single invalid ones, as in the proxy, if
+/// `permits_invalid`.
+pub(super) fn ensure_readable(events: &[Event], permits_invalid: bool) -> anyhow::Result<()> {
+    let is_error = |problem: &Problem| match problem {
+        Problem::Ignored { .. } | Problem::Duplicate { .. } => false,
+        Problem::Document { error: DocumentError { cause: Cause::Value(_), .. }, .. } => !permits_invalid,
+        _ => true,
+    };
+    let problems = events.iter().filter_map(|event| match event {
+        Event::Problem(problem) if is_error(problem) => Some(problem.text()),
+        _ => None,
+    });
+    let problems: Vec<String> = problems.collect();
+    match problems.as_slice() {
+        [] => Ok(()),
+        [problem] => bail!("{problem}"),
+        [problem, more @ ..] => bail!("{problem} (and {}; see `ferroute check`)", plural(more.len(), "more problem")),
+    }
+}
+
+/// Returns why the objects do not describe a node, if they have other Nodes only.
+pub(super) fn missing_node(node: &str, events: &[Event], about: &About) -> Option<String> {
+    let names = events.iter().filter_map(|event| match event {
+        Event::NodeApplied(node) => Some(node.metadata.name.as_str()),
+        _ => None,
+    });
+    let names: BTreeSet<&str> = names.collect();
+    let first = names.first().filter(|_| !names.contains(node))?;
+    let listed: Vec<&str> = names.iter().copied().take(MAX_NODES).collect();
+    let more = if names.len() > MAX_NODES { ", ..." } else { "" };
+    let source = about.objects.as_ref().map_or("the objects", |fact| &fact.value);
+    Some(format!("no Node {node} in {source}; it has {}{more}: use --hostname-override {first}", listed.join(", ")))
+}
+
+/// Returns the Services in a source's events.
+pub(super) fn services(events: &[Event]) -> BTreeMap<String, Service> {
+    let mut services = BTreeMap::new();
+    for event in events {
+        match event {
+            Event::ServiceApplied(service) => {
+                let name = NamespacedName::from_metadata(&service.metadata).to_string();
+                services.insert(name, (**service).clone());
+            }
+            Event::ServiceDeleted(name) => _ = services.remove(&name.to_string()),
+            _ => {}
+        }
+    }
+    services
+}
+
+/// Returns the event that a source emits for an object; `None` for kinds that sources do not read.
+pub(super) fn event(object: Object) -> Option<Event> {
+    match object {
+        Object::Service(service) => Some(Event::ServiceApplied(Box::new(service))),
+        Object::EndpointSlice(slice) => Some(Event::SliceApplied(Box::new(slice))),
+        Object::Node(node) => Some(Event::NodeApplied(Box::new(node))),
+        Object::ServiceCidr(cidr) => Some(Event::ServiceCidrApplied(Box::new(cidr))),
+        Object::Endpoints(_) | Object::Pod(_) | Object::Deployment(_) => None,
+    }
+}
+
+/// The name of the Service of the API server.
+const API_SERVER: &str = "kubernetes";
+
+/// The maximum number of Nodes in a hint.
+const MAX_NODES: usize = 5;

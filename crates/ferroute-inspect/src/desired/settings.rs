@@ -1,0 +1,71 @@
+//! The settings of the desired state.
+
+use anyhow::Context;
+use ferroute_config::{
+    KubeProxyConfiguration, Resolved,
+    flags::SettingsArgs,
+    settings::{self, Settings},
+};
+use ferroute_modes::REGISTRY;
+use ferroute_proxy::node_name;
+
+use crate::about::{About, Fact, Origin, Proxy};
+
+/// Loads the settings, those of the running proxy where none are given, and starts logging.
+pub(super) fn load(
+    args: &SettingsArgs,
+    proxy: &Proxy,
+    start_logging: impl FnOnce(&Resolved),
+) -> anyhow::Result<(Settings, About)> {
+    let (state, reason) = proxy.state();
+    let fallback = match proxy.info() {
+        Some(info) => {
+            let decoded = KubeProxyConfiguration::from_text(&info.configuration)
+                .context("cannot read the configuration of the running proxy")?;
+            // The active mode may differ from the configured one, and the host name is another one in a container.
+            KubeProxyConfiguration { mode: info.mode.clone(), hostname_override: info.node.clone(), ..decoded.config }
+        }
+        None => KubeProxyConfiguration::default(),
+    };
+    let in_proxy = |value: &str, of_proxy: &str| match (value.is_empty(), proxy.info()) {
+        (false, Some(_)) if value == of_proxy => Origin::Proxy,
+        (false, _) => Origin::Given,
+        (true, _) => Origin::Assumed,
+    };
+    let mut settings = settings::load_or(args, fallback.clone(), &REGISTRY.names())?;
+    start(&settings, start_logging);
+    if let Some(info) = proxy.info() {
+        settings.resolved.set_flags(info.flags.clone());
+    }
+    let resolved = &settings.resolved;
+    let of_proxy = || Fact::new("the running proxy", Origin::Proxy);
+    let assumed = || Fact::new("default configuration", Origin::Assumed);
+    let about = About {
+        proxy: state,
+        reason,
+        node: Fact::new(
+            node_name(resolved)?,
+            in_proxy(&settings.config.hostname_override, &fallback.hostname_override),
+        ),
+        mode: Some(Fact::new(
+            REGISTRY.active(resolved.mode).name().as_str(),
+            in_proxy(&settings.config.mode, &fallback.mode),
+        )),
+        configuration: Some(configuration(args).or(proxy.info().map(|_| of_proxy())).unwrap_or_else(assumed)),
+        objects: None,
+    };
+    Ok((settings, about))
+}
+
+/// Returns the configuration that is given on the command line.
+pub(super) fn configuration(args: &SettingsArgs) -> Option<Fact> {
+    args.config.as_ref().map(|path| Fact::new(path.display().to_string(), Origin::Given))
+}
+
+/// Starts logging, and logs the warnings about the settings.
+pub(super) fn start(settings: &Settings, start_logging: impl FnOnce(&Resolved)) {
+    start_logging(&settings.resolved);
+    for warning in &settings.warnings {
+        tracing::warn!("{warning}");
+    }
+}
