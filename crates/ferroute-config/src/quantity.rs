@@ -43,8 +43,8 @@ impl FromStr for Quantity {
         let end = unsigned.find(|c: char| c != '.' && !c.is_ascii_digit()).unwrap_or(unsigned.len());
         let (number, suffix) = unsigned.split_at(end);
         let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-        let is_number = !(whole.is_empty() && fraction.is_empty()) && !fraction.contains('.');
-        let Some((factor, exponent)) = factor(suffix).filter(|_| is_number) else {
+        let has_digits = !whole.is_empty() || !fraction.is_empty();
+        let Some((factor, exponent)) = factor(suffix).filter(|_| has_digits && !fraction.contains('.')) else {
             return Err(ParseQuantityError { text: text.to_owned() });
         };
         let bytes = bytes(whole, fraction, factor, exponent).filter(|bytes| *bytes == 0 || !text.starts_with('-'));
