@@ -33,7 +33,7 @@ pub(crate) use self::{
     query::{QueryError, ServiceQuery},
     services::ServicesBody,
 };
-use crate::Moment;
+use ferroute_host::Moment;
 
 /// Kind of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

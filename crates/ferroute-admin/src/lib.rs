@@ -56,4 +56,3 @@ pub mod version;
 
 pub use handler::AdminHandler;
 pub use status::Pages;
-pub use time::Moment;

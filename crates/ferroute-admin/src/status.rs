@@ -14,6 +14,7 @@ use std::{collections::BTreeMap, time::SystemTime};
 
 use ferroute_config::KubeProxyConfiguration;
 use ferroute_core::rfc3339;
+use ferroute_host::Moment;
 use hyper::{
     HeaderMap, StatusCode,
     header::{ACCEPT, CONTENT_TYPE, HeaderValue},
@@ -21,7 +22,6 @@ use hyper::{
 use serde_json::{Value, json};
 
 use crate::{
-    Moment,
     http::{Request, Response, json, text},
     version,
 };

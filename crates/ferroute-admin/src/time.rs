@@ -1,22 +1,6 @@
-use std::time::{Instant, SystemTime};
+use std::time::SystemTime;
 
 use ferroute_core::rfc3339;
-
-/// A point in time by two clocks: one to print, and a monotonic one to measure durations with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Moment {
-    /// Monotonic clock.
-    pub instant: Instant,
-    /// Wall clock.
-    pub wall: SystemTime,
-}
-
-impl Moment {
-    /// Returns the current time.
-    pub fn now() -> Self {
-        Self { instant: Instant::now(), wall: SystemTime::now() }
-    }
-}
 
 /// Formats a time as Go's JSON encoder does: RFC 3339 in UTC with as many digits of a second as needed. `None`, and any
 /// time after the year 9999, is Go's zero time.

@@ -2,7 +2,7 @@ use std::{
     collections::{HashMap, VecDeque, hash_map::Entry},
     net::{IpAddr, SocketAddr},
     sync::Arc,
-    time::{Duration, SystemTime},
+    time::{Duration, Instant},
 };
 
 use ferroute_core::Protocol;
@@ -15,11 +15,11 @@ use crate::{Change, FlowState, Peer, PeerKind};
 /// Pure, and bounded: flows between further peers are only counted.
 #[derive(Debug)]
 pub struct Summary {
-    edges: HashMap<Key, VecDeque<(u64, Counts)>>,
-    omitted: VecDeque<(u64, Counts)>,
+    edges: HashMap<Key, VecDeque<(Instant, Counts)>>,
+    omitted: VecDeque<(Instant, Counts)>,
     /// The time for which flows were received, in seconds.
-    watched: VecDeque<(u64, f64)>,
-    last_tick: Option<SystemTime>,
+    watched: VecDeque<(Instant, f64)>,
+    last_tick: Option<Instant>,
     limit: usize,
 }
 
@@ -98,7 +98,7 @@ impl Summary {
     }
 
     /// Counts a change of a flow.
-    pub fn add(&mut self, change: Change<'_>, now: SystemTime) {
+    pub fn add(&mut self, change: Change<'_>, now: Instant) {
         let Change { flow, is_new, has_ended } = change;
         let key = Key {
             client: flow.client.address,
@@ -131,14 +131,14 @@ impl Summary {
     }
 
     /// Notes that flows were received until now, and forgets what is too old.
-    pub fn tick(&mut self, now: SystemTime) {
-        let elapsed = self.last_tick.replace(now).and_then(|last| now.duration_since(last).ok()).unwrap_or_default();
+    pub fn tick(&mut self, now: Instant) {
+        let elapsed = self.last_tick.replace(now).map_or(Duration::ZERO, |last| now.duration_since(last));
         *bucket(&mut self.watched, now) += elapsed.as_secs_f64();
-        let oldest = number(now).saturating_sub(BUCKETS - 1);
-        self.watched.retain(|(number, _)| *number >= oldest);
-        self.omitted.retain(|(number, _)| *number >= oldest);
+        let is_recent = |start: Instant| now.duration_since(start) < WINDOW;
+        self.watched.retain(|(start, _)| is_recent(*start));
+        self.omitted.retain(|(start, _)| is_recent(*start));
         self.edges.retain(|_, buckets| {
-            buckets.retain(|(number, _)| *number >= oldest);
+            buckets.retain(|(start, _)| is_recent(*start));
             !buckets.is_empty()
         });
     }
@@ -256,34 +256,30 @@ fn socket(peer: &Peer) -> Option<SocketAddr> {
     Some(SocketAddr::new(peer.address, peer.port?))
 }
 
-fn sum(buckets: &VecDeque<(u64, Counts)>) -> Counts {
+fn sum(buckets: &VecDeque<(Instant, Counts)>) -> Counts {
     let mut sum = Counts::default();
     buckets.iter().for_each(|(_, counts)| sum.merge(counts));
     sum
 }
 
-/// Returns the bucket of a time. Times are never much earlier than the last one.
-fn bucket<T: Default>(buckets: &mut VecDeque<(u64, T)>, now: SystemTime) -> &mut T {
-    let number = number(now);
-    if buckets.back().is_none_or(|(last, _)| *last < number) {
-        buckets.push_back((number, T::default()));
+/// Returns the bucket of a time. Each begins when it is needed first.
+fn bucket<T: Default>(buckets: &mut VecDeque<(Instant, T)>, now: Instant) -> &mut T {
+    if buckets.back().is_none_or(|(start, _)| now.duration_since(*start) >= BUCKET) {
+        buckets.push_back((now, T::default()));
     }
     let last = buckets.len() - 1;
     &mut buckets[last].1
 }
 
-fn number(time: SystemTime) -> u64 {
-    let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    since.as_secs() / BUCKET.as_secs()
-}
-
 /// The time that is forgotten at once.
 const BUCKET: Duration = Duration::from_secs(10);
-/// Five minutes.
-const BUCKETS: u64 = 30;
+/// The time for which flows are remembered.
+const WINDOW: Duration = Duration::from_secs(300);
 
 #[cfg(test)]
 mod tests {
+    use std::sync::LazyLock;
+
     use super::*;
     use crate::Flow;
 
@@ -306,8 +302,9 @@ mod tests {
         }
     }
 
-    fn at(seconds: u64) -> SystemTime {
-        SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000 + seconds)
+    fn at(seconds: u64) -> Instant {
+        static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+        *START + Duration::from_secs(seconds)
     }
 
     #[test]

@@ -1,11 +1,14 @@
 use std::{
     collections::{HashMap, VecDeque},
     net::SocketAddr,
-    time::{Duration, SystemTime},
+    time::{Duration, Instant, SystemTime},
 };
 
 use ferroute_core::Protocol;
-use ferroute_host::conntrack::{Connection, EventKind, TcpState};
+use ferroute_host::{
+    Moment,
+    conntrack::{Connection, EventKind, TcpState},
+};
 
 use crate::{Flow, FlowState, Frontends, Peer, frontends::FrontendOwner};
 
@@ -17,7 +20,7 @@ use crate::{Flow, FlowState, Frontends, Peer, frontends::FrontendOwner};
 pub struct FlowTracker {
     tracked: HashMap<Key, Tracked>,
     /// Connections without an answer, by the time at which they count as unanswered.
-    deadlines: VecDeque<(SystemTime, Key)>,
+    deadlines: VecDeque<(Instant, Key)>,
     next_id: u64,
     limit: usize,
     untracked: u64,
@@ -114,12 +117,11 @@ impl FlowTracker {
         &mut self,
         kind: EventKind,
         connection: &Connection,
-        now: SystemTime,
+        now: Moment,
         frontends: &Frontends,
         report: &mut dyn FnMut(Change<'_>),
     ) {
-        let key = Key::of(connection);
-        let now = connection.reported.unwrap_or(now);
+        let (key, time) = (Key::of(connection), connection.reported.unwrap_or(now.wall));
         if !self.tracked.contains_key(&key) {
             // The last events of a connection whose end was reported are no news.
             let may_begin = match (kind, connection.tcp) {
@@ -128,14 +130,14 @@ impl FlowTracker {
                 (EventKind::Update, None) => connection.entry.protocol != Protocol::Tcp && !connection.is_answered,
                 (EventKind::Destroy, _) => false,
             };
-            let began = connection.started.unwrap_or(now);
+            let began = connection.started.unwrap_or(time);
             if !may_begin || !self.begin(key, connection, Some(began), now, frontends, kind == EventKind::New) {
                 return;
             }
         }
         let Some(tracked) = self.tracked.get_mut(&key) else { return };
         tracked.match_with(frontends);
-        tracked.advance(kind, connection, now);
+        tracked.advance(kind, connection, time);
         if tracked.report(report) {
             self.tracked.remove(&key);
         }
@@ -151,7 +153,7 @@ impl FlowTracker {
         &mut self,
         connection: &Connection,
         listing: Listing,
-        now: SystemTime,
+        now: Moment,
         frontends: &Frontends,
         report: &mut dyn FnMut(Change<'_>),
     ) {
@@ -162,7 +164,7 @@ impl FlowTracker {
             if is_over && listing != Listing::Initial {
                 return;
             }
-            let began = connection.started.or((listing == Listing::AfterLoss).then_some(now));
+            let began = connection.started.or((listing == Listing::AfterLoss).then_some(now.wall));
             if !self.begin(key, connection, began, now, frontends, listing == Listing::AfterLoss) {
                 return;
             }
@@ -173,7 +175,7 @@ impl FlowTracker {
         tracked.match_with(frontends);
         // Flows that a reader may want, but not as news.
         tracked.is_reported |= listing != Listing::AfterLoss;
-        tracked.advance(EventKind::Update, connection, now);
+        tracked.advance(EventKind::Update, connection, now.wall);
         tracked.is_changed &= tracked.has_ended || listing == Listing::AfterLoss;
         if tracked.report(report) {
             self.tracked.remove(&key);
@@ -181,7 +183,7 @@ impl FlowTracker {
     }
 
     /// Ends the connections that the list has not.
-    pub fn end_list(&mut self, now: SystemTime, report: &mut dyn FnMut(Change<'_>)) {
+    pub fn end_list(&mut self, now: Moment, report: &mut dyn FnMut(Change<'_>)) {
         let list = self.list;
         self.tracked.retain(|_, tracked| {
             if tracked.list == list {
@@ -192,7 +194,7 @@ impl FlowTracker {
                 FlowState::Open => FlowState::Closed,
                 state => state,
             };
-            tracked.set(state, now);
+            tracked.set(state, now.wall);
             (tracked.has_ended, tracked.is_changed) = (true, true);
             tracked.report(report);
             false
@@ -200,13 +202,13 @@ impl FlowTracker {
     }
 
     /// Reports the connections that have had no answer for a while.
-    pub fn on_tick(&mut self, now: SystemTime, frontends: &Frontends, report: &mut dyn FnMut(Change<'_>)) {
-        while self.deadlines.front().is_some_and(|(deadline, _)| *deadline <= now) {
+    pub fn on_tick(&mut self, now: Moment, frontends: &Frontends, report: &mut dyn FnMut(Change<'_>)) {
+        while self.deadlines.front().is_some_and(|(deadline, _)| *deadline <= now.instant) {
             let Some((_, key)) = self.deadlines.pop_front() else { return };
             let Some(tracked) = self.tracked.get_mut(&key) else { continue };
             tracked.match_with(frontends);
             if tracked.flow.state == FlowState::Opening {
-                tracked.set(FlowState::Unanswered, now);
+                tracked.set(FlowState::Unanswered, now.wall);
             }
             if !tracked.is_matched || tracked.report(report) {
                 self.tracked.remove(&key);
@@ -220,7 +222,7 @@ impl FlowTracker {
         key: Key,
         connection: &Connection,
         began: Option<SystemTime>,
-        now: SystemTime,
+        now: Moment,
         frontends: &Frontends,
         counts: bool,
     ) -> bool {
@@ -255,7 +257,7 @@ impl FlowTracker {
         let (has_ended, is_reported, is_changed) = (false, false, false);
         let tracked = Tracked { flow, is_matched, has_ended, is_reported, is_changed, list: self.list };
         self.tracked.insert(key, tracked);
-        self.deadlines.push_back((now + ANSWER_TIME, key));
+        self.deadlines.push_back((now.instant + ANSWER_TIME, key));
         true
     }
 }
@@ -273,22 +275,22 @@ impl Tracked {
     }
 
     /// Changes the state by what the kernel reports.
-    fn advance(&mut self, kind: EventKind, connection: &Connection, now: SystemTime) {
+    fn advance(&mut self, kind: EventKind, connection: &Connection, time: SystemTime) {
         if let Some(traffic) = connection.traffic {
             (self.flow.packets, self.flow.bytes) = (Some(traffic.packets), Some(traffic.bytes));
         }
         let (state, has_ended) = next_state(self.flow.state, kind, connection);
-        self.set(state, now);
+        self.set(state, time);
         self.is_changed |= has_ended;
         self.has_ended |= has_ended;
     }
 
-    fn set(&mut self, state: FlowState, now: SystemTime) {
+    fn set(&mut self, state: FlowState, time: SystemTime) {
         if self.flow.state == state {
             return;
         }
         let elapsed =
-            self.flow.time.and_then(|time| now.duration_since(time).ok()).map(|elapsed| elapsed.as_secs_f64());
+            self.flow.time.and_then(|began| time.duration_since(began).ok()).map(|elapsed| elapsed.as_secs_f64());
         // The first answer of an older connection was earlier.
         if state == FlowState::Open && !self.is_reported || self.flow.state == FlowState::Unanswered {
             self.flow.answer_seconds = elapsed.filter(|_| state == FlowState::Open);

@@ -30,6 +30,7 @@ mod held_port;
 mod listeners;
 mod local_peer;
 mod localhost_routes;
+mod moment;
 mod node_name;
 mod packet_log;
 mod process;
@@ -52,6 +53,7 @@ pub use local_peer::{
     LocalPeer, LocalPeers, connect_now, is_trusted_user, listen_locally, listen_locally_beside, local_peers,
 };
 pub use localhost_routes::LocalhostRoutes;
+pub use moment::Moment;
 pub use node_name::{NodeNameError, node_name};
 pub use packet_log::{LoggedPacket, PacketLog, PacketLogError};
 pub use process::{ProcessError, ProcessUsage, processor_time};

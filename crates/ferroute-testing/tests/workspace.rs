@@ -154,6 +154,24 @@ fn calls_that_may_wait_for_ever_are_where_a_thread_of_its_own_makes_them() {
     assert_eq!(found, known, "only these are known not to be made in the sync thread");
 }
 
+/// The wall clock may be set to any time, so nothing is decided by it.
+#[test]
+fn wall_clock_is_read_only_for_output() {
+    let mut found = BTreeSet::new();
+    for name in crates().keys().filter(|name| *name != "ferroute-testing") {
+        for_each_source(&root().join("crates").join(name).join("src"), &mut |path, code| {
+            if code.contains("SystemTime::now()")
+                || code.contains("Timestamp::now()")
+                || code.contains("UNIX_EPOCH.elapsed()")
+            {
+                found.insert(path.strip_prefix(root().join("crates")).unwrap().display().to_string());
+            }
+        });
+    }
+    let known: BTreeSet<String> = WALL_CLOCK_READERS.iter().map(|(place, _)| (*place).to_owned()).collect();
+    assert_eq!(found, known, "these read the wall clock: decide by `Instant`");
+}
+
 #[test]
 fn threads_of_the_daemon_are_described() {
     let page = read("docs/architecture.md");
@@ -243,6 +261,22 @@ const KNOWN_WAITS: [(&str, &str); 6] = [
     ("ferroute-proxy/src/process/shutdown.rs: .wait()", "the thread of signals"),
     ("ferroute-userspace/src/client.rs: Command::new(", "starts the worker, without waiting for it"),
     ("ferroute-userspace/src/client.rs: .wait()", "the thread drain-wait"),
+];
+
+/// Files that read the wall clock, each with its purpose.
+const WALL_CLOCK_READERS: [(&str, &str); 12] = [
+    ("ferroute-host/src/moment.rs", "times of health, history and flows, beside a monotonic one"),
+    ("ferroute-inspect/src/doctor/host/clock.rs", "compares it with that of the API server"),
+    ("ferroute-inspect/src/top/flow_counts.rs", "leaves out flows that began before, by the kernel's wall clock"),
+    ("ferroute-kube/src/plugin.rs", "the expiration of a credential is a wall clock time"),
+    ("ferroute-kubectl/src/bundle.rs", "the name of a file"),
+    ("ferroute-logging/src/json.rs", "the time of a log line"),
+    ("ferroute-proxy/src/control.rs", "the time of a bundle"),
+    ("ferroute-proxy/src/observers/events.rs", "the time of an Event"),
+    ("ferroute-proxy/src/observers/status.rs", "the start of the history, and a metric of kube-proxy"),
+    ("ferroute-proxy/src/recording.rs", "the time of a recorded sync"),
+    ("ferroute-ui/src/watch.rs", "the time of a message"),
+    ("ferroute/src/go_runner/log_file.rs", "the name of a file, and the age of files"),
 ];
 
 /// Crates whose threads are those of other commands.

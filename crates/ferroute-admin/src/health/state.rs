@@ -6,7 +6,7 @@ use std::{
 
 use ferroute_core::{Heartbeat, IpFamily};
 
-use crate::Moment;
+use ferroute_host::Moment;
 
 /// Health of the proxy, shared between the sync loop and the HTTP thread: whether rules are applied in time.
 ///

@@ -11,7 +11,6 @@ use std::{
 };
 
 use ferroute_admin::{
-    Moment,
     health::{Health, HealthzHandler},
     history::{ChangeKind, ChangeOrigin, History, ObjectChange, ServicePortCounts, Synced},
     http::Handler,
@@ -25,7 +24,7 @@ use ferroute_core::{
     DataplaneError, IpFamily, NamespacedName, NfacctCounters, Progress, Protocol, SyncReport, TableReport,
     parse::ObjectVersion, testing::namespaced_name,
 };
-use ferroute_host::ProcessUsage;
+use ferroute_host::{Moment, ProcessUsage};
 use proptest::prelude::*;
 
 fn time(seconds: u64) -> SystemTime {

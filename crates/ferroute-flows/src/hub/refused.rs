@@ -7,11 +7,11 @@ use std::{
     ops::RangeInclusive,
     os::fd::{AsFd, BorrowedFd},
     sync::Arc,
-    time::{Duration, Instant, SystemTime},
+    time::{Duration, Instant},
 };
 
 use ferroute_core::{IpFamily, Protocol};
-use ferroute_host::{LoggedPacket, PacketLog, PacketLogError};
+use ferroute_host::{LoggedPacket, Moment, PacketLog, PacketLogError};
 use ferroute_nftables::kernel::{Kernel, NetlinkError, NetlinkKernel};
 
 use crate::{
@@ -48,7 +48,7 @@ pub(super) enum RefusedError {
 struct Seen {
     last: HashSet<Attempt>,
     before: HashSet<Attempt>,
-    since: SystemTime,
+    since: Instant,
 }
 
 /// A connection that was refused.
@@ -70,7 +70,7 @@ impl RefusedPackets {
             revision: None,
             written: Instant::now(),
             services: BTreeMap::new(),
-            seen: Seen { last: HashSet::new(), before: HashSet::new(), since: SystemTime::now() },
+            seen: Seen { last: HashSet::new(), before: HashSet::new(), since: Instant::now() },
         };
         packets.write(frontends)?;
         Ok(packets)
@@ -107,18 +107,18 @@ impl RefusedPackets {
     /// number of a new flow.
     pub(super) fn receive(
         &mut self,
-        now: SystemTime,
+        now: Moment,
         frontends: &Frontends,
         mut next_id: impl FnMut() -> u64,
         mut report: impl FnMut(Change<'_>),
     ) -> Result<(), RefusedError> {
         let Self { log, services, seen, .. } = self;
-        seen.forget(now);
+        seen.forget(now.instant);
         log.receive(BATCH, |packet| {
             let Some(mut flow) = flow(packet, frontends, services) else { return };
             let LoggedPacket { source, destination, protocol, sequence, .. } = *packet;
             if seen.add(Attempt { source, destination, protocol, sequence }) {
-                (flow.id, flow.time) = (next_id(), Some(packet.time.unwrap_or(now)));
+                (flow.id, flow.time) = (next_id(), Some(packet.time.unwrap_or(now.wall)));
                 report(Change { flow: &flow, is_new: true, has_ended: true });
             }
         })?;
@@ -141,8 +141,8 @@ impl Seen {
     }
 
     /// Forgets what is too old, and what is too much.
-    fn forget(&mut self, now: SystemTime) {
-        let age = now.duration_since(self.since).unwrap_or_default();
+    fn forget(&mut self, now: Instant) {
+        let age = now.duration_since(self.since);
         if age > REPETITION || self.last.len() > MAX_SEEN {
             (self.before, self.since) = (mem::take(&mut self.last), now);
         }

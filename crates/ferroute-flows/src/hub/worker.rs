@@ -3,12 +3,12 @@ use std::{
     os::fd::AsFd,
     sync::{Arc, mpsc},
     thread,
-    time::{Duration, Instant, SystemTime},
+    time::{Duration, Instant},
 };
 
 use ferroute_core::{IpFamily, error_chain};
 use ferroute_host::{
-    Sysctls,
+    Moment, Sysctls,
     conntrack::{
         Connection, ConnectionEvents, ConnectionReader, Error, EventKind, Received, TcpState, list_connections,
     },
@@ -122,7 +122,7 @@ impl Worker {
 
     /// Compares the flows with the connections that exist.
     fn list(&mut self, listing: Listing) -> Result<(), Error> {
-        let now = SystemTime::now();
+        let now = Moment::now();
         let Self { shared, tracker, output, readers, .. } = self;
         let frontends = shared.frontends.lock();
         let mut report = |change: Change<'_>| match listing {
@@ -169,10 +169,10 @@ impl Worker {
                 let reason = error_chain(&error);
                 return self.readers.drain(..).for_each(|reader| reader.refuse(&reason));
             }
-            let now = SystemTime::now();
+            let now = Moment::now();
             let Self { shared, tracker, output, readers, .. } = self;
             tracker.on_tick(now, &shared.frontends.lock(), &mut |change| output.report(change, now, readers));
-            output.summary.tick(now);
+            output.summary.tick(now.instant);
             self.flush(subscription);
             while let Ok(reader) = self.queue.try_recv() {
                 self.add(reader, &subscription.start);
@@ -187,7 +187,7 @@ impl Worker {
             self.events.clear();
             let events = &mut self.events;
             let received = subscription.events.receive(BATCH, |kind, connection| events.push((kind, *connection)))?;
-            let (now, count) = (SystemTime::now(), self.events.len());
+            let (now, count) = (Moment::now(), self.events.len());
             let Self { shared, tracker, output, readers, events, .. } = self;
             let frontends = shared.frontends.lock();
             for (kind, connection) in events {
@@ -213,7 +213,7 @@ impl Worker {
     /// Reports the connections that rules have refused. Without these packets, flows go on.
     fn receive_refused(&mut self, subscription: &mut Subscription) {
         let Some(refused) = &mut subscription.refused else { return };
-        let now = SystemTime::now();
+        let now = Moment::now();
         let Self { shared, tracker, output, readers, .. } = self;
         let report = |change: Change<'_>| output.report(change, now, readers);
         let received = refused.receive(now, &shared.frontends.lock(), || tracker.next_id(), report);
@@ -248,11 +248,11 @@ impl Worker {
 
 impl Output {
     /// Sends a change to the readers that follow, and remembers the flow if it is over.
-    fn report(&mut self, change: Change<'_>, now: SystemTime, readers: &mut [Reader]) {
+    fn report(&mut self, change: Change<'_>, now: Moment, readers: &mut [Reader]) {
         for reader in readers.iter_mut().filter(|reader| reader.request.follow) {
             reader.offer(change.flow, self.lines);
         }
-        self.summary.add(change, now);
+        self.summary.add(change, now.instant);
         self.remember(change);
     }
 

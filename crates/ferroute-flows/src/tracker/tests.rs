@@ -1,3 +1,5 @@
+use std::sync::LazyLock;
+
 use ferroute_core::{
     IpFamily, ModeTraits, ProxySettings,
     testing::{Cluster, pod, service, slice},
@@ -19,8 +21,10 @@ fn no_frontends() -> Frontends {
     Frontends::new(&ModeTraits::IPTABLES, ProxySettings::default())
 }
 
-fn at(milliseconds: u64) -> SystemTime {
-    SystemTime::UNIX_EPOCH + Duration::from_millis(1_800_000_000_000 + milliseconds)
+fn at(milliseconds: u64) -> Moment {
+    static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+    let time = Duration::from_millis(milliseconds);
+    Moment { instant: *START + time, wall: SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000) + time }
 }
 
 /// Returns a connection of this client port to the Service.
@@ -133,7 +137,30 @@ fn each_end_of_a_connection_is_reported_once() {
         assert_eq!(case.take(), expected, "{name}");
         assert_eq!(case.tracker.flows().count(), 0, "{name}");
         let flow = case.last.unwrap();
-        assert_eq!((flow.service_port.as_deref(), flow.time), (Some("shop/web:http"), Some(at(0))), "{name}");
+        assert_eq!((flow.service_port.as_deref(), flow.time), (Some("shop/web:http"), Some(at(0).wall)), "{name}");
+    }
+}
+
+#[test]
+fn wall_clock_steps_delay_and_hasten_nothing() {
+    let hour = Duration::from_hours(1);
+    for set in [SystemTime::checked_add, SystemTime::checked_sub] {
+        let mut case = Case::new(10);
+        let mut event = |kind, port, at: Moment| {
+            let connection = connection(port, SYN, false);
+            case.step(|tracker, frontends, report| tracker.on_event(kind, &connection, at, frontends, report));
+        };
+        event(EventKind::New, 1, at(0));
+        let set = |at: Moment| Moment { wall: set(&at.wall, hour).unwrap(), ..at };
+        event(EventKind::New, 2, set(at(1_000)));
+        let mut tick = |milliseconds| {
+            case.step(|tracker, frontends, report| tracker.on_tick(set(at(milliseconds)), frontends, report));
+            case.take()
+        };
+        assert_eq!(tick(2_900), [""; 0]);
+        assert_eq!(tick(3_000), ["unanswered new"]);
+        assert_eq!(tick(3_900), [""; 0]);
+        assert_eq!(tick(4_000), ["unanswered new"]);
     }
 }
 
@@ -152,12 +179,16 @@ fn connection_without_an_answer_is_unanswered_after_three_seconds_and_may_open_l
 #[test]
 fn times_and_counters_are_the_kernels() {
     let mut case = Case::new(10);
-    case.event(EventKind::New, &Connection { started: Some(at(5)), ..connection(1, SYN, false) }, 100);
-    case.event(EventKind::Update, &Connection { reported: Some(at(7)), ..connection(1, OPEN, true) }, 100);
+    case.event(EventKind::New, &Connection { started: Some(at(5).wall), ..connection(1, SYN, false) }, 100);
+    case.event(EventKind::Update, &Connection { reported: Some(at(7).wall), ..connection(1, OPEN, true) }, 100);
     let traffic = Some(Traffic { packets: 10, bytes: 900 });
-    case.event(EventKind::Update, &Connection { reported: Some(at(25)), traffic, ..connection(1, CLOSED, true) }, 100);
+    case.event(
+        EventKind::Update,
+        &Connection { reported: Some(at(25).wall), traffic, ..connection(1, CLOSED, true) },
+        100,
+    );
     let flow = case.last.unwrap();
-    assert_eq!((flow.time, flow.packets, flow.bytes), (Some(at(5)), Some(10), Some(900)));
+    assert_eq!((flow.time, flow.packets, flow.bytes), (Some(at(5).wall), Some(10), Some(900)));
     assert_eq!((flow.answer_seconds, flow.duration_seconds), (Some(0.002), Some(0.02)));
 }
 

@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::Context;
 use ferroute_admin::{
-    AdminHandler, Moment, Pages,
+    AdminHandler, Pages,
     history::{History, ObjectChange, Synced},
     http::Handler,
     metrics::{ApiRequest, Connections, Metrics, ModeMetric, ModeValue, RefusedConnections, RelayedPort, Sampled},
@@ -17,7 +17,7 @@ use ferroute_config::Resolved;
 use ferroute_core::{
     Dataplane, DataplaneError, IpFamily, ModeTraits, Progress, Tracker, error_chain, tracker::TrackerEvent,
 };
-use ferroute_host::{KernelCounters, PacketCounters, ProcessUsage};
+use ferroute_host::{KernelCounters, Moment, PacketCounters, ProcessUsage};
 use ferroute_kube::{RequestCounter, RequestResult};
 use ferroute_modes::{Mode, RelayReader};
 use ferroute_nftables::{ConnectionReader, ConnectionTotals, RefusalReader};

@@ -1,0 +1,17 @@
+use std::time::{Instant, SystemTime};
+
+/// A point in time by two clocks: one to print, and a monotonic one to decide and measure durations with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moment {
+    /// Monotonic clock.
+    pub instant: Instant,
+    /// Wall clock, which may be set to any time.
+    pub wall: SystemTime,
+}
+
+impl Moment {
+    /// Returns the current time.
+    pub fn now() -> Self {
+        Self { instant: Instant::now(), wall: SystemTime::now() }
+    }
+}
