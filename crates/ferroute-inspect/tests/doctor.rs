@@ -221,6 +221,14 @@ fn each_problem_is_found_by_one_check() {
         ),
         (
             |inputs| {
+                inputs.mode = ModeName::USERSPACE;
+                inputs.families[0].backends.as_mut().unwrap()[0].input_drops = true;
+            },
+            "input-firewall",
+            Severity::Warning,
+        ),
+        (
+            |inputs| {
                 set(inputs, "net.ipv4.conf.eth0.rp_filter", "1");
                 set(inputs, "net.ipv4.conf.eth1.rp_filter", "1");
             },

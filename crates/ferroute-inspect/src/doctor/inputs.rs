@@ -86,7 +86,7 @@ pub struct BackendRules {
     /// Whether the policy of `FORWARD` is DROP.
     pub forward_drops: bool,
     /// Whether `INPUT` drops or rejects packets that no rule accepts, before it reaches a rule that accepts Service traffic of ipvs
-    /// mode.
+    /// or userspace mode.
     pub input_drops: bool,
 }
 

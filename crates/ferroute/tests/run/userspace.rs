@@ -101,6 +101,29 @@ fn ports_of_listeners_are_reached_by_way_of_services_only() {
     }
 }
 
+/// Packets to listeners pass INPUT, where firewalls have rules for the host's own services.
+#[test]
+fn firewalls_in_input_do_not_refuse_services() {
+    let case = Case::new(Mode::Userspace, &web(&[0]));
+    let node = &case.cluster.node;
+    let firewall: String = ["ip", "ip6"]
+        .map(|family| {
+            // The neighbours' addresses are resolved by ICMPv6.
+            let rules =
+                ["iif lo accept", "meta l4proto ipv6-icmp accept", "ct state established,related accept", "reject"];
+            let rules = rules.map(|rule| format!("add rule {family} filter INPUT {rule}\n")).concat();
+            format!("chain {family} filter INPUT {{ policy drop; }}\n{rules}")
+        })
+        .concat();
+    let all_are_accepted = || web_tcp().iter().all(|to| case.connect(*to).is_ok());
+    node.feed("nft", &["-f", "-"], &firewall);
+    assert!(all_are_accepted());
+    // A firewall that starts after the proxy, and replaces all rules of INPUT.
+    let flush = "flush chain ip filter INPUT\nflush chain ip6 filter INPUT\n";
+    node.feed("nft", &["-f", "-"], &format!("{flush}{firewall}"));
+    wait("connections", || all_are_accepted().then_some(()));
+}
+
 #[test]
 fn dead_worker_is_replaced_and_rules_follow() {
     let case = Case::new(Mode::Userspace, &web(&[0, 1]));

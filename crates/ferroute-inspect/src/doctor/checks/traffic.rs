@@ -2,6 +2,7 @@
 
 use ferroute_config::ModeName;
 use ferroute_core::{Client, IpFamily};
+use ferroute_iptables::plan::chains::{IPVS_ACCEPT, NODEPORT_NON_LOCAL};
 
 use crate::doctor::{
     ConntrackEvents, EarlierTranslation, FirewallRefusal, Inputs, Reading, Severity,
@@ -129,11 +130,13 @@ pub(super) fn forward_policy(inputs: &Inputs) -> CheckResult {
     CheckResult::Defects(defects)
 }
 
-/// Checks that a firewall in INPUT accepts traffic of Services in ipvs mode, whose packets do not pass FORWARD.
+/// Checks that a firewall in INPUT accepts traffic of Services in ipvs and userspace mode, whose packets do not pass FORWARD.
 pub(super) fn input_firewall(inputs: &Inputs) -> CheckResult {
-    if inputs.mode != ModeName::IPVS {
-        return CheckResult::NotApplicable;
-    }
+    let accepting = match inputs.mode {
+        ModeName::IPVS => IPVS_ACCEPT,
+        ModeName::USERSPACE => NODEPORT_NON_LOCAL,
+        _ => return CheckResult::NotApplicable,
+    };
     let mut defects = Vec::new();
     for family in IpFamily::BOTH.into_iter().filter(|family| is_used(inputs, *family)) {
         let backends = match &inputs.families[family.index()].backends {
@@ -144,10 +147,15 @@ pub(super) fn input_firewall(inputs: &Inputs) -> CheckResult {
             let defect = Defect::new(
                 Severity::Warning,
                 format!("the {family} chain INPUT drops what no rule accepts ({})", backend.backend),
-                "in ipvs mode, connections of pods to cluster IPs, and of other hosts to node ports and load balancer IPs, pass \
-                 INPUT and are dropped",
-                "run Ferroute, which accepts them in the chain KUBE-IPVS-ACCEPT, and let no rule drop all packets before the jump \
-                 to it; kube-proxy requires rules of the administrator",
+                format!(
+                    "in {} mode, connections of pods to cluster IPs, and of other hosts to node ports and load balancer IPs, pass \
+                     INPUT and are dropped",
+                    inputs.mode
+                ),
+                format!(
+                    "run Ferroute, which accepts them in the chain {accepting}, and let no rule drop all packets before the jump to \
+                     it; kube-proxy requires rules of the administrator"
+                ),
             );
             defects.push(defect.with("family", family).with("backend", &backend.backend));
         }

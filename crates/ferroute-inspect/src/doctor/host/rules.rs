@@ -6,7 +6,7 @@ use ferroute_core::{IpFamily, error_chain};
 use ferroute_iptables::{
     Chain, ChainName, HostExec, Policy, Rule, TableName, Target,
     exec::{BackendSnapshot, search_path},
-    plan::chains::IPVS_ACCEPT,
+    plan::chains::{IPVS_ACCEPT, NODEPORT_NON_LOCAL},
 };
 use ferroute_modes::{
     REGISTRY, kernel_has_ipv6,
@@ -105,13 +105,13 @@ fn backend(BackendSnapshot { backend, saved }: &BackendSnapshot) -> BackendRules
 }
 
 /// Reports whether `INPUT` drops or rejects all packets that its rules do not accept, by its policy or a last rule, and does not
-/// jump to the chain that accepts Service traffic of ipvs mode before.
+/// jump to the chain that accepts Service traffic of ipvs or userspace mode before.
 fn input_drops(input: &Chain) -> bool {
     let drops_all = |rule: &Rule| {
         let is_unconditional = Rule { target: None, ..rule.clone() } == Rule::new();
         is_unconditional && matches!(rule.target, Some(Target::Drop | Target::Reject(_)))
     };
-    let accepts_services = |rule: &Rule| rule.next_chain() == Some(IPVS_ACCEPT);
+    let accepts_services = |rule: &Rule| [IPVS_ACCEPT, NODEPORT_NON_LOCAL].map(Some).contains(&rule.next_chain());
     let by_rule = input.rules.iter().position(drops_all);
     let by_policy = input.head.is_some_and(|head| head.policy == Some(Policy::Drop)).then_some(input.rules.len());
     let accepted = input.rules.iter().position(accepts_services);
@@ -129,10 +129,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn input_that_drops_services_of_ipvs_mode_is_detected() {
+    fn input_that_drops_services_is_detected() {
         let drops = |policy: &str, rules: &[&str]| {
             let rules: String = rules.iter().map(|rule| format!("-A INPUT {rule}\n")).collect();
-            let text = format!("*filter\n:INPUT {policy} [0:0]\n:KUBE-IPVS-ACCEPT - [0:0]\n{rules}COMMIT\n");
+            let text = format!(
+                "*filter\n:INPUT {policy} [0:0]\n:KUBE-IPVS-ACCEPT - [0:0]\n:KUBE-NODEPORT-NON-LOCAL - [0:0]\n{rules}COMMIT\n"
+            );
             let rules = RuleSet::parse_save(IpFamily::V4, &text).unwrap();
             rules.chain(TableName::Filter, ChainName::INPUT).is_some_and(input_drops)
         };
@@ -142,5 +144,7 @@ mod tests {
         assert!(drops("DROP", &["-i lo -j ACCEPT"]) && drops("ACCEPT", &["-i lo -j ACCEPT", reject]));
         assert!(!drops("DROP", &[accept]) && !drops("ACCEPT", &[accept, reject]));
         assert!(drops("ACCEPT", &[reject, accept]) && drops("DROP", &["-j DROP", accept]));
+        let userspace = "-m comment --comment \"kubernetes ports of the userspace proxy\" -j KUBE-NODEPORT-NON-LOCAL";
+        assert!(!drops("DROP", &[userspace]) && drops("ACCEPT", &[reject, userspace]));
     }
 }
