@@ -10,7 +10,7 @@ use tokio::time::Instant;
 pub(crate) struct Limits {
     /// A new token is added this often (`minSyncPeriod`); zero means no limit.
     pub(crate) min_interval: Duration,
-    /// Syncs may also start without a token, as long as they took less than a [`SHARE`]th of a processor's recent time.
+    /// Syncs may also start without a token, as long as they took less than a tenth of a processor's recent time.
     pub(crate) by_cost: bool,
     /// Maximum number of saved tokens: after a quiet time, this many syncs may follow the first one without delay.
     pub(crate) burst: u32,
@@ -108,39 +108,68 @@ impl Schedule {
 
 /// The processor time that syncs have taken recently. Reads no clock.
 ///
-/// Each sync blocks the time after it for [`SHARE`] times as long, and up to [`RECENT`] may be blocked in advance:
-/// so all syncs of any such time take at most a `SHARE`th of a processor, after a quiet time a little more.
+/// Syncs take at most a tenth of a processor. Those that take up to [`SHORT`] may take more for a while: a rollout of seconds does not
+/// wait, and half of the processor remains for others.
 #[derive(Debug)]
 struct Costs {
+    /// A tenth of the last minute, and half of the last moment.
+    short: [Share; 2],
+    /// A tenth of the last second.
+    long: Share,
+    /// The last sync.
+    took: Duration,
+}
+
+/// A part of a processor's time.
+///
+/// Each sync blocks the time after it for `divisor` times as long, and up to `recent` may be blocked in advance: so all syncs of
+/// any such time take at most that part, after a quiet time a little more.
+#[derive(Debug)]
+struct Share {
+    divisor: u32,
+    /// The time over which it applies.
+    recent: Duration,
     /// The end of the blocked time.
     blocked_until: std::time::Instant,
-    /// The time that may be blocked at most, so that one long sync does not slow down many short ones later.
-    longest: Duration,
+    /// The time after which syncs may start in any case.
+    longest_delay: Duration,
 }
 
 impl Costs {
     /// `longest_delay` is the time after which syncs may start in any case.
     fn new(longest_delay: Duration, now: std::time::Instant) -> Self {
-        Self { blocked_until: now, longest: RECENT + longest_delay }
+        let share = |divisor, recent| Share { divisor, recent, blocked_until: now, longest_delay };
+        Self { short: [share(10, 60 * SECOND), share(2, SECOND / 10)], long: share(10, SECOND), took: Duration::ZERO }
     }
 
     /// Returns when the next sync may start: `now` or later.
     fn available_at(&self, now: std::time::Instant) -> std::time::Instant {
-        self.blocked_until.checked_sub(RECENT).map_or(now, |at| at.max(now))
+        let shares = if self.took <= SHORT { &self.short[..] } else { std::slice::from_ref(&self.long) };
+        shares.iter().map(|share| share.available_at(now)).fold(now, std::time::Instant::max)
     }
 
     /// Adds a sync that ends now.
     fn add(&mut self, took: Duration, now: std::time::Instant) {
-        let blocked = self.blocked_until.max(now) + took.saturating_mul(SHARE).min(self.longest);
-        self.blocked_until = blocked.min(now + self.longest);
+        self.took = took;
+        self.short.iter_mut().chain([&mut self.long]).for_each(|share| share.add(took, now));
     }
 }
 
-/// Syncs may take one part in this many of a processor's time.
-const SHARE: u32 = 10;
+impl Share {
+    fn available_at(&self, now: std::time::Instant) -> std::time::Instant {
+        self.blocked_until.checked_sub(self.recent).map_or(now, |at| at.max(now))
+    }
 
-/// The time over which that applies.
-const RECENT: Duration = Duration::from_secs(1);
+    fn add(&mut self, took: Duration, now: std::time::Instant) {
+        // One long sync does not slow down many short ones later.
+        let blocked = took.saturating_mul(self.divisor).min(SECOND + self.longest_delay);
+        self.blocked_until = (self.blocked_until.max(now) + blocked).min(now + self.recent + self.longest_delay);
+    }
+}
+
+/// The longest sync of which several may follow each other at once.
+const SHORT: Duration = Duration::from_millis(50);
+const SECOND: Duration = Duration::from_secs(1);
 
 /// Limits for tests.
 #[cfg(test)]
@@ -294,13 +323,31 @@ mod tests {
         // One for each change, and no change waits.
         let (syncs, longest) = run(1).await;
         assert!(syncs >= 1_190 && longest <= Duration::from_millis(1), "{syncs} {longest:?}");
-        // A tenth of a processor's time: one every 200 ms, after a burst.
-        let (syncs, longest) = run(20).await;
-        assert!((290..=320).contains(&syncs), "{syncs}");
-        assert!(longest <= Duration::from_millis(250), "{longest:?}");
+        // A tenth of a processor's time: one every 600 ms, after a burst.
+        let (syncs, longest) = run(60).await;
+        assert!((95..=125).contains(&syncs), "{syncs}");
+        assert!(longest <= Duration::from_millis(700), "{longest:?}");
         // As without regard to the cost.
         let (syncs, _) = run(600).await;
         assert!((60..=64).contains(&syncs), "{syncs}");
+    }
+
+    /// As iptables mode with 1,000 Services, while 20 endpoints change per second.
+    #[tokio::test(start_paused = true)]
+    async fn short_syncs_may_take_the_share_of_a_minute_at_once_and_half_of_a_processor() {
+        let mut schedule = Schedule::new(Limits { by_cost: true, ..LIMITS });
+        let (cost, every) = (Duration::from_millis(20), Duration::from_millis(50));
+        let (syncs, longest) = run_by_cost(&mut schedule, cost, every, Duration::from_secs(15)).await;
+        assert!(syncs >= 295 && longest <= cost, "{syncs} {longest:?}");
+        // After that minute: one every 200 ms.
+        run_by_cost(&mut schedule, cost, every, Duration::from_secs(45)).await;
+        let (syncs, longest) = run_by_cost(&mut schedule, cost, every, Duration::from_secs(60)).await;
+        assert!((290..=320).contains(&syncs), "{syncs}");
+        assert!(longest <= Duration::from_millis(250), "{longest:?}");
+        // Changes all the time.
+        let mut schedule = Schedule::new(Limits { by_cost: true, ..LIMITS });
+        let (syncs, _) = run_by_cost(&mut schedule, cost, cost / 20, Duration::from_secs(10)).await;
+        assert!((240..=260).contains(&syncs), "{syncs}");
     }
 
     #[tokio::test(start_paused = true)]
