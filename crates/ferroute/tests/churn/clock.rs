@@ -27,7 +27,7 @@ impl ProxyClock {
 
     /// Reads the clock, with this process as the proxy.
     pub(crate) fn read(&mut self, process: Option<u32>) -> Duration {
-        let threads: HashMap<u32, u64> = process.map(waits).unwrap_or_default();
+        let threads: HashMap<u32, u64> = process.map(|id| waits(id, true)).unwrap_or_default();
         let new = |(thread, waited): (&u32, &u64)| {
             waited.saturating_sub(self.threads.get(thread).copied().unwrap_or_default())
         };
@@ -53,8 +53,37 @@ impl ProxyClock {
     }
 }
 
-/// Returns the nanoseconds for which the threads of a process and of the programs that it runs have waited for a processor.
-fn waits(process: u32) -> HashMap<u32, u64> {
+/// The waits of this process, whose threads are clients and servers, in the last minute.
+#[derive(Default)]
+pub(crate) struct OwnWaits(VecDeque<(Instant, HashMap<u32, u64>)>);
+
+impl OwnWaits {
+    /// Reads them.
+    pub(crate) fn read(&mut self) {
+        self.add(Instant::now(), waits(std::process::id(), false));
+    }
+
+    fn add(&mut self, now: Instant, threads: HashMap<u32, u64>) {
+        self.0.push_back((now, threads));
+        if self.0.len() > MAX_OWN_READINGS {
+            self.0.pop_front();
+        }
+    }
+
+    /// Returns how long one of the threads has waited between two points in time, at most.
+    pub(crate) fn longest(&self, start: Instant, end: Instant) -> Duration {
+        let until = |time: Instant| self.0.partition_point(|(at, _)| *at <= time);
+        let before = self.0.get(until(start).saturating_sub(1));
+        let Some((_, after)) = self.0.get(until(end)).or(self.0.back()) else { return Duration::ZERO };
+        let waited = |(thread, nanoseconds): (&u32, &u64)| {
+            nanoseconds.saturating_sub(before.and_then(|(_, threads)| threads.get(thread)).copied().unwrap_or_default())
+        };
+        Duration::from_nanos(after.iter().map(waited).max().unwrap_or_default())
+    }
+}
+
+/// Returns the nanoseconds for which the threads of a process, and of the programs that it runs, have waited for a processor.
+fn waits(process: u32, with_programs: bool) -> HashMap<u32, u64> {
     let mut waits = HashMap::new();
     let mut processes = vec![process];
     while let Some(process) = processes.pop() {
@@ -67,7 +96,9 @@ fn waits(process: u32) -> HashMap<u32, u64> {
             let waited = read("schedstat").split_whitespace().nth(1).and_then(number);
             let id = thread.file_name().to_str().and_then(|name| name.parse().ok());
             waits.extend(id.zip(waited));
-            processes.extend(read("children").split_whitespace().filter_map(|id| id.parse::<u32>().ok()));
+            if with_programs {
+                processes.extend(read("children").split_whitespace().filter_map(|id| id.parse::<u32>().ok()));
+            }
         }
     }
     waits
@@ -75,6 +106,7 @@ fn waits(process: u32) -> HashMap<u32, u64> {
 
 /// Some minutes, with a reading every 50 ms.
 const MAX_READINGS: usize = 10_000;
+const MAX_OWN_READINGS: usize = 1_000;
 
 #[cfg(test)]
 mod tests {
@@ -96,9 +128,29 @@ mod tests {
     #[test]
     fn threads_and_programs_that_wait_are_known() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
-        let waits = waits(std::process::id());
+        let [with, without] = [true, false].map(|with_programs| waits(std::process::id(), with_programs));
         child.kill().unwrap();
         child.wait().unwrap();
-        assert!(waits.contains_key(&child.id()) && waits.contains_key(&std::process::id()), "{waits:?}");
+        assert!(with.contains_key(&child.id()) && with.contains_key(&std::process::id()), "{with:?}");
+        assert!(!without.contains_key(&child.id()) && without.contains_key(&std::process::id()), "{without:?}");
+    }
+
+    #[test]
+    fn the_thread_that_waited_longest_counts() {
+        let start = Instant::now();
+        let mut own = OwnWaits::default();
+        assert_eq!(own.longest(start, start), Duration::ZERO);
+        for (second, threads) in [(0, [(1, 0), (2, 7)]), (1, [(1, 5), (2, 9)]), (2, [(1, 5), (2, 20)])] {
+            own.add(start + Duration::from_secs(second), threads.into());
+        }
+        let longest = |from, to| {
+            let at = |milliseconds| start + Duration::from_millis(milliseconds);
+            own.longest(at(from), at(to)).as_nanos()
+        };
+        // From the reading before to the one after.
+        assert_eq!(
+            (longest(0, 900), longest(100, 1_100), longest(1_100, 1_900), longest(1_500, 9_000)),
+            (5, 13, 11, 11)
+        );
     }
 }

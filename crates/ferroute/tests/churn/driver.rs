@@ -16,8 +16,8 @@ use ferroute_core::{
 use tempfile::TempDir;
 
 use crate::{
-    clients::{Clients, Outcome, Targets, connect},
-    clock::ProxyClock,
+    clients::{Clients, Outcome, Record, Targets, connect},
+    clock::{OwnWaits, ProxyClock},
     kernel,
     network::{EXTRA_ADDRESSES, Network, node_addresses},
     objects,
@@ -36,6 +36,7 @@ pub(crate) struct Driver {
     /// Dropped before the network and the files.
     pub(crate) proxy: Option<Proxy>,
     clock: ProxyClock,
+    own_waits: OwnWaits,
     pub(crate) oracle: Oracle,
     pub(crate) schedule: Schedule,
     pub(crate) setting: Setting,
@@ -61,6 +62,8 @@ pub(crate) struct Counts {
     pub(crate) refused: usize,
     pub(crate) unreachable: usize,
     pub(crate) timeout: usize,
+    /// Timeouts that expired while a client or server had no processor, which are not checked.
+    pub(crate) starved: usize,
     /// The most time that a change took while there was no fault.
     pub(crate) slowest: Duration,
 }
@@ -90,6 +93,7 @@ impl Driver {
             setting: setting.clone(),
             proxy: None,
             clock: ProxyClock::new(),
+            own_waits: OwnWaits::default(),
             barrier: 0,
             has_extra_addresses: false,
             targets: VecDeque::new(),
@@ -299,10 +303,16 @@ impl Driver {
         let Some(clients) = &self.clients else { return };
         let records = clients.take_records();
         self.read_clock();
+        self.own_waits.read();
         if let Some(superseded) = self.clock.before(PROMISED_DELAY) {
             self.oracle.tick(superseded);
         }
         for record in &records {
+            if self.was_starved(record) {
+                self.counts.starved += 1;
+                self.note(format!("a client or server had no processor: {record:?}"));
+                continue;
+            }
             match record.outcome {
                 Outcome::Endpoint(_) => self.counts.endpoint += 1,
                 Outcome::Refused => self.counts.refused += 1,
@@ -318,6 +328,11 @@ impl Driver {
                 self.note(format!("VIOLATION by a connection of {}..{} ms", at(record.start), at(record.end)));
             }
         }
+    }
+
+    /// Reports whether a timeout expired while a client or server waited for a processor half of the time.
+    fn was_starved(&self, Record { outcome, start, end, .. }: &Record) -> bool {
+        *outcome == Outcome::Timeout && self.own_waits.longest(*start, *end) > (*end - *start) / 2
     }
 
     fn check_health(&mut self) -> Result<(), Failure> {
