@@ -3,14 +3,80 @@ use std::{collections::BTreeMap, fmt, sync::Arc};
 use ferroute_core::{Escaped, rfc3339};
 use ferroute_flows::{Counts, Edge, Flow, FlowStart, FlowSummary, Losses, Peer};
 
-/// The titles of the columns of [`write_flow_into`].
-pub const HEADER: &str = "TIME (UTC)    STATE       CLIENT                           SERVICE                   FRONTEND                        ENDPOINT                    ANSWER  DURATION  PACKETS     BYTES";
+/// A table of flows, a line each. A column becomes wider with the first text that does not fit, and the titles are repeated.
+#[derive(Debug)]
+pub struct FlowTable {
+    has_nodes: bool,
+    widths: [usize; 5],
+}
 
-/// Writes a flow as one line.
-pub fn write_flow_into(out: &mut impl fmt::Write, flow: &Flow) -> fmt::Result {
-    let time = flow.time.and_then(|time| rfc3339::format(time, 3));
-    let time = time.as_deref().and_then(|text| text.get(11..23)).unwrap_or("-");
-    let service = flow.service_port.as_deref().unwrap_or("-");
+/// The texts of a flow, without its numbers.
+type Cells = [String; 5];
+
+impl FlowTable {
+    /// Creates a table, with a column for the names of nodes if there are several.
+    pub fn new(has_nodes: bool) -> Self {
+        Self { has_nodes, widths: [12, 31, 24, 30, 24] }
+    }
+
+    /// Widens the columns, so that the titles need not be repeated for this flow.
+    pub fn fit(&mut self, node: &str, flow: &Flow) {
+        self.widen(&cells(node, flow));
+    }
+
+    /// Writes the titles.
+    ///
+    /// # Errors
+    /// Only those of `out`.
+    pub fn write_titles_into(&self, out: &mut impl fmt::Write) -> fmt::Result {
+        let titles = ["NODE", "CLIENT", "SERVICE", "FRONTEND", "ENDPOINT"].map(str::to_owned);
+        let numbers = ["ANSWER", "DURATION", "PACKETS", "BYTES"].map(str::to_owned);
+        self.write_row_into(out, "TIME (UTC)", "STATE", &titles, &numbers)
+    }
+
+    /// Writes a flow of a node.
+    ///
+    /// # Errors
+    /// Only those of `out`.
+    pub fn write_into(&mut self, out: &mut impl fmt::Write, node: &str, flow: &Flow) -> fmt::Result {
+        let cells = cells(node, flow);
+        if self.widen(&cells) {
+            self.write_titles_into(out)?;
+        }
+        let time = flow.time.and_then(|time| rfc3339::format(time, 3));
+        let time = time.as_deref().and_then(|text| text.get(11..23)).unwrap_or("-");
+        let [answer, duration] =
+            [flow.answer_seconds, flow.duration_seconds].map(|seconds| seconds.map_or("-".to_owned(), duration));
+        let [packets, bytes] =
+            [flow.packets, flow.bytes].map(|count| count.map_or("-".to_owned(), |count| count.to_string()));
+        self.write_row_into(out, time, flow.state.as_str(), &cells, &[answer, duration, packets, bytes])
+    }
+
+    fn widen(&mut self, cells: &Cells) -> bool {
+        let needed: [usize; 5] = std::array::from_fn(|i| self.widths[i].max(cells[i].chars().count()));
+        std::mem::replace(&mut self.widths, needed) != needed
+    }
+
+    fn write_row_into(
+        &self,
+        out: &mut impl fmt::Write,
+        time: &str,
+        state: &str,
+        cells: &Cells,
+        [answer, duration, packets, bytes]: &[String; 4],
+    ) -> fmt::Result {
+        let [node, client, service, frontend, endpoint] =
+            std::array::from_fn(|i| format!("{:<width$}", cells[i], width = self.widths[i]));
+        let node = if self.has_nodes { format!("{node}  ") } else { String::new() };
+        let line = format!(
+            "{node}{time:<12}  {state:<10}  {client}  {service}  {frontend}  {endpoint}  {answer:>8}  {duration:>8}  {packets:>7}  \
+             {bytes:>8}"
+        );
+        writeln!(out, "{}", line.trim_end())
+    }
+}
+
+fn cells(node: &str, flow: &Flow) -> Cells {
     let frontend = match flow.kind {
         Some(kind) => format!("{kind} {}/{}", flow.destination, flow.protocol),
         None => format!("{}/{}", flow.destination, flow.protocol),
@@ -20,17 +86,8 @@ pub fn write_flow_into(out: &mut impl fmt::Write, flow: &Flow) -> fmt::Result {
         (None, Some(reason)) => format!("({})", Escaped(reason)),
         (None, None) => "-".to_owned(),
     };
-    let [answer, duration] =
-        [flow.answer_seconds, flow.duration_seconds].map(|seconds| seconds.map_or("-".to_owned(), duration));
-    let [packets, bytes] =
-        [flow.packets, flow.bytes].map(|count| count.map_or("-".to_owned(), |count| count.to_string()));
-    let line = format!(
-        "{time:<12}  {:<10}  {:<31}  {:<24}  {frontend:<30}  {endpoint:<24}  {answer:>8}  {duration:>8}  {packets:>7}  {bytes:>8}",
-        flow.state,
-        client(&flow.client),
-        Escaped(service).to_string(),
-    );
-    writeln!(out, "{}", line.trim_end())
+    let service = Escaped(flow.service_port.as_deref().unwrap_or("-")).to_string();
+    [Escaped(node).to_string(), client(&flow.client), service, frontend, endpoint]
 }
 
 /// Writes what the kernel does not provide.

@@ -12,7 +12,7 @@ use ferroute_inspect::{
     about::About,
     desired::{Desired, service_name},
     flows::{
-        Flow, FlowEvent, FlowFilter, FlowRequest, FlowState, FlowStream, HEADER, Labels, PeerFilter, write_flow_into,
+        Flow, FlowEvent, FlowFilter, FlowRequest, FlowState, FlowStream, FlowTable, Labels, PeerFilter,
         write_losses_into, write_start_into, write_summary_into,
     },
     report::Versioned,
@@ -161,8 +161,9 @@ struct Printer {
     output: Output,
     about: Option<About>,
     filter: FlowFilter,
-    /// Whether flows are printed, which need titles.
-    has_flows: bool,
+    /// Whether titles are printed before the first flow.
+    has_titles: bool,
+    table: FlowTable,
     /// The number of flows to print of those that are known already, and these flows.
     last: Option<(usize, Vec<Flow>)>,
 }
@@ -170,7 +171,10 @@ struct Printer {
 impl Printer {
     fn new(output: Output, about: About, select: &SelectArgs) -> Self {
         let last = select.last.map(|count| (count, Vec::new()));
-        Self { output, about: Some(about), filter: select.filter(), has_flows: !select.summary, last }
+        // Those of flows that are known already are as wide as these.
+        let has_titles = !select.summary && last.is_none();
+        let table = FlowTable::new(false);
+        Self { output, about: Some(about), filter: select.filter(), has_titles, table, last }
     }
 
     fn print(&mut self, out: &mut impl Write, event: FlowEvent) -> anyhow::Result<()> {
@@ -193,8 +197,14 @@ impl Printer {
     /// Prints the flows that were known already.
     fn finish(&mut self, out: &mut impl Write) -> anyhow::Result<()> {
         let Some((count, flows)) = self.last.take() else { return Ok(()) };
-        let first = flows.len().saturating_sub(count);
-        flows.into_iter().skip(first).try_for_each(|flow| self.write(out, &FlowEvent::Flow(flow.into())))
+        let flows = &flows[flows.len().saturating_sub(count)..];
+        flows.iter().for_each(|flow| self.table.fit(NO_NODE, flow));
+        if self.output == Output::Text {
+            let mut titles = String::new();
+            self.table.write_titles_into(&mut titles)?;
+            out.write_all(titles.as_bytes())?;
+        }
+        flows.iter().try_for_each(|flow| self.write(out, &FlowEvent::Flow(flow.clone().into())))
     }
 
     fn write(&mut self, out: &mut impl Write, event: &FlowEvent) -> anyhow::Result<()> {
@@ -221,9 +231,9 @@ impl Printer {
                     writeln!(text, "{about}")?;
                 }
                 write_start_into(text, start)?;
-                if self.has_flows { writeln!(text, "{HEADER}") } else { Ok(()) }
+                if self.has_titles { self.table.write_titles_into(text) } else { Ok(()) }
             }
-            FlowEvent::Flow(flow) => write_flow_into(text, flow),
+            FlowEvent::Flow(flow) => self.table.write_into(text, NO_NODE, flow),
             FlowEvent::Lost(losses) => write_losses_into(text, losses),
             FlowEvent::Summary(summary) => write_summary_into(text, summary),
             FlowEvent::RecentEnd(_) => Ok(()),
@@ -231,6 +241,8 @@ impl Printer {
     }
 }
 
+/// The table has no column for names of nodes.
+const NO_NODE: &str = "";
 /// The namespace of Services that are named without one.
 const DEFAULT_NAMESPACE: &str = "default";
 /// The time for which `--summary` receives flows.

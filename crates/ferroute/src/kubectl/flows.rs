@@ -8,10 +8,7 @@ use std::{
 use clap::Args;
 use ferroute_core::Escaped;
 use ferroute_inspect::{
-    flows::{
-        Flow, FlowEvent, FlowFilter, FlowSummary, HEADER, Labels, write_flow_into, write_losses_into,
-        write_summary_into,
-    },
+    flows::{Flow, FlowEvent, FlowFilter, FlowSummary, FlowTable, Labels, write_losses_into, write_summary_into},
     report::Versioned,
 };
 use ferroute_kubectl::{flows, pod_labels};
@@ -62,6 +59,7 @@ pub(super) async fn run(target: &Target, args: &FlowsArgs) -> anyhow::Result<boo
         output: args.output,
         filter: args.select.filter(),
         labels,
+        table: FlowTable::new(true),
         last: args.select.last.filter(|_| !args.select.follow).map(|_| Vec::new()),
         summaries: Vec::new(),
     };
@@ -102,6 +100,7 @@ struct Printer<'a> {
     output: Output,
     filter: FlowFilter,
     labels: Labels,
+    table: FlowTable,
     /// The flows that are known already, while they are collected.
     last: Option<Vec<(String, Flow)>>,
     summaries: Vec<FlowSummary>,
@@ -109,10 +108,18 @@ struct Printer<'a> {
 
 impl Printer<'_> {
     fn start(&mut self, is_summary: bool) -> io::Result<()> {
-        if self.output == Output::Text && !is_summary {
-            writeln!(self.out, "{:<NODE_WIDTH$}  {HEADER}", "NODE")?;
+        if !is_summary && self.last.is_none() {
+            self.write_titles()?;
         }
         self.out.flush()
+    }
+
+    fn write_titles(&mut self) -> io::Result<()> {
+        let mut titles = String::new();
+        if self.output == Output::Text {
+            self.table.write_titles_into(&mut titles).map_err(io::Error::other)?;
+        }
+        self.out.write_all(titles.as_bytes())
     }
 
     fn add(&mut self, node: &str, mut event: FlowEvent) -> io::Result<()> {
@@ -141,25 +148,28 @@ impl Printer<'_> {
         }
         let mut text = String::new();
         let written = match event {
-            FlowEvent::Flow(flow) => write_flow_into(&mut text, flow),
-            FlowEvent::Lost(losses) => write_losses_into(&mut text, losses),
+            FlowEvent::Flow(flow) => self.table.write_into(&mut text, node.unwrap_or_default(), flow),
+            FlowEvent::Lost(losses) => {
+                text += &node.map(|node| format!("{}: ", Escaped(node))).unwrap_or_default();
+                write_losses_into(&mut text, losses)
+            }
             FlowEvent::Summary(summary) => write_summary_into(&mut text, summary),
             FlowEvent::Start(_) | FlowEvent::RecentEnd(_) => Ok(()),
         };
         written.map_err(io::Error::other)?;
-        match node {
-            Some(node) => write!(self.out, "{:<NODE_WIDTH$}  {text}", Escaped(node).to_string()),
-            None => write!(self.out, "{text}"),
-        }
+        self.out.write_all(text.as_bytes())
     }
 
     /// Prints what was collected of all nodes.
     fn finish(&mut self, select: &SelectArgs, failures: &BTreeMap<String, String>) -> io::Result<()> {
-        let mut last = self.last.take().unwrap_or_default();
-        last.sort_by_key(|(_, flow)| flow.time);
-        let first = last.len().saturating_sub(select.last.unwrap_or_default());
-        for (node, flow) in last.into_iter().skip(first) {
-            self.write(Some(&node), &FlowEvent::Flow(flow.into()))?;
+        if let Some(mut last) = self.last.take() {
+            last.sort_by_key(|(_, flow)| flow.time);
+            let last = &last[last.len().saturating_sub(select.last.unwrap_or_default())..];
+            last.iter().for_each(|(node, flow)| self.table.fit(node, flow));
+            self.write_titles()?;
+            for (node, flow) in last {
+                self.write(Some(node), &FlowEvent::Flow(flow.clone().into()))?;
+            }
         }
         if select.summary {
             let summary = FlowSummary::merged(std::mem::take(&mut self.summaries));
@@ -176,6 +186,3 @@ impl Printer<'_> {
         self.out.flush()
     }
 }
-
-/// The width of the column of nodes.
-const NODE_WIDTH: usize = 12;

@@ -34,11 +34,12 @@ fn flow() -> Flow {
 
 #[test]
 fn flow_is_one_line_under_the_titles() {
-    let mut text = format!("{HEADER}\n");
-    write_flow_into(&mut text, &flow()).unwrap();
+    let (mut text, mut table) = (String::new(), FlowTable::new(false));
+    table.write_titles_into(&mut text).unwrap();
+    table.write_into(&mut text, "node-1", &flow()).unwrap();
     let unknown = Flow { time: None, endpoint: None, answer_seconds: None, packets: None, bytes: None, ..flow() };
-    write_flow_into(&mut text, &Flow { state: FlowState::Rejected, reason: Some("noEndpoints".into()), ..unknown })
-        .unwrap();
+    let rejected = Flow { state: FlowState::Rejected, reason: Some("noEndpoints".into()), ..unknown };
+    table.write_into(&mut text, "node-1", &rejected).unwrap();
     assert_snapshot!(text, @r"
     TIME (UTC)    STATE       CLIENT                           SERVICE                   FRONTEND                        ENDPOINT                    ANSWER  DURATION  PACKETS     BYTES
     15:04:05.123  closed      pod shop/client:41234            shop/web:http             cluster IP 10.96.0.1:80/tcp     10.244.0.2:8080              420us      1.2s       12      1234
@@ -47,10 +48,39 @@ fn flow_is_one_line_under_the_titles() {
 }
 
 #[test]
+fn columns_become_wider_with_long_addresses_and_titles_are_repeated_once() {
+    let long = Flow {
+        kind: Some(FrontendKind::LoadBalancer),
+        destination: "[2001:db8:1b:2:3:4:5:6789]:30080".parse().unwrap(),
+        endpoint: Some(Peer::new("[fd00:244:0:1:2:3:4:5]:8080".parse().unwrap())),
+        ..flow()
+    };
+    let (mut text, mut table) = (String::new(), FlowTable::new(true));
+    table.write_titles_into(&mut text).unwrap();
+    for (node, flow) in [("node-1", &flow()), ("a-node-with-a-name", &long), ("node-1", &flow()), ("node-2", &long)] {
+        table.write_into(&mut text, node, flow).unwrap();
+    }
+    assert_snapshot!(text, @r"
+    NODE          TIME (UTC)    STATE       CLIENT                           SERVICE                   FRONTEND                        ENDPOINT                    ANSWER  DURATION  PACKETS     BYTES
+    node-1        15:04:05.123  closed      pod shop/client:41234            shop/web:http             cluster IP 10.96.0.1:80/tcp     10.244.0.2:8080              420us      1.2s       12      1234
+    NODE                TIME (UTC)    STATE       CLIENT                           SERVICE                   FRONTEND                                               ENDPOINT                       ANSWER  DURATION  PACKETS     BYTES
+    a-node-with-a-name  15:04:05.123  closed      pod shop/client:41234            shop/web:http             load balancer IP [2001:db8:1b:2:3:4:5:6789]:30080/tcp  [fd00:244:0:1:2:3:4:5]:8080     420us      1.2s       12      1234
+    node-1              15:04:05.123  closed      pod shop/client:41234            shop/web:http             cluster IP 10.96.0.1:80/tcp                            10.244.0.2:8080                 420us      1.2s       12      1234
+    node-2              15:04:05.123  closed      pod shop/client:41234            shop/web:http             load balancer IP [2001:db8:1b:2:3:4:5:6789]:30080/tcp  [fd00:244:0:1:2:3:4:5]:8080     420us      1.2s       12      1234
+    ");
+    let (mut fitted, mut table) = (String::new(), FlowTable::new(true));
+    table.fit("a-node-with-a-name", &long);
+    table.write_titles_into(&mut fitted).unwrap();
+    table.write_into(&mut fitted, "a-node-with-a-name", &long).unwrap();
+    assert!(text.contains(&fitted), "{fitted}");
+}
+
+#[test]
 fn names_of_other_programs_control_no_terminal() {
     let mut text = String::new();
     let client = Peer { name: Some(HOSTILE.into()), ..flow().client };
-    write_flow_into(&mut text, &Flow { service_port: Some(HOSTILE.into()), client, ..flow() }).unwrap();
+    let flow = Flow { service_port: Some(HOSTILE.into()), client, ..flow() };
+    FlowTable::new(true).write_into(&mut text, HOSTILE, &flow).unwrap();
     assert_visible(&text);
 }
 
