@@ -1,6 +1,10 @@
 //! Endpoints that get a part of their weight: new ones of a Service with slow start and, where it asks for least connections, those
 //! with many connections.
 
+use std::time::Instant;
+
+use ferroute_host::{KernelGeneration, RuleGeneration};
+
 use crate::{
     Case, Mode, WEB,
     proxy::FERROUTE,
@@ -53,4 +57,24 @@ fn endpoints_with_many_connections_get_fewer_new_ones() {
     assert!((110..165).contains(&idle), "{idle} of 170 (want 136, four fifths)");
     drop(open);
     wait("equal weights", || (!explain(&case).contains(", weight")).then_some(()));
+}
+
+#[test]
+fn least_connections_cost_one_transaction_a_second_at_most() {
+    let case = Case::new(Mode::Nftables, &annotated("ferroute.io/load-balancing: least-connections", &[0, 1, 2]));
+    let mut kernel = case.cluster.node.run(KernelGeneration::open).unwrap().unwrap();
+    let mut generation = move || kernel.current().unwrap();
+    let (start, before) = (Instant::now(), generation());
+    for round in 0..4 {
+        let last = generation();
+        // Connections come and go much faster than they are counted, until those of one pod remain.
+        let mut open = Vec::new();
+        wait("other weights", || {
+            open.extend((0..30).map(|_| Connection::open(&case.cluster.client, web_tcp()[0]).unwrap()));
+            open.retain(|connection| connection.pod == round % 3);
+            (generation() != last).then_some(())
+        });
+    }
+    let (commits, seconds) = (generation() - before, start.elapsed().as_secs());
+    assert!((4..=u32::try_from(seconds).unwrap() + 1).contains(&commits), "{commits} transactions in {seconds} s");
 }
