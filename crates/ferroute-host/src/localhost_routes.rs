@@ -1,10 +1,16 @@
 //! Local routes to `::1` on all interfaces, without which node ports on `::1` get no replies.
 
-use std::{collections::BTreeSet, net::IpAddr};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+};
 
 use ferroute_netlink::{Drained, Error, Message, Protocol, Request, Socket, Subscription, flags};
 
-use crate::routes::{IFINFOMSG_LENGTH, RTM_PROTOCOL, RTM_TABLE, RTM_TYPE, RTMSG_LENGTH, RouteError, parse_route};
+use crate::{
+    Sysctls,
+    routes::{IFINFOMSG_LENGTH, RTM_PROTOCOL, RTM_TABLE, RTM_TYPE, RTMSG_LENGTH, RouteError, parse_link, parse_route},
+};
 
 /// Routes that let replies to `::1` arrive on any interface.
 ///
@@ -44,16 +50,33 @@ impl LocalhostRoutes {
     /// # Errors
     /// See [`RouteError`]. Other routes are added all the same.
     pub fn ensure(&mut self) -> Result<(), RouteError> {
-        let existing = self.list()?;
         let mut failed = None;
-        for interface in self.interfaces()?.difference(&existing) {
+        for interface in self.interfaces_without_route()?.into_keys() {
             let flags = flags::NLM_F_CREATE | flags::NLM_F_APPEND;
-            match self.socket.request_ack(&mut request(libc::RTM_NEWROUTE, flags, *interface)) {
+            match self.socket.request_ack(&mut request(libc::RTM_NEWROUTE, flags, interface)) {
                 Err(error) if !error.is_exists() && !lacks_ipv6(&error) => failed = Some(error),
                 _ => {}
             }
         }
         failed.map_or(Ok(()), |error| Err(RouteError::Localhost(error)))
+    }
+
+    /// Returns the names of the interfaces without such a route, except for those without IPv6, which need none.
+    ///
+    /// # Errors
+    /// See [`RouteError`].
+    pub fn missing(&mut self) -> Result<Vec<String>, RouteError> {
+        let sysctls = Sysctls::from_kernel();
+        let has_ipv6 =
+            |name: &String| sysctls.read(&format!("net/ipv6/conf/{name}/disable_ipv6")).is_ok_and(|value| value == "0");
+        Ok(self.interfaces_without_route()?.into_values().filter(has_ipv6).collect())
+    }
+
+    fn interfaces_without_route(&mut self) -> Result<BTreeMap<u32, String>, RouteError> {
+        let existing = self.list()?;
+        let mut interfaces = self.interfaces()?;
+        interfaces.retain(|interface, _| !existing.contains(interface));
+        Ok(interfaces)
     }
 
     /// Removes all routes that [`ensure`](Self::ensure) has added, also in another process. Returns their number.
@@ -89,13 +112,14 @@ impl LocalhostRoutes {
         }
     }
 
-    /// Returns the indices of the interfaces that are up, except for the loopback interface.
-    fn interfaces(&mut self) -> Result<BTreeSet<u32>, RouteError> {
+    /// Returns the names of the interfaces that are up by their indices, except for the loopback interface.
+    fn interfaces(&mut self) -> Result<BTreeMap<u32, String>, RouteError> {
         let parse = |message: Message<'_>| {
             let (header, _) = message.split_header::<IFINFOMSG_LENGTH>()?;
-            let [_, _, _, _, i0, i1, i2, i3, f0, f1, f2, f3, ..] = *header;
-            let (index, flags) = (u32::from_ne_bytes([i0, i1, i2, i3]), i32::from_ne_bytes([f0, f1, f2, f3]));
-            Ok::<_, Error>((flags & (libc::IFF_UP | libc::IFF_LOOPBACK) == libc::IFF_UP).then_some(index))
+            let [_, _, _, _, _, _, _, _, f0, f1, f2, f3, ..] = *header;
+            let flags = i32::from_ne_bytes([f0, f1, f2, f3]);
+            let link = parse_link(message)?;
+            Ok::<_, Error>(link.filter(|_| flags & (libc::IFF_UP | libc::IFF_LOOPBACK) == libc::IFF_UP))
         };
         let mut request = Request::new(libc::RTM_GETLINK, 0, &[0; IFINFOMSG_LENGTH]);
         let interfaces = self.socket.collect(&mut request, parse).map_err(RouteError::Links)?;

@@ -48,6 +48,7 @@ fn healthy() -> Inputs {
         families: [family.clone(), family],
         sysctls: Ok(sysctls.map(|(name, value)| (name.to_owned(), value.to_owned())).into()),
         required_sysctls: Vec::new(),
+        missing_localhost_routes: Ok(Vec::new()),
         bridges: Ok(vec!["cni0".to_owned()]),
         conntrack: Ok(Some(ConntrackUsage { count: 100, max: 262_144, events: ConntrackEvents::default() })),
         listeners: Ok(vec![
@@ -122,7 +123,7 @@ fn sysctl_that_the_mode_relies_on_is_a_problem_with_another_value() {
 fn healthy_host_has_no_findings() {
     let diagnosis = diagnose(&healthy());
     assert_eq!((diagnosis.findings.as_slice(), diagnosis.unknown.as_slice()), (&[][..], &[][..]));
-    assert_eq!(diagnosis.passed.len(), 21, "all but those for other modes: {:?}", diagnosis.passed);
+    assert_eq!(diagnosis.passed.len(), 22, "all but those for other modes: {:?}", diagnosis.passed);
 }
 
 fn set_refusal(inputs: &mut Inputs, client: Client) {
@@ -206,6 +207,11 @@ fn each_problem_is_found_by_one_check() {
             Severity::Note,
         ),
         (|inputs| inputs.families[1].unrouted = Ok("fd00::1".parse().ok()), "service-routes", Severity::Problem),
+        (
+            |inputs| inputs.missing_localhost_routes = Ok(vec!["eth0".to_owned(), "pods".to_owned()]),
+            "localhost-routes",
+            Severity::Problem,
+        ),
         (
             |inputs| inputs.families[0].unread = vec!["cannot read the tables of iptables (legacy): nat".to_owned()],
             "unread-rules",

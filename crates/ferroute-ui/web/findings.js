@@ -50,6 +50,8 @@ export const FINDINGS = {
     "运行 sysctl -w {name}={required}，并从 /etc/sysctl.d 和其他程序中删除另一个值"],
   "service-routes": ["主机没有到集群 IP {address} 的 {family} 路由", "主机自身到 Service 的连接会失败：kubelet、使用主机网络的 Pod，以及此主机上的 API server 到 webhook 的连接。内核在应用任何规则之前查找路由；Pod 不受影响",
     "通过任何已启用的接口添加默认路由，或覆盖 Service 地址的路由：{command} add SERVICE-CIDR dev INTERFACE"],
+  "localhost-routes": ["{interfaces} 上没有到 ::1 的本地路由", "如果端点位于这样的接口之后，节点自身到 ::1 上节点端口的连接会挂起，因为内核会丢弃应答。正在运行的 Ferroute 若有权限，会在几秒内重新添加这些路由",
+    "启动 Ferroute；如果它在运行，找出是哪个程序删除了 local 表中的路由：ip -6 monitor route"],
   "forward-policy.drops": ["{family} 的 FORWARD 链的策略是 DROP（{backend}）", "{mode} 模式的规则不能接受其他链丢弃的数据包：除非有其他规则接受，到节点端口、外部 IP 和负载均衡器 IP 的连接会被丢弃，包括发往其他节点上端点的连接",
     "接受 Service 转换的连接：{program} -I FORWARD -m conntrack --ctstate DNAT -j ACCEPT，并使其持久；或将策略设为 ACCEPT"],
   "forward-policy.accepted": ["{family} 的 FORWARD 链的策略是 DROP（{backend}）", "只转发有规则接受的数据包：代理接受经过地址伪装的数据包，Pod 的其他数据包需要网络插件的规则",

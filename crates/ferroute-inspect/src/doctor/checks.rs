@@ -31,6 +31,7 @@ pub(super) const ALL: &[Check] = &[
     Check { name: "ip-forward", run: traffic::forwarding },
     Check { name: "mode-sysctls", run: traffic::required_sysctls },
     Check { name: "service-routes", run: traffic::service_routes },
+    Check { name: "localhost-routes", run: traffic::localhost_routes },
     Check { name: "forward-policy", run: traffic::forward_policy },
     Check { name: "input-firewall", run: traffic::input_firewall },
     Check { name: "firewall-tables", run: traffic::firewall_tables },

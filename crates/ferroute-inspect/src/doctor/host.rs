@@ -10,12 +10,18 @@ mod translations;
 
 use std::{collections::BTreeSet, net::IpAddr};
 
-use ferroute_core::{IpFamily, NodePortMatch, Protocol, parse::unrestricted_families};
+use ferroute_config::Resolved;
+use ferroute_core::{FamilySettings, IpFamily, NodePortMatch, Protocol, error_chain, parse::unrestricted_families};
+use ferroute_host::LocalhostRoutes;
 use ferroute_modes::REGISTRY;
+use ferroute_nftables::{
+    TableOwner,
+    kernel::{Kernel, NetlinkError, NetlinkKernel},
+};
 use ferroute_proxy::{control::request_status, host_setup::relied_on};
 
 pub(crate) use self::routes::unrouted;
-use super::{FamilyInputs, Inputs, NodePort};
+use super::{FamilyInputs, Inputs, NodePort, Reading};
 use crate::desired::Desired;
 
 /// Reads the inputs of all checks, without Services and endpoints if `desired` has no objects. `connect` permits connections to
@@ -40,6 +46,7 @@ pub fn read_inputs(desired: &Desired, connect: bool) -> Inputs {
         }),
         sysctls: host.sysctls,
         required_sysctls,
+        missing_localhost_routes: missing_localhost_routes(desired),
         bridges: host.bridges,
         conntrack: host.conntrack,
         listeners: host.listeners,
@@ -50,6 +57,26 @@ pub fn read_inputs(desired: &Desired, connect: bool) -> Inputs {
         unrestricted: desired.has_objects.then(|| unrestricted(desired)),
         endpoints: (desired.has_objects && connect).then(|| endpoints::probe(desired)),
     }
+}
+
+/// Returns the interfaces without a route to `::1`, if rules of the mode serve node ports there.
+fn missing_localhost_routes(desired: &Desired) -> Reading<Vec<String>> {
+    let Resolved { settings, mode, .. } = &desired.resolved;
+    let table = desired.table(IpFamily::V6);
+    let mode = REGISTRY.active(*mode);
+    let settings = FamilySettings::new(settings, table, mode.traits(), &desired.host.addresses);
+    let is_served = settings.localhost_node_ports
+        && table.entries.values().any(|entry| entry.service.node_port.is_some() && !entry.endpoints.is_empty());
+    let table = TableOwner::Ferroute.table(IpFamily::V6);
+    let is_present = || match NetlinkKernel::open().and_then(|mut kernel| kernel.list_table(&table)) {
+        Ok(listing) => Ok(listing.is_some()),
+        Err(NetlinkError::NotSupported) => Ok(false),
+        Err(error) => Err(error_chain(&error)),
+    };
+    if !is_served || !is_present()? {
+        return Ok(Vec::new());
+    }
+    LocalhostRoutes::open().and_then(|mut routes| routes.missing()).map_err(|error| error_chain(&error))
 }
 
 /// Returns the cluster IPs of an IP family.

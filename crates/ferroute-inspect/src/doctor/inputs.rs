@@ -25,6 +25,8 @@ pub struct Inputs {
     pub sysctls: Reading<BTreeMap<String, String>>,
     /// The sysctls that the mode relies on, by their dotted names, with the values that it sets.
     pub required_sysctls: Vec<(String, String)>,
+    /// The names of network interfaces without the route that replies to `::1` need; empty if no node port is served there.
+    pub missing_localhost_routes: Reading<Vec<String>>,
     /// The names of network interfaces that are bridges.
     pub bridges: Reading<Vec<String>>,
     /// The use of the conntrack table; `None` if conntrack is not loaded.

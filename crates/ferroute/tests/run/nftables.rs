@@ -109,6 +109,37 @@ fn routes_to_ipv6_localhost_follow_interfaces_and_the_configuration() {
     assert_eq!(routes_to_localhost(node), BTreeSet::new());
 }
 
+#[test]
+fn doctor_reports_interfaces_without_route_to_ipv6_localhost() {
+    let (cluster, files) = (Cluster::new(), Files::new());
+    let node = &cluster.node;
+    let mut proxy = start_with_localhost_node_ports(&cluster, &files);
+    let (config, manifests) = (files.path("config.yaml"), files.manifests());
+    let missing = || {
+        let sources = ["--config", config.to_str().unwrap(), "--manifests", manifests.to_str().unwrap()];
+        let output = node.try_command(FERROUTE, &[&["doctor", "-o", "json", "--no-connect"][..], &sources].concat());
+        let examination: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let findings = examination["findings"].as_array().unwrap().iter();
+        let mut findings = findings.filter(|finding| finding["check"] == "localhost-routes");
+        findings.next().map(|finding| finding["values"]["interfaces"].as_str().unwrap().to_owned())
+    };
+    proxy.stop("TERM");
+    // Those that are down or have no IPv6 need none.
+    for (name, state) in [("down", "down"), ("without", "up")] {
+        node.command("ip", &["link", "add", name, "type", "veth", "peer", "name", &format!("{name}-peer")]);
+        node.command("sysctl", &["-qw", &format!("net.ipv6.conf.{name}.disable_ipv6={}", u8::from(state == "up"))]);
+        node.command("ip", &["link", "set", name, state]);
+    }
+    assert_eq!(missing(), None);
+    node.command("ip", &["-6", "route", "delete", "local", "::1", "dev", "pods", "table", "local"]);
+    assert_eq!(missing().as_deref(), Some("pods"));
+    node.command("sysctl", &["-qw", "net.ipv6.conf.without.disable_ipv6=0"]);
+    assert_eq!(missing().as_deref(), Some("pods, without"));
+    // Without rules, nothing is served at `::1`.
+    assert!(node.try_command(FERROUTE, &["run", "--cleanup"]).status.success());
+    assert_eq!(missing(), None);
+}
+
 /// Reports whether a server on the node's loopback address is reachable.
 fn reaches_localhost(from: &NetNs, at: SocketAddr) -> bool {
     let receives = |mut stream: TcpStream| {

@@ -86,6 +86,29 @@ pub(super) fn service_routes(inputs: &Inputs) -> CheckResult {
     CheckResult::Defects(defects)
 }
 
+/// Checks that replies to connections from `::1` can arrive.
+pub(super) fn localhost_routes(inputs: &Inputs) -> CheckResult {
+    if inputs.mode != ModeName::NFTABLES {
+        return CheckResult::NotApplicable;
+    }
+    let interfaces = match &inputs.missing_localhost_routes {
+        Ok(interfaces) => interfaces,
+        Err(reason) => return CheckResult::Unknown(reason.clone()),
+    };
+    let defect = |interfaces: &Vec<String>| {
+        let interfaces = list(interfaces);
+        let defect = Defect::new(
+            Severity::Problem,
+            format!("there is no local route to ::1 on {interfaces}"),
+            "connections of the node itself to node ports on ::1 hang if the endpoint is behind such an interface, because the kernel \
+             drops the replies. A running Ferroute adds the routes again within seconds, if it may",
+            "start Ferroute; if it runs, find out which program deletes the routes of the table local: ip -6 monitor route",
+        );
+        defect.with("interfaces", interfaces)
+    };
+    CheckResult::Defects(Some(interfaces).filter(|interfaces| !interfaces.is_empty()).map(defect).into_iter().collect())
+}
+
 /// Checks that the policy of FORWARD is ACCEPT.
 pub(super) fn forward_policy(inputs: &Inputs) -> CheckResult {
     let mut defects = Vec::new();
