@@ -254,6 +254,7 @@ impl KubeProxyConfiguration {
             ModeName::USERSPACE => self.userspace(errors),
             _ => UserspaceSettings::default(),
         };
+        let no_masquerade_cidrs = sections::networks(errors, &path("NoMasqueradeCIDRs"), &self.no_masquerade_cidrs);
         let node_port_addresses = self.node_port_addresses(errors, mode);
         sections::show_hidden_metrics(errors, &self.show_hidden_metrics_for_version);
         let detector = self.local_traffic_detector(errors);
@@ -273,6 +274,7 @@ impl KubeProxyConfiguration {
         };
         let settings = ProxySettings {
             masquerade_all,
+            no_masquerade_cidrs,
             masquerade_bit,
             localhost_node_ports,
             ipv6_localhost_node_ports,

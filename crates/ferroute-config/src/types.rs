@@ -83,6 +83,9 @@ pub struct KubeProxyConfiguration {
     /// Settings of nftables mode.
     #[serde(deserialize_with = "null_default")]
     pub nftables: NfTablesConfiguration,
+    /// The networks of endpoints that see the addresses of clients, also where connections are otherwise masqueraded (KEP-6246).
+    #[serde(rename = "noMasqueradeCIDRs", deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
+    pub no_masquerade_cidrs: Vec<String>,
     /// The networks of the addresses that accept node port traffic, or `primary`; empty for the mode's default.
     #[serde(deserialize_with = "null_default", serialize_with = "empty_as_null")]
     pub node_port_addresses: Vec<String>,

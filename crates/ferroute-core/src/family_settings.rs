@@ -1,4 +1,6 @@
-use std::net::IpAddr;
+use std::{net::IpAddr, sync::Arc};
+
+use ipnet::IpNet;
 
 use crate::{IpFamily, LocalTraffic, ModeTraits, NodePortMatch, ProxySettings, ServiceTable};
 
@@ -11,6 +13,8 @@ pub struct FamilySettings {
     pub masquerade_mark: u32,
     /// Masquerade all traffic to cluster IPs.
     pub masquerade_all: bool,
+    /// The aggregated [`ProxySettings::no_masquerade_cidrs`] of the family.
+    pub no_masquerade_cidrs: Arc<[IpNet]>,
     /// Match for packets from local pods; `None` if they cannot be recognised.
     pub local_traffic: Option<LocalTraffic>,
     /// Addresses that serve node ports.
@@ -34,10 +38,14 @@ impl FamilySettings {
         {
             addresses.retain(|address| !address.is_loopback());
         }
+        let no_masquerade_cidrs = settings.no_masquerade_cidrs.iter().copied();
+        let no_masquerade_cidrs: Vec<IpNet> =
+            no_masquerade_cidrs.filter(|net| IpFamily::of(net.addr()) == family).collect();
         Self {
             family,
             masquerade_mark: settings.masquerade_mark(),
             masquerade_all: settings.masquerade_all,
+            no_masquerade_cidrs: IpNet::aggregate(&no_masquerade_cidrs).into(),
             local_traffic: settings.local_traffic(family, &table.node),
             node_ports,
             localhost_node_ports,

@@ -10,7 +10,7 @@
 
 mod connection;
 
-use std::net::IpAddr;
+use std::{net::IpAddr, sync::Arc};
 
 use ipnet::IpNet;
 
@@ -18,7 +18,7 @@ pub use self::connection::Connection;
 use crate::{
     ConnectionLimits, Endpoint, EndpointSets, FamilySettings, Frontend, FrontendKind, Method, ModeTraits, Protocol,
     ServicePort, ServicePortEntry, ServicePortName, ServiceTable, TrafficPolicy,
-    mode_traits::{Sources, WithoutLocalEndpoints},
+    mode_traits::{Hairpin, Sources, WithoutLocalEndpoints},
 };
 
 /// A class of clients, by what the rules can recognise.
@@ -101,6 +101,7 @@ pub struct PortForwarding<'a> {
     /// The routes of all other frontends.
     pub external: Routes,
     node_ip: Option<IpAddr>,
+    no_masquerade_cidrs: Arc<[IpNet]>,
     traits: &'a ModeTraits,
 }
 
@@ -188,6 +189,7 @@ impl<'a> PortForwarding<'a> {
             internal: Routes::internal(service.internal_policy, settings, traits),
             external: Routes::external(service.external_policy, settings, traits),
             node_ip: settings.node_ip,
+            no_masquerade_cidrs: Arc::clone(&settings.no_masquerade_cidrs),
             traits,
         }
     }
@@ -225,6 +227,38 @@ impl<'a> PortForwarding<'a> {
         let lacks_source =
             list != route.list && client == Client::Node && self.traits.sources == Sources::ServiceOfNode;
         Route { list, source: if lacks_source { SourceAddress::Node } else { route.source } }
+    }
+
+    /// Returns the outcome with the source address that all endpoints of the list see. It differs from that of the route only if all
+    /// of them keep sources.
+    pub fn as_seen(&self, outcome: Outcome, client: Client) -> Outcome {
+        let keeps_sources = |endpoint: &Endpoint| self.keeps_sources(endpoint, client == Client::Node);
+        match outcome {
+            Outcome::Forward(route) if self.list(route.list).is_ok_and(|list| list.iter().all(keeps_sources)) => {
+                Outcome::Forward(Route { source: SourceAddress::Kept, ..route })
+            }
+            other => other,
+        }
+    }
+
+    /// Reports whether an endpoint sees the addresses of clients, or of the node itself, also where others see the node's, because
+    /// it is in [`FamilySettings::no_masquerade_cidrs`]. It could not answer to the node where that has the Service's address.
+    pub fn keeps_sources(&self, endpoint: &Endpoint, is_from_node: bool) -> bool {
+        self.is_in_no_masquerade_cidrs(endpoint)
+            && match self.traits.sources {
+                Sources::Clients => true,
+                Sources::ServiceOfNode => !is_from_node,
+                Sources::Node => false,
+            }
+    }
+
+    fn is_in_no_masquerade_cidrs(&self, endpoint: &Endpoint) -> bool {
+        self.no_masquerade_cidrs.iter().any(|net| net.contains(&endpoint.address))
+    }
+
+    /// Reports whether connections of an endpoint to itself are masqueraded.
+    pub fn masquerades_hairpin(&self, endpoint: &Endpoint) -> bool {
+        self.traits.hairpin == Hairpin::All || endpoint.may_be_local() || self.is_in_no_masquerade_cidrs(endpoint)
     }
 
     /// Returns the method that chooses endpoints, if it is not the mode's own.

@@ -3,6 +3,7 @@ use std::{
     ops::RangeInclusive,
 };
 
+use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -14,6 +15,9 @@ use crate::{
 pub struct ProxySettings {
     /// Masquerade all traffic to cluster IPs.
     pub masquerade_all: bool,
+    /// Networks of endpoints that see the addresses of clients, also where connections are otherwise masqueraded. See
+    /// [`PortForwarding::source_address`](crate::PortForwarding::source_address).
+    pub no_masquerade_cidrs: Vec<IpNet>,
     /// Bit (0 to 31) of the packet mark of packets to masquerade.
     pub masquerade_bit: u8,
     /// Accept connections to node ports on 127.0.0.1, if [`Self::node_port_addresses`] include it.
@@ -45,6 +49,7 @@ impl Default for ProxySettings {
     fn default() -> Self {
         Self {
             masquerade_all: false,
+            no_masquerade_cidrs: Vec::new(),
             masquerade_bit: 14,
             localhost_node_ports: true,
             ipv6_localhost_node_ports: false,

@@ -97,9 +97,10 @@ fn settings() -> impl Strategy<Value = ProxySettings> {
         NodePortAddresses::Primary,
         NodePortAddresses::Within(networks(&["192.168.7.0/24", "127.0.0.0/8", "::1/128"])),
     ]);
-    (any::<bool>(), any::<bool>(), addresses, detector).prop_map(
-        |(masquerade_all, localhost_node_ports, node_port_addresses, detector)| ProxySettings {
+    (any::<bool>(), any::<bool>(), addresses, detector, arbitrary::no_masquerade_cidrs()).prop_map(
+        |(masquerade_all, localhost_node_ports, node_port_addresses, detector, no_masquerade_cidrs)| ProxySettings {
             masquerade_all,
+            no_masquerade_cidrs,
             localhost_node_ports,
             ipv6_localhost_node_ports: localhost_node_ports,
             node_port_addresses,

@@ -12,7 +12,7 @@ use ferroute_core::{
 };
 use ferroute_inspect::{
     diff::{Outcomes, PacketOutcome, outcomes},
-    explain::{Clients, ExplainedFrontend, Handling, Inputs, Outcome, Source, explain},
+    explain::{Clients, ExplainedEndpoint, ExplainedFrontend, Handling, Inputs, Outcome, Source, explain},
 };
 use ferroute_modes::REGISTRY;
 use ferroute_trace::{Host, Packet, Route, Ruleset};
@@ -82,32 +82,49 @@ fn answer(frontend: &ExplainedFrontend, client: Client, is_permitted: bool) -> O
     answer.unwrap_or_else(|| panic!("no answer for {client:?}: {frontend:?}")).outcome
 }
 
-fn agrees(answer: Outcome, client: Client, is_pod: bool, packet: &Packet, outcomes: &Outcomes) -> bool {
+fn agrees(
+    answer: Outcome,
+    client: Client,
+    is_pod: bool,
+    packet: &Packet,
+    outcomes: &Outcomes,
+    endpoints: &[ExplainedEndpoint],
+) -> bool {
+    let keeps_sources =
+        |to: &SocketAddr| endpoints.iter().any(|endpoint| endpoint.address == *to && endpoint.keeps_sources);
     match answer {
         Outcome::Rejected { .. } => outcomes.keys().eq([&PacketOutcome::Rejected]),
         Outcome::Dropped { .. } => outcomes.keys().eq([&PacketOutcome::Dropped]),
         Outcome::NotHandled => outcomes.keys().eq([&PacketOutcome::Untouched]),
-        Outcome::Served { endpoints, source, .. } => {
+        Outcome::Served { endpoints: count, source, .. } => {
             let is_kept = source == Source::Client || source == Source::PodOrNode && is_pod;
             let is_delivered = |outcome: &PacketOutcome| match outcome {
                 // Packets to the node itself are not masqueraded, and the node's own have its address anyway.
                 PacketOutcome::Delivered { interface: None, .. } => true,
                 PacketOutcome::Delivered { .. } if client == Client::Node => true,
-                PacketOutcome::Delivered { from, .. } => (*from == packet.source.ip()) == is_kept,
+                PacketOutcome::Delivered { to, from, .. } => {
+                    (*from == packet.source.ip()) == (is_kept || keeps_sources(to))
+                }
                 _ => false,
             };
-            outcomes.len() == endpoints && outcomes.keys().all(is_delivered)
+            outcomes.len() == count && outcomes.keys().all(is_delivered)
         }
     }
 }
 
-fn check(cluster: &Cluster, masquerade_all: bool, detector: &LocalTrafficDetector) -> Result<(), TestCaseError> {
+fn check(
+    cluster: &Cluster,
+    masquerade_all: bool,
+    detector: &LocalTrafficDetector,
+    no_masquerade_cidrs: &[IpNet],
+) -> Result<(), TestCaseError> {
     let (tracker, host) = (cluster.tracker(), host());
     for name in REGISTRY.names() {
         let config = KubeProxyConfiguration { mode: name.as_str().to_owned(), ..KubeProxyConfiguration::default() };
         let mut resolved = REGISTRY.resolve(&config.defaulted()).unwrap();
         resolved.settings.masquerade_all = masquerade_all;
         resolved.settings.detector = detector.clone();
+        resolved.settings.no_masquerade_cidrs = no_masquerade_cidrs.to_vec();
         let (mode, settings) = (REGISTRY.active(name), &resolved.settings);
         let inputs = Inputs {
             tracker: &tracker,
@@ -150,7 +167,7 @@ fn check(cluster: &Cluster, masquerade_all: bool, detector: &LocalTrafficDetecto
                         let answer = answer(frontend, client, is_permitted);
                         let outcomes = outcomes(&packet, ruleset.verdicts(&host, &packet));
                         prop_assert!(
-                            agrees(answer, client, is_pod, &packet, &outcomes),
+                            agrees(answer, client, is_pod, &packet, &outcomes, &port.endpoints),
                             "{name} mode, {client:?} {packet:?}: {outcomes:?}, explained as {answer:?} of {frontend:?}"
                         );
                     }
@@ -169,7 +186,8 @@ proptest! {
         cluster in arbitrary::cluster(),
         masquerade_all in any::<bool>(),
         detector in select(vec![LocalTrafficDetector::None, LocalTrafficDetector::NodeCidr]),
+        no_masquerade_cidrs in arbitrary::no_masquerade_cidrs(),
     ) {
-        check(&cluster, masquerade_all, &detector)?;
+        check(&cluster, masquerade_all, &detector, &no_masquerade_cidrs)?;
     }
 }

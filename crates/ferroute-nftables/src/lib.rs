@@ -61,7 +61,7 @@
 //! | `restricted` | frontend | frontends with source ranges, to a list |
 //! | `restricted-node-ports` | node port | the same for node ports; only while there are some |
 //! | `source-ranges-N` | source network . list | the ranges with prefix length N |
-//! | `hairpin` | address . address . protocol . port | connections of this node's endpoints to themselves |
+//! | `hairpin` | address . address . protocol . port | connections of endpoints to themselves that are masqueraded |
 //! | `cluster-ips` | address | cluster IPs, to masquerade external clients and to reject unknown ports |
 //! | `node-port-addresses` | address | addresses that serve node ports, unless all local ones do |
 //! | `flow-services`, `flow-node-ports` | frontend | frontends over TCP; only with a flowtable |

@@ -1,6 +1,6 @@
 //! Reading the elements of one service port, at a cost that does not depend on the others.
 
-use ferroute_core::{Endpoint, ServicePortEntry, ServicePortName};
+use ferroute_core::{ServicePortEntry, ServicePortName};
 
 use crate::{
     kernel::{Consistency, Counter, Kernel},
@@ -98,8 +98,7 @@ fn keys(id: SetId, name: &ServicePortName, entry: &ServicePortEntry, lists: &Exi
         SetId::NodePorts | SetId::RestrictedNodePorts | SetId::FlowNodePorts => frontends(false),
         SetId::ClusterIps => service.cluster_ip.into_iter().map(|address| key(&[address.into()])).collect(),
         SetId::Hairpin => {
-            let local = entry.endpoints.iter().filter(Endpoint::may_be_local);
-            let hairpin = local.map(|endpoint| {
+            let hairpin = entry.endpoints.iter().map(|endpoint| {
                 let address = endpoint.address.into();
                 key(&[address, address, Value::protocol(name.protocol), Value::Port(endpoint.port)])
             });

@@ -290,6 +290,7 @@ fn every_field() -> KubeProxyConfiguration {
             min_sync_period: seconds(13),
             sync_period: seconds(14),
         },
+        no_masquerade_cidrs: vec!["10.1.0.0/16".into(), "fd00:1::/48".into()],
         node_port_addresses: vec!["primary".into()],
         oom_score_adj: Some(0),
         port_range: "1-2".into(),

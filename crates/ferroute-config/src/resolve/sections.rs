@@ -223,7 +223,7 @@ fn cluster_cidrs(errors: &mut FieldErrors, field: &str, texts: &[&str]) -> Vec<I
     parsed
 }
 
-fn networks(errors: &mut FieldErrors, field: &str, texts: &[String]) -> Vec<IpNet> {
+pub(super) fn networks(errors: &mut FieldErrors, field: &str, texts: &[String]) -> Vec<IpNet> {
     let mut parsed = Vec::new();
     for (index, text) in texts.iter().enumerate() {
         match address::parse_cidr(text) {

@@ -125,6 +125,17 @@ fn each_mode_uses_its_own_section() {
 }
 
 #[test]
+fn networks_without_masquerading_apply_in_all_modes() {
+    for mode in ["", "iptables", "ipvs", "nftables"] {
+        let resolved = resolve(|config| {
+            config.mode = mode.into();
+            config.no_masquerade_cidrs = vec!["10.244.1.2/16".into(), "fd00:244::/32".into()];
+        });
+        assert_eq!(resolved.settings.no_masquerade_cidrs, networks(&["10.244.0.0/16", "fd00:244::/32"]));
+    }
+}
+
+#[test]
 fn ipvs_section_is_resolved_in_ipvs_mode_only() {
     let change = |config: &mut KubeProxyConfiguration, mode: &str| {
         config.mode = mode.into();

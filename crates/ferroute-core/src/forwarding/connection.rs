@@ -1,7 +1,7 @@
 use std::net::IpAddr;
 
 use super::{Client, Outcome, PortForwarding, Route, SourceAddress};
-use crate::{Endpoint, Frontend, FrontendKind, mode_traits::Hairpin};
+use crate::{Endpoint, Frontend, FrontendKind};
 
 /// A connection to a frontend of a service port, as rules see its first packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,9 +46,22 @@ impl PortForwarding<'_> {
     }
 
     /// Returns the source address that an endpoint sees of a connection from `source`.
-    pub fn source_address(&self, route: Route, endpoint: &Endpoint, source: IpAddr) -> SourceAddress {
-        let is_masqueraded = self.traits.hairpin == Hairpin::All || endpoint.may_be_local();
-        if source == endpoint.address && is_masqueraded { SourceAddress::Node } else { route.source }
+    ///
+    /// In [`FamilySettings::no_masquerade_cidrs`](crate::FamilySettings::no_masquerade_cidrs) it is that of the client, unless the
+    /// endpoint is the client or could not answer.
+    pub fn source_address(
+        &self,
+        route: Route,
+        endpoint: &Endpoint,
+        source: IpAddr,
+        is_from_node: bool,
+    ) -> SourceAddress {
+        let is_hairpin = source == endpoint.address && self.masquerades_hairpin(endpoint);
+        match is_hairpin {
+            true => SourceAddress::Node,
+            false if self.keeps_sources(endpoint, is_from_node) && !source.is_loopback() => SourceAddress::Kept,
+            false => route.source,
+        }
     }
 
     /// Reports whether the source ranges permit a connection. The node is permitted by its own address, although its packets have

@@ -1,5 +1,7 @@
 use std::{num::NonZeroU16, sync::Arc};
 
+use ipnet::IpNet;
+
 use super::*;
 use crate::{
     IpFamily, LocalTrafficDetector, NodeView, ProxySettings,
@@ -106,6 +108,47 @@ fn sources_are_kept_only_where_replies_return() {
     ] {
         let internal = internal.map(|source| to(Cluster, source));
         assert_eq!(outcomes(&entry, "shop/web", traits, pods), [internal, [node; 3], [node; 3]], "{traits:?}");
+    }
+}
+
+#[test]
+fn endpoints_in_no_masquerade_cidrs_see_their_clients_unless_they_could_not_answer() {
+    use SourceAddress::{Kept, Node};
+    let table = ServiceTable::new(IpFamily::V4, Arc::new(NodeView::default()));
+    let service = ServicePort { external_policy: TrafficPolicy::Cluster, ..local_service() };
+    let entry = entry(service, [local(), remote()]);
+    for (traits, of_pod, of_node) in [
+        (&ModeTraits::IPTABLES, Kept, Kept),
+        (&ModeTraits::NFTABLES, Kept, Kept),
+        // Its source may be the Service's address.
+        (&ModeTraits::IPVS, Kept, Node),
+        // The process connects.
+        (&ModeTraits::USERSPACE, Node, Node),
+    ] {
+        let outcome = |networks: &[IpAddr], client| {
+            let no_masquerade_cidrs = networks.iter().copied().map(IpNet::from).collect();
+            let settings = ProxySettings { no_masquerade_cidrs, ..ProxySettings::default() };
+            let settings = FamilySettings::new(&settings, &table, traits, &[]);
+            let forwarding = forwarding(&table, &port_name("shop/web"), &entry, &settings, traits);
+            let outcome = forwarding.outcome(FrontendKind::NodePort, client);
+            let seen = forwarding.as_seen(outcome, client);
+            let (Outcome::Forward(route), Outcome::Forward(seen)) = (outcome, seen) else { panic!("{outcome:?}") };
+            let source = |endpoint: &Endpoint, from: IpAddr| {
+                forwarding.source_address(route, endpoint, from, client == Client::Node)
+            };
+            let far = "198.51.100.7".parse().unwrap();
+            let [one, other] = [local(), remote()];
+            let unanswered = [source(&one, one.address), source(&one, "127.0.0.1".parse().unwrap())];
+            // An endpoint is never the client with its own address, and localhost is the endpoint's own.
+            assert_eq!(unanswered, [Node; 2], "{traits:?}");
+            (seen.source, [source(&one, far), source(&other, far)])
+        };
+        let both = [local().address, remote().address];
+        for (client, kept) in [(Client::Outside, of_pod), (Client::Pod, of_pod), (Client::Node, of_node)] {
+            assert_eq!(outcome(&[], client), (Node, [Node, Node]), "{traits:?}");
+            assert_eq!(outcome(&both[..1], client), (Node, [kept, Node]), "{traits:?}");
+            assert_eq!(outcome(&both, client), (kept, [kept, kept]), "{traits:?}");
+        }
     }
 }
 

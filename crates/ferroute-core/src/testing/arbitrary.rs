@@ -29,7 +29,7 @@ use proptest::{collection::vec, option, prelude::*, sample::select};
 pub use self::{
     adversarial::adversarial_cluster,
     contested::{CONTESTED, CONTESTED_ADDRESSES, contested_cluster, contested_name, contested_service},
-    settings::settings,
+    settings::{no_masquerade_cidrs, settings},
 };
 use super::{Cluster, Edit, namespaced_name};
 use crate::Protocol;

@@ -170,7 +170,7 @@ impl<'a> ModeDifferences<'a> {
         let has_service_source = side.traits.sources == Sources::ServiceOfNode && interface.is_none();
         let source = if has_service_source { to } else { source };
         let endpoints = forwarding.list(route.list).unwrap_or_default().iter().map(|endpoint| {
-            let source = match forwarding.source_address(route, endpoint, source) {
+            let source = match forwarding.source_address(route, endpoint, source, interface.is_none()) {
                 // Received packets for the node itself pass no hook in which they could be masqueraded.
                 SourceAddress::Node if interface.is_some() && owns_endpoint(endpoint) => Seen::Client,
                 SourceAddress::Node => Seen::Node,

@@ -127,14 +127,16 @@ fn port(
     slices: &[SliceView],
     inputs: &Inputs<'_>,
 ) -> ExplainedPort {
+    let settings = FamilySettings::new(inputs.settings, table, inputs.traits, inputs.addresses);
+    let forwarding = forwarding(table, name, entry, &settings, inputs.traits);
     let eligibility = table.eligibility(entry);
     let endpoints = entry.endpoints.iter().enumerate();
     ExplainedPort {
         name: name.port.to_string(),
         family: table.family,
         protocol: name.protocol,
-        frontends: frontends(table, name, entry, inputs),
-        endpoints: endpoints.map(|(i, endpoint)| explained(&endpoint, i, &eligibility, inputs)).collect(),
+        frontends: frontends(table, name, entry, &settings, &forwarding),
+        endpoints: endpoints.map(|(i, endpoint)| explained(&endpoint, i, &eligibility, &forwarding, inputs)).collect(),
         excess_endpoints: table.excess.get(name).copied().unwrap_or_default(),
         unused_slices: slices.iter().filter_map(|slice| slice_without_port(slice, table.family, name)).collect(),
         kernel: None,
@@ -145,6 +147,7 @@ fn explained(
     endpoint: &Endpoint,
     i: usize,
     eligibility: &EndpointEligibility,
+    forwarding: &PortForwarding<'_>,
     inputs: &Inputs<'_>,
 ) -> ExplainedEndpoint {
     let names = |names: &[Box<str>]| names.iter().map(ToString::to_string).collect();
@@ -156,6 +159,7 @@ fn explained(
         node: (inputs.node)(endpoint.address),
         state: state(endpoint),
         local: endpoint.local,
+        keeps_sources: forwarding.keeps_sources(endpoint, false),
         weight: (endpoint.weight != Endpoint::DEFAULT_WEIGHT).then_some(endpoint.weight),
         node_unknown: endpoint.node_unknown,
         hinted_zones: hints.map(|hints| names(&hints.zones)).unwrap_or_default(),
@@ -181,10 +185,9 @@ fn frontends(
     table: &ServiceTable,
     name: &ServicePortName,
     entry: &ServicePortEntry,
-    inputs: &Inputs<'_>,
+    settings: &FamilySettings,
+    forwarding: &PortForwarding<'_>,
 ) -> Vec<ExplainedFrontend> {
-    let settings = FamilySettings::new(inputs.settings, table, inputs.traits, inputs.addresses);
-    let forwarding = forwarding(table, name, entry, &settings, inputs.traits);
     let lost = table.lost.get(name).map(|lost| lost.frontends.as_slice()).unwrap_or_default();
     let owner = |kind, frontend| {
         let lost = lost.iter().find(|lost| (lost.kind, lost.frontend) == (kind, frontend))?;
@@ -205,7 +208,7 @@ fn frontends(
         let owner = owner(kind, frontend);
         let answers = match owner.is_some() || unserved {
             true => Vec::new(),
-            false => answers(&forwarding, kind, frontend, settings.local_traffic.is_some()),
+            false => answers(forwarding, kind, frontend, settings.local_traffic.is_some()),
         };
         ExplainedFrontend { kind, addresses, port: frontend.port, answers, unserved, owner }
     };
@@ -214,7 +217,7 @@ fn frontends(
 
 /// Returns the outcomes of all clients, those with the same outcome together.
 fn answers(forwarding: &PortForwarding<'_>, kind: FrontendKind, frontend: Frontend, detects_pods: bool) -> Vec<Answer> {
-    let of = |client| outcome(forwarding, forwarding.outcome(kind, client));
+    let of = |client| outcome(forwarding, forwarding.as_seen(forwarding.outcome(kind, client), client));
     let (pod, node, outside) = (of(Client::Pod), of(Client::Node), of(Client::Outside));
     let mut answers = if let Some(outcome) = pod.merge(node).and_then(|inside| inside.merge(outside)) {
         vec![(Clients::All, outcome)]

@@ -315,6 +315,9 @@ pub struct ExplainedEndpoint {
     pub state: EndpointState,
     /// Whether it is on this node.
     pub local: bool,
+    /// Whether it is in `noMasqueradeCIDRs`, so that it sees the addresses of clients also where others see the node's.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub keeps_sources: bool,
     /// Its weight, if it is not 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight: Option<u16>,

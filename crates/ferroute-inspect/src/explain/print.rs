@@ -243,7 +243,7 @@ fn endpoint_rows(endpoint: &ExplainedEndpoint) -> Vec<Vec<String>> {
     let mut start = vec![
         endpoint.address.to_string(),
         Escaped(endpoint.pod.as_deref().unwrap_or_default()).to_string(),
-        format!("{}, {place}{}{}", endpoint.state.as_str(), hints(endpoint), weight(endpoint)),
+        format!("{}, {place}{}{}{}", endpoint.state.as_str(), hints(endpoint), weight(endpoint), sources(endpoint)),
     ];
     let row = |usage| {
         let start = std::mem::replace(&mut start, vec![String::new(); 3]);
@@ -262,6 +262,10 @@ fn hints(endpoint: &ExplainedEndpoint) -> String {
 
 fn weight(endpoint: &ExplainedEndpoint) -> String {
     endpoint.weight.map(|weight| format!(", weight {weight}")).unwrap_or_default()
+}
+
+fn sources(endpoint: &ExplainedEndpoint) -> &'static str {
+    if endpoint.keeps_sources { ", source addresses kept (noMasqueradeCIDRs)" } else { "" }
 }
 
 /// Returns one text if both traffic policies agree or only one applies, otherwise one for each.

@@ -311,7 +311,8 @@ impl Switch<'_> {
             };
             for (kind, frontend) in entry.service.frontends(name.protocol) {
                 for client in Client::ALL {
-                    add(outcome_difference(before.outcome(kind, client), after.outcome(kind, client), client));
+                    let seen = |side: &PortForwarding<'_>| side.as_seen(side.outcome(kind, client), client);
+                    add(outcome_difference(seen(&before), seen(&after), client));
                 }
                 let excluded = |side: &PortForwarding<'_>| {
                     side.is_restricted(kind, frontend)

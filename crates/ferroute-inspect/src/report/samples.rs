@@ -174,6 +174,7 @@ fn served() -> Handling {
         node: Some("node-1".to_owned()),
         state: EndpointState::ServingTerminating,
         local: true,
+        keeps_sources: true,
         weight: Some(3),
         node_unknown: true,
         hinted_zones: vec!["zone-a".to_owned()],

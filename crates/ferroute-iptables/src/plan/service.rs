@@ -211,12 +211,17 @@ impl<'a> ServicePlan<'a> {
     }
 
     /// The chain of one endpoint.
-    fn endpoint_chain(&self, chain: &EndpointChain<'_>) -> [Rule; 2] {
+    fn endpoint_chain(&self, chain: &EndpointChain<'_>) -> Vec<Rule> {
         let Endpoint { address, port, .. } = *chain.endpoint;
         let rule = || match self.context.large_cluster {
             true => Rule::new(),
             false => Rule::new().comment(self.name.clone()),
         };
+        // Other sources than localhost are kept, whatever marked the packet.
+        let keep = self.forwarding.keeps_sources(chain.endpoint, false).then(|| {
+            let not_marked = Target::and_mark(!self.context.settings.masquerade_mark);
+            rule().source_not(self.context.settings.family.loopback()).then(not_marked)
+        });
         // A packet from the endpoint to itself needs another source, or the reply would not return through this node.
         let hairpin = rule().source(address).then(mark_masquerade());
         let mut dnat = rule();
@@ -224,7 +229,7 @@ impl<'a> ServicePlan<'a> {
             dnat = dnat.and(self.recent(chain.name, RecentAction::Set, None));
         }
         let dnat = dnat.protocol(self.forwarding.protocol).then(Target::Dnat { address, port: Some(port) });
-        [hairpin, dnat]
+        keep.into_iter().chain([hairpin, dnat]).collect()
     }
 
     /// A rule with a comment that names the endpoint, except in large clusters.

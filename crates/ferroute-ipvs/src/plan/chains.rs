@@ -114,6 +114,10 @@ impl<F: Fn(SetKind) -> bool> Rules<'_, F> {
         rules.push(Rule::new().and(Match::Mark(Sense::Not(MarkMatch::has(mark)))).then(Target::Return));
         // Clears the mark, so that a packet that traverses the network stack again is not masqueraded again.
         rules.push(Rule::new().then(Target::xor_mark(mark)));
+        // The source of the node's own connections may be the Service's address, to which the endpoint cannot answer.
+        let from_others = || Match::AddrType { source: Some(Sense::Not(AddressType::Local)), destination: None };
+        let keep = settings.no_masquerade_cidrs.iter();
+        rules.extend(keep.map(|net| Rule::new().destination(*net).and(from_others()).then(Target::Return)));
         let comment = "kubernetes service traffic requiring SNAT";
         rules.push(Rule::new().comment(comment).then(Target::Masquerade { random_fully }));
         rules

@@ -1,7 +1,7 @@
 use std::net::IpAddr;
 
 use ferroute_core::{
-    Client, Endpoint, FrontendKind, Method, ModeTraits, Outcome, PortForwarding, Protocol, Route, ServicePortEntry,
+    Client, FrontendKind, Method, ModeTraits, Outcome, PortForwarding, Protocol, Route, ServicePortEntry,
     ServicePortName, ServiceTable, SourceAddress, TrafficPolicy, forwarding,
 };
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
@@ -33,7 +33,7 @@ impl PortObjects {
         let forwarding = forwarding(table, name, entry, &context.settings, &ModeTraits::IPVS);
         let (service, protocol) = (forwarding.service, forwarding.protocol);
         let mut plan = Self::default();
-        for endpoint in entry.endpoints.iter().filter(Endpoint::may_be_local) {
+        for endpoint in entry.endpoints.iter().filter(|endpoint| forwarding.masquerades_hairpin(endpoint)) {
             let key = ServerKey { address: endpoint.address, port: endpoint.port, protocol };
             plan.entries.push((SetKind::LoopBack, Entry::ServiceAndAddress(key, endpoint.address)));
         }

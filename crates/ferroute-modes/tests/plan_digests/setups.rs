@@ -75,6 +75,10 @@ pub(crate) fn setups() -> Vec<Setup> {
         Setup::new("cluster-cidr", base()),
         Setup { addresses: Vec::new(), ..Setup::new("no-addresses", base()) },
         Setup::new("masquerade-all", ProxySettings { masquerade_all: true, ..base() }),
+        Setup::new(
+            "no-masquerade",
+            ProxySettings { no_masquerade_cidrs: nets(&["10.244.0.0/24", "fd00:244::/64"]), ..base() },
+        ),
         Setup::new("mark-bit-31", ProxySettings { masquerade_bit: 31, ..base() }),
         Setup::new("detect-none", detector(LocalTrafficDetector::None)),
         Setup::new(

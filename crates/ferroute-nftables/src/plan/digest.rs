@@ -30,7 +30,7 @@ impl Planner {
 
 fn write_port(out: &mut impl Write, port: &PortElements) -> fmt::Result {
     for (list, backends) in
-        [("cluster", port.list(List::Cluster)), ("local", port.list(List::Local)), ("own", port.on_node())]
+        [("cluster", port.list(List::Cluster)), ("local", port.list(List::Local)), ("own", port.hairpins())]
     {
         let mut sockets: Vec<_> = backends.iter().collect();
         sockets.sort_unstable();

@@ -179,10 +179,18 @@ fn cluster_ips(context: &Context) -> Vec<Rule> {
 fn masquerading(context: &Context) -> Vec<Rule> {
     let mark = context.settings.masquerade_mark;
     let hairpin = [Field::Saddr, Field::Daddr, Field::L4proto, Field::Dport];
-    vec![
+    let keep = context.settings.no_masquerade_cidrs.iter().map(|net| {
+        let to = Match::Daddr { net: *net, eq: true };
+        let not_from_localhost = Match::Saddr { net: context.settings.family.loopback(), eq: false };
+        let marked = [Match::MetaMark(mark), to, not_from_localhost].map(Statement::from);
+        Rule::new(marked.into_iter().chain([Statement::MetaMarkXor(mark)]).collect::<Vec<_>>())
+            .comment("these see the addresses of their clients")
+    });
+    let others = [
         Rule::new([Match::MetaMark(mark).into(), Statement::MetaMarkXor(mark), Statement::MASQUERADE]),
         Rule::new([Match::CtStatusDnat.into(), in_set(&hairpin, SetId::Hairpin, true), Statement::MASQUERADE]),
-    ]
+    ];
+    keep.chain(others).collect()
 }
 
 /// Both directions of a connection must have been seen, and short ones do not pay.

@@ -59,8 +59,8 @@ pub(super) struct PortElements {
 struct Extra {
     /// Endpoints for policy Local, by index.
     local: SocketList,
-    /// The endpoints in either list that are on this node.
-    on_node: SocketList,
+    /// The endpoints in either list whose connections to themselves are masqueraded.
+    hairpins: SocketList,
     /// The slots of both lists, with session affinity.
     slots: Option<[Slots; 2]>,
 }
@@ -143,8 +143,8 @@ impl PortElements {
             Ok(SocketList::new(family, positions.into_iter()))
         };
         let reachable = forwarding.endpoints.reachable.iter();
-        let on_node = reachable.filter(|endpoint| endpoint.may_be_local()).map(Endpoint::socket);
-        let extra = Extra { local: list(List::Local)?, on_node: SocketList::new(family, on_node), slots: None };
+        let hairpins = reachable.filter(|endpoint| forwarding.masquerades_hairpin(endpoint)).map(Endpoint::socket);
+        let extra = Extra { local: list(List::Local)?, hairpins: SocketList::new(family, hairpins), slots: None };
         Ok(Self {
             number,
             cluster: list(List::Cluster)?,
@@ -191,9 +191,9 @@ impl PortElements {
         }
     }
 
-    /// Returns the endpoints in either list that are on this node.
-    pub(super) fn on_node(&self) -> &SocketList {
-        self.extra.as_ref().map_or(&SocketList::Empty, |extra| &extra.on_node)
+    /// Returns the endpoints in either list whose connections to themselves are masqueraded.
+    pub(super) fn hairpins(&self) -> &SocketList {
+        self.extra.as_ref().map_or(&SocketList::Empty, |extra| &extra.hairpins)
     }
 
     /// Returns the session affinity timeout in seconds.

@@ -81,7 +81,7 @@ impl SharedObjects {
         {
             transaction.push(add(cluster_ip(address)));
         }
-        for socket in port.on_node().iter() {
+        for socket in port.hairpins().iter() {
             if self.hairpins.acquire((socket, protocol)) {
                 transaction.push(add(hairpin(socket, protocol)));
             }
@@ -108,7 +108,7 @@ impl SharedObjects {
         {
             transaction.push(delete(cluster_ip(address)));
         }
-        for socket in port.on_node().iter() {
+        for socket in port.hairpins().iter() {
             if self.hairpins.release(&(socket, protocol)) {
                 transaction.push(delete(hairpin(socket, protocol)));
             }

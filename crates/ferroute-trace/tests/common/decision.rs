@@ -50,7 +50,7 @@ impl<'a> Decision<'a> {
             refused => return unforwarded(refused),
         };
         let endpoints = self.forwarding.list(route.list).unwrap().iter().map(|endpoint| {
-            let from = match self.forwarding.source_address(route, endpoint, source) {
+            let from = match self.forwarding.source_address(route, endpoint, source, connection.is_from_node) {
                 SourceAddress::Node => port.masqueraded(client, source, endpoint.address),
                 SourceAddress::Kept => source,
             };

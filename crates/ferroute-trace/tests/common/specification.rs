@@ -292,9 +292,15 @@ impl Port<'_> {
             _ => true,
         };
         let with_source = |endpoint: &SocketAddr| {
+            let keeps_sources = self.world.settings.no_masquerade_cidrs.iter().any(|net| net.contains(&endpoint.ip()));
             // Hairpin: replies must come from the Service's address.
             let is_hairpin = source == endpoint.ip()
-                && (!differences.ignores_hairpin_of_other_nodes || self.may_be_on_this_node(*endpoint));
+                && (!differences.ignores_hairpin_of_other_nodes
+                    || keeps_sources
+                    || self.may_be_on_this_node(*endpoint));
+            // The node may have the Service's address, and localhost is the endpoint's own.
+            let needs_another_source = differences.has_service_addresses && is_node || source.is_loopback();
+            let masquerade = masquerade && (!keeps_sources || needs_another_source);
             let from = match masquerade || is_hairpin || differences.relays {
                 true => self.masqueraded(client, source, endpoint.ip()),
                 false => source,

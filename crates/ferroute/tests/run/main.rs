@@ -38,6 +38,7 @@ mod replay;
 mod reserved;
 mod shares;
 mod shutdown;
+mod sources;
 mod status;
 mod top;
 mod udp;

@@ -245,7 +245,7 @@ impl Drop for Traffic {
 }
 
 /// The time after which a request fails. Machines under load are slow.
-const TIMEOUT: Duration = Duration::from_secs(20);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
 /// The time to wait for the reply to a datagram.
 const NO_REPLY: Duration = Duration::from_millis(500);
 const CONCURRENCY: usize = 4;

@@ -1,0 +1,71 @@
+//! The source addresses that endpoints see.
+
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+
+use ferroute_testing::NetNs;
+
+use crate::{
+    Case, Mode,
+    cluster::{PORT, pod_addresses},
+    in_every_mode,
+    proxy::FERROUTE,
+    web, web_tcp,
+};
+
+in_every_mode!(sources_are_kept_at_endpoints_in_no_masquerade_cidrs);
+
+/// The port of a server that returns the addresses of its clients.
+const SERVER: u16 = 9090;
+
+/// Connects to a frontend, from an address if there is one, and returns the address that the pod sees.
+fn seen(case: &Case, from: &NetNs, source: Option<IpAddr>, to: SocketAddr, pod: IpAddr) -> IpAddr {
+    let server = case.cluster.pods.run(|| TcpListener::bind((pod, SERVER))).unwrap();
+    let connect = || {
+        let socket = socket2::Socket::new(socket2::Domain::for_address(to), socket2::Type::STREAM, None)?;
+        source.map_or(Ok(()), |source| socket.bind(&SocketAddr::new(source, 0).into()))?;
+        socket.connect_timeout(&to.into(), crate::traffic::TIMEOUT)?;
+        Ok::<TcpStream, std::io::Error>(socket.into())
+    };
+    // The reply to the first packet arrives only if the pod can answer to the address that it sees.
+    let client = from.run(connect).unwrap_or_else(|error| panic!("{to}: {error}"));
+    let (_, peer) = server.accept().unwrap();
+    drop(client);
+    peer.ip().to_canonical()
+}
+
+fn sources_are_kept_at_endpoints_in_no_masquerade_cidrs(mode: Mode) {
+    let yaml = |pod: u8| {
+        web(&[pod])
+            .replace("spec:\n", "spec:\n  type: NodePort\n")
+            .replace("port: 80}", "port: 80, nodePort: 30080}")
+            .replace(&format!("port: {PORT}"), &format!("port: {SERVER}"))
+    };
+    let localhost = if mode == Mode::Nftables { "nodePortAddresses: [primary, localhost]\n" } else { "" };
+    let settings = format!("noMasqueradeCIDRs: [10.244.0.2/32, \"fd00:244::2/128\"]\n{localhost}");
+    for (pod, keeps) in [(0, mode != Mode::Userspace), (1, false)] {
+        let case = Case::with_settings(mode, &yaml(pod), &settings);
+        let (node, client, pods) = (&case.cluster.node, &case.cluster.client, &case.cluster.pods);
+        for (family, endpoint) in pod_addresses(pod).into_iter().enumerate() {
+            let ip = |texts: [&str; 2]| texts[family].parse::<IpAddr>().unwrap();
+            let (gateway, own) = (ip(["10.244.0.1", "fd00:244::1"]), ip(["192.168.0.1", "fd00:168::1"]));
+            let node_port = SocketAddr::new(own, 30080);
+            for (from, source, to, expected) in [
+                (client, None, node_port, if keeps { ip(["192.168.0.9", "fd00:168::9"]) } else { gateway }),
+                (node, None, node_port, if keeps { own } else { gateway }),
+                // The pod itself would answer to itself.
+                (pods, Some(endpoint), node_port, gateway),
+                (pods, Some(endpoint), web_tcp()[family], gateway),
+            ] {
+                assert_eq!(seen(&case, from, source, to, endpoint), expected, "{source:?} to {to}, pod {pod}");
+            }
+        }
+        // So would localhost be the pod's own.
+        let localhost = "127.0.0.1:30080".parse().unwrap();
+        let gateway: IpAddr = "10.244.0.1".parse().unwrap();
+        assert_eq!(seen(&case, node, None, localhost, pod_addresses(pod)[0]), gateway);
+        let diff = node.try_command(FERROUTE, &["diff"]);
+        assert!(diff.status.success(), "{}", String::from_utf8_lossy(&diff.stdout));
+        let explanation = node.command(FERROUTE, &["explain", "service", "default/web"]);
+        assert_eq!(explanation.contains("noMasqueradeCIDRs"), keeps, "{explanation}");
+    }
+}
