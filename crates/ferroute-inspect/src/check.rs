@@ -15,7 +15,7 @@ use std::{
 };
 
 use ferroute_api::{
-    Object,
+    Object, labels,
     manifest::{DocumentError, Parsed, documents},
 };
 use ferroute_config::flags::SettingsArgs;
@@ -193,7 +193,10 @@ impl Check {
                 }
             }
             Ok(_) => {
-                let reason = "it has no label kubernetes.io/service-name, or an address type that proxies do not use";
+                let reason = match slice.service_name() {
+                    None => format!("it has no label {}", labels::SERVICE_NAME),
+                    Some(_) => format!("proxies do not use addresses of type {:?}", slice.address_type),
+                };
                 self.add_for(&object, None, Effect::Skipped, reason);
             }
             // The source has reported it.
