@@ -22,6 +22,7 @@ mod ui;
 mod userspace_worker;
 
 use std::{
+    ffi::OsString,
     fmt,
     io::{BufWriter, StdoutLock, Write},
     process::{ExitCode, Termination},
@@ -194,7 +195,9 @@ pub(crate) fn run_kube_proxy() -> anyhow::Result<ExitCode> {
 /// Executes the command line of `ferroute`.
 pub(crate) fn run() -> anyhow::Result<ExitCode> {
     let mut cli = manual::with_examples(self::command(), "");
-    let parsed = Cli::from_arg_matches_mut(&mut cli.get_matches_mut());
+    let arguments = with_kind(std::env::args_os().collect());
+    let parsed =
+        Cli::from_arg_matches_mut(&mut cli.try_get_matches_from_mut(arguments).unwrap_or_else(|error| error.exit()));
     let Cli { command, verbosity } = parsed.unwrap_or_else(|error| error.format(&mut cli).exit());
     match &command {
         Command::Run(args) => run::run(args, CalledAs::Ferroute),
@@ -219,6 +222,17 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
         Command::CompleteServices => to_stdout(|out| documents::complete_services(out)),
         Command::Crash(args) => crash::run(args),
     }
+}
+
+/// Inserts the kind of object into `explain shop/web`, as in the plugin of kubectl, which explains nothing but Services.
+fn with_kind(mut arguments: Vec<OsString>) -> Vec<OsString> {
+    let word = |at: usize| arguments.get(at).and_then(|word| word.to_str()).unwrap_or_default();
+    let object = word(2);
+    let is_kind = ["service", "svc", "help"].contains(&object);
+    if word(1) == "explain" && !object.is_empty() && !object.starts_with('-') && !is_kind {
+        arguments.insert(2, "service".into());
+    }
+    arguments
 }
 
 /// Prints an error and returns `status`.
@@ -266,6 +280,22 @@ mod tests {
     #[test]
     fn names_of_commands_and_flags_are_unique() {
         command().debug_assert();
+    }
+
+    #[test]
+    fn service_is_explained_without_its_kind() {
+        for (arguments, expected) in [
+            (&["explain", "svc/web", "-n", "shop"][..], &["explain", "service", "svc/web", "-n", "shop"][..]),
+            (&["explain", "web"], &["explain", "service", "web"]),
+            (&["explain", "service", "web"], &["explain", "service", "web"]),
+            (&["explain", "svc", "web"], &["explain", "svc", "web"]),
+            (&["explain", "--help"], &["explain", "--help"]),
+            (&["explain"], &["explain"]),
+            (&["trace", "web"], &["trace", "web"]),
+        ] {
+            let words = |arguments: &[&str]| ["ferroute"].iter().chain(arguments).map(OsString::from).collect();
+            assert_eq!(with_kind(words(arguments)), words(expected));
+        }
     }
 
     #[test]

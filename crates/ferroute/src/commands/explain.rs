@@ -24,7 +24,7 @@ pub(crate) struct ExplainArgs {
 enum Explained {
     /// Explain how the proxy handles a Service
     ///
-    /// Prints frontends, traffic policies, and endpoints with the reason why each is used or not; as root also the rules,
+    /// The kind may be left out: `ferroute explain shop/web`. Prints frontends, traffic policies, and endpoints with the reason why each is used or not; as root also the rules,
     /// counters and connections in the kernel.
     #[command(visible_alias = "svc")]
     Service(ExplainServiceArgs),
