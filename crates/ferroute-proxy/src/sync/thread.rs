@@ -68,8 +68,8 @@ impl SyncThread {
             let probe = registry.active(resolved.mode).probe(resolved, family);
             let reason = probe.err().unwrap_or_else(|| format!("the kernel does not support {family}"));
             let text = format!(
-                "{family} is not served, although the node has it: {reason}; rules of an earlier proxy for {family} may remain, and \
-                 are not updated"
+                "{family} is not served, although the node has it: {reason}; rules that an earlier proxy left for {family} are removed, \
+                 as far as the kernel permits"
             );
             tracing::warn!("{text}");
             status.problems().set(Problem::DisabledFamily(family), Some(text.clone()));
