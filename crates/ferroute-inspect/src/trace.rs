@@ -12,6 +12,7 @@ mod dump;
 mod node;
 mod outline;
 mod packet;
+mod policy;
 mod report;
 mod router;
 mod routes;

@@ -82,6 +82,10 @@ fn parse_entry(attributes: Attributes<'_>) -> Result<IpsetEntry, Error> {
             ipset::IPSET_ATTR_PROTO => entry.protocol = Some(attribute.u8()?),
             ipset::IPSET_ATTR_MARK => entry.mark = Some(attribute.u32_be()?),
             ipset::IPSET_ATTR_IFACE => entry.interface = Some(attribute.escaped_text().into_owned()),
+            ipset::IPSET_ATTR_SKBMARK => {
+                let both = attribute.u64_be()?;
+                entry.packet_mark = Some(((both >> 32) as u32, both as u32));
+            }
             ipset::IPSET_ATTR_NAME => entry.set = Some(attribute.escaped_text().into_owned()),
             ipset::IPSET_ATTR_CADT_FLAGS => {
                 let flags = attribute.u32_be()?;

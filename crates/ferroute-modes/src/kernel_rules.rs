@@ -17,7 +17,7 @@ use std::{collections::BTreeMap, path::PathBuf};
 
 use ferroute_core::{IpFamily, error_chain};
 use ferroute_iptables::{
-    Match, RuleSet, TableName,
+    Match, RuleSet, TableName, Target,
     exec::{Backend, BackendSnapshot, Exec, RulesSnapshot, snapshot_rules},
     native,
     plan::chains,
@@ -229,12 +229,15 @@ fn name_extensions(rule: &mut Rule, reader: &mut native::CompatReader) {
     }
 }
 
-/// Returns all ipsets, if rules match packets with any. Without them, traces assume both answers.
+/// Returns all ipsets, if rules match packets with any, or give packets the marks of entries. Without them, traces assume both answers.
 fn read_ipsets(iptables: &[BackendSnapshot]) -> Ipsets {
     let chains = iptables.iter().flat_map(|snapshot| snapshot.saved.rules.tables.values());
-    let rules = chains.flat_map(|table| table.chains.values()).flat_map(|chain| &chain.rules);
-    let mut matches = rules.flat_map(|rule| &rule.matches);
-    if !matches.any(|extension| matches!(extension, Match::Set(_))) {
+    let mut rules = chains.flat_map(|table| table.chains.values()).flat_map(|chain| &chain.rules);
+    let is_reader = |rule: &ferroute_iptables::Rule| {
+        let maps = matches!(&rule.target, Some(Target::Other(text)) if text.contains(" --map-set "));
+        maps || rule.matches.iter().any(|extension| matches!(extension, Match::Set(_)))
+    };
+    if !rules.any(is_reader) {
         return Ipsets::default();
     }
     ipsets::read().unwrap_or_else(|error| {

@@ -105,6 +105,8 @@ pub const IPSET_ATTR_IP2: u16 = 20;
 pub const IPSET_ATTR_CIDR2: u16 = 21;
 /// The name of an interface.
 pub const IPSET_ATTR_IFACE: u16 = 23;
+/// The mark that entries assign to packets, and its mask.
+pub const IPSET_ATTR_SKBMARK: u16 = 27;
 
 // Attributes within addresses.
 

@@ -37,6 +37,11 @@ pub trait Router: fmt::Debug + Send + Sync {
     /// Looks up the route of a packet.
     fn route(&self, packet: &RoutedPacket<'_>) -> RouteDecision;
 
+    /// Reports whether routes may have several paths, of which [`RouteDecision::Paths`] returns all.
+    fn has_several_paths(&self) -> bool {
+        false
+    }
+
     /// Returns the type of an address as `-m addrtype` and `fib` see it; `None` if it is unknown.
     fn address_type(&self, address: IpAddr) -> Option<AddressKind>;
 
@@ -87,6 +92,8 @@ pub enum RouteDecision {
         /// The source that the kernel selects for the host's own packets.
         source: Option<IpAddr>,
     },
+    /// The packet takes one of several paths, each with its weight: by a hash that is not known.
+    Paths(Vec<(u32, RouteDecision)>),
     /// There is no route, or an `unreachable` one: the sender gets an ICMP error.
     Unreachable,
     /// A `prohibit` route: the sender gets an ICMP error.
@@ -124,11 +131,21 @@ impl Host {
         routes.max_by_key(|route| route.to.prefix_len()).filter(|_| !self.owns(address))
     }
 
+    /// Looks up the route of a packet, and takes the first of several paths.
+    pub(crate) fn decide_first(&self, packet: &RoutedPacket<'_>) -> RouteDecision {
+        match self.decide(packet) {
+            RouteDecision::Paths(paths) => {
+                paths.into_iter().next().map_or(RouteDecision::Unreachable, |(_, decision)| decision)
+            }
+            decision => decision,
+        }
+    }
+
     /// Returns the output interface and source of the host's own packets to `address`; `None` for the host's own addresses
     /// and for unreachable ones.
     pub fn path_to(&self, address: IpAddr) -> Option<(Arc<str>, Option<IpAddr>)> {
         let packet = RoutedPacket { destination: address, source: None, input: None, mark: 0, transport: None };
-        match self.decide(&packet) {
+        match self.decide_first(&packet) {
             RouteDecision::Unicast { interface, source, .. } => Some((interface, source)),
             _ => None,
         }
@@ -138,10 +155,13 @@ impl Host {
     /// one: an address of the host may have a route with another one as the source.
     pub fn source_to(&self, address: IpAddr) -> Option<IpAddr> {
         let packet = RoutedPacket { destination: address, source: None, input: None, mark: 0, transport: None };
-        let decision = match &self.router {
+        let mut decision = match &self.router {
             Some(router) => router.route(&packet),
             None => self.decide(&packet),
         };
+        if let RouteDecision::Paths(paths) = decision {
+            decision = paths.into_iter().next().map_or(RouteDecision::Unreachable, |(_, decision)| decision);
+        }
         match decision {
             RouteDecision::Local { source } => Some(source.unwrap_or(address)),
             RouteDecision::Unicast { source, .. } => source,

@@ -3,10 +3,10 @@
 use std::{collections::BTreeMap, net::IpAddr};
 
 use ferroute_core::IpFamily;
-use ferroute_iptables::{SetMatch, SetSide};
+use ferroute_iptables::SetSide;
 use ipnet::IpNet;
 
-use crate::PacketState;
+use crate::{PacketState, changes::EntryChange, iptables::value_and_mask};
 
 /// The ipsets of a network namespace, by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -44,6 +44,8 @@ pub struct IpsetEntry {
     pub wildcard: bool,
     /// The interface is a port of a bridge.
     pub physdev: bool,
+    /// The mark that target SET gives to packets, and its mask (`skbmark`).
+    pub packet_mark: Option<(u32, u32)>,
     /// Packets do not match (`nomatch`).
     pub nomatch: bool,
     /// A set, in a set of sets.
@@ -81,44 +83,117 @@ impl Ipsets {
         }
     }
 
-    /// Reports whether a packet is in a set; `None` if that is unknown.
-    pub(crate) fn matches(&self, wanted: &SetMatch, packet: &PacketState<'_>) -> Option<bool> {
-        self.contains(&wanted.name, &wanted.sides, packet, 0)
-    }
-
-    fn contains(&self, name: &str, sides: &[SetSide], packet: &PacketState<'_>, depth: usize) -> Option<bool> {
+    /// Returns the entry of a packet in a set, `Some(None)` if there is none; `None` if that is unknown.
+    fn entry(
+        &self,
+        name: &str,
+        sides: &[SetSide],
+        packet: &PacketState<'_>,
+        depth: usize,
+    ) -> Option<Option<IpsetEntry>> {
         let set = self.0.get(name)?;
-        let (_, dimensions) = set.kind.split_once(':')?;
+        let dimensions = set.dimensions()?;
         if set.kind == "list:set" {
             if depth == MAX_DEPTH {
                 return None;
             }
-            let members = set.entries.iter().filter_map(|entry| entry.set.as_deref());
-            let mut results = members.map(|member| self.contains(member, sides, packet, depth + 1));
             let mut is_unknown = false;
-            let is_member = results.any(|result| {
-                is_unknown |= result.is_none();
-                result == Some(true)
-            });
-            return (is_member || !is_unknown).then_some(is_member);
+            for member in set.entries.iter().filter_map(|entry| entry.set.as_deref()) {
+                match self.entry(member, sides, packet, depth + 1) {
+                    Some(Some(entry)) => return Some(Some(entry)),
+                    Some(None) => {}
+                    None => is_unknown = true,
+                }
+            }
+            return (!is_unknown).then_some(None);
         }
-        let dimensions: Vec<&str> = dimensions.split(',').collect();
-        let is_other_family = set.family.is_some_and(|family| family != packet.family());
+        let changed = set.changed(name, packet)?;
+        let entries = changed.as_deref().unwrap_or(&set.entries);
         // The kernel matches no packet with fewer sides than dimensions.
-        if sides.len() < dimensions.len() || is_other_family || set.entries.is_empty() {
-            return Some(false);
+        if sides.len() < dimensions.len() || set.is_of_other_family(packet) || entries.is_empty() {
+            return Some(None);
         }
         if dimensions.contains(&"mac") {
             return None;
         }
-        let matching = set.entries.iter().filter(|entry| entry.matches(set, &dimensions, sides, packet));
+        let matching = entries.iter().filter(|entry| entry.matches(set, &dimensions, sides, packet));
         // The most specific network decides.
         let best = matching.max_by_key(|entry| entry.networks.iter().map(IpNet::prefix_len).collect::<Vec<_>>());
-        Some(best.is_some_and(|entry| !entry.nomatch))
+        Some(best.filter(|entry| !entry.nomatch).cloned())
+    }
+
+    /// Returns the set to which a set adds entries: a set of sets to its first one.
+    fn adds_to<'s>(&'s self, name: &'s str) -> &'s str {
+        match self.0.get(name) {
+            Some(set) if set.kind == "list:set" => {
+                set.entries.iter().find_map(|entry| entry.set.as_deref()).unwrap_or(name)
+            }
+            _ => name,
+        }
+    }
+}
+
+impl PacketState<'_> {
+    /// Reports whether the packet is in a set; `None` if that is unknown.
+    pub(crate) fn is_in_ipset(&self, name: &str, sides: &[SetSide]) -> Option<bool> {
+        if let Some(sets) = self.ipsets.filter(|sets| sets.0.contains_key(name)) {
+            return sets.entry(name, sides, self, 0).map(|entry| entry.is_some());
+        }
+        // Of a set that was not read, only what this packet's way has changed is known.
+        let ends = (self.source, self.destination);
+        let mut changes = self.changes.entries.iter().rev().filter(|change| *change.set == *name);
+        changes.find(|change| *change.sides == *sides && change.ends == ends).map(|change| change.is_added)
+    }
+
+    /// Returns the mark that the packet's entry in a set gives to it, with its mask, `Some(None)` if there is none; `None` if
+    /// that is unknown.
+    pub(crate) fn mark_in_ipset(&self, name: &str, sides: &[SetSide]) -> Option<Option<(u32, u32)>> {
+        let entry = self.ipsets?.entry(name, sides, self, 0)?;
+        Some(entry.map(|entry| entry.packet_mark.unwrap_or((0, u32::MAX))))
+    }
+
+    /// Adds an entry for the packet to a set, or deletes it.
+    pub(crate) fn change_ipset(&mut self, name: &str, sides: &[SetSide], is_added: bool) {
+        let name = self.ipsets.map_or(name, |sets| sets.adds_to(name));
+        let set = self.ipsets.and_then(|sets| sets.0.get(name));
+        let entry = match set {
+            Some(set) if set.dimensions().is_some_and(|dimensions| dimensions.len() > sides.len()) => return,
+            Some(set) if set.is_of_other_family(self) => return,
+            Some(set) => IpsetEntry::of_packet(set, sides, self),
+            None => None,
+        };
+        let ends = (self.source, self.destination);
+        self.changes.entries.push(EntryChange { set: name.into(), sides: sides.into(), ends, entry, is_added });
     }
 }
 
 impl Ipset {
+    /// Returns the dimensions of the entries; `None` if the type is unknown.
+    fn dimensions(&self) -> Option<Vec<&str>> {
+        Some(self.kind.split_once(':')?.1.split(',').collect())
+    }
+
+    fn is_of_other_family(&self, packet: &PacketState<'_>) -> bool {
+        self.family.is_some_and(|family| family != packet.family())
+    }
+
+    /// Returns the entries after the changes on a packet's way, `Some(None)` if there are none; `None` if they are not known.
+    fn changed(&self, name: &str, packet: &PacketState<'_>) -> Option<Option<Vec<IpsetEntry>>> {
+        let mut changes = packet.changes.entries.iter().filter(|change| *change.set == *name).peekable();
+        if changes.peek().is_none() {
+            return Some(None);
+        }
+        let mut entries = self.entries.clone();
+        for change in changes {
+            let entry = change.entry.as_ref()?;
+            entries.retain(|other| !other.is_same(entry));
+            if change.is_added {
+                entries.push(entry.clone());
+            }
+        }
+        Some(Some(entries))
+    }
+
     /// Reads the type and the options of a set.
     fn from_save(kind: &str, options: &[&str]) -> Self {
         let option = |name: &str| {
@@ -144,7 +219,12 @@ impl Ipset {
 impl IpsetEntry {
     /// Reads an entry of a set of a type; `None` if it has another form.
     fn from_save(kind: &str, text: &str, options: &[&str]) -> Option<Self> {
-        let mut entry = Self { nomatch: options.contains(&"nomatch"), ..Self::default() };
+        let after = |name: &str| {
+            let at = options.iter().position(|option| *option == name)?;
+            options.get(at + 1).copied()
+        };
+        let packet_mark = after("skbmark").and_then(value_and_mask);
+        let mut entry = Self { nomatch: options.contains(&"nomatch"), packet_mark, ..Self::default() };
         let (_, dimensions) = kind.split_once(':')?;
         if kind == "list:set" {
             entry.set = Some(text.to_owned());
@@ -179,6 +259,48 @@ impl IpsetEntry {
             }
         }
         Some(entry)
+    }
+
+    /// Returns the entry that rules add for a packet; `None` if the set may not take it, or its form is not known.
+    fn of_packet(set: &Ipset, sides: &[SetSide], packet: &PacketState<'_>) -> Option<Self> {
+        // Bitmaps have limits.
+        if set.kind.starts_with("bitmap:") {
+            return None;
+        }
+        let mut entry = Self::default();
+        for (dimension, side) in set.dimensions()?.into_iter().zip(sides) {
+            let (end, interface) = match side {
+                SetSide::Source => (packet.source, &packet.in_interface),
+                SetSide::Destination => (packet.destination, &packet.out_interface),
+            };
+            match dimension {
+                "ip" => {
+                    let length = set.netmask.unwrap_or(if end.is_ipv4() { 32 } else { 128 });
+                    entry.networks.push(IpNet::new(end.ip(), length).ok()?.trunc());
+                }
+                // The kernel adds networks of the greatest length that the set has.
+                "net" => {
+                    let nth = entry.networks.len();
+                    let lengths = set.entries.iter().filter_map(|entry| entry.networks.get(nth)).map(IpNet::prefix_len);
+                    let length = lengths.max().unwrap_or(if end.is_ipv4() { 32 } else { 128 });
+                    entry.networks.push(IpNet::new(end.ip(), length).ok()?.trunc());
+                }
+                "port" => {
+                    entry.protocol = Some(packet.protocol().number());
+                    entry.port = Some(end.port());
+                }
+                "mark" => entry.mark = Some(packet.mark & set.markmask),
+                "iface" => entry.interface = Some(interface.as_deref()?.to_owned()),
+                _ => return None,
+            }
+        }
+        Some(entry)
+    }
+
+    /// Reports whether two entries have the same key.
+    fn is_same(&self, other: &Self) -> bool {
+        let key = |entry: &Self| (entry.protocol, entry.port, entry.mark, entry.wildcard, entry.physdev);
+        self.networks == other.networks && key(self) == key(other) && self.interface == other.interface
     }
 
     fn matches(&self, set: &Ipset, dimensions: &[&str], sides: &[SetSide], packet: &PacketState<'_>) -> bool {

@@ -2,14 +2,17 @@
 
 mod conditions;
 mod foreign;
+mod recent;
 mod targets;
 mod walker;
 
-use ferroute_iptables::{ChainName, Policy, Rule, RuleSet, TableName};
+use ferroute_iptables::{ChainName, Match, Policy, Rule, RuleSet, TableName, Target};
 
 use self::walker::ChainWalker;
 pub(crate) use self::{
     conditions::ExtensionResult,
+    foreign::value_and_mask,
+    recent::Recent,
     targets::{TargetResult, address_count, is_irrelevant, nth_address},
 };
 use crate::{BaseChain, ChainVerdict, Forks, Hook, Ruleset, Traceable, Walker, ruleset::HOOKS};
@@ -50,6 +53,16 @@ impl<'a> Base<'a> {
         self.rules.rules(self.table, self.name())
     }
 
+    /// Reports whether any rule depends on entries of ipsets.
+    fn reads_sets(self) -> bool {
+        let mut rules =
+            self.rules.tables.values().flat_map(|table| table.chains.values()).flat_map(|chain| &chain.rules);
+        rules.any(|rule| {
+            let is_mapped = matches!(&rule.target, Some(Target::Other(text)) if text.contains("--map-set"));
+            is_mapped || rule.matches.iter().any(|module| matches!(module, Match::Set(_)))
+        })
+    }
+
     fn policy(self) -> Policy {
         let head = self.rules.chain(self.table, self.name()).and_then(|chain| chain.head);
         head.and_then(|head| head.policy).unwrap_or(Policy::Accept)
@@ -67,6 +80,10 @@ impl BaseChain for Base<'_> {
 
     fn is_nat(&self) -> bool {
         self.table == TableName::Nat
+    }
+
+    fn routes_again(&self) -> bool {
+        self.table == TableName::Mangle
     }
 
     fn walk<'a>(&'a self, walker: &mut Walker<'a>, forks: &mut Forks<'a>) -> ChainVerdict {

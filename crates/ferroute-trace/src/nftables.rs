@@ -10,6 +10,7 @@
 //! Session affinity is part of the input: the elements of the table's map `affinity`.
 //! [`Packet::remembered`](crate::Packet::remembered) is ignored.
 
+mod changes;
 mod conditions;
 mod foreign;
 mod jhash;
@@ -56,6 +57,10 @@ impl BaseChain for Base<'_> {
 
     fn is_nat(&self) -> bool {
         self.base.kind == ChainType::Nat
+    }
+
+    fn routes_again(&self) -> bool {
+        self.base.kind == ChainType::Route
     }
 
     fn walk<'a>(&'a self, walker: &mut Walker<'a>, forks: &mut Forks<'a>) -> ChainVerdict {

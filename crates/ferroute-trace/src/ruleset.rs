@@ -33,6 +33,12 @@ pub trait BaseChain {
         false
     }
 
+    /// Reports whether packets of the host itself are routed again if the chain has changed their addresses or their mark, as in
+    /// the table `mangle`. NAT chains route packets again whose destination they translate.
+    fn routes_again(&self) -> bool {
+        false
+    }
+
     /// Walks a packet through the chain and all chains that it calls.
     ///
     /// Where the result depends on chance or on a condition that cannot be evaluated, `walker` takes one branch and

@@ -16,13 +16,20 @@ use std::{
 use ferroute_core::{IpFamily, Protocol};
 use ferroute_iptables::CtStates;
 use ferroute_ipvs::IpvsObjects;
-use ferroute_nftables::ClassId;
+use ferroute_nftables::{
+    ClassId,
+    model::{Field, Property},
+};
 
 use crate::{
-    Effect, Event, Hook, Host, Ipsets, Origin, Packet, Ruleset, Verdict,
+    BaseChain, Effect, Event, Hook, Host, Ipsets, Origin, Packet, Ruleset, Verdict,
+    changes::Changes,
     host::{AddressKind, RouteDecision, RoutedPacket},
     record::Record,
 };
+
+/// What rules can change of a packet that its route depends on: source, destination and mark.
+type Selector = (IpAddr, IpAddr, u32);
 
 /// The current state of a packet in a walk.
 #[derive(Clone, Debug)]
@@ -36,12 +43,22 @@ pub struct PacketState<'a> {
     pub(crate) original: &'a Packet,
     pub(crate) source: SocketAddr,
     pub(crate) destination: SocketAddr,
+    /// Source and destination when connection tracking saw the packet: those of the connection.
+    pub(crate) tracked: (SocketAddr, SocketAddr),
     pub(crate) in_interface: Option<Arc<str>>,
     pub(crate) out_interface: Option<Arc<str>>,
     /// The next hop of the route, unless the destination is a neighbour.
     gateway: Option<IpAddr>,
     /// The route leads to the host itself.
     is_for_host: bool,
+    /// The path to take of a route that has several, if it was chosen.
+    pub(crate) path: Option<usize>,
+    /// The weights of the paths of the last route that has several; none if the path was chosen.
+    pub(crate) paths: Vec<u32>,
+    /// What the route of a packet of the host itself was selected by.
+    routed_by: Selector,
+    /// What it would be selected by at the beginning of the current chain.
+    entered_with: Selector,
     /// The packet has been received again, on the VRF of its input interface.
     in_vrf: bool,
     pub(crate) mark: u32,
@@ -50,6 +67,8 @@ pub struct PacketState<'a> {
     /// The zone of the connection; `None` if it is unknown.
     pub(crate) zone: Option<u16>,
     pub(crate) priority: ClassId,
+    /// What rules on the way have added and written.
+    pub(crate) changes: Changes<'a>,
     /// The states of the connection that rules can match; the packet is its first one. Before connection tracking, and for
     /// untracked packets, there is no connection.
     pub(crate) connection: CtStates,
@@ -84,15 +103,21 @@ impl<'a> PacketState<'a> {
             original,
             source,
             destination: original.destination,
+            tracked: (original.source, original.destination),
             in_interface,
             out_interface: None,
             gateway: None,
             is_for_host: false,
+            path: None,
+            paths: Vec::new(),
+            routed_by: (source.ip(), original.destination.ip(), original.mark),
+            entered_with: (source.ip(), original.destination.ip(), original.mark),
             in_vrf: false,
             mark: original.mark,
             connection_mark: 0,
             zone: Some(0),
             priority: ClassId(0),
+            changes: Changes::default(),
             connection: BEFORE_TRACKING,
             looped: false,
             resent: false,
@@ -228,6 +253,10 @@ impl<'a> PacketState<'a> {
     pub(crate) fn track(&mut self) {
         if self.connection == BEFORE_TRACKING {
             self.connection = CtStates::NEW;
+            // Rules may have written other addresses before.
+            if (self.source, self.destination) != (self.original.source, self.original.destination) {
+                self.tracked = (self.source, self.destination);
+            }
         }
     }
 
@@ -245,7 +274,31 @@ impl<'a> PacketState<'a> {
         }
     }
 
+    /// Replaces the priority.
+    pub(crate) fn set_priority(&mut self, priority: ClassId) {
+        self.changes.forget(Property::Field(Field::MetaPriority));
+        self.priority = priority;
+    }
+
     // === hooks and routing ===
+
+    /// Begins a chain.
+    pub(crate) fn enter_chain(&mut self) {
+        self.entered_with = self.selector();
+    }
+
+    /// Ends a chain. At the output hook, some select the route again.
+    pub(crate) fn leave_chain(&mut self, hook: Hook, chain: &dyn BaseChain) {
+        let now = self.selector();
+        let has_other_destination = chain.is_nat() && now.1 != self.entered_with.1;
+        if hook == Hook::Output && (has_other_destination || chain.routes_again() && now != self.entered_with) {
+            self.routed_by = now;
+        }
+    }
+
+    fn selector(&self) -> Selector {
+        (self.source.ip(), self.destination.ip(), self.mark)
+    }
 
     /// Returns the packet's first hook, or the verdict if the kernel drops it before.
     pub(crate) fn first_hook(&mut self, record: &mut Record) -> Result<Hook, Verdict> {
@@ -259,6 +312,7 @@ impl<'a> PacketState<'a> {
                 Ok(Hook::Prerouting)
             }
             Origin::Local => {
+                self.routed_by = self.selector();
                 // Without a route, the system call fails.
                 self.route(Hook::Output, record)?;
                 Ok(Hook::Output)
@@ -309,6 +363,7 @@ impl<'a> PacketState<'a> {
     pub(crate) fn resend(&mut self, record: &mut Record) -> Result<Hook, Verdict> {
         self.resent = true;
         self.in_interface = None;
+        self.routed_by = self.selector();
         self.route(Hook::Output, record)?;
         self.nat_is_settled = true;
         Ok(Hook::Output)
@@ -323,14 +378,30 @@ impl<'a> PacketState<'a> {
     /// Looks up the route.
     fn route(&mut self, hook: Hook, record: &mut Record) -> Result<(), Verdict> {
         let is_output = hook == Hook::Output;
-        let decision = match self.looped || self.is_local(self.destination.ip()) {
+        let destination = if is_output { self.routed_by.1 } else { self.destination.ip() };
+        let decision = match self.looped || self.is_local(destination) {
             // What the host has sent to itself keeps its route.
             true => RouteDecision::Local { source: None },
             false => self.host.decide(&self.routed(is_output)),
         };
+        let decision = match decision {
+            RouteDecision::Paths(mut paths) => {
+                let path = match self.path.take() {
+                    Some(path) => path,
+                    None => {
+                        self.paths = paths.iter().map(|(weight, _)| *weight).collect();
+                        0
+                    }
+                };
+                if path < paths.len() { paths.swap_remove(path).1 } else { RouteDecision::Unreachable }
+            }
+            decision => decision,
+        };
         self.gateway = None;
         self.is_for_host = false;
         match decision {
+            // A path has no further ones.
+            RouteDecision::Paths(_) => return Err(Verdict::NoRoute),
             RouteDecision::Local { .. } => {
                 self.is_for_host = true;
                 self.out_interface = is_output.then(|| LOOPBACK.into());
@@ -365,13 +436,13 @@ impl<'a> PacketState<'a> {
     }
 
     fn routed(&self, is_output: bool) -> RoutedPacket<'_> {
-        // The kernel refuses lookups for packets of its own from addresses that it does not have.
-        let source = Some(self.source.ip()).filter(|source| !is_output || self.host.owns(*source));
+        let (source, destination, mark) = if is_output { self.routed_by } else { self.selector() };
         RoutedPacket {
-            destination: self.destination.ip(),
-            source,
+            destination,
+            // The kernel refuses lookups for packets of its own from addresses that it does not have.
+            source: Some(source).filter(|source| !is_output || self.host.owns(*source)),
             input: self.in_interface.as_deref().filter(|name| !is_output && *name != LOOPBACK),
-            mark: self.mark,
+            mark,
             transport: Some((self.protocol(), self.source.port(), self.destination.port())),
         }
     }

@@ -169,12 +169,23 @@ impl<'a> Walker<'a> {
         self.packet.explain
     }
 
-    /// Moves to the next base chain, through routing and to the next hook if necessary.
-    fn advance(&mut self, rules: &'a Ruleset<'a>) -> Result<&'a dyn BaseChain, Verdict> {
+    /// Moves to the next base chain, through routing and to the next hook if necessary. Where a route has several paths, each gets
+    /// a branch.
+    fn advance(&mut self, rules: &'a Ruleset<'a>, forks: &mut Forks<'a>) -> Result<&'a dyn BaseChain, Verdict> {
         loop {
             let Position { hook, next } = match self.position {
-                Some(position) => position,
-                None => Position { hook: self.packet.first_hook(&mut self.record)?, next: 0 },
+                Some(position) => {
+                    if let Some(last) =
+                        position.next.checked_sub(1).and_then(|last| rules.chains(position.hook).get(last))
+                    {
+                        self.packet.leave_chain(position.hook, last.as_ref());
+                    }
+                    position
+                }
+                None => {
+                    let hook = self.on_each_path(forks, |walker| walker.packet.first_hook(&mut walker.record))?;
+                    Position { hook, next: 0 }
+                }
             };
             let mut chains = rules.chains(hook).iter().enumerate().skip(next);
             let tracks = matches!(hook, Hook::Prerouting | Hook::Output);
@@ -187,12 +198,41 @@ impl<'a> Walker<'a> {
             });
             if let Some((index, chain)) = next {
                 self.position = Some(Position { hook, next: index + 1 });
+                self.packet.enter_chain();
                 return Ok(chain.as_ref());
             }
             self.packet.track();
-            let hook = self.packet.next_hook(hook, &mut self.record)?;
+            let hook = self.on_each_path(forks, |walker| walker.packet.next_hook(hook, &mut walker.record))?;
             self.position = Some(Position { hook, next: 0 });
         }
+    }
+
+    /// Takes a step that routes the packet, and adds branches for the other paths of the route.
+    fn on_each_path<T>(
+        &mut self,
+        forks: &mut Forks<'a>,
+        step: impl FnOnce(&mut Self) -> Result<T, Verdict>,
+    ) -> Result<T, Verdict> {
+        if !self.packet.host.router.as_ref().is_some_and(|router| router.has_several_paths()) {
+            return step(self);
+        }
+        self.packet.paths.clear();
+        let before = self.clone();
+        let result = step(self);
+        let weights = std::mem::take(&mut self.packet.paths);
+        let all: u32 = weights.iter().sum();
+        for (path, weight) in weights.iter().enumerate().rev() {
+            let share = f64::from(*weight) / f64::from(all);
+            if path == 0 {
+                self.multiply_share(share);
+            } else {
+                let mut other = before.clone();
+                other.packet.path = Some(path);
+                other.multiply_share(share);
+                forks.0.push(Fork { walker: other, rest: None });
+            }
+        }
+        result
     }
 
     fn resend(&mut self) -> Result<(), Verdict> {
@@ -233,7 +273,7 @@ impl<'a> Iterator for Walk<'a> {
             }
             let verdict = match rest {
                 Some(rest) => rest(&mut walker, &mut self.forks),
-                None => match walker.advance(self.rules) {
+                None => match walker.advance(self.rules, &mut self.forks) {
                     Ok(chain) => chain.walk(&mut walker, &mut self.forks),
                     Err(verdict) => ChainVerdict::End(verdict),
                 },

@@ -138,6 +138,57 @@ fn packets_end_where_they_do_on_the_node() {
             &["=> not translated, delivered to 1.1.1.1:443 through eno1, with source 192.168.1.30"],
         ),
         ("libvirt", "--from 192.168.1.40 --to 192.168.122.50:22", &["=> rejected with icmp port-unreachable"]),
+        // Antrea: pods that a rule has just added to a set leave with an address of their own.
+        (
+            "antrea",
+            "--from 10.71.2.30 --in antrea-gw0 --to 1.1.1.1:443",
+            &["=> not translated, delivered to 1.1.1.1:443 through ens5, with source 10.70.0.200"],
+        ),
+        (
+            "antrea",
+            "--from 10.71.2.31 --in antrea-gw0 --to 1.1.1.1:443",
+            &["=> not translated, delivered to 1.1.1.1:443 through ens5, with source 10.70.0.21"],
+        ),
+        (
+            "antrea",
+            "--from 10.70.0.9 --to 10.96.40.2:443",
+            &["=> delivered to 10.71.2.9:8443 through antrea-gw0, with source 10.70.0.9"],
+        ),
+        ("antrea", "--from 10.70.0.9 --in ens5 --to 203.0.113.9:443", &["=> dropped"]),
+        // kube-router: a network policy by sets, and routes of other nodes' pods in a table of their own.
+        (
+            "kube-router",
+            "--from 10.50.11.7 --to 10.100.3.3:80",
+            &["=> delivered to 10.50.4.8:8080 through kube-bridge, with source 10.50.11.7"],
+        ),
+        ("kube-router", "--from 10.50.4.9 --to 10.100.3.3:80", &["=> rejected with icmp-port-unreachable"]),
+        (
+            "kube-router",
+            "--from 10.50.4.9 --to 10.50.11.7:80",
+            &["=> not translated, delivered to 10.50.11.7:80 through tun-172205111, with source 10.50.4.9"],
+        ),
+        (
+            "kube-router",
+            "--from 10.50.4.9 --to 8.8.8.8:53",
+            &["=> not translated, delivered to 8.8.8.8:53 through eth0, with source 172.20.5.4"],
+        ),
+        // OVN: node ports lead to the service network through the management port; egress addresses by a map of chains.
+        (
+            "ovn",
+            "--from 192.168.120.9 --to 192.168.120.20:31000",
+            &["=> delivered to 172.30.9.1:80 through br-ex, with source 192.168.120.9"],
+        ),
+        (
+            "ovn",
+            "--from 10.128.0.9 --to 198.51.100.7:443",
+            &["=> not translated, delivered to 198.51.100.7:443 through br-ex, with source 192.168.120.20"],
+        ),
+        (
+            "ovn",
+            "--from 10.128.1.44 --to 198.51.100.7:443",
+            &["=> not translated, delivered to 198.51.100.7:443 through br-ex, with source 192.168.120.77"],
+        ),
+        ("ovn", "--from 10.128.0.9 --to 198.51.100.7:22623", &["=> rejected with icmp port-unreachable"]),
     ] {
         let results = results(name, arguments);
         let results: Vec<&str> = results.iter().map(String::as_str).collect();

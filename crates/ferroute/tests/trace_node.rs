@@ -476,7 +476,11 @@ fn nftables_constructs_have_their_documented_results() {
         let end = if is_statement { "" } else { " drop" };
         rules(
             &node,
-            &format!("flush ruleset\ntable inet t {{ chain c {{ {kind}; meta l4proto tcp {text}{end}; }}; }}"),
+            &format!(
+                "flush ruleset\ntable inet t {{
+                set seen {{ type ipv4_addr; size 9; flags dynamic; }}
+                chain c {{ {kind}; meta l4proto tcp {text}{end}; }}; }}"
+            ),
         );
         let output = trace(&node, "--from 10.244.1.5 --to 192.168.6.121:80 -a");
         let shown = String::from_utf8(output.stdout).unwrap();

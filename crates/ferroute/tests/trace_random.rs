@@ -78,7 +78,7 @@ impl Lab {
         }
         node.command("ip", &["route", "add", "default", "via", "192.168.6.9"]);
         node.command("ip", &["route", "add", "default", "via", "192.168.7.9", "table", "101"]);
-        for (set, kind) in [("src", "hash:net"), ("ends", "hash:ip,port"), ("all", "list:set")] {
+        for (set, kind) in [("src", "hash:net"), ("ends", "hash:ip,port"), ("all", "list:set"), ("seen", "hash:ip")] {
             node.command("ipset", &["create", set, kind]);
         }
         let mut listeners = Vec::new();
@@ -221,6 +221,8 @@ fn iptables_match(rng: &mut Rng, is_forward: bool) -> String {
         "-m set --match-set src src",
         "-m set ! --match-set ends dst,dst",
         "-m set --match-set all src",
+        "-m set --match-set seen src",
+        "-m set ! --match-set seen dst",
         "-m addrtype --dst-type LOCAL",
         "-m conntrack --ctstate NEW",
         "-m conntrack --ctorigdst 10.96.0.0/16",
@@ -250,10 +252,14 @@ fn iptables_rules(rng: &mut Rng) -> String {
         text += &format!("-A PREROUTING {condition} -j {target}\n");
     }
     text += "COMMIT\n*mangle\n";
-    for _ in 0..rng.u8(..4) {
+    for _ in 0..rng.u8(..5) {
         let target = pick(
             rng,
             &[
+                "SET --add-set seen src",
+                "SET --add-set seen dst",
+                "SET --del-set ends dst,dst",
+                "SET --del-set seen src",
                 "MARK --set-xmark 0x80/0xff",
                 "MARK --or-mark 0x100",
                 "CONNMARK --set-xmark 0x1/0x1",
@@ -263,7 +269,13 @@ fn iptables_rules(rng: &mut Rng) -> String {
         );
         text += &format!("-A PREROUTING {} -j {target}\n", iptables_match(rng, false));
     }
+    text += &output_rules(
+        rng,
+        &["MARK --set-xmark 0x80/0xff", "MARK --set-xmark 0x0/0xff", "ACCEPT"],
+        ("-A OUTPUT", "-j "),
+    );
     text += "COMMIT\n*nat\n:SVC - [0:0]\n";
+    text += &output_rules(rng, &["MARK --set-xmark 0x80/0xff"], ("-A OUTPUT", "-j "));
     text += &format!("-A PREROUTING -d {VIP}/32 -p udp -m udp --dport 80 -j SVC\n");
     text += &format!("-A OUTPUT -d {VIP}/32 -p udp -m udp --dport 80 -j SVC\n");
     if rng.bool() {
@@ -327,6 +339,21 @@ fn iptables_rules(rng: &mut Rng) -> String {
     text + "COMMIT\n"
 }
 
+/// Returns rules for packets of the node itself.
+fn output_rules(rng: &mut Rng, verdicts: &[&str], (start, before): (&str, &str)) -> String {
+    let is_nft = start.is_empty();
+    let conditions = match is_nft {
+        true => ["ip daddr 10.96.0.1", "udp dport 8080", "meta mark & 0xff == 0x80", "ip daddr 198.51.100.7"],
+        false => ["-d 10.96.0.1", "-p udp --dport 8080", "-m mark --mark 0x80/0xff", "-d 198.51.100.7"],
+    };
+    let mut text = String::new();
+    for _ in 0..rng.u8(..3) {
+        let (condition, verdict) = (pick(rng, &conditions), pick(rng, verdicts));
+        text += &format!("{start} {condition} {before}{verdict}\n");
+    }
+    text
+}
+
 fn nft_condition(rng: &mut Rng, is_forward: bool) -> String {
     if is_forward && rng.u8(..4) == 0 {
         return pick(
@@ -341,6 +368,9 @@ fn nft_condition(rng: &mut Rng, is_forward: bool) -> String {
             "ip saddr 10.244.1.5",
             "ip saddr 10.244.1.4-10.244.1.5",
             "ip daddr @addresses",
+            "ip saddr @seen",
+            "ip daddr != @seen",
+            "meta priority \"1:2\"",
             "ip saddr . udp dport { 10.244.1.5 . 80, 10.244.1.6 . 8000-8100 }",
             "ip saddr & 0.0.0.1 == 0.0.0.1",
             "ip saddr != { 10.244.1.6, 192.168.0.0/16 }",
@@ -360,7 +390,6 @@ fn nft_condition(rng: &mut Rng, is_forward: bool) -> String {
             "meta l4proto . th dport { udp . 8080, tcp . 80 }",
             "meta pkttype host",
             "ct reply ip daddr 10.244.1.6",
-            "meta skuid != 0",
             "meta protocol { ip, ip6 }",
             "udp dport vmap { 80 : continue, 8080 : accept, 1-79 : drop }",
             "ct state vmap { invalid : drop, new : continue }",
@@ -380,13 +409,43 @@ fn nft_rules(rng: &mut Rng) -> String {
         }
         text
     };
-    let raw = rules(false, &["drop", "accept", "meta mark set 0x80", "meta mark set ct mark"]);
-    let before =
-        rules(false, &["meta mark set 0x80", "meta mark set ct mark", "ct mark set meta mark | 0x1", "accept"]);
+    let raw = rules(
+        false,
+        &[
+            "drop",
+            "accept",
+            "meta mark set 0x80",
+            "meta mark set ct mark",
+            "add @seen { ip saddr }",
+            "ip daddr set 10.244.1.6",
+        ],
+    );
+    let before = rules(
+        false,
+        &[
+            "meta mark set 0x80",
+            "meta mark set ct mark",
+            "ct mark set meta mark | 0x1",
+            "accept",
+            "add @seen { ip daddr }",
+            "delete @seen { ip saddr }",
+            "meta priority set \"1:2\"",
+            "udp dport set 9000",
+            "update @marks { ip daddr : meta mark }",
+            "meta mark set ip daddr map @marks",
+        ],
+    );
     let forward = rules(true, &["drop", "accept", "jump more", "goto more", "counter reject"]);
     let more = rules(true, &["drop", "accept", "return", "log prefix \"x\""]);
+    let marks = ["meta mark set 0x80", "meta mark set 0x1", "ip daddr set 198.51.100.7"];
+    let sent = output_rules(rng, &marks, ("", ""));
+    let routed = output_rules(rng, &marks, ("", ""));
     format!(
         "table inet own {{
+            set seen {{ type ipv4_addr; size 100; flags dynamic,timeout; timeout 1h; }}
+            map marks {{ type ipv4_addr : mark; size 100; flags dynamic,timeout; timeout 1h; }}
+            chain sent {{ type filter hook output priority -170;\n{sent}}}
+            chain routed {{ type route hook output priority -140;\n{routed}}}
             set addresses {{ type ipv4_addr; flags interval; elements = {{ 10.244.1.6, 192.168.6.0/24 }}; }}
             chain more {{\n{more}}}
             chain raw {{ type filter hook prerouting priority -290;\n{raw}}}
@@ -409,7 +468,12 @@ fn real_packets_end_where_traces_end() {
         let mut rng = Rng::with_seed(seed);
         let rules = lab.randomize(&mut rng);
         for _ in 0..4 {
-            let (name, address, interface, from) = &lab.others[rng.usize(..3)];
+            let sender = rng.usize(..4);
+            let local = ("node", "0.0.0.0", "lo", &lab.node);
+            let (name, address, interface, from) = match lab.others.get(sender).filter(|_| sender < 3) {
+                Some((name, address, interface, from)) => (*name, *address, *interface, from),
+                None => local,
+            };
             let to: SocketAddr = pick(
                 &mut rng,
                 &[
@@ -425,14 +489,19 @@ fn real_packets_end_where_traces_end() {
             .parse()
             .unwrap();
             let is_own = to.ip().to_string() == FAR && interface.starts_with("eth");
-            if is_own || to.ip().to_string() == *address {
+            // The trace does not know the owner of a socket, and conditions on it are met on the way back.
+            let is_looped = name == "node" && to.ip().to_string() == "192.168.6.1";
+            if is_own || is_looped || to.ip().to_string() == address {
                 continue;
             }
-            let socket = from.run(|| UdpSocket::bind((*address, 0)).unwrap());
+            let socket = from.run(|| UdpSocket::bind((address, 0)).unwrap());
             let port = socket.local_addr().unwrap().port().to_string();
             let to_text = to.to_string();
-            let (allowed, text) =
-                lab.trace(&["--from", address, "--in", interface, "--to", &to_text, "--source-port", &port]);
+            let source = match name {
+                "node" => vec!["--local"],
+                _ => vec!["--from", address, "--in", interface],
+            };
+            let (allowed, text) = lab.trace(&[&source[..], &["--to", &to_text, "--source-port", &port]].concat());
             let observed = lab.send(&socket, to, &allowed);
             assert!(
                 allowed.contains(&observed),

@@ -153,9 +153,11 @@ fn parts(text: &str) -> Vec<String> {
         } else {
             None
         };
-        let Some((current, _)) = parts.last() else { continue };
+        let Some((current, text)) = parts.last() else { continue };
+        // The first table of rules without a header follows the output of other commands.
+        let is_first_table = current.is_none() && is_table(line) && !text.lines().any(is_table);
         // Each table has a header of its own.
-        if begins.is_some() && begins != *current {
+        if is_first_table || begins.is_some() && begins != *current {
             parts.push((begins, String::new()));
         }
         if let Some((kind, part)) = parts.last_mut() {
@@ -186,8 +188,6 @@ fn kind(text: &str) -> Option<Kind> {
     if text.lines().any(|line| line.starts_with("create ")) {
         return Some(Kind::Ipset);
     }
-    let is_table =
-        |line: &str| line.strip_prefix('*').is_some_and(|name| TableName::from_word(name.trim_end()).is_some());
     let is_v6 = |line: &str| {
         let mut words = line.split(' ');
         words.any(|word| word.matches(':').count() > 1 && !word.starts_with('[') && !word.starts_with('"'))
@@ -196,6 +196,11 @@ fn kind(text: &str) -> Option<Kind> {
     };
     let rules = || text.lines().filter(|line| line.contains("-A "));
     text.lines().any(is_table).then(|| Kind::Iptables(if rules().any(is_v6) { IpFamily::V6 } else { IpFamily::V4 }))
+}
+
+/// Reports whether a line is the first one of a table of `iptables-save`.
+fn is_table(line: &str) -> bool {
+    line.strip_prefix('*').is_some_and(|name| TableName::from_word(name.trim_end()).is_some())
 }
 
 #[cfg(test)]
@@ -261,6 +266,17 @@ mod tests {
             rules.add(&text, IpFamily::V4).unwrap();
             assert_eq!((rules.iptables.len(), rules.nftables.len()), (1, 1), "{text}");
         }
+    }
+
+    #[test]
+    fn rules_without_a_header_follow_other_outputs() {
+        let text = "2: eth0: <UP>\n    inet 192.168.6.121/24 scope global eth0\ndefault via 192.168.6.1 dev eth0\n\
+                    *nat\n-A POSTROUTING -j MASQUERADE\nCOMMIT\n*filter\n-A FORWARD -j DROP\nCOMMIT\n\
+                    create s hash:ip family inet\n";
+        let mut rules = DumpedRules::default();
+        rules.add(text, IpFamily::V4).unwrap();
+        assert_eq!(rules.iptables.iter().map(|rules| rules.tables.len()).sum::<usize>(), 2);
+        assert!(rules.ipsets.is_some());
     }
 
     #[test]

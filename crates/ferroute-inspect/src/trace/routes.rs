@@ -1,4 +1,4 @@
-//! Addresses and routes in files: the output of `ip address`, `ip route` and `ip -6 route`, of any host.
+//! Addresses and routes in files: the output of `ip address`, `ip route`, `ip -6 route` and `ip rule`, of any host.
 
 use std::{net::IpAddr, path::Path, sync::Arc};
 
@@ -7,28 +7,49 @@ use ferroute_core::IpFamily;
 use ferroute_trace::{AddressKind, Host, Route, RouteDecision, RoutedPacket, Router};
 use ipnet::IpNet;
 
-use super::dump::read_text;
+use super::{
+    dump::read_text,
+    policy::{Action, PolicyRules},
+};
 
-/// The routes of a host, without policy rules and VRFs.
+/// The routes of a host, without VRFs.
 #[derive(Debug, Default)]
 struct StaticRouter {
     addresses: Vec<(String, IpNet)>,
     routes: Vec<StaticRoute>,
+    rules: PolicyRules,
+    /// The routes of all tables are known.
+    has_all_tables: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct StaticRoute {
+    /// The name or number of the table.
+    table: String,
     to: IpNet,
     kind: Kind,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Kind {
-    Unicast { interface: Option<String>, gateway: Option<IpAddr>, source: Option<IpAddr> },
+    /// With several paths, one of them.
+    Unicast(Vec<NextHop>),
     Blackhole,
     Unreachable,
     Prohibit,
-    Local { source: Option<IpAddr> },
+    /// The search goes on with the next policy rule.
+    Throw,
+    Local {
+        source: Option<IpAddr>,
+    },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct NextHop {
+    interface: String,
+    gateway: Option<IpAddr>,
+    source: Option<IpAddr>,
+    weight: u32,
 }
 
 /// Reads the addresses and routes of a host; `-` is the standard input.
@@ -61,11 +82,12 @@ impl StaticRouter {
     fn parse(text: &str) -> Self {
         let mut router = Self::default();
         let mut interface = String::new();
-        let mut is_multipath = false;
+        // The source of the route with several paths whose first line was read last.
+        let mut multipath = None;
         for line in text.lines() {
             let words: Vec<&str> = line.split_whitespace().collect();
-            let after = |word: &str| words.iter().position(|other| *other == word).and_then(|at| words.get(at + 1));
             match words.as_slice() {
+                [priority, rest @ ..] if router.rules.add(priority, rest) => {}
                 // `2: eth0@if3: <BROADCAST> …` of `ip address`.
                 [number, name, ..] if number.ends_with(':') && name.ends_with(':') => {
                     let name = name.trim_end_matches(':');
@@ -81,48 +103,38 @@ impl StaticRouter {
                     let name = name.split('@').next().unwrap_or(name);
                     addresses.iter().for_each(|address| router.add_address(name, address));
                 }
-                // The first path of a route with several.
-                ["nexthop", ..] if is_multipath => {
-                    is_multipath = false;
-                    if let Some(StaticRoute { kind: Kind::Unicast { interface, gateway, .. }, .. }) =
-                        router.routes.last_mut()
+                ["nexthop", rest @ ..] => {
+                    if let (Some(source), Some(StaticRoute { kind: Kind::Unicast(paths), .. })) =
+                        (multipath, router.routes.last_mut())
+                        && !rest.iter().any(|word| ["dead", "linkdown"].contains(word))
                     {
-                        *interface = after("dev").map(|name| (*name).to_owned());
-                        *gateway = after("via").and_then(|via| via.parse().ok());
+                        paths.extend(NextHop::parse(rest).map(|path| NextHop { source, ..path }));
                     }
                 }
-                // Of other tables, which policy rules select.
-                _ if after("table").is_some_and(|table| !["main", "local", "default"].contains(table)) => {}
                 _ if words.contains(&"dead") => {}
                 [first, rest @ ..] => {
                     let family = if text_is_v6(line) { IpFamily::V6 } else { IpFamily::V4 };
-                    let address = |word| after(word).and_then(|text| text.parse::<IpAddr>().ok());
-                    let unicast = || Kind::Unicast {
-                        interface: after("dev").map(|name| (*name).to_owned()),
-                        gateway: address("via"),
-                        source: address("src"),
-                    };
+                    let source = after(&words, "src").and_then(|text| text.parse::<IpAddr>().ok());
+                    let unicast = || Kind::Unicast(NextHop::parse(&words).into_iter().collect());
                     let (to, kind) = match (*first, rest.first()) {
                         ("unicast", Some(to)) => (*to, unicast()),
                         ("blackhole", Some(to)) => (*to, Kind::Blackhole),
-                        // Without a policy rule that follows, `throw` is the end of the search.
-                        ("unreachable" | "throw", Some(to)) => (*to, Kind::Unreachable),
+                        ("throw", Some(to)) => (*to, Kind::Throw),
+                        ("unreachable", Some(to)) => (*to, Kind::Unreachable),
                         ("prohibit", Some(to)) => (*to, Kind::Prohibit),
-                        ("local", Some(to)) => (*to, Kind::Local { source: address("src") }),
+                        ("local", Some(to)) => (*to, Kind::Local { source }),
                         (to, _) => (to, unicast()),
                     };
                     let Some(to) = network(to, family) else { continue };
-                    let has_path = match &kind {
-                        Kind::Unicast { interface, .. } => interface.is_some(),
-                        _ => true,
-                    };
-                    is_multipath = !has_path;
-                    router.routes.push(StaticRoute { to, kind });
+                    multipath = matches!(&kind, Kind::Unicast(paths) if paths.is_empty()).then_some(source);
+                    let table = after(&words, "table").unwrap_or("main");
+                    router.has_all_tables |= table == "local";
+                    router.routes.push(StaticRoute { table: table.to_owned(), to, kind });
                 }
                 [] => {}
             }
         }
-        router.routes.retain(|route| !matches!(route.kind, Kind::Unicast { interface: None, .. }));
+        router.routes.retain(|route| !matches!(&route.kind, Kind::Unicast(paths) if paths.is_empty()));
         router
     }
 
@@ -133,23 +145,21 @@ impl StaticRouter {
 
     /// Returns the addresses of interfaces, and those that routes use as sources.
     fn own_addresses(&self) -> Vec<IpAddr> {
-        let of_routes = self.routes.iter().filter_map(|route| match &route.kind {
-            Kind::Unicast { source, .. } => *source,
-            Kind::Local { .. } => Some(route.to.addr()),
-            _ => None,
-        });
         let mut addresses: Vec<IpAddr> = self.addresses.iter().map(|(_, net)| net.addr()).collect();
-        for address in of_routes {
-            if !addresses.contains(&address) {
-                addresses.push(address);
-            }
+        for route in &self.routes {
+            let of_route = match &route.kind {
+                Kind::Unicast(paths) => paths.first().and_then(|path| path.source),
+                Kind::Local { .. } => Some(route.to.addr()),
+                _ => None,
+            };
+            addresses.extend(of_route.filter(|address| !addresses.contains(address)));
         }
         addresses.retain(|address| !address.is_loopback());
         addresses
     }
 
-    fn route_to(&self, address: IpAddr) -> Option<&StaticRoute> {
-        let routes = self.routes.iter().filter(|route| route.to.contains(&address));
+    fn route_in(&self, table: &str, address: IpAddr) -> Option<&StaticRoute> {
+        let routes = self.routes.iter().filter(|route| route.table == table && route.to.contains(&address));
         // Of equal ones, `ip route` prints the one with the lowest metric first.
         routes.fold(None, |best: Option<&StaticRoute>, route| match best {
             Some(best) if best.to.prefix_len() >= route.to.prefix_len() => Some(best),
@@ -157,40 +167,104 @@ impl StaticRouter {
         })
     }
 
+    fn is_known(&self, table: &str) -> bool {
+        self.has_all_tables || DEFAULT_TABLES.contains(&table) || self.routes.iter().any(|route| route.table == table)
+    }
+
+    /// Returns the decision of a route; `None` if the search goes on.
+    fn decision(&self, route: &StaticRoute, destination: IpAddr) -> Option<RouteDecision> {
+        let family = IpFamily::of(destination);
+        let paths = match &route.kind {
+            Kind::Throw => return None,
+            Kind::Local { source } => return Some(RouteDecision::Local { source: *source }),
+            Kind::Unreachable => return Some(RouteDecision::Unreachable),
+            Kind::Prohibit => return Some(RouteDecision::Prohibited),
+            Kind::Blackhole => return Some(RouteDecision::Dropped("blackhole route".into())),
+            Kind::Unicast(paths) => paths,
+        };
+        let mut decisions: Vec<(u32, RouteDecision)> = paths
+            .iter()
+            .map(|NextHop { interface, gateway, source, weight }| {
+                let source = source.or_else(|| self.masquerade_source(destination, interface, *gateway));
+                let source = source.filter(|source| IpFamily::of(*source) == family);
+                (*weight, RouteDecision::Unicast { interface: interface.as_str().into(), gateway: *gateway, source })
+            })
+            .collect();
+        match decisions.len() {
+            1 => decisions.pop().map(|(_, decision)| decision),
+            _ => Some(RouteDecision::Paths(decisions)),
+        }
+    }
+
     /// Returns the addresses of an interface.
     fn addresses_of(&self, interface: &str, family: IpFamily) -> impl Iterator<Item = IpAddr> {
         let of_interface = self.addresses.iter().filter(move |(name, _)| name == interface).map(|(_, net)| net.addr());
-        let of_routes = self.routes.iter().filter_map(move |route| match &route.kind {
-            Kind::Unicast { interface: Some(name), source, .. } if name == interface => *source,
+        let paths = self.routes.iter().filter_map(|route| match &route.kind {
+            Kind::Unicast(paths) => Some(paths),
             _ => None,
         });
+        let of_routes = paths.flatten().filter(move |path| path.interface == interface).filter_map(|path| path.source);
         of_interface.chain(of_routes).filter(move |address| IpFamily::of(*address) == family)
+    }
+}
+
+impl NextHop {
+    /// Reads a path of a route; `None` if there is no interface.
+    fn parse(words: &[&str]) -> Option<Self> {
+        let address = |word| {
+            let text = after(words, word)?;
+            // `via inet6 fe80::1`, for an IPv4 route.
+            let text = if text == "inet6" { after(words, text)? } else { text };
+            text.parse::<IpAddr>().ok()
+        };
+        Some(Self {
+            interface: after(words, "dev")?.to_owned(),
+            gateway: address("via"),
+            source: address("src"),
+            weight: after(words, "weight").and_then(|weight| weight.parse().ok()).unwrap_or(1),
+        })
     }
 }
 
 impl Router for StaticRouter {
     fn route(&self, packet: &RoutedPacket<'_>) -> RouteDecision {
-        let family = IpFamily::of(packet.destination);
-        match self.route_to(packet.destination).map(|route| &route.kind) {
-            Some(Kind::Local { source }) => RouteDecision::Local { source: *source },
-            _ if packet.destination.is_loopback() || self.own_addresses().contains(&packet.destination) => {
-                RouteDecision::Local { source: None }
-            }
-            None | Some(Kind::Unreachable) => RouteDecision::Unreachable,
-            Some(Kind::Prohibit) => RouteDecision::Prohibited,
-            Some(Kind::Blackhole) => RouteDecision::Dropped("blackhole route".into()),
-            Some(Kind::Unicast { interface, gateway, source }) => {
-                let interface = interface.as_deref().unwrap_or_default();
-                let source = source.or_else(|| self.masquerade_source(packet.destination, interface, *gateway));
-                let source = source.filter(|source| IpFamily::of(*source) == family);
-                RouteDecision::Unicast { interface: interface.into(), gateway: *gateway, source }
+        let destination = packet.destination;
+        let local = self.route_in("local", destination);
+        if local.is_none() && (destination.is_loopback() || self.own_addresses().contains(&destination)) {
+            return RouteDecision::Local { source: None };
+        }
+        for rule in self.rules.in_order() {
+            let action = match rule.action_for(packet) {
+                Ok(Some(action)) => action,
+                Ok(None) => continue,
+                Err(reason) => return RouteDecision::Unknown(reason),
+            };
+            match action {
+                Action::Refuse(decision) => return decision.clone(),
+                Action::Table(table) if !self.is_known(table) => {
+                    let remedy = "add the output of ip route show table all";
+                    return RouteDecision::Unknown(format!("the routes of table {table}: {remedy}"));
+                }
+                Action::Table(table) => {
+                    let found =
+                        self.route_in(table, destination).filter(|route| !rule.suppresses(route.to.prefix_len()));
+                    if let Some(decision) = found.and_then(|route| self.decision(route, destination)) {
+                        return decision;
+                    }
+                }
             }
         }
+        RouteDecision::Unreachable
+    }
+
+    fn has_several_paths(&self) -> bool {
+        self.routes.iter().any(|route| matches!(&route.kind, Kind::Unicast(paths) if paths.len() > 1))
     }
 
     fn address_type(&self, address: IpAddr) -> Option<AddressKind> {
         let is_broadcast = |net: &IpNet| net.addr().is_ipv4() && net.prefix_len() < 31 && net.broadcast() == address;
-        Some(match self.route_to(address).map(|route| &route.kind) {
+        let tables = DEFAULT_TABLES.iter().filter_map(|table| self.route_in(table, address));
+        Some(match tables.max_by_key(|route| route.to.prefix_len()).map(|route| &route.kind) {
             Some(Kind::Local { .. }) => AddressKind::Local,
             _ if self.own_addresses().contains(&address) => AddressKind::Local,
             _ if address.is_multicast() => AddressKind::Multicast,
@@ -243,6 +317,12 @@ fn text_is_v6(line: &str) -> bool {
         || line.split_whitespace().any(|word| word.matches(':').count() > 1)
 }
 
+/// Returns the word after another one.
+fn after<'w>(words: &[&'w str], word: &str) -> Option<&'w str> {
+    let at = words.iter().position(|other| *other == word)?;
+    words.get(at + 1).copied()
+}
+
 fn network(text: &str, family: IpFamily) -> Option<IpNet> {
     if text == "default" {
         return match family {
@@ -252,6 +332,9 @@ fn network(text: &str, family: IpFamily) -> Option<IpNet> {
     }
     text.parse::<IpNet>().or_else(|_| text.parse::<IpAddr>().map(IpNet::from)).ok().map(|net| net.trunc())
 }
+
+/// The tables that every host has.
+const DEFAULT_TABLES: [&str; 3] = ["local", "main", "default"];
 
 #[cfg(test)]
 mod tests {
@@ -280,7 +363,11 @@ mod tests {
         assert_eq!(route("10.244.1.9"), "Dropped(\"blackhole route\")");
         assert_eq!(route("10.97.0.1"), "Unreachable");
         assert_eq!(route("8.8.8.8"), "eth0 192.168.6.121");
-        assert_eq!(route("198.51.100.7"), "eth0 192.168.6.121");
+        assert!(
+            route("198.51.100.7").starts_with("Paths([(1, Unicast { interface: \"eth0\""),
+            "{}",
+            route("198.51.100.7")
+        );
         assert_eq!(route("2001:db8::1"), "eth0 ");
         assert_eq!(router.address_type("192.168.6.255".parse().unwrap()), Some(AddressKind::Broadcast));
     }
@@ -307,6 +394,43 @@ mod tests {
     }
 
     #[test]
+    fn tables_paths_and_policy_rules_are_followed() {
+        let text = "2: eth0: <UP>\n    inet 192.168.6.121/24 scope global eth0\n3: eth1: <UP>\n    inet 192.168.7.121/24 scope global eth1\n\
+                    0:\tfrom all lookup local\n512:\tfrom all fwmark 0x80/0xff lookup 101\n513:\tfrom 10.244.1.9 lookup 102\n\
+                    514:\tfrom all lookup main suppress_prefixlength 0\n515:\tfrom 10.244.1.5 lookup vpn\n32766:\tfrom all lookup main\n\
+                    default via 192.168.7.1 dev eth1 table 101\nthrow 203.0.113.0/24 table 101\ndefault via 192.168.7.9 dev eth1 table vpn\n\
+                    default proto static \n\tnexthop via 192.168.6.1 dev eth0 weight 1 \n\tnexthop via 192.168.7.1 dev eth1 weight 3 \n\
+                    \tnexthop via 192.168.8.1 dev eth2 weight 1 dead linkdown\n\
+                    192.168.6.0/24 dev eth0 proto kernel scope link src 192.168.6.121\n";
+        let router = StaticRouter::parse(text);
+        assert!(router.has_several_paths());
+        let route = |to: &str, from: &str, mark| {
+            let (destination, source) = (to.parse().unwrap(), Some(from.parse().unwrap()));
+            let paths = |decision| match decision {
+                RouteDecision::Unicast { interface, gateway, .. } => format!("{interface} {}", gateway.unwrap()),
+                other => format!("{other:?}"),
+            };
+            match router.route(&RoutedPacket { destination, source, input: Some("cali1"), mark, transport: None }) {
+                RouteDecision::Paths(all) => all
+                    .into_iter()
+                    .map(|(weight, path)| format!("{weight}: {}", paths(path)))
+                    .collect::<Vec<_>>()
+                    .join(", "),
+                one => paths(one),
+            }
+        };
+        let all = "1: eth0 192.168.6.1, 3: eth1 192.168.7.1";
+        assert_eq!(route("198.51.100.7", "10.244.1.6", 0), all);
+        assert_eq!(route("198.51.100.7", "10.244.1.6", 0x180), "eth1 192.168.7.1");
+        assert_eq!(route("203.0.113.7", "10.244.1.6", 0x80), all);
+        assert_eq!(route("198.51.100.7", "10.244.1.5", 0), "eth1 192.168.7.9");
+        assert!(
+            route("198.51.100.7", "10.244.1.9", 0).contains("table 102: add the output of ip route show table all")
+        );
+        assert!(route("192.168.6.121", "10.244.1.9", 0).starts_with("Local"));
+    }
+
+    #[test]
     fn other_forms_of_ip_are_read() {
         let text = "1: lo    inet 127.0.0.1/8 scope host lo\\       valid_lft forever\n\
                     2: eth0    inet 192.168.6.121/24 brd 192.168.6.255 scope global eth0\\       valid_lft forever\n\
@@ -317,8 +441,8 @@ mod tests {
         let router = StaticRouter::parse(text);
         let own: Vec<String> = router.own_addresses().iter().map(ToString::to_string).collect();
         assert_eq!(own, ["192.168.6.121", "192.168.7.121", "fd00:7::121", "fe80::1"]);
-        let interface = |to: &str| match router.route_to(to.parse().unwrap()).map(|route| &route.kind) {
-            Some(Kind::Unicast { interface, .. }) => interface.clone().unwrap(),
+        let interface = |to: &str| match router.route_in("main", to.parse().unwrap()).map(|route| &route.kind) {
+            Some(Kind::Unicast(paths)) => paths[0].interface.clone(),
             other => format!("{other:?}"),
         };
         assert_eq!(["203.0.113.7", "192.0.2.9", "2001:db8::1"].map(interface), ["eth0", "eth0", "Some(Unreachable)"]);

@@ -36,12 +36,24 @@ pub(super) struct KernelRule<'a> {
     pub(super) sets: NumberedSets,
 }
 
-/// The matches of a rule on ipsets: the position in the rule, and the number of the set.
-pub(super) type NumberedSets = Vec<(usize, u16)>;
+/// The ipsets of a rule: the position of the match in the rule, or `None` for the target, and the number of the set.
+pub(super) type NumberedSets = Vec<(Option<usize>, u16)>;
 
 /// Inserts the names of ipsets into a rule. `name_of` returns the name of the set with a number.
-pub(super) fn name_sets<N: AsRef<str>>(rule: &mut Rule, sets: &[(usize, u16)], name_of: impl Fn(u16) -> Option<N>) {
+pub(super) fn name_sets<N: AsRef<str>>(
+    rule: &mut Rule,
+    sets: &[(Option<usize>, u16)],
+    name_of: impl Fn(u16) -> Option<N>,
+) {
     for (position, number) in sets {
+        let Some(position) = position else {
+            if let (Some(Target::Other(text)), Some(name)) = (&mut rule.target, name_of(*number)) {
+                *text = text
+                    .replace(&format!(" {} ", other::numbered_set(*number)), &format!(" {} ", name.as_ref()))
+                    .into();
+            }
+            continue;
+        };
         let Some(module) = rule.matches.get_mut(*position) else { continue };
         match (&mut *module, name_of(*number)) {
             (Match::Set(Sense::Is(set) | Sense::Not(set)), Some(name)) => set.name = name.as_ref().into(),
@@ -143,7 +155,7 @@ impl<'a> Decoder<'a> {
         };
         let module = Match::decode(&structure, self.family);
         if let (Some(Match::Set(_)), Some(number)) = (&module, set_number(&structure)) {
-            self.found.sets.push((self.found.rule.matches.len(), number));
+            self.found.sets.push((Some(self.found.rule.matches.len()), number));
         }
         let text = || other::match_text(&structure, self.family).unwrap_or_else(|| undecoded(&structure));
         let module = module.unwrap_or_else(|| Match::Other(text().into()));
@@ -156,6 +168,7 @@ impl<'a> Decoder<'a> {
             return Ok(None);
         };
         let target = Target::decode(&structure, self.family);
+        self.found.sets.extend(other::target_sets(&structure).map(|number| (None, number)));
         let text = || other::target_text(&structure, self.family).unwrap_or_else(|| other_target(&structure));
         Ok(set(&mut self.found.rule.target, target.unwrap_or_else(|| Target::Other(text().into()))))
     }
@@ -268,14 +281,7 @@ fn undecoded(structure: &Structure<'_>) -> String {
 
 /// Returns the text of a target without a variant, with the only options of such a one that change the path of a packet.
 fn other_target(structure: &Structure<'_>) -> String {
-    // `struct xt_set_info_target_v3`: the number of the set whose entries have marks, and the flags.
-    let number = |at| structure.u16(at).unwrap_or(IPSET_INVALID);
-    let maps_mark = structure.name == "SET" && number(8) != IPSET_INVALID && number(12) & IPSET_FLAG_MAP_SKBMARK != 0;
-    let option = match &*structure.name {
-        "CT" => tracking_option(structure),
-        _ if maps_mark => " --map-mark".to_owned(),
-        _ => String::new(),
-    };
+    let option = if structure.name == "CT" { tracking_option(structure) } else { String::new() };
     format!("{}{option}", structure.name)
 }
 
@@ -295,10 +301,6 @@ fn tracking_option(structure: &Structure<'_>) -> String {
 
 /// The burst of `-m limit` that `iptables-save` does not print.
 const DEFAULT_BURST: u32 = 5;
-/// No set (`IPSET_INVALID_ID`).
-const IPSET_INVALID: u16 = 65535;
-/// `IPSET_FLAG_MAP_SKBMARK`.
-const IPSET_FLAG_MAP_SKBMARK: u16 = 1 << 8;
 /// The packet is not tracked (`XT_CT_NOTRACK`).
 const XT_CT_NOTRACK: u16 = 1;
 /// The zone is that of packets of the client (`XT_CT_ZONE_DIR_ORIG`).

@@ -131,6 +131,28 @@ pub(super) fn match_text(structure: &Structure<'_>, family: IpFamily) -> Option<
             option(false, format!("packet {}", u32_at(bytes, 8)?))?;
         }
         ("conntrack", 3) => conntrack(bytes, family, &mut option)?,
+        ("recent", 0 | 1) => {
+            let (seconds, hits, checks) = (u32_at(bytes, 0)?, u32_at(bytes, 4)?, u8_at(bytes, 8)?);
+            let actions = [(0x1, "rcheck"), (0x2, "set"), (0x4, "update"), (0x8, "remove")];
+            let (_, action) = actions.into_iter().find(|(bit, _)| checks & bit != 0)?;
+            option(u8_at(bytes, 9)? != 0, action.to_owned())?;
+            for (number, name) in [(seconds, "seconds"), (hits, "hitcount")] {
+                if number != 0 {
+                    option(false, format!("{name} {number}"))?;
+                }
+            }
+            for (bit, name) in [(0x20, "reap"), (0x10, "rttl")] {
+                if checks & bit != 0 {
+                    option(false, name.to_owned())?;
+                }
+            }
+            let name = bytes.get(10..210)?.split(|byte| *byte == 0).next()?;
+            option(false, format!("name {}", str::from_utf8(name).ok()?))?;
+            if structure.revision == 1 {
+                option(false, format!("mask {}", address(bytes, 212, family)?))?;
+            }
+            option(false, if u8_at(bytes, 210)? == 0 { "rsource" } else { "rdest" }.to_owned())?;
+        }
         _ => return None,
     }
     Some(text)
@@ -205,6 +227,7 @@ pub(super) fn target_text(structure: &Structure<'_>, family: IpFamily) -> Option
             let ports = range.ports.map(|ports| format!(" --to-ports {}", dashed(ports))).unwrap_or_default();
             format!("{name}{ports}{}", range.options())
         }
+        ("SET", 1..=3) => set_text(bytes)?,
         ("NETMAP", _) => {
             let (first, last) = Range::read(structure, family)?.addresses?;
             let length = (0..=128).filter_map(|length| ipnet::IpNet::new(first, length).ok());
@@ -225,6 +248,45 @@ pub(super) fn target_text(structure: &Structure<'_>, family: IpFamily) -> Option
         }
         _ => return None,
     })
+}
+
+/// Returns the text of target SET, with the numbers of sets for their names: `struct xt_set_info_target_v1` to `v3`.
+fn set_text(bytes: &[u8]) -> Option<String> {
+    let mut text = "SET".to_owned();
+    for (option, number, at) in set_options(bytes)? {
+        let (dimensions, flags) = (u8_at(bytes, at + 2)?, u8_at(bytes, at + 3)?);
+        let side = |n: u8| if flags & (1 << n) == 0 { "dst" } else { "src" };
+        let sides = (1..=dimensions.min(6)).map(side).collect::<Vec<_>>().join(",");
+        text += &format!(" --{option} {} {sides}", numbered_set(number));
+    }
+    if u16_at(bytes, 8).is_some_and(|number| bytes.len() >= MAPPING && number != IPSET_INVALID) {
+        let flags = u32_at(bytes, 12)?;
+        for (bit, name) in [(8, "map-mark"), (9, "map-prio"), (10, "map-queue")] {
+            if flags & (1 << bit) != 0 {
+                text += &format!(" --{name}");
+            }
+        }
+    }
+    Some(text)
+}
+
+/// Returns the sets of a target SET: the option, the number, and where it is in the structure.
+fn set_options(bytes: &[u8]) -> Option<Vec<(&'static str, u16, usize)>> {
+    let options = [("add-set", 0), ("del-set", 4), ("map-set", 8)];
+    let options = options.into_iter().filter(|(_, at)| *at < 8 || bytes.len() >= MAPPING);
+    let sets = options.map(|(option, at)| Some((option, u16_at(bytes, at)?, at))).collect::<Option<Vec<_>>>()?;
+    Some(sets.into_iter().filter(|(_, number, _)| *number != IPSET_INVALID).collect())
+}
+
+/// Returns the numbers of the sets of a target.
+pub(super) fn target_sets(structure: &Structure<'_>) -> impl Iterator<Item = u16> + use<> {
+    let sets = (structure.name == "SET" && structure.revision > 0).then(|| set_options(structure.as_bytes())).flatten();
+    sets.unwrap_or_default().into_iter().map(|(_, number, _)| number)
+}
+
+/// Returns what stands for a set in the text of a target until its name is known.
+pub(super) fn numbered_set(number: u16) -> String {
+    format!("#{number}")
 }
 
 /// `struct nf_nat_range`, or its form with IPv4 addresses alone.
@@ -302,3 +364,7 @@ const STATES: [(u16, &str); 7] = [
 ];
 /// `IPS_*`.
 const STATUSES: [(u16, &str); 4] = [(1, "EXPECTED"), (2, "SEEN_REPLY"), (4, "ASSURED"), (8, "CONFIRMED")];
+/// No set (`IPSET_INVALID_ID`).
+const IPSET_INVALID: u16 = 65535;
+/// The length of `struct xt_set_info_target_v3`, the first with `map_set`.
+const MAPPING: usize = 20;

@@ -113,9 +113,71 @@ pub enum Foreign {
         key: Vec<Operand>,
         /// A map of such keys to addresses, ports, both, or networks.
         map: Name,
+        /// The address or port that is not from the map.
+        constant: Option<NatConstant>,
         /// `prefix`: the data are networks.
         prefix: bool,
     },
+    /// `add`, `update` or `delete` of an element of a set or map.
+    Element {
+        /// The change.
+        op: ElementOp,
+        /// The set or map.
+        set: Name,
+        /// The key; empty if it is not known.
+        key: Vec<Operand>,
+        /// The fields of the data, in a map.
+        data: Vec<Source>,
+        /// What follows the key, such as a timeout or a limit.
+        details: String,
+        /// The details decide whether the rule goes on.
+        is_condition: bool,
+    },
+    /// `ip daddr set value` and others: a property of the packet is replaced.
+    Write {
+        /// The property.
+        property: Property,
+        /// Its new value; `None` if that is not known.
+        value: Option<Source>,
+        /// The statement in `nft` syntax, without what is read from a map.
+        text: String,
+    },
+}
+
+/// A change of an element by a rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ElementOp {
+    /// `add`: keeps an existing element.
+    Add,
+    /// `update`: also restarts the timeout of an existing element.
+    Update,
+    /// `delete`.
+    Delete,
+}
+
+/// Where a value that is stored comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// A constant.
+    Constant(Value),
+    /// A property of the packet.
+    Operand(Operand),
+    /// The data of a map.
+    Map {
+        /// The key.
+        key: Vec<Operand>,
+        /// A map of such keys.
+        map: Name,
+    },
+}
+
+/// The part of a translation that is the same for all packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NatConstant {
+    /// The address.
+    Address(IpAddr),
+    /// The port.
+    Port(u16),
 }
 
 /// A kind of translation.
@@ -198,7 +260,21 @@ impl Foreign {
             Self::Lookup { key, .. }
             | Self::Vmap { key, .. }
             | Self::SetMarkMap { key, .. }
-            | Self::NatMap { key, .. } => Some(key),
+            | Self::NatMap { key, .. }
+            | Self::Element { key, .. }
+            | Self::Write { value: Some(Source::Map { key, .. }), .. } => Some(key),
+            _ => None,
+        }
+    }
+
+    /// Returns the set or map that is looked up.
+    pub fn looks_up(&self) -> Option<&Name> {
+        match self {
+            Self::Lookup { set, .. } => Some(set),
+            Self::Vmap { map, .. }
+            | Self::SetMarkMap { map, .. }
+            | Self::NatMap { map, .. }
+            | Self::Write { value: Some(Source::Map { map, .. }), .. } => Some(map),
             _ => None,
         }
     }
@@ -237,12 +313,50 @@ impl Foreign {
                 format!("masquerade{to}{space}{}", names.join(","))
             }
             Self::NatPrefix { kind, net } => format!("{} prefix to {net}", kind.name()),
-            Self::NatMap { kind, key, map, prefix } => {
+            Self::NatMap { kind, key, map, constant, prefix } => {
                 let ip = super::family_name(family);
                 let of = if *kind == NatKind::Redirect { String::new() } else { format!(" {ip}") };
                 let prefix = if *prefix { " prefix" } else { "" };
-                format!("{}{of}{prefix} to {} map {}", kind.name(), key_text(key, family), set(map, key))
+                let (before, after) = match constant {
+                    None => (String::new(), String::new()),
+                    Some(NatConstant::Address(IpAddr::V6(address))) => (format!("[{address}]:"), String::new()),
+                    Some(NatConstant::Address(address)) => (format!("{address}:"), String::new()),
+                    Some(NatConstant::Port(port)) => (String::new(), format!(":{port}")),
+                };
+                format!("{}{of}{prefix} to {before}{} map {}{after}", kind.name(), key_text(key, family), set(map, key))
             }
+            Self::Element { op, set: name, key, data, details, .. } => {
+                let key = if key.is_empty() { "key".to_owned() } else { key_text(key, family) };
+                let data: Vec<String> = data.iter().map(|source| source.text(family)).collect();
+                let data = if data.is_empty() { String::new() } else { format!(" : {}", data.join(" . ")) };
+                format!("{} @{name} {{ {key}{details}{data} }}", op.name())
+            }
+            Self::Write { property, value: Some(Source::Map { key, map }), text } => {
+                let set = data_set_text(map, key, Some(property.words(family)), family, elements);
+                format!("{text} {} map {set}", key_text(key, family))
+            }
+            Self::Write { text, .. } => text.clone(),
+        }
+    }
+}
+
+impl ElementOp {
+    /// Returns the first word of the statement.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Add => "add",
+            Self::Update => "update",
+            Self::Delete => "delete",
+        }
+    }
+}
+
+impl Source {
+    fn text(&self, family: IpFamily) -> String {
+        match self {
+            Self::Constant(value) => value.to_string(),
+            Self::Operand(operand) => operand.text(family),
+            Self::Map { key, map } => format!("{} map @{map}", key_text(key, family)),
         }
     }
 }
@@ -268,22 +382,36 @@ pub fn key_text(key: &[Operand], family: IpFamily) -> String {
 
 /// Returns a set in `nft` syntax: by name or, if it has none, with its elements.
 pub(super) fn set_text(name: &Name, key: &[Operand], family: IpFamily, elements: &Elements<'_>) -> String {
+    data_set_text(name, key, None, family, elements)
+}
+
+/// Returns a set or a map whose data are written in these words.
+fn data_set_text(
+    name: &Name,
+    key: &[Operand],
+    data: Option<Words>,
+    family: IpFamily,
+    elements: &Elements<'_>,
+) -> String {
     let Some(elements) = elements(name) else { return format!("@{name}") };
     let mut texts: Vec<String> =
-        elements.iter().take(SHOWN_ELEMENTS).map(|element| element_text(element, key, family)).collect();
+        elements.iter().take(SHOWN_ELEMENTS).map(|element| element_text(element, key, data, family)).collect();
     if elements.len() > SHOWN_ELEMENTS {
         texts.push("…".to_owned());
     }
     format!("{{ {} }}", texts.join(", "))
 }
 
-fn element_text(element: &Element, key: &[Operand], family: IpFamily) -> String {
+fn element_text(element: &Element, key: &[Operand], words: Option<Words>, family: IpFamily) -> String {
     let mut text = if element.key.is_empty() { "*".to_owned() } else { fields_text(&element.key, key, family) };
     if let Some(data) = &element.data {
         text += " : ";
         text += &match data {
             super::Data::Values(values) => match values.as_slice() {
                 [Value::Address(first), Value::Address(last)] => network_text(*first, *last),
+                [Value::Other(number)] if words.is_some() => {
+                    words.map_or_else(String::new, |words| words.text(*number))
+                }
                 values => super::join(values, " . "),
             },
             super::Data::Verdict(verdict) => verdict.to_string(),

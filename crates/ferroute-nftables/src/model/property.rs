@@ -268,6 +268,11 @@ impl Property {
         }
     }
 
+    /// Reports whether this is an address or a port of the packet.
+    pub fn is_end(self) -> bool {
+        matches!(self, Self::Field(Field::Saddr | Field::Daddr | Field::Sport | Field::Dport))
+    }
+
     /// Reports whether the kernel has the value in the host's byte order.
     pub(crate) fn is_in_host_order(self) -> bool {
         match self {

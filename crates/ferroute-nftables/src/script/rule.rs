@@ -2,6 +2,7 @@
 
 mod assignment;
 mod comparison;
+mod element;
 mod nat;
 
 use ferroute_core::IpFamily;
@@ -176,15 +177,7 @@ impl RuleReader {
                 cursor.at += 1;
                 reading.statements.push(Statement::Reject(reject(cursor)?));
             }
-            "add" | "update" | "delete" | "set" | "meter" => {
-                let block_at = (cursor.at..cursor.tokens.len()).find(|at| cursor.tokens[*at].text == "{")?;
-                cursor.at = block_at + 1;
-                let block = cursor.block()?;
-                let has = |word: &str| block.iter().any(|token| token.text == word);
-                let is_condition = has("limit") || has("quota") || (has("ct") && has("count"));
-                let outcome = if is_condition { Outcome::Condition } else { Outcome::Nothing };
-                reading.opaque(join(cursor.since(start)), outcome);
-            }
+            "add" | "update" | "delete" | "set" | "meter" => self.element(cursor, reading)?,
             "xt" => {
                 cursor.at += 1;
                 let (kind, name) = (cursor.take(), unquoted(cursor.take()));
@@ -268,6 +261,11 @@ impl RuleReader {
 
     /// Reads the name of a set, or the elements of one without a name.
     fn set(&mut self, cursor: &mut Cursor<'_>, key: &[Operand], is_map: bool) -> Option<Name> {
+        self.set_with(cursor, key, is_map, Fields::default())
+    }
+
+    /// Reads a set or map like [`Self::set`], with the type of a map's data; without one, it follows from the text.
+    fn set_with(&mut self, cursor: &mut Cursor<'_>, key: &[Operand], is_map: bool, data: Fields) -> Option<Name> {
         if let Some(name) = cursor.peek().strip_prefix('@') {
             cursor.at += 1;
             return Some(Name::from(name));
@@ -276,7 +274,6 @@ impl RuleReader {
             return None;
         }
         let fields = Fields(key.iter().map(|operand| operand.property.words(self.family)).collect());
-        let data = Fields::default();
         let (elements, read) = read_elements(cursor.block()?, &fields, is_map.then_some(&data));
         let prefix = if is_map { "__map" } else { "__set" };
         let name = Name::from(format!("{prefix}{}", self.sets.len()));

@@ -30,7 +30,8 @@ impl SetReader {
     /// Reads the body of a declaration.
     pub(super) fn read(&self, name: Name, body: &[Token]) -> (Set, Vec<Element>, ReadElements) {
         let mut cursor = Cursor::new(body);
-        let (mut key, mut data, mut elements, mut is_dynamic) = (Fields::default(), Fields::default(), None, false);
+        let (mut key, mut data, mut elements) = (Fields::default(), Fields::default(), None);
+        let (mut is_dynamic, mut size) = (false, 0);
         while !cursor.is_at_end() {
             match cursor.take() {
                 keyword @ ("type" | "typeof") => {
@@ -39,6 +40,7 @@ impl SetReader {
                     key = self.fields(keyword, &words[..at]);
                     data = self.fields(keyword, words.get(at + 1..).unwrap_or_default());
                 }
+                "size" => size = cursor.take().parse().unwrap_or(0),
                 "flags" => is_dynamic = cursor.statement().iter().any(|word| word.text == "dynamic"),
                 "elements" => {
                     cursor.accept("=");
@@ -53,7 +55,7 @@ impl SetReader {
         let set = Set::new(name, key.0.iter().map(|words| data_type(*words)).collect::<Vec<_>>());
         let set = if self.is_map { set.verdict_map() } else { set };
         (
-            set.kind(if is_dynamic { SetKind::Dynamic { size: 0, expires: true } } else { SetKind::Interval }),
+            set.kind(if is_dynamic { SetKind::Dynamic { size, expires: true } } else { SetKind::Interval }),
             elements,
             read,
         )
@@ -102,6 +104,11 @@ fn type_words(name: &str) -> Words {
         "icmpv6_type" => named("icmpv6 type"),
         _ => Words::Number,
     }
+}
+
+/// Reports whether words after the key of an element decide whether it matches.
+pub(super) fn has_condition(extras: &[&str]) -> bool {
+    condition(extras).is_some()
 }
 
 fn data_type(words: Words) -> DataType {
@@ -165,7 +172,7 @@ fn condition(extras: &[&str]) -> Option<String> {
     (!words.is_empty()).then(|| words.join(" "))
 }
 
-fn read_data(words: &[&str], fields: &Fields) -> Option<Data> {
+pub(super) fn read_data(words: &[&str], fields: &Fields) -> Option<Data> {
     if let Some(verdict) = verdict(words) {
         return Some(Data::Verdict(verdict));
     }
@@ -244,4 +251,4 @@ pub(super) fn value(text: &str, words: Words) -> Option<Value> {
 /// What decides whether an element matches.
 const CONDITIONS: [&str; 3] = ["limit", "ct", "quota"];
 /// What may follow the key of an element.
-const EXTRAS: [&str; 8] = ["counter", "timeout", "expires", "comment", "limit", "ct", "quota", "last"];
+pub(super) const EXTRAS: [&str; 8] = ["counter", "timeout", "expires", "comment", "limit", "ct", "quota", "last"];

@@ -92,7 +92,21 @@ fn rules_are_printed_as_nft_prints_those_of_the_kernel() {
             "meta nfproto ipv4 dnat ip to numgen random mod 2 map { 0 : 10.0.0.1 . 80, 1 : 10.0.0.2 . 80 }",
         ),
         ("tcp dport 80 redirect to :15001", "meta l4proto tcp th dport 80 redirect to :15001"),
-        ("add @clients { ip saddr timeout 5m } accept", "add @clients { ip saddr timeout 5m } accept"),
+        (
+            "add @clients { ip saddr timeout 5m } accept",
+            "meta nfproto ipv4 add @clients { ip saddr timeout 5m } accept",
+        ),
+        (
+            "update @pairs { ip saddr . tcp dport limit rate 5/second : ip daddr } accept",
+            "meta nfproto ipv4 meta l4proto tcp update @pairs { ip saddr . th dport limit rate 5/second : ip daddr } accept",
+        ),
+        ("meta priority set 1:2", "meta priority set 1:2"),
+        ("ip daddr set 10.0.0.1", "meta nfproto ipv4 ip daddr set 10.0.0.1"),
+        (
+            "dnat ip to 10.0.0.9:numgen inc mod 2 map { 0 : 80, 1 : 81 }",
+            "meta nfproto ipv4 dnat ip to 10.0.0.9:numgen inc mod 2 map { 0 : 80, 1 : 81 }",
+        ),
+        ("dnat ip to ip saddr map @backs:8080", "meta nfproto ipv4 dnat ip to ip saddr map @backs:8080"),
         (
             "ip saddr . tcp dport @both jump other comment \"x y\"",
             "meta nfproto ipv4 meta l4proto tcp ip saddr . th dport @both jump other comment \"x y\"",
@@ -127,7 +141,8 @@ fn rules_are_printed_as_nft_prints_those_of_the_kernel() {
         ),
         (
             "ct event set new,destroy tcp option maxseg size set rt mtu udp dport 53 accept",
-            "ct event set new, destroy tcp option maxseg size set rt mtu meta l4proto udp th dport 53 accept",
+            "ct event set new, destroy meta l4proto tcp tcp option maxseg size set rt mtu meta l4proto udp th dport 53 \
+             accept",
         ),
         (
             "ip dscp set ip daddr map { 10.0.0.1 : cs1 } tcp dport 80 accept",

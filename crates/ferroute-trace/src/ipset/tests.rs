@@ -27,8 +27,9 @@ fn contains(sets: &[(&str, Ipset)], sides: &str) -> Option<bool> {
     let Match::Set(wanted) = &rule.matches[0] else { panic!("{rule}") };
     let (host, packet, ruleset) = (host(), from_pod("10.0.0.1:80"), Ruleset::new());
     let mut state = PacketState::new(&host, &ruleset, &packet, true);
+    state.ipsets = Some(&ipsets);
     state.out_interface = Some("eth0".into());
-    ipsets.matches(wanted.value(), &state)
+    state.is_in_ipset(&wanted.value().name, &wanted.value().sides)
 }
 
 #[test]

@@ -4,11 +4,11 @@ use std::{
 };
 
 use ferroute_iptables::{
-    AddressType, Match, PortList, PortSide, ProtocolMatch, Recent, RecentAction, Rule, Sense, SetMatch,
-    VirtualServerMatch,
+    AddressType, Match, PortList, PortSide, ProtocolMatch, Rule, Sense, SetMatch, VirtualServerMatch,
 };
 use ferroute_ipvs::IpvsObjects;
 
+use super::recent::Recent;
 use crate::{AddressKind, PacketState, walk::Unknown};
 
 /// The result of matching a packet against a rule.
@@ -51,7 +51,7 @@ impl PacketState<'_> {
         MatchResult::Match { chance, unknown }
     }
 
-    fn header_mismatch(&self, rule: &Rule) -> Option<String> {
+    pub(super) fn header_mismatch(&self, rule: &Rule) -> Option<String> {
         let (source, destination) = (self.source.ip(), self.destination.ip());
         self.mismatch("source", rule.source.as_ref(), source, |net| net.contains(source))
             .or_else(|| {
@@ -78,6 +78,9 @@ impl PacketState<'_> {
     }
 
     pub(crate) fn matches_extension(&self, extension: &Match) -> ExtensionResult {
+        if let Some(recent) = Recent::of(extension) {
+            return self.matches_recent(&recent);
+        }
         let mismatch = match extension {
             Match::Comment(_) | Match::Nfacct(_) => None,
             Match::Transport { source, destination, .. } => {
@@ -115,7 +118,7 @@ impl PacketState<'_> {
             }
             Match::Statistic(Sense::Is(probability)) => return ExtensionResult::Chance(probability.as_f64()),
             Match::Statistic(Sense::Not(probability)) => return ExtensionResult::Chance(1.0 - probability.as_f64()),
-            Match::Recent(recent) => self.recent_mismatch(recent),
+            Match::Recent(_) => None,
             Match::Set(set) => return self.matches_set(set),
             // Ports of bridges are not modelled: packets are taken for routed ones. The rules of ipvs mode, the only ones known
             // to match on them, have the same result for both.
@@ -136,7 +139,7 @@ impl PacketState<'_> {
         let set = wanted.value();
         let lookup = |objects: &&dyn IpvsObjects| objects.matches(set, self.protocol(), self.source, self.destination);
         let contains = self.ipvs.iter().find_map(lookup);
-        let Some(contains) = contains.or_else(|| self.ipsets?.matches(set, self)) else {
+        let Some(contains) = contains.or_else(|| self.is_in_ipset(&set.name, &set.sides)) else {
             let condition = format!("packet is in set {set}");
             return ExtensionResult::Unknown(Unknown { condition, negated: wanted.is_negated() });
         };
@@ -188,20 +191,6 @@ impl PacketState<'_> {
             false => String::new(),
         };
         (!wanted.allows(matches)).then(reason)
-    }
-
-    fn recent_mismatch(&self, recent: &Recent) -> Option<String> {
-        if recent.action == RecentAction::Set {
-            return None;
-        }
-        let list = &recent.name;
-        match (self.original.remembered.get(&**list), recent.seconds) {
-            (None, _) => Some(format!("client is not in list {list}")),
-            (Some(age), Some(limit)) if *age > limit => {
-                Some(format!("client is in list {list} since {age} s, not at most {limit} s"))
-            }
-            (Some(_), _) => None,
-        }
     }
 }
 

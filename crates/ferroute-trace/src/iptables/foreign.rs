@@ -113,7 +113,7 @@ impl PacketState<'_> {
     fn matches_option(&self, module: &str, option: &str, arguments: &[&str]) -> Option<bool> {
         let first = arguments.first().copied();
         let (source, destination) = (self.source, self.destination);
-        let original = (self.original.source, self.original.destination);
+        let original = self.tracked;
         Some(match (module, option) {
             // The options could not be read.
             (_, "--undecoded") => return None,
@@ -278,7 +278,7 @@ fn tcp_flags(list: &str) -> Option<u8> {
     })
 }
 
-pub(super) fn value_and_mask(text: &str) -> Option<(u32, u32)> {
+pub(crate) fn value_and_mask(text: &str) -> Option<(u32, u32)> {
     let (value, mask) = text.split_once('/').unwrap_or((text, "0xffffffff"));
     Some((number(value)?, number(mask)?))
 }

@@ -2,7 +2,11 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use ferroute_iptables::Target;
+use ferroute_iptables::{SetSide, Target};
+use ferroute_nftables::{
+    ClassId,
+    model::{Field, Property},
+};
 
 use super::foreign::{Words, number, value_and_mask};
 use crate::{Effect, Hook, PacketState, Verdict, record::Record, walk::Unknown};
@@ -78,6 +82,13 @@ impl PacketState<'_> {
                 }
                 TargetResult::Continue(None)
             }
+            "CLASSIFY" => {
+                let (major, minor) = words.argument("--set-class")?.split_once(':')?;
+                let number = |text| u16::from_str_radix(text, 16).ok();
+                self.set_priority(ClassId::new(number(major)?, number(minor)?));
+                TargetResult::Continue(None)
+            }
+            "SET" => self.set_target(&words)?,
             "CONNMARK" => self.connmark(&words)?,
             "MASQUERADE" => self.masquerade_target(words.has("--random-fully"), record),
             "NFQUEUE" => TargetResult::AcceptIf(
@@ -153,6 +164,39 @@ impl PacketState<'_> {
             }
             _ => return None,
         })
+    }
+
+    /// Applies target SET: adds entries to ipsets or deletes them, and takes the mark of an entry.
+    fn set_target(&mut self, words: &Words<'_>) -> Option<TargetResult> {
+        let mut effect = None;
+        for (_, option, arguments) in &words.options {
+            let is_added = match *option {
+                "--add-set" => Some(true),
+                "--del-set" => Some(false),
+                "--map-set" => None,
+                _ => continue,
+            };
+            let [name, sides] = arguments.as_slice() else { return None };
+            let sides = sides.split(',').map(|side| match side {
+                "src" => Some(SetSide::Source),
+                "dst" => Some(SetSide::Destination),
+                _ => None,
+            });
+            let sides: Vec<SetSide> = sides.collect::<Option<_>>()?;
+            match is_added {
+                Some(is_added) => self.change_ipset(name, &sides, is_added),
+                None if words.has("--map-mark") => {
+                    if let Some((mark, mask)) = self.mark_in_ipset(name, &sides)? {
+                        let before = self.mark;
+                        self.mark = before & !mask ^ mark;
+                        effect = (before != self.mark).then_some(Effect::Mark { before, after: self.mark });
+                    }
+                }
+                None if words.has("--map-prio") => self.changes.write(Property::Field(Field::MetaPriority), None),
+                None => {}
+            }
+        }
+        Some(TargetResult::Continue(effect))
     }
 
     fn connmark(&mut self, words: &Words<'_>) -> Option<TargetResult> {
@@ -306,17 +350,15 @@ fn mapped(address: IpAddr, network: ipnet::IpNet) -> Option<IpAddr> {
 
 /// Reports whether a target has no effect on the packet, or only one that no rule here matches on.
 pub(crate) fn is_irrelevant(target: &Target) -> bool {
-    const IRRELEVANT: [&str; 22] = [
+    const IRRELEVANT: [&str; 20] = [
         "LOG",
         "NFLOG",
         "ULOG",
         "AUDIT",
         "TRACE",
-        "SET",
         "TCPMSS",
         "DSCP",
         "CHECKSUM",
-        "CLASSIFY",
         "TOS",
         "TTL",
         "HL",
@@ -333,10 +375,15 @@ pub(crate) fn is_irrelevant(target: &Target) -> bool {
     match target {
         Target::Other(text) => {
             let name = text.split(' ').next().unwrap_or_default();
-            IRRELEVANT.contains(&name) && !text.contains("--map-mark")
+            IRRELEVANT.contains(&name)
         }
         _ => false,
     }
+}
+
+/// Reports whether all that a target does is to add entries to ipsets or to delete them.
+pub(super) fn changes_set(target: &Target) -> bool {
+    matches!(target, Target::Other(text) if text.starts_with("SET ") && !text.contains("--map-set"))
 }
 
 /// Reports whether a target excludes the packet from connection tracking.

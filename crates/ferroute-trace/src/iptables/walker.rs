@@ -2,9 +2,10 @@ use ferroute_iptables::{ChainName, Policy, Rule, Target};
 
 use super::{
     Base,
-    conditions::MatchResult,
+    conditions::{ExtensionResult, MatchResult},
+    recent::Recent,
     shown,
-    targets::{TargetResult, is_irrelevant},
+    targets::{TargetResult, changes_set, is_irrelevant},
 };
 use crate::{ChainVerdict, Effect, Event, Forks, Verdict, Walker};
 
@@ -63,6 +64,13 @@ impl<'a> ChainWalker<'a> {
     }
 
     fn evaluate(&mut self, rule: &'a Rule, number: usize, walker: &mut Walker<'a>, forks: &mut Forks<'a>) -> Next {
+        if rule.matches.iter().filter_map(Recent::of).any(|recent| recent.changes()) {
+            if let Some(reason) = walker.packet.header_mismatch(rule) {
+                self.record_rule(walker, rule, number, Some(reason), None);
+                return Next::Rule;
+            }
+            return self.evaluate_in_order(rule, number, walker, forks);
+        }
         let (chance, unknown) = match walker.packet.matches_rule(rule) {
             MatchResult::Mismatch(reason) => {
                 self.record_rule(walker, rule, number, Some(reason), None);
@@ -70,7 +78,11 @@ impl<'a> ChainWalker<'a> {
             }
             MatchResult::Match { chance, unknown } => (chance, unknown),
         };
-        let Some(target) = rule.target.as_ref().filter(|target| !is_irrelevant(target)) else {
+        let has_effect = |target: &&Target| match unknown.is_empty() {
+            true => !is_irrelevant(target),
+            false => !is_irrelevant(target) && (!changes_set(target) || self.base.reads_sets()),
+        };
+        let Some(target) = rule.target.as_ref().filter(has_effect) else {
             // The rule has no effect, whether it matches or not.
             self.record_rule(walker, rule, number, None, None);
             return Next::Rule;
@@ -107,6 +119,61 @@ impl<'a> ChainWalker<'a> {
         }
         self.record_rule(walker, rule, number, None, (chance < 1.0).then_some(chance));
         self.apply(target, None, walker, forks)
+    }
+
+    /// Evaluates the modules of a rule one after another: some change lists, even if a later one does not match.
+    fn evaluate_in_order(
+        &mut self,
+        rule: &'a Rule,
+        number: usize,
+        walker: &mut Walker<'a>,
+        forks: &mut Forks<'a>,
+    ) -> Next {
+        let mut chance = 1.0;
+        for module in &rule.matches {
+            match walker.packet.matches_extension(module) {
+                ExtensionResult::Match => {}
+                ExtensionResult::Mismatch(reason) => {
+                    self.record_rule(walker, rule, number, Some(reason), None);
+                    return Next::Rule;
+                }
+                ExtensionResult::Chance(probability) => {
+                    let mut other = walker.clone();
+                    other.multiply_share(1.0 - probability);
+                    let reason = Some("chance decides otherwise".to_owned());
+                    self.record_rule(&mut other, rule, number, reason, Some(1.0 - probability));
+                    let rest = self.clone();
+                    forks.push(other, move |walker, forks| rest.run(walker, forks));
+                    walker.multiply_share(probability);
+                    chance *= probability;
+                }
+                ExtensionResult::Unknown(unknown) => match walker.decide(&unknown) {
+                    Some(true) => {}
+                    Some(false) => {
+                        let reason = format!("by assumption, {}", unknown.opposite());
+                        self.record_rule(walker, rule, number, Some(reason), None);
+                        return Next::Rule;
+                    }
+                    None => {
+                        let mut other = walker.clone();
+                        let reason = format!("assuming that {}", unknown.opposite());
+                        self.record_rule(&mut other, rule, number, Some(reason), None);
+                        other.assume_match(&unknown, false);
+                        let rest = self.clone();
+                        forks.push(other, move |walker, forks| rest.run(walker, forks));
+                        walker.assume_match(&unknown, true);
+                    }
+                },
+            }
+            if let Some(recent) = Recent::of(module) {
+                walker.packet.change_recent(&recent);
+            }
+        }
+        self.record_rule(walker, rule, number, None, (chance < 1.0).then_some(chance));
+        match &rule.target {
+            Some(target) => self.apply(target, None, walker, forks),
+            None => Next::Rule,
+        }
     }
 
     /// Applies a target; `nth` selects one of its addresses.

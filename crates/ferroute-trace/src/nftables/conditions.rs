@@ -1,4 +1,4 @@
-use std::{fmt, net::IpAddr};
+use std::{borrow::Cow, fmt, net::IpAddr};
 
 use ferroute_iptables::CtStates;
 use ferroute_nftables::{
@@ -12,6 +12,7 @@ use ferroute_nftables::{
 use ipnet::IpNet;
 
 use super::{
+    changes::Found,
     foreign::{Lookup, kind_number, number_of},
     jhash::jhash,
 };
@@ -72,7 +73,7 @@ impl PacketState<'_> {
         }
         match condition {
             Match::InSet { key, set, eq } => match self.find_any(table, set, key, random) {
-                Ok(found) if *eq => match (over_limit(table, set), element_condition(table, set, found)) {
+                Ok(found) if *eq => match (over_limit(table, set), found.condition) {
                     (Some(reason), _) => MatchResult::Mismatch(reason),
                     (None, Some(condition)) => MatchResult::Unknown(Unknown::new(condition)),
                     (None, None) => MatchResult::Match,
@@ -198,9 +199,9 @@ impl PacketState<'_> {
         map: &Name,
         fields: &[Field],
         random: RandomNumber,
-    ) -> Result<&'t Element, LookupError> {
+    ) -> Result<Cow<'t, Element>, LookupError> {
         let found = self.find_any(table, map, fields, random)?;
-        element_condition(table, map, found).map_or(Ok(found), |condition| Err(LookupError::Unknown(condition)))
+        found.condition.map_or(Ok(found.element), |condition| Err(LookupError::Unknown(condition)))
     }
 
     /// Looks up the packet's element in a set or map, whatever its condition.
@@ -210,13 +211,23 @@ impl PacketState<'_> {
         map: &Name,
         fields: &[Field],
         random: RandomNumber,
-    ) -> Result<&'t Element, LookupError> {
+    ) -> Result<Found<'t>, LookupError> {
         if fields.iter().any(|field| self.lacks(*field)) {
             return Err(LookupError::NotFound(NO_CONNECTION.to_owned()));
         }
         let key =
             self.key(fields, random).map_err(|unknown| LookupError::Unknown(format!("{unknown} is in @{map}")))?;
-        table.find(map, &key).ok_or_else(|| match table.undecoded(map) {
+        let numbers: Vec<Option<u128>> = key.iter().map(|value| Some(value.number())).collect();
+        match self.changed(table, map, &numbers) {
+            None => {}
+            Some(Lookup::Found(found)) => return Ok(found),
+            Some(Lookup::NotFound(reason) | Lookup::Absent(reason)) => return Err(LookupError::NotFound(reason)),
+            Some(Lookup::Possible(_) | Lookup::Unknown) => {
+                return Err(LookupError::Unknown(format!("{} is in @{map}", KeyText(&key))));
+            }
+        }
+        let found = table.find(map, &key).map(|element| Found::listed(table, map, element));
+        found.ok_or_else(|| match table.undecoded(map) {
             0 if self.explain => {
                 let operands: Vec<Operand> = fields.iter().map(|field| Property::Field(*field).into()).collect();
                 let place = if map.as_str().starts_with("__") { "the list".to_owned() } else { format!("@{map}") };
@@ -264,6 +275,16 @@ impl PacketState<'_> {
                         return Relevance::Mismatch(reason);
                     }
                 }
+                Statement::Opaque(Opaque { outcome: Outcome::Foreign(Foreign::Element { set, .. }), .. })
+                | Statement::UpdateMap { map: set, .. }
+                | Statement::DeleteFromMap { map: set, .. }
+                | Statement::UpdateSet { set, .. } => {
+                    if table.looks_up(set) {
+                        return Relevance::Relevant;
+                    }
+                }
+                Statement::Opaque(Opaque { outcome: Outcome::Foreign(Foreign::Write { property, .. }), .. })
+                    if !property.is_end() => {}
                 Statement::Opaque(Opaque { outcome: Outcome::Foreign(foreign), .. }) => {
                     match self.compares(foreign, table, None) {
                         Some(MatchResult::Mismatch(reason)) if number_of(foreign).is_none() => {
@@ -280,9 +301,6 @@ impl PacketState<'_> {
                     None => return Relevance::Relevant,
                 },
                 Statement::Opaque(Opaque { outcome: Outcome::Nothing | Outcome::Condition, .. })
-                | Statement::UpdateMap { .. }
-                | Statement::DeleteFromMap { .. }
-                | Statement::UpdateSet { .. }
                 | Statement::FlowAdd(_)
                 | Statement::Log { .. } => {}
                 _ => return Relevance::Relevant,
@@ -330,6 +348,11 @@ impl PacketState<'_> {
             Field::L4proto => Value::protocol(self.protocol()),
             Field::Dport => Value::Port(self.destination.port()),
             Field::Sport => Value::Port(self.source.port()),
+            Field::MetaPriority | Field::PriorityBits(_)
+                if self.changes.written(Property::Field(Field::MetaPriority)).is_some() =>
+            {
+                return Err("the packet's priority".to_owned());
+            }
             Field::MetaPriority => self.priority.into(),
             Field::PriorityBits(mask) => self.priority.masked(mask).into(),
             Field::MetaMark => Value::Integer(self.mark),
@@ -339,8 +362,8 @@ impl PacketState<'_> {
             Field::CtState if self.has_connection() => Value::Integer(STATE_NEW),
             Field::CtState => Value::Integer(STATE_INVALID),
             Field::CtStatus => return Err("the connection's status".to_owned()),
-            Field::CtOriginalDaddr => self.original.destination.ip().into(),
-            Field::CtOriginalDport => Value::Port(self.original.destination.port()),
+            Field::CtOriginalDaddr => self.tracked.1.ip().into(),
+            Field::CtOriginalDport => Value::Port(self.tracked.1.port()),
             Field::FibSaddrType => self.fib_type(self.source.ip())?,
             Field::FibDaddrType => self.fib_type(self.destination.ip())?,
             // The counter may be at any number.
@@ -375,12 +398,6 @@ impl PacketState<'_> {
             false => MatchResult::Mismatch(String::new()),
         }
     }
-}
-
-/// Returns what decides whether an element matches besides its key, as a sentence.
-pub(super) fn element_condition(table: &MemoryTable, set: &Name, element: &Element) -> Option<String> {
-    let condition = table.condition(set, &element.key)?;
-    Some(format!("`{condition}` of {} in @{set} matches", KeyText(&element.key)))
 }
 
 /// Returns the fields of a condition that are compared.

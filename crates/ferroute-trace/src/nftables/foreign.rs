@@ -11,7 +11,10 @@ use ferroute_nftables::{
     },
 };
 
-use super::conditions::{MatchResult, NO_CONNECTION, RandomNumber, element_condition};
+use super::{
+    changes::Found,
+    conditions::{MatchResult, NO_CONNECTION, RandomNumber},
+};
 use crate::{
     Origin, PacketState,
     host::{AddressKind, RouteDecision, RoutedPacket},
@@ -33,7 +36,7 @@ pub(super) enum Known {
 /// The result of a lookup.
 pub(super) enum Lookup<'t> {
     /// The packet has this element.
-    Found(&'t Element),
+    Found(Found<'t>),
     /// There is none, with the reason as a sentence.
     NotFound(String),
     /// The packet has no such property.
@@ -69,10 +72,10 @@ impl PacketState<'_> {
                 Known::Unknown => unknown(),
             },
             Foreign::Lookup { key, set, eq } => match self.look_up(table, set, key, random) {
-                Lookup::Found(element) => {
-                    if let Some(condition) = element_condition(table, set, element).filter(|_| *eq) {
-                        return Some(MatchResult::Unknown(Unknown::new(condition)));
-                    }
+                Lookup::Found(Found { condition: Some(condition), .. }) if *eq => {
+                    MatchResult::Unknown(Unknown::new(condition))
+                }
+                Lookup::Found(Found { element, .. }) => {
                     self.match_if(*eq, || format!("{} is in the set", fields_text(&element.key, key, family)))
                 }
                 Lookup::NotFound(reason) => self.match_if(!*eq, || reason),
@@ -99,6 +102,9 @@ impl PacketState<'_> {
                 Known::Unknown => fields.push(None),
             }
         }
+        if let Some(changed) = self.changed(table, map, &fields) {
+            return changed;
+        }
         let is_known = fields.iter().all(Option::is_some);
         let matches = |element: &&Element| {
             let mut pairs = element.key.iter().zip(&fields);
@@ -107,7 +113,7 @@ impl PacketState<'_> {
         let mut matching = table.candidates(map).filter(matches);
         if is_known {
             if let Some(element) = matching.next().or_else(|| table.catch_all(map)) {
-                return Lookup::Found(element);
+                return Lookup::Found(Found::listed(table, map, element));
             }
             return match table.undecoded(map) {
                 0 => Lookup::NotFound(if self.explain { self.not_in(map, key, &fields) } else { String::new() }),
@@ -163,6 +169,9 @@ impl PacketState<'_> {
 
     fn property(&self, property: Property, random: RandomNumber) -> Known {
         let is_foreign = matches!(self.original.origin, Origin::Interface(_));
+        if let Some(written) = self.changes.written(property) {
+            return written.map_or(Known::Unknown, Known::Value);
+        }
         if !self.has_connection() && is_of_connection(property) {
             return Known::Absent;
         }
@@ -185,7 +194,7 @@ impl PacketState<'_> {
             },
             Property::CtEnd { reply, end } => {
                 let (source, destination) = match reply {
-                    false => (self.original.source, self.original.destination),
+                    false => self.tracked,
                     true => (self.destination, self.source),
                 };
                 match end {
@@ -238,7 +247,7 @@ impl PacketState<'_> {
         } else {
             let mark = if mark { self.mark } else { 0 };
             let packet = RoutedPacket { destination: address, source: None, input: None, mark, transport: None };
-            match self.host.decide(&packet) {
+            match self.host.decide_first(&packet) {
                 RouteDecision::Unicast { interface, .. } => Some(interface),
                 RouteDecision::Unknown(_) => return Known::Unknown,
                 _ => None,

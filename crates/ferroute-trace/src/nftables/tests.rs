@@ -1,3 +1,4 @@
+mod changes;
 mod nginx;
 
 use ferroute_core::{

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use ferroute_core::IpFamily;
 
 use super::{ErrorKind, MemoryTable};
-use crate::model::{Data, DataType, Field, Key, Match, Name, SetData, Statement, Value, Verdict};
+use crate::model::{Data, DataType, Field, Key, Match, Name, Opaque, Outcome, SetData, Statement, Value, Verdict};
 
 impl MemoryTable {
     /// Checks the chains, flowtables and sets that a statement refers to.
@@ -29,6 +29,15 @@ impl MemoryTable {
         let is_map = set.data != SetData::None;
         let expects_set = matches!(statement, Statement::Match(_) | Statement::UpdateSet { .. });
         if key_fits && is_map != expects_set { Ok(()) } else { Err(ErrorKind::Other) }
+    }
+
+    /// Reports whether a rule looks up elements of a set or map.
+    pub fn looks_up(&self, set: &Name) -> bool {
+        self.statements().any(|statement| match statement {
+            Statement::UpdateSet { .. } | Statement::UpdateMap { .. } | Statement::DeleteFromMap { .. } => false,
+            Statement::Opaque(Opaque { outcome: Outcome::Foreign(foreign), .. }) => foreign.looks_up() == Some(set),
+            other => set_of(other) == Some(set),
+        })
     }
 
     pub(super) fn is_referenced(&self, chain: &Name) -> bool {

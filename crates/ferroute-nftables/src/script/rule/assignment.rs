@@ -4,34 +4,45 @@ use super::{
     super::{
         expression,
         lexer::{Cursor, join},
+        set::Fields,
     },
     Reading, RuleReader,
 };
-use crate::model::{Foreign, Outcome, Words};
+use crate::model::{Foreign, Outcome, Property, Source, Value, Words};
 
 impl RuleReader {
     /// Reads the value of `meta mark set` and others.
     pub(super) fn assign(
         &mut self,
-        (begin, left): (usize, &Assigned),
+        (begin, left_of): (usize, &Assigned),
         cursor: &mut Cursor<'_>,
         reading: &mut Reading,
     ) -> Option<()> {
         let start = cursor.at;
-        let to_connection = match *left {
+        let to_connection = match *left_of {
             Assigned::Mark { to_connection } => to_connection,
-            Assigned::Header => {
+            Assigned::Header | Assigned::Other => {
                 let left = &mut Cursor { tokens: cursor.tokens, at: begin };
-                let (property, requirements) = expression::property(left, reading.family)?;
+                let property = expression::property(left, reading.family).filter(|_| left.peek() == "set");
+                let is_header = matches!(left_of, Assigned::Header);
+                let Some((property, requirements)) = property else {
+                    self.skip_value(cursor, reading)?;
+                    let outcome = if is_header { Outcome::Anything } else { Outcome::Nothing };
+                    reading.opaque(join(cursor.since(begin)), outcome);
+                    return Some(());
+                };
                 reading.require(requirements);
-                self.skip_value(cursor, reading)?;
-                let text = format!("{} set {}", property.text(reading.family), join(cursor.since(start)));
-                reading.opaque(text, Outcome::Anything);
-                return Some(());
-            }
-            Assigned::Other => {
-                self.skip_value(cursor, reading)?;
-                reading.opaque(join(cursor.since(begin)), Outcome::Nothing);
+                let value = self.written(property, cursor, reading)?;
+                let is_map = matches!(value, Some(Source::Map { .. }));
+                let name = property.text(reading.family);
+                let text =
+                    if is_map { format!("{name} set") } else { format!("{name} set {}", join(cursor.since(start))) };
+                match property {
+                    // The text says which zone.
+                    Property::CtZone => reading.opaque(text, Outcome::Nothing),
+                    property if is_header && !property.is_end() => reading.opaque(text, Outcome::Anything),
+                    property => reading.foreign(Foreign::Write { property, value, text }),
+                }
                 return Some(());
             }
         };
@@ -52,6 +63,33 @@ impl RuleReader {
         let map = self.set(cursor, &key, true)?;
         reading.foreign(Foreign::SetMarkMap { to_connection, key, map });
         Some(())
+    }
+
+    /// Reads a value that is written; `Some(None)` if it is not known.
+    fn written(
+        &mut self,
+        property: Property,
+        cursor: &mut Cursor<'_>,
+        reading: &mut Reading,
+    ) -> Option<Option<Source>> {
+        let start = cursor.at;
+        let is_alone = ![",", "&", "|", "^", "and", "or", "xor", ".", "map"].contains(&cursor.peek_at(1));
+        if let Some(number) = property.words(reading.family).parse(cursor.peek()).filter(|_| is_alone) {
+            cursor.at += 1;
+            return Some(Some(Source::Constant(Value::Other(number))));
+        }
+        if let Some(key) = self.key(cursor, reading) {
+            if cursor.accept("map") {
+                let map = self.set_with(cursor, &key, true, Fields(vec![property.words(reading.family)]))?;
+                return Some(Some(Source::Map { key, map }));
+            }
+            if let ([operand], false) = (key.as_slice(), ["&", "|", "^"].contains(&cursor.peek())) {
+                return Some(Some(Source::Operand(*operand)));
+            }
+        }
+        cursor.at = start;
+        self.skip_value(cursor, reading)?;
+        Some(None)
     }
 }
 

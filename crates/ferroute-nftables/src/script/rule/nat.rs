@@ -6,10 +6,13 @@ use ferroute_core::IpFamily;
 use ipnet::IpNet;
 
 use super::{
-    super::{expression::Requirements, lexer::Cursor},
+    super::{
+        expression::Requirements,
+        lexer::{Cursor, Token},
+    },
     Reading, RuleReader,
 };
-use crate::model::{Foreign, NatKind, Words};
+use crate::model::{Foreign, NatConstant, NatKind, Words};
 
 impl RuleReader {
     /// Reads `redirect`, `dnat` or `snat`.
@@ -41,17 +44,58 @@ impl RuleReader {
                 addresses => nat_statement(kind, addresses, ports, reading)?,
             }
         } else {
-            cursor.accept(":");
-            let key = self.key(cursor, reading)?;
-            if !cursor.accept("map") {
-                return None;
-            }
-            let map = self.set(cursor, &key, true)?;
-            Foreign::NatMap { kind, key, map, prefix }
+            self.nat_map(kind, prefix, cursor, reading)?
         };
         nat_flags(cursor);
         reading.foreign(foreign);
         Some(())
+    }
+}
+
+impl RuleReader {
+    /// Reads a translation to data of a map: with another port or address, if it has one.
+    fn nat_map(
+        &mut self,
+        kind: NatKind,
+        prefix: bool,
+        cursor: &mut Cursor<'_>,
+        reading: &mut Reading,
+    ) -> Option<Foreign> {
+        cursor.accept(":");
+        let mut constant = None;
+        // `10.0.0.1:numgen inc mod 2 map {`.
+        let word = cursor.peek();
+        let split = word.rsplit_once(':').and_then(|(address, rest)| {
+            let address = address.trim_start_matches('[').trim_end_matches(']').parse().ok()?;
+            Some((address, rest))
+        });
+        let mut own: Vec<Token>;
+        let mut inner = match split {
+            Some((address, rest)) => {
+                reading.require(Requirements { family: Some(IpFamily::of(address)), protocol: None });
+                constant = Some(NatConstant::Address(address));
+                own = cursor.tokens[cursor.at..].to_vec();
+                own[0].text = rest.to_owned();
+                if rest.is_empty() {
+                    own.remove(0);
+                }
+                Cursor::new(&own)
+            }
+            None => Cursor { tokens: cursor.tokens, at: cursor.at },
+        };
+        let key = self.key(&mut inner, reading)?;
+        if !inner.accept("map") {
+            return None;
+        }
+        let map = self.set(&mut inner, &key, true)?;
+        cursor.at = cursor.tokens.len() - (inner.tokens.len() - inner.at);
+        // `map { … } : 8080`.
+        if constant.is_none() && cursor.peek().starts_with(':') {
+            let word = cursor.take().trim_start_matches(':');
+            let word = if word.is_empty() { cursor.take() } else { word };
+            constant = Some(NatConstant::Port(ports(word)?.0));
+        }
+        Some(Foreign::NatMap { kind, key, map, constant, prefix })
     }
 }
 

@@ -5,10 +5,14 @@ use std::{net::IpAddr, time::Duration};
 use ferroute_core::IpFamily;
 use ferroute_netlink::Attribute;
 
-use super::{super::constants::*, Decoder, Parts, nfproto, registers::Loaded};
+use super::{
+    super::{constants::*, element::values, layout::Register},
+    Decoder, Parts, nfproto,
+    registers::Loaded,
+};
 use crate::model::{
-    ClassId, DataType, Field, Foreign, Match, Name, Operand, Outcome, Printable, PriorityBits, RejectWith, SetData,
-    Statement, Value, key_text,
+    ClassId, DataType, ElementOp, Field, Foreign, Match, Name, Operand, Outcome, Printable, PriorityBits, Property,
+    RejectWith, Set, SetData, Source, Statement, Value,
 };
 
 impl Decoder<'_, '_> {
@@ -24,6 +28,16 @@ impl Decoder<'_, '_> {
             }
             (NFT_META_PRIORITY, Loaded::Constant(bytes)) if bytes.iter().all(|byte| *byte == 0) => {
                 Some(Statement::MetaPriorityNone)
+            }
+            (NFT_META_PRIORITY, loaded) => {
+                let value = self.source(loaded, DataType::ClassId);
+                let text = match &value {
+                    Some(Source::Constant(value)) => format!("meta priority set {value}"),
+                    Some(Source::Map { .. }) => "meta priority set".to_owned(),
+                    _ => format!("meta priority set {}", loaded.text(self.headers())),
+                };
+                self.foreign(Foreign::Write { property: Property::Field(Field::MetaPriority), value, text });
+                return Some(());
             }
             (NFT_META_MARK, Loaded::Bitwise { field: Field::MetaMark, mask, xor }) => Some(match (*mask, *xor) {
                 (u32::MAX, bits) => Statement::MetaMarkXor(bits),
@@ -91,27 +105,49 @@ impl Decoder<'_, '_> {
         });
         match statement {
             Some(statement) => self.push(statement),
-            None => self.other_dynset(&name, operation, parts),
+            None => self.other_dynset(name, operation, parts),
         }
         Some(())
     }
 
     /// Changes of elements in forms that planned rules do not have.
-    fn other_dynset(&mut self, name: &Name, operation: u32, parts: &Parts<'_>) {
-        let kind = match operation {
-            NFT_DYNSET_OP_ADD => "add",
-            NFT_DYNSET_OP_DELETE => "delete",
-            _ => "update",
+    fn other_dynset(&mut self, name: Name, operation: u32, parts: &Parts<'_>) {
+        let op = match operation {
+            NFT_DYNSET_OP_ADD => ElementOp::Add,
+            NFT_DYNSET_OP_DELETE => ElementOp::Delete,
+            _ => ElementOp::Update,
         };
-        let key = (self.set)(name)
-            .and_then(|set| self.operands(parts.register(NFTA_DYNSET_SREG_KEY)?, set))
-            .map_or_else(|| "key".to_owned(), |key| key_text(&key, self.family));
+        let set = (self.set)(&name);
+        let key = set.and_then(|set| self.operands(parts.register(NFTA_DYNSET_SREG_KEY)?, set)).unwrap_or_default();
+        let data = set.and_then(|set| self.stored(parts.register(NFTA_DYNSET_SREG_DATA)?, set)).unwrap_or_default();
         let expressions = element_expressions(parts);
         let details: String = expressions.iter().map(|name| format!(" {name}")).collect();
         // A limit of the element may be exceeded.
         let is_condition = expressions.iter().any(|name| !["counter", "last"].contains(&name.as_str()));
-        let outcome = if is_condition { Outcome::Condition } else { Outcome::Nothing };
-        self.opaque(format!("{kind} @{name} {{ {key}{details} }}"), outcome);
+        self.foreign(Foreign::Element { op, set: name, key, data, details, is_condition });
+    }
+
+    /// Returns the data that is stored in a map, in the registers from one on.
+    fn stored(&self, mut register: Register, set: &Set) -> Option<Vec<Source>> {
+        let SetData::Values(types) = &set.data else { return None };
+        let mut data = Vec::with_capacity(types.len());
+        for data_type in types {
+            data.push(self.source(&self.registers.at(register), *data_type)?);
+            register = register.after(data_type.padded_length());
+        }
+        Some(data)
+    }
+
+    /// Returns where a value of a type comes from.
+    fn source(&self, loaded: &Loaded, data_type: DataType) -> Option<Source> {
+        match loaded {
+            Loaded::Constant(bytes) => {
+                let value = values::<1>(bytes, &[data_type])?;
+                Some(Source::Constant(*value.first()?))
+            }
+            Loaded::MapData { key, map, offset: 0 } => Some(Source::Map { key: key.clone(), map: map.clone() }),
+            other => Some(Source::Operand(other.operand(self.headers())?)),
+        }
     }
 
     /// `dnat` and `snat`.

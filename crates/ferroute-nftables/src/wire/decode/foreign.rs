@@ -12,8 +12,8 @@ use super::{
     registers::{self, Loaded, NFT_CT_MARK, number},
 };
 use crate::model::{
-    CmpOp, FibResult, Field, Foreign, IfName, NatKind, NumberSource, Operand, Outcome, Property, Words, fib_existence,
-    hash_inputs,
+    CmpOp, FibResult, Field, Foreign, IfName, NatConstant, NatKind, NumberSource, Operand, Outcome, Property, Source,
+    Value, Words, fib_existence, hash_inputs,
 };
 
 /// Returns the meaning of a comparison; `None` if it is not known.
@@ -165,8 +165,8 @@ impl Decoder<'_, '_> {
         let [first, last] = addresses.map(|attribute| attribute.and_then(at));
         let [first_port, last_port] = ports.map(at);
         let prefix = parts.u32(NFTA_NAT_FLAGS).is_some_and(|flags| flags & NF_NAT_RANGE_NETMAP != 0);
-        if let Some(Loaded::MapData { key, map, offset: 0 }) = first.as_ref().or(first_port.as_ref()) {
-            self.foreign(Foreign::NatMap { kind, key: key.clone(), map: map.clone(), prefix });
+        if let Some(foreign) = self.nat_map(kind, prefix, first.as_ref(), first_port.as_ref()) {
+            self.foreign(foreign);
             return Some(());
         }
         let text = self.target_text([&first, &first_port]);
@@ -198,6 +198,27 @@ impl Decoder<'_, '_> {
         };
         self.foreign(foreign);
         Some(())
+    }
+
+    /// Returns a translation to data of a map; `None` if this is another one.
+    fn nat_map(&self, kind: NatKind, prefix: bool, address: Option<&Loaded>, port: Option<&Loaded>) -> Option<Foreign> {
+        let (key, map, constant) = match (address, port) {
+            (Some(Loaded::MapData { key, map, offset: 0 }), None)
+            | (None, Some(Loaded::MapData { key, map, offset: 0 })) => (key, map, None),
+            // Both are in one element.
+            (
+                Some(Loaded::MapData { key, map, offset: 0 }),
+                Some(Loaded::MapData { key: same, map: also, offset: 1.. }),
+            ) if key == same && map == also => (key, map, None),
+            (Some(Loaded::MapData { key, map, offset: 0 }), Some(Loaded::Constant(port))) => {
+                (key, map, Some(NatConstant::Port(u16::from_be_bytes(*port.first_chunk()?))))
+            }
+            (Some(Loaded::Constant(address)), Some(Loaded::MapData { key, map, offset: 0 })) => {
+                (key, map, Some(NatConstant::Address(self.address(address)?)))
+            }
+            _ => return None,
+        };
+        Some(Foreign::NatMap { kind, key: key.clone(), map: map.clone(), constant, prefix })
     }
 
     /// Returns the new address and port of a translation.
@@ -304,12 +325,13 @@ impl Decoder<'_, '_> {
         let length = parts.u32(NFTA_PAYLOAD_LEN)?;
         let whole = u128::MAX.checked_shr(128_u32.checked_sub(length.checked_mul(8)?)?).unwrap_or(0);
         let written = headers.bytes(base, offset, bytes)?;
-        let (changed, value) = match self.registers.at(parts.register(NFTA_PAYLOAD_SREG)?) {
+        let loaded = self.registers.at(parts.register(NFTA_PAYLOAD_SREG)?);
+        let (changed, value) = match &loaded {
             // `nft` writes whole words, of which other parts are kept.
             Loaded::Operand { operand, xor, .. } if operand.property == written => {
-                (!operand.mask & whole | xor, Some(xor))
+                (!operand.mask & whole | xor, Some(*xor))
             }
-            Loaded::Constant(constant) => (whole, number(&constant, false)),
+            Loaded::Constant(constant) => (whole, number(constant, false)),
             _ => (whole, None),
         };
         // The bytes that change: how many before and after them do not.
@@ -320,11 +342,24 @@ impl Decoder<'_, '_> {
             Some(part) => (part, bits.trailing_zeros()),
             None => (headers.load(base, first, size)?.operand(headers)?.property, 0),
         };
-        let value = value.map(|value| property.words(headers.family).text((value & changed) >> (8 * after + shift)));
+        let value = value.map(|value| (value & changed) >> (8 * after + shift));
         let decides = headers.deciding(base).iter().any(|field| first < field.end && field.start < last);
-        let outcome = if decides { Outcome::Anything } else { Outcome::Nothing };
-        let value = value.map(|value| format!(" {value}")).unwrap_or_default();
-        self.opaque(format!("{} set{value}", property.text(headers.family)), outcome);
+        let name = property.text(headers.family);
+        let text = match (value, &loaded) {
+            (Some(value), _) => format!("{name} set {}", property.words(headers.family).text(value)),
+            (None, Loaded::MapData { .. } | Loaded::Constant(_)) => format!("{name} set"),
+            (None, other) => format!("{name} set {}", other.text(headers)),
+        };
+        if decides && !property.is_end() {
+            self.opaque(text, Outcome::Anything);
+            return Some(());
+        }
+        let value = match (value, loaded) {
+            (Some(value), _) => Some(Source::Constant(Value::Other(value))),
+            (None, Loaded::MapData { key, map, offset: 0 }) => Some(Source::Map { key, map }),
+            (None, other) => other.operand(headers).map(Source::Operand),
+        };
+        self.foreign(Foreign::Write { property, value, text });
         Some(())
     }
 

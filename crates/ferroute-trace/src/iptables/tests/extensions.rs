@@ -241,3 +241,77 @@ fn one_address_of_a_range_is_selected() {
     let trace = Ruleset::from_rules(&many).trace(&host(), &from_pod("10.0.0.1:80"));
     assert!(matches!(trace.branches[0].verdict, Verdict::Unknown { .. }));
 }
+
+/// Returns the results of rules of table mangle, without those of sets that were not read.
+fn dropped_with(sets: &str, rules: &str) -> Vec<String> {
+    let rules = super::rules(IpFamily::V4, &format!("*mangle\n{rules}"));
+    let mut ipsets = crate::Ipsets::default();
+    ipsets.add_save(sets);
+    let mut ruleset = crate::Ruleset::from_rules(&rules);
+    ruleset.add_ipsets(&ipsets);
+    let mut ends: Vec<String> =
+        ruleset.leaves(&host(), &from_pod("10.0.0.1:80")).map(|leaf| leaf.verdict.to_string()).collect();
+    ends.dedup();
+    ends
+}
+
+#[test]
+fn later_rules_see_entries_that_a_packet_adds_to_sets_and_lists() {
+    let sets = "create seen hash:ip family inet\ncreate ends hash:ip,port family inet\nadd ends 10.0.0.1,tcp:80\n\
+                create all list:set size 8\nadd all seen\ncreate nets hash:net family inet\nadd nets 192.0.2.0/24\n";
+    let drop = "-A PREROUTING";
+    for (rules, is_dropped) in [
+        ("-j SET --add-set seen src\n{} -m set --match-set seen src -j DROP", true),
+        ("-j SET --add-set seen src\n{} -m set --match-set all src -j DROP", true),
+        ("-j SET --add-set all src\n{} -m set --match-set seen src -j DROP", true),
+        ("-j SET --add-set seen dst\n{} -m set --match-set seen src -j DROP", false),
+        ("-j SET --add-set seen dst --exist --timeout 60\n{} -m set --match-set seen dst -j DROP", true),
+        ("-j SET --del-set ends dst,dst\n{} -m set --match-set ends dst,dst -j DROP", false),
+        ("-j SET --del-set ends src,dst\n{} -m set --match-set ends dst,dst -j DROP", true),
+        // Of the length that the set has, which contains the packet's source.
+        ("-j SET --add-set nets src\n{} -m set --match-set nets src -j DROP", true),
+        ("-j SET --add-set seen src\n{} -j SET --del-set seen src\n{} -m set --match-set seen src -j DROP", false),
+        // Of a set that was not read.
+        ("-j SET --add-set other src\n{} -m set --match-set other src -j DROP", true),
+        ("-j SET --add-set other src\n{} -j SET --del-set other src\n{} -m set --match-set other src -j DROP", false),
+        ("-m recent --set --name x --rsource\n{} -m recent --rcheck --seconds 60 --name x --rsource -j DROP", true),
+        ("-m recent --set --name x --rsource\n{} -m recent --update --hitcount 1 --name x --rsource -j DROP", true),
+        ("-m recent --set --name x --rsource\n{} -m recent ! --rcheck --name x --rsource -j DROP", false),
+        (
+            "-m recent --set --name x --rdest\n{} -m recent --set --name x --rsource -m recent --remove --name x --rsource\n\
+          {} -m recent --rcheck --name x --rsource -j DROP",
+            false,
+        ),
+        // The list is changed although the rule does not match.
+        (
+            "-m recent --set --name x --rsource -p tcp -m tcp --dport 81 -j DROP\n\
+          {} -m recent --rcheck --name x --rsource -j DROP",
+            true,
+        ),
+    ] {
+        let rules = format!("{drop} {}", rules.replace("{}", drop));
+        let expected = if is_dropped { "dropped" } else { "not translated" };
+        let ends = dropped_with(sets, &rules);
+        assert!(matches!(ends.as_slice(), [end] if end.starts_with(expected)), "{rules}: {ends:?}");
+    }
+    let unknown = [
+        "-j SET --add-set other src\n-A PREROUTING -m set --match-set other dst -j DROP",
+        "-m recent --set --name x --rsource\n-A PREROUTING -m recent --update --hitcount 4 --name x --rsource -j DROP",
+        "-m limit --limit 5/min -j SET --add-set seen src\n-A PREROUTING -m set --match-set seen src -j DROP",
+    ];
+    for rules in unknown {
+        assert_eq!(dropped_with(sets, &format!("-A PREROUTING {rules}")).len(), 2, "{rules}");
+    }
+}
+
+#[test]
+fn marks_of_entries_are_given_to_packets() {
+    let sets = "create marks hash:ip family inet skbinfo\nadd marks 172.17.0.14 skbmark 0x80/0xff\n";
+    for (mark, is_dropped) in [("0x80/0xff", true), ("0x81/0xff", false)] {
+        let rules = format!(
+            "-A PREROUTING -j MARK --set-xmark 0x101/0xffffffff\n\
+             -A PREROUTING -j SET --map-set marks src --map-mark\n-A PREROUTING -m mark --mark {mark} -j DROP"
+        );
+        assert_eq!(dropped_with(sets, &rules)[0] == "dropped", is_dropped, "{mark}");
+    }
+}

@@ -129,14 +129,14 @@ fn addresses_of_the_host_are_of_type_local() {
 
 #[test]
 fn recent_matches_list_entries_up_to_their_age_limit() {
-    let check = "-m recent --rcheck --seconds 60 --reap --name LIST --mask 255.255.255.255 --rsource";
+    let check = "-m recent --rcheck --seconds 60 --reap --name KUBE-SEP-A --mask 255.255.255.255 --rsource";
     let remembered =
         |list: &str, age| Packet { remembered: [(list.to_owned(), age)].into(), ..from_pod("10.0.0.1:80") };
-    assert_matches(check, &remembered("LIST", 60));
-    assert_matches("-m recent --set --name LIST --mask 255.255.255.255 --rsource", &from_pod("10.0.0.1:80"));
-    assert_fails(check, &from_pod("10.0.0.1:80"), "client is not in list LIST");
-    assert_fails(check, &remembered("OTHER", 1), "client is not in list LIST");
-    assert_fails(check, &remembered("LIST", 61), "client is in list LIST since 61 s, not at most 60 s");
+    assert_matches(check, &remembered("KUBE-SEP-A", 60));
+    assert_matches("-m recent --set --name KUBE-SEP-A --mask 255.255.255.255 --rsource", &from_pod("10.0.0.1:80"));
+    assert_fails(check, &from_pod("10.0.0.1:80"), "client is not in list KUBE-SEP-A");
+    assert_fails(check, &remembered("KUBE-SEP-B", 1), "client is not in list KUBE-SEP-A");
+    assert_fails(check, &remembered("KUBE-SEP-A", 61), "client is in list KUBE-SEP-A since 61 s, not at most 60 s");
 }
 
 #[test]

@@ -1,28 +1,30 @@
 //! What statements do to a packet.
 
-use std::net::{IpAddr, SocketAddr};
+use std::{
+    borrow::Cow,
+    net::{IpAddr, SocketAddr},
+};
 
 use ferroute_nftables::{
     ClassId, Value,
     kernel::MemoryTable,
     model::{
-        CmpOp, Data, Element, Foreign, KeyText, Name, NatKind, Opaque, Operand, Outcome, Property, Statement,
-        Verdict as RuleVerdict, key_text,
+        CmpOp, Data, Element, ElementOp, Field, Foreign, KeyText, Name, NatConstant, NatKind, Opaque, Operand, Outcome,
+        Property, Source, Statement, Verdict as RuleVerdict, key_text,
     },
 };
 
 use super::{
     super::{
-        conditions::{
-            LookupError, MatchResult, NO_CONNECTION, RandomNumber, element_condition, over_limit, random_range,
-        },
+        changes::Found,
+        conditions::{LookupError, MatchResult, NO_CONNECTION, RandomNumber, over_limit, random_range},
         foreign::{Known, Lookup, choice, distinct_data, is_fixed, number_of},
     },
     ChainWalker, StatementResult,
 };
 use crate::{
     Effect, Hook, PacketState, Verdict, Walker,
-    iptables::{ExtensionResult, TargetResult, nth_address},
+    iptables::{ExtensionResult, Recent, TargetResult, nth_address},
     walk::Unknown,
 };
 
@@ -46,9 +48,9 @@ impl<'a> ChainWalker<'a> {
                 MatchResult::Unknown(unknown) => StatementResult::Unknown(unknown),
             },
             Statement::MetaPriorityMap { key, map } => match packet.find(table, map, key, random) {
-                Ok(element) => match class_of(element) {
+                Ok(element) => match class_of(&element) {
                     Some(class) => {
-                        packet.priority = class;
+                        packet.set_priority(class);
                         StatementResult::Continue
                     }
                     None => invalid_element(map),
@@ -56,31 +58,45 @@ impl<'a> ChainWalker<'a> {
                 Err(error) => error.into_result(map),
             },
             Statement::MetaPriorityBits(change) => {
-                packet.priority = change.apply(packet.priority);
+                let priority = change.apply(packet.priority);
+                match change.kept() {
+                    ClassId(0) => packet.set_priority(priority),
+                    _ => packet.priority = priority,
+                }
                 StatementResult::Continue
             }
             Statement::MetaPriorityNone => {
-                packet.priority = ClassId(0);
+                packet.set_priority(ClassId(0));
                 StatementResult::Continue
             }
             Statement::MetaMarkOr(bits) => set_mark(packet, packet.mark | bits, effects),
             Statement::MetaMarkXor(bits) => set_mark(packet, packet.mark ^ bits, effects),
             Statement::MetaMarkSet { mask, xor } => set_mark(packet, packet.mark & mask ^ xor, effects),
-            // Updates of maps and sets affect the client's next connection, and flowtables later packets, not this one.
-            Statement::UpdateSet { set, .. } => {
-                over_limit(table, set).map_or(StatementResult::Continue, StatementResult::Mismatch)
+            Statement::UpdateSet { key, set, .. } => match over_limit(table, set) {
+                Some(reason) => StatementResult::Mismatch(reason),
+                None => {
+                    packet.change_planned(table, set, key, ElementOp::Update, None);
+                    StatementResult::Continue
+                }
+            },
+            Statement::UpdateMap { key, map, .. } => {
+                packet.change_planned(table, map, key, ElementOp::Update, Some(Field::MetaPriority));
+                StatementResult::Continue
             }
-            Statement::UpdateMap { .. }
-            | Statement::DeleteFromMap { .. }
-            | Statement::FlowAdd(_)
-            | Statement::Log { .. } => StatementResult::Continue,
+            Statement::DeleteFromMap { key, map } => {
+                packet.change_planned(table, map, key, ElementOp::Delete, None);
+                StatementResult::Continue
+            }
+            // Flowtables affect later packets, not this one.
+            Statement::FlowAdd(_) | Statement::Log { .. } => StatementResult::Continue,
             Statement::DnatMap { key, map } => match packet.find(table, map, key, random) {
-                Ok(element) => dnat_to_element(packet, map, element, effects),
+                Ok(element) => dnat_to_element(packet, map, &element, effects),
                 Err(LookupError::NotFound(reason)) => StatementResult::Mismatch(reason),
                 Err(LookupError::Unknown(_)) => {
                     let key = key.iter().map(|field| Property::Field(*field).into()).collect();
                     let (kind, map) = (NatKind::Destination, map.clone());
-                    self.change(&Foreign::NatMap { kind, key, map, prefix: false }, random, effects, walker)
+                    let foreign = Foreign::NatMap { kind, key, map, constant: None, prefix: false };
+                    self.change(&foreign, random, effects, walker)
                 }
             },
             Statement::Dnat { address, port } => {
@@ -119,10 +135,12 @@ impl<'a> ChainWalker<'a> {
             Statement::Verdict(RuleVerdict::Continue) => StatementResult::Continue,
             Statement::Verdict(verdict) => StatementResult::Verdict(verdict.clone()),
             Statement::Vmap { key, map } => match packet.find(table, map, key, random) {
-                Ok(Element { data: Some(Data::Verdict(verdict)), .. }) => {
-                    self.execute(&Statement::Verdict(verdict.clone()), None, effects, walker)
-                }
-                Ok(_) => invalid_element(map),
+                Ok(element) => match &element.data {
+                    Some(Data::Verdict(verdict)) => {
+                        self.execute(&Statement::Verdict(verdict.clone()), None, effects, walker)
+                    }
+                    _ => invalid_element(map),
+                },
                 Err(LookupError::NotFound(reason)) => StatementResult::Mismatch(reason),
                 Err(LookupError::Unknown(_)) => {
                     let key = key.iter().map(|field| Property::Field(*field).into()).collect();
@@ -138,7 +156,12 @@ impl<'a> ChainWalker<'a> {
                 }
             }
             Statement::Opaque(Opaque { outcome: Outcome::Iptables, text, .. }) => match packet.matches_module(text) {
-                Some(ExtensionResult::Match) => StatementResult::Continue,
+                Some(ExtensionResult::Match) => {
+                    if let Some(recent) = Recent::parse(text) {
+                        packet.change_recent(&recent);
+                    }
+                    StatementResult::Continue
+                }
                 Some(ExtensionResult::Chance(chance)) => StatementResult::Chance(chance),
                 Some(ExtensionResult::Mismatch(reason)) => StatementResult::Mismatch(reason),
                 Some(ExtensionResult::Unknown(unknown)) => StatementResult::Unknown(unknown),
@@ -198,7 +221,26 @@ impl<'a> ChainWalker<'a> {
         walker: &mut Walker<'a>,
     ) -> StatementResult {
         let (table, hook) = (self.base.table, walker.hook());
-        let data = match foreign {
+        if let Foreign::Element { op, set, key, data, details, is_condition } = foreign {
+            let condition = is_condition.then(|| details.trim());
+            return match walker.packet.change_element(table, (*op, set), key, data, condition, random) {
+                Err(reason) => StatementResult::Mismatch(reason),
+                Ok(()) if *is_condition => {
+                    let text = table.foreign_text(foreign, walker.packet.family());
+                    StatementResult::Unknown(Unknown::new(format!("`{text}` matches")))
+                }
+                Ok(()) => StatementResult::Continue,
+            };
+        }
+        let found = match foreign {
+            Foreign::Write { property, value: Some(Source::Map { key, map }), .. } => {
+                // The map may not contain the key.
+                match choose(walker, table, key, map, random) {
+                    Ok(element) => Some(element),
+                    Err(StatementResult::End(_)) if !property.is_end() => None,
+                    Err(result) => return result,
+                }
+            }
             Foreign::Vmap { key, map } | Foreign::SetMarkMap { key, map, .. } | Foreign::NatMap { key, map, .. } => {
                 match choose(walker, table, key, map, random) {
                     Ok(element) => Some(element),
@@ -208,7 +250,21 @@ impl<'a> ChainWalker<'a> {
             _ => None,
         };
         let packet = &mut walker.packet;
-        match (foreign, data.and_then(|element| element.data.as_ref())) {
+        match (foreign, found.as_ref().and_then(|element| element.data.as_ref())) {
+            (Foreign::Write { property, value, .. }, data) => {
+                let value = match (value, data) {
+                    (Some(Source::Map { .. }), Some(Data::Values(values))) => values.first().copied(),
+                    (Some(Source::Map { .. }), _) | (None, _) => None,
+                    (Some(source), _) => packet.stored(table, source, random),
+                };
+                match packet.write(*property, value) {
+                    true => StatementResult::Continue,
+                    false => {
+                        let reason = format!("effect of `{}`", table.foreign_text(foreign, packet.family()));
+                        StatementResult::End(Verdict::Unknown { reason })
+                    }
+                }
+            }
             (Foreign::Vmap { .. }, Some(Data::Verdict(verdict))) => {
                 self.execute(&Statement::Verdict(verdict.clone()), None, effects, walker)
             }
@@ -255,8 +311,8 @@ impl<'a> ChainWalker<'a> {
                 let address = mapped(translated(packet, *kind), net.network(), net.broadcast());
                 translate(packet, *kind, Some(address), None, hook, None, effects)
             }
-            (Foreign::NatMap { kind, map, prefix, .. }, Some(Data::Values(values))) => {
-                let element = data.map(|element| format!("@{map} {}", KeyText(&element.key)));
+            (Foreign::NatMap { kind, map, prefix, constant, .. }, Some(Data::Values(values))) => {
+                let element = found.as_ref().map(|element| format!("@{map} {}", KeyText(&element.key)));
                 let (address, port) = match values.as_slice() {
                     [Value::Address(first), Value::Address(last)] if *prefix => {
                         (Some(mapped(translated(packet, *kind), *first, *last)), None)
@@ -266,6 +322,11 @@ impl<'a> ChainWalker<'a> {
                     [Value::Address(address)] => (Some(*address), None),
                     [Value::Port(port)] => (None, Some(*port)),
                     _ => return invalid_element(map),
+                };
+                let (address, port) = match constant {
+                    None => (address, port),
+                    Some(NatConstant::Address(address)) => (Some(*address), port),
+                    Some(NatConstant::Port(port)) => (address, Some(*port)),
                 };
                 translate(packet, *kind, address, port, hook, element, effects)
             }
@@ -320,10 +381,9 @@ fn choose<'t>(
     key: &[Operand],
     map: &Name,
     random: RandomNumber,
-) -> Result<&'t Element, StatementResult> {
+) -> Result<Cow<'t, Element>, StatementResult> {
     let possible = match walker.packet.look_up(table, map, key, random) {
-        Lookup::Found(element) => {
-            let condition = element_condition(table, map, element);
+        Lookup::Found(Found { element, condition }) => {
             return match condition.map(|condition| (walker.assumed(&condition), condition)) {
                 None | Some((Some(true), _)) => Ok(element),
                 Some((Some(false), condition)) => {
@@ -344,7 +404,7 @@ fn choose<'t>(
     for (element, data) in possible {
         let condition = choice(key, map, &data, family);
         match walker.assumed(&condition) {
-            Some(true) => return Ok(element),
+            Some(true) => return Ok(Cow::Borrowed(element)),
             Some(false) => {}
             None => return Err(StatementResult::Ask(Unknown::new(condition))),
         }

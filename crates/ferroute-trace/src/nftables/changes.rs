@@ -1,0 +1,198 @@
+//! Elements that rules add and delete, and values that they write, for the rest of a packet's way.
+
+use std::borrow::Cow;
+
+use ferroute_core::IpFamily;
+use ferroute_nftables::{
+    ClassId, Value,
+    kernel::MemoryTable,
+    model::{
+        CmpOp, Data, Element, ElementOp, Field, Key, KeyText, Name, Operand, Property, SetKind, Source, Values, Words,
+    },
+};
+
+use super::{
+    conditions::{LookupError, RandomNumber},
+    foreign::{Known, Lookup},
+};
+use crate::{
+    PacketState,
+    changes::{Changed, ElementChange},
+};
+
+/// An element of a set or map that a packet has.
+pub(super) struct Found<'t> {
+    pub(super) element: Cow<'t, Element>,
+    /// What decides besides whether it matches, as a sentence.
+    pub(super) condition: Option<String>,
+}
+
+impl<'t> Found<'t> {
+    /// An element of the table.
+    pub(super) fn listed(table: &MemoryTable, set: &Name, element: &'t Element) -> Self {
+        let condition = table.condition(set, &element.key).map(|condition| sentence(condition, element, set));
+        Self { element: Cow::Borrowed(element), condition }
+    }
+
+    /// An element that the packet's way has added.
+    fn added(set: &Name, element: &Element, condition: Option<&str>) -> Self {
+        let condition = condition.map(|condition| sentence(condition, element, set));
+        Self { element: Cow::Owned(element.clone()), condition }
+    }
+}
+
+fn sentence(condition: &str, element: &Element, set: &Name) -> String {
+    format!("`{condition}` of {} in @{set} matches", KeyText(&element.key))
+}
+
+impl<'a> PacketState<'a> {
+    /// Returns what the packet's way has changed about a key: its element, or why there is none. `None` if nothing.
+    pub(super) fn changed<'t>(&self, table: &'t MemoryTable, set: &Name, key: &[Option<u128>]) -> Option<Lookup<'t>> {
+        Some(match self.changes.element(table, set, key) {
+            Changed::No => return None,
+            Changed::Added(element, condition) => Lookup::Found(Found::added(set, element, condition)),
+            Changed::Deleted => match table.catch_all(set) {
+                Some(element) => Lookup::Found(Found::listed(table, set, element)),
+                None => Lookup::NotFound(format!("an earlier rule has deleted the element from @{set}")),
+            },
+            Changed::Perhaps => Lookup::Unknown,
+        })
+    }
+
+    /// Adds an element whose key planned rules have, or deletes it.
+    pub(super) fn change_planned(
+        &mut self,
+        table: &'a MemoryTable,
+        set: &Name,
+        key: &[Field],
+        op: ElementOp,
+        data: Option<Field>,
+    ) {
+        let exists = match self.find(table, set, key, None) {
+            Ok(found) => !found.key.is_empty(),
+            Err(LookupError::NotFound(_)) => false,
+            Err(LookupError::Unknown(_)) => false,
+        };
+        let fields: Option<Vec<Value>> = key.iter().map(|field| self.value(*field, None).ok()).collect();
+        let values = fields.unwrap_or_default();
+        let numbers = values.iter().map(|value| Some(value.number())).collect();
+        let data = data.and_then(|field| self.value(field, None).ok());
+        let data = data.map(|value| Data::Values(Values::from_iter([value])));
+        let key = values.into_iter().take(Key::new().capacity()).collect();
+        self.store(table, set, op, exists, (numbers, key), data, None);
+    }
+
+    /// Adds an element of another program, or deletes it. Returns why that fails.
+    pub(super) fn change_element(
+        &mut self,
+        table: &'a MemoryTable,
+        (op, set): (ElementOp, &Name),
+        key: &[Operand],
+        data: &[Source],
+        condition: Option<&str>,
+        random: RandomNumber,
+    ) -> Result<(), String> {
+        let exists = match self.look_up(table, set, key, random) {
+            Lookup::Found(found) => !key.is_empty() && !found.element.key.is_empty(),
+            Lookup::Absent(reason) => return Err(reason),
+            Lookup::NotFound(_) | Lookup::Possible(_) | Lookup::Unknown => false,
+        };
+        let family = self.family();
+        let known = key.iter().map(|operand| match self.known(*operand, random, CmpOp::Eq, 0) {
+            Known::Value(value) => Some(value),
+            Known::Absent | Known::Unknown => None,
+        });
+        let numbers: Vec<Option<u128>> = known.collect();
+        if let Some(SetKind::Dynamic { size, .. }) = table.set(set).map(|set| set.kind).filter(|_| !exists)
+            && op != ElementOp::Delete
+            && size > 0
+            && table.elements(set).count() + table.undecoded(set) >= size as usize
+        {
+            return Err(format!("@{set} is full: it has {size} elements"));
+        }
+        let values = key
+            .iter()
+            .zip(&numbers)
+            .map(|(operand, number)| typed(operand.property, number.map(|number| number >> operand.shift)?, family));
+        let key = values.collect::<Option<Vec<_>>>().unwrap_or_default();
+        let key = key.into_iter().take(Key::new().capacity()).collect();
+        let data: Option<Values> = data.iter().map(|source| self.stored(table, source, random)).collect();
+        let data = data.filter(|data| !data.is_empty()).map(Data::Values);
+        self.store(table, set, op, exists, (numbers, key), data, condition);
+        Ok(())
+    }
+
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "the parts of an element, which the two callers have in different forms"
+    )]
+    fn store(
+        &mut self,
+        table: &'a MemoryTable,
+        set: &Name,
+        op: ElementOp,
+        exists: bool,
+        (numbers, key): (Vec<Option<u128>>, Key),
+        data: Option<Data>,
+        condition: Option<&str>,
+    ) {
+        if exists && op != ElementOp::Delete {
+            // The existing element stays as it is.
+            return;
+        }
+        let element = (op != ElementOp::Delete).then(|| Element { data, ..Element::with_key(key) });
+        let condition = condition.map(str::to_owned);
+        self.changes.add_element(ElementChange { table, set: set.clone(), key: numbers, element, condition });
+    }
+
+    /// Returns the value that a source has for this packet; `None` if it is not known.
+    pub(super) fn stored(&self, table: &MemoryTable, source: &Source, random: RandomNumber) -> Option<Value> {
+        match source {
+            Source::Constant(value) => Some(*value),
+            Source::Operand(operand) => match self.known(*operand, random, CmpOp::Eq, 0) {
+                Known::Value(number) => typed(operand.property, number >> operand.shift, self.family()),
+                Known::Absent | Known::Unknown => None,
+            },
+            Source::Map { key, map } => match self.look_up(table, map, key, random) {
+                Lookup::Found(Found { element, condition: None }) => match &element.data {
+                    Some(Data::Values(values)) => values.first().copied(),
+                    _ => None,
+                },
+                _ => None,
+            },
+        }
+    }
+
+    /// Writes a value to a property; `false` if that is not known and decides about the packet's way.
+    pub(super) fn write(&mut self, property: Property, value: Option<Value>) -> bool {
+        let number = value.map(|value| value.number());
+        let address = number.and_then(|number| match typed(Property::Field(Field::Saddr), number, self.family()) {
+            Some(Value::Address(address)) => Some(address),
+            _ => None,
+        });
+        let port = number.and_then(|number| u16::try_from(number).ok());
+        match (property, address, port) {
+            (Property::Field(Field::Saddr), Some(address), _) => self.source.set_ip(address),
+            (Property::Field(Field::Daddr), Some(address), _) => self.destination.set_ip(address),
+            (Property::Field(Field::Sport), _, Some(port)) => self.source.set_port(port),
+            (Property::Field(Field::Dport), _, Some(port)) => self.destination.set_port(port),
+            (property, ..) if property.is_end() => return false,
+            (Property::Field(Field::MetaPriority), ..) if number.is_some() => {
+                self.set_priority(ClassId(number.and_then(|number| u32::try_from(number).ok()).unwrap_or(0)));
+            }
+            (property, ..) => self.changes.write(property, number),
+        }
+        true
+    }
+}
+
+/// Returns a number as a value of a property's type.
+fn typed(property: Property, number: u128, family: IpFamily) -> Option<Value> {
+    Some(match property.words(family) {
+        Words::Ipv4 => Value::Address(std::net::Ipv4Addr::from(u32::try_from(number).ok()?).into()),
+        Words::Ipv6 => Value::Address(std::net::Ipv6Addr::from(number).into()),
+        Words::Port => Value::Port(u16::try_from(number).ok()?),
+        Words::ClassId => Value::ClassId(ClassId(u32::try_from(number).ok()?)),
+        _ => Value::Other(number),
+    })
+}
