@@ -118,7 +118,9 @@ pub(super) fn assignment(cursor: &mut Cursor<'_>) -> Option<Assigned> {
     let assigned = match (cursor.peek(), cursor.peek_at(1)) {
         ("meta", "mark") | ("mark", _) => Assigned::Mark { to_connection: false },
         ("ct", "mark") => Assigned::Mark { to_connection: true },
-        ("ip" | "ip6", "saddr" | "daddr") | ("tcp" | "udp" | "th" | "sctp", "sport" | "dport") => Assigned::Header,
+        ("ip" | "ip6", "saddr" | "daddr" | "protocol" | "nexthdr")
+        | ("tcp", "flags")
+        | ("tcp" | "udp" | "th" | "sctp", "sport" | "dport") => Assigned::Header,
         (raw, _) if raw.starts_with('@') => Assigned::Header,
         _ => Assigned::Other,
     };

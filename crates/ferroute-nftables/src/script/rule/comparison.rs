@@ -84,7 +84,7 @@ pub(super) fn mask_of_key(cursor: &mut Cursor<'_>, words: Words) -> Option<u128>
     let start = cursor.at;
     let mask = if cursor.accept("&") { flags_value(cursor, words) } else { None };
     let after = after_operator(cursor);
-    let is_key = after.starts_with('@') || ["{", "vmap", "map", "."].contains(&after);
+    let is_key = after.starts_with('@') || ["{", "vmap", "map", ".", ""].contains(&after);
     if mask.is_none() || !is_key {
         cursor.at = start;
         return None;

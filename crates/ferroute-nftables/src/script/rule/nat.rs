@@ -12,7 +12,7 @@ use super::{
     },
     Reading, RuleReader,
 };
-use crate::model::{Foreign, NatConstant, NatKind, Words};
+use crate::model::{Foreign, Name, NatConstant, NatKind, Words};
 
 impl RuleReader {
     /// Reads `redirect`, `dnat` or `snat`.
@@ -87,7 +87,16 @@ impl RuleReader {
         if !inner.accept("map") {
             return None;
         }
-        let map = self.set(&mut inner, &key, true)?;
+        // `map @backs:8080`.
+        let named = inner.peek().strip_prefix('@').and_then(|word| word.split_once(':'));
+        let map = match named {
+            Some((name, port)) => {
+                inner.at += 1;
+                constant = Some(NatConstant::Port(ports(port)?.0));
+                Name::from(name)
+            }
+            None => self.set(&mut inner, &key, true)?,
+        };
         cursor.at = cursor.tokens.len() - (inner.tokens.len() - inner.at);
         // `map { … } : 8080`.
         if constant.is_none() && cursor.peek().starts_with(':') {
