@@ -151,6 +151,16 @@ impl Host {
         }
     }
 
+    /// Returns why the route to `address` refuses packets; `None` if it does not, or if there is none.
+    pub fn refusal(&self, address: IpAddr) -> Option<Cow<'static, str>> {
+        let packet = RoutedPacket { destination: address, source: None, input: None, mark: 0, transport: None };
+        match self.decide_first(&packet) {
+            RouteDecision::Dropped(reason) => Some(reason),
+            RouteDecision::Prohibited => Some("prohibit route".into()),
+            _ => None,
+        }
+    }
+
     /// Returns the source of the host's own packets to `address`; `None` for unreachable ones. The kernel is asked where there is
     /// one: an address of the host may have a route with another one as the source.
     pub fn source_to(&self, address: IpAddr) -> Option<IpAddr> {

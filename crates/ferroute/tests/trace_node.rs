@@ -237,6 +237,15 @@ fn zones_of_connections_are_followed() {
 }
 
 #[test]
+fn error_names_a_route_that_refuses_packets() {
+    let node = node();
+    run(&node, "ip route add blackhole 203.0.113.0/24");
+    let output = trace(&node, "--local --to 203.0.113.7:80");
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(error.contains("no route to 203.0.113.7:80 but one that refuses packets (blackhole route)"), "{error}");
+}
+
+#[test]
 fn multipath_route_uses_one_of_its_interfaces() {
     let node = node();
     run(&node, "ip route add 198.51.100.0/24 nexthop via 192.168.6.1 nexthop via 192.168.7.1");

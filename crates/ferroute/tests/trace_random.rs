@@ -161,8 +161,13 @@ impl Lab {
             command.args(arguments).output().unwrap()
         });
         let text = String::from_utf8(output.stdout).unwrap();
-        let report: serde_json::Value = serde_json::from_str(&text)
-            .unwrap_or_else(|error| panic!("{error}: {text}{}", String::from_utf8_lossy(&output.stderr)));
+        let error = String::from_utf8_lossy(&output.stderr);
+        if error.contains("the node has no route") {
+            // A blackhole: the kernel refuses to send the packet.
+            return (BTreeSet::from([None]), error.into_owned());
+        }
+        let report: serde_json::Value =
+            serde_json::from_str(&text).unwrap_or_else(|reason| panic!("{reason}: {text}{error}"));
         let branches = report["branches"].as_array().unwrap();
         assert!(branches.iter().all(|branch| branch["assumptions"].is_null()), "all is decided: {text}");
         let ends = branches.iter().flat_map(|branch| {

@@ -45,7 +45,7 @@ pub fn resolve(args: &Request, node: &TraceNode) -> anyhow::Result<(Packet, Arri
                 }
                 None => "set the source with --from, or add a route that covers the Service addresses",
             };
-            addresses.with_context(|| no_route(node, &args.to, remedy))?
+            addresses.with_context(|| no_route(node, &args.to, destinations.first().map(SocketAddr::ip), remedy))?
         }
     };
     let source = SocketAddr::new(from, args.source_port.get());
@@ -58,15 +58,21 @@ pub fn resolve(args: &Request, node: &TraceNode) -> anyhow::Result<(Packet, Arri
     }
     match node.host.path_to(from) {
         Some((interface, _)) => Ok((Packet::arriving(protocol, source, to, &interface), Arrival::ByRoute)),
-        None => bail!(no_route(node, &from.to_string(), "set the input interface with --in, or use --local")),
+        None => {
+            bail!(no_route(node, &from.to_string(), Some(from), "set the input interface with --in, or use --local"))
+        }
     }
 }
 
 /// Returns why there is no route, as far as that is known, and what to do about it.
-fn no_route(node: &TraceNode, to: &str, remedy: &str) -> String {
-    match &node.desired.missing_node {
-        Some(reason) => format!("the node has no route to {to}: {reason}"),
-        None => format!("the node has no route to {to}, and no default route: {remedy}"),
+fn no_route(node: &TraceNode, to: &str, address: Option<IpAddr>, remedy: &str) -> String {
+    let refusal = address.and_then(|address| node.host.refusal(address));
+    match (&node.desired.missing_node, refusal) {
+        (Some(reason), _) => format!("the node has no route to {to}: {reason}"),
+        (None, Some(reason)) => {
+            format!("the node has no route to {to} but one that refuses packets ({reason}): {remedy}")
+        }
+        (None, None) => format!("the node has no route to {to}, and no default route: {remedy}"),
     }
 }
 
