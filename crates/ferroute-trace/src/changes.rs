@@ -1,6 +1,6 @@
 //! What rules on a packet's way add to sets and lists and delete from them: later rules find it there.
 
-use std::net::IpAddr;
+use std::{net::IpAddr, rc::Rc};
 
 use ferroute_iptables::SetSide;
 use ferroute_nftables::{
@@ -31,7 +31,7 @@ pub(crate) struct ElementChange<'a> {
     /// The fields of the key, as far as they are known; empty if none is.
     pub(crate) key: Vec<Option<u128>>,
     /// The element; `None` if it was deleted.
-    pub(crate) element: Option<Element>,
+    pub(crate) element: Option<Rc<Element>>,
     /// What decides whether the element matches besides its key.
     pub(crate) condition: Option<String>,
 }
@@ -55,7 +55,7 @@ pub(crate) enum Changed<'c> {
     /// Nothing.
     No,
     /// It was added, with what decides besides whether the element matches.
-    Added(&'c Element, Option<&'c str>),
+    Added(&'c Rc<Element>, Option<&'c str>),
     /// It was deleted.
     Deleted,
     /// It may have been added or deleted.

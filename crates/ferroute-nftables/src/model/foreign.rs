@@ -161,7 +161,7 @@ pub enum Source {
     /// A constant.
     Constant(Value),
     /// A property of the packet.
-    Operand(Operand),
+    Operand(Box<Operand>),
     /// The data of a map.
     Map {
         /// The key.

@@ -261,11 +261,11 @@ impl RuleReader {
 
     /// Reads the name of a set, or the elements of one without a name.
     fn set(&mut self, cursor: &mut Cursor<'_>, key: &[Operand], is_map: bool) -> Option<Name> {
-        self.set_with(cursor, key, is_map, Fields::default())
+        self.set_with(cursor, key, is_map, &Fields::default())
     }
 
     /// Reads a set or map like [`Self::set`], with the type of a map's data; without one, it follows from the text.
-    fn set_with(&mut self, cursor: &mut Cursor<'_>, key: &[Operand], is_map: bool, data: Fields) -> Option<Name> {
+    fn set_with(&mut self, cursor: &mut Cursor<'_>, key: &[Operand], is_map: bool, data: &Fields) -> Option<Name> {
         if let Some(name) = cursor.peek().strip_prefix('@') {
             cursor.at += 1;
             return Some(Name::from(name));
@@ -274,7 +274,7 @@ impl RuleReader {
             return None;
         }
         let fields = Fields(key.iter().map(|operand| operand.property.words(self.family)).collect());
-        let (elements, read) = read_elements(cursor.block()?, &fields, is_map.then_some(&data));
+        let (elements, read) = read_elements(cursor.block()?, &fields, is_map.then_some(data));
         let prefix = if is_map { "__map" } else { "__set" };
         let name = Name::from(format!("{prefix}{}", self.sets.len()));
         let set = Set::new(name.clone(), []).kind(SetKind::Interval);

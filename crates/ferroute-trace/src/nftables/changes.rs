@@ -1,6 +1,6 @@
 //! Elements that rules add and delete, and values that they write, for the rest of a packet's way.
 
-use std::borrow::Cow;
+use std::{ops::Deref, rc::Rc};
 
 use ferroute_core::IpFamily;
 use ferroute_nftables::{
@@ -20,9 +20,26 @@ use crate::{
     changes::{Changed, ElementChange},
 };
 
+/// An element of a table, or one that the packet's way has added.
+pub(super) enum Held<'t> {
+    Listed(&'t Element),
+    Added(Rc<Element>),
+}
+
+impl Deref for Held<'_> {
+    type Target = Element;
+
+    fn deref(&self) -> &Element {
+        match self {
+            Self::Listed(element) => element,
+            Self::Added(element) => element,
+        }
+    }
+}
+
 /// An element of a set or map that a packet has.
 pub(super) struct Found<'t> {
-    pub(super) element: Cow<'t, Element>,
+    pub(super) element: Held<'t>,
     /// What decides besides whether it matches, as a sentence.
     pub(super) condition: Option<String>,
 }
@@ -31,13 +48,13 @@ impl<'t> Found<'t> {
     /// An element of the table.
     pub(super) fn listed(table: &MemoryTable, set: &Name, element: &'t Element) -> Self {
         let condition = table.condition(set, &element.key).map(|condition| sentence(condition, element, set));
-        Self { element: Cow::Borrowed(element), condition }
+        Self { element: Held::Listed(element), condition }
     }
 
     /// An element that the packet's way has added.
-    fn added(set: &Name, element: &Element, condition: Option<&str>) -> Self {
+    fn added(set: &Name, element: &Rc<Element>, condition: Option<&str>) -> Self {
         let condition = condition.map(|condition| sentence(condition, element, set));
-        Self { element: Cow::Owned(element.clone()), condition }
+        Self { element: Held::Added(element.clone()), condition }
     }
 }
 
@@ -140,7 +157,7 @@ impl<'a> PacketState<'a> {
             // The existing element stays as it is.
             return;
         }
-        let element = (op != ElementOp::Delete).then(|| Element { data, ..Element::with_key(key) });
+        let element = (op != ElementOp::Delete).then(|| Rc::new(Element { data, ..Element::with_key(key) }));
         let condition = condition.map(str::to_owned);
         self.changes.add_element(ElementChange { table, set: set.clone(), key: numbers, element, condition });
     }
@@ -149,7 +166,7 @@ impl<'a> PacketState<'a> {
     pub(super) fn stored(&self, table: &MemoryTable, source: &Source, random: RandomNumber) -> Option<Value> {
         match source {
             Source::Constant(value) => Some(*value),
-            Source::Operand(operand) => match self.known(*operand, random, CmpOp::Eq, 0) {
+            Source::Operand(operand) => match self.known(**operand, random, CmpOp::Eq, 0) {
                 Known::Value(number) => typed(operand.property, number >> operand.shift, self.family()),
                 Known::Absent | Known::Unknown => None,
             },

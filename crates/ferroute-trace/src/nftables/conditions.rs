@@ -1,18 +1,18 @@
-use std::{borrow::Cow, fmt, net::IpAddr};
+use std::{fmt, net::IpAddr};
 
 use ferroute_iptables::CtStates;
 use ferroute_nftables::{
     Value,
     kernel::MemoryTable,
     model::{
-        CmpOp, Element, Field, Foreign, HashInput, IfName, Key, KeyText, Match, Name, Opaque, Operand, Outcome,
-        Property, Statement, Words, fields_text,
+        CmpOp, Field, Foreign, HashInput, IfName, Key, KeyText, Match, Name, Opaque, Operand, Outcome, Property,
+        Statement, Words, fields_text,
     },
 };
 use ipnet::IpNet;
 
 use super::{
-    changes::Found,
+    changes::{Found, Held},
     foreign::{Lookup, kind_number, number_of},
     jhash::jhash,
 };
@@ -199,7 +199,7 @@ impl PacketState<'_> {
         map: &Name,
         fields: &[Field],
         random: RandomNumber,
-    ) -> Result<Cow<'t, Element>, LookupError> {
+    ) -> Result<Held<'t>, LookupError> {
         let found = self.find_any(table, map, fields, random)?;
         found.condition.map_or(Ok(found.element), |condition| Err(LookupError::Unknown(condition)))
     }

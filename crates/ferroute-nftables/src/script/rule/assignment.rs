@@ -80,11 +80,11 @@ impl RuleReader {
         }
         if let Some(key) = self.key(cursor, reading) {
             if cursor.accept("map") {
-                let map = self.set_with(cursor, &key, true, Fields(vec![property.words(reading.family)]))?;
+                let map = self.set_with(cursor, &key, true, &Fields(vec![property.words(reading.family)]))?;
                 return Some(Some(Source::Map { key, map }));
             }
             if let ([operand], false) = (key.as_slice(), ["&", "|", "^"].contains(&cursor.peek())) {
-                return Some(Some(Source::Operand(*operand)));
+                return Some(Some(Source::Operand(Box::new(*operand))));
             }
         }
         cursor.at = start;

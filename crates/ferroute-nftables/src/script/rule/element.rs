@@ -47,7 +47,7 @@ impl RuleReader {
     /// Reads the data that is stored in a map.
     fn stored(&self, words: &[Token], reading: &mut Reading) -> Option<Vec<Source>> {
         if let Some(key) = self.key_of(words, reading) {
-            return Some(key.into_iter().map(Source::Operand).collect());
+            return Some(key.into_iter().map(|operand| Source::Operand(Box::new(operand))).collect());
         }
         let texts: Vec<&str> = words.iter().map(|token| token.text.as_str()).collect();
         match read_data(&texts, &Default::default())? {

@@ -146,7 +146,7 @@ impl Decoder<'_, '_> {
                 Some(Source::Constant(*value.first()?))
             }
             Loaded::MapData { key, map, offset: 0 } => Some(Source::Map { key: key.clone(), map: map.clone() }),
-            other => Some(Source::Operand(other.operand(self.headers())?)),
+            other => Some(Source::Operand(Box::new(other.operand(self.headers())?))),
         }
     }
 

@@ -357,7 +357,7 @@ impl Decoder<'_, '_> {
         let value = match (value, loaded) {
             (Some(value), _) => Some(Source::Constant(Value::Other(value))),
             (None, Loaded::MapData { key, map, offset: 0 }) => Some(Source::Map { key, map }),
-            (None, other) => other.operand(headers).map(Source::Operand),
+            (None, other) => other.operand(headers).map(|operand| Source::Operand(Box::new(operand))),
         };
         self.foreign(Foreign::Write { property, value, text });
         Some(())

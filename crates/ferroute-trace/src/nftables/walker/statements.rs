@@ -1,9 +1,6 @@
 //! What statements do to a packet.
 
-use std::{
-    borrow::Cow,
-    net::{IpAddr, SocketAddr},
-};
+use std::net::{IpAddr, SocketAddr};
 
 use ferroute_nftables::{
     ClassId, Value,
@@ -16,7 +13,7 @@ use ferroute_nftables::{
 
 use super::{
     super::{
-        changes::Found,
+        changes::{Found, Held},
         conditions::{LookupError, MatchResult, NO_CONNECTION, RandomNumber, over_limit, random_range},
         foreign::{Known, Lookup, choice, distinct_data, is_fixed, number_of},
     },
@@ -381,7 +378,7 @@ fn choose<'t>(
     key: &[Operand],
     map: &Name,
     random: RandomNumber,
-) -> Result<Cow<'t, Element>, StatementResult> {
+) -> Result<Held<'t>, StatementResult> {
     let possible = match walker.packet.look_up(table, map, key, random) {
         Lookup::Found(Found { element, condition }) => {
             return match condition.map(|condition| (walker.assumed(&condition), condition)) {
@@ -404,7 +401,7 @@ fn choose<'t>(
     for (element, data) in possible {
         let condition = choice(key, map, &data, family);
         match walker.assumed(&condition) {
-            Some(true) => return Ok(Cow::Borrowed(element)),
+            Some(true) => return Ok(Held::Listed(element)),
             Some(false) => {}
             None => return Err(StatementResult::Ask(Unknown::new(condition))),
         }
