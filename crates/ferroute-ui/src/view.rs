@@ -78,6 +78,9 @@ pub(crate) struct Row<'a> {
     frontends: Vec<RowFrontend>,
     endpoints: usize,
     used: usize,
+    /// The number of endpoints that did not answer and are ejected.
+    #[serde(skip_serializing_if = "is_zero")]
+    ejected: usize,
     /// Its frontends that another Service owns.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     conflicts: Vec<RowConflict>,
@@ -192,11 +195,13 @@ fn row<'a>(name: &'a str, service: &'a Service, desired: &Desired, counts: &mut 
         frontends: Vec::new(),
         endpoints: 0,
         used: 0,
+        ejected: 0,
         conflicts: Vec::new(),
         ports: BTreeSet::new(),
         search: BTreeSet::new(),
     };
     let mut endpoints: BTreeMap<_, bool> = BTreeMap::new();
+    let mut ejected = BTreeSet::new();
     for table in IpFamily::BOTH.map(|family| desired.table(family)) {
         for (port, entry) in table.ports_of(&key) {
             counts.service_ports += 1;
@@ -214,6 +219,7 @@ fn row<'a>(name: &'a str, service: &'a Service, desired: &Desired, counts: &mut 
             let eligibility = table.eligibility(entry);
             for (i, endpoint) in entry.endpoints.iter().enumerate() {
                 *endpoints.entry(endpoint.socket()).or_default() |= is_used(&eligibility, i);
+                ejected.extend(endpoint.ejected.then(|| endpoint.socket()));
                 if row.search.len() < MAX_SEARCH {
                     row.search.insert(endpoint.address.to_string());
                     if let Some(AddressOwner::Pod { name, .. }) = desired.names.owner(endpoint.address) {
@@ -224,6 +230,7 @@ fn row<'a>(name: &'a str, service: &'a Service, desired: &Desired, counts: &mut 
         }
     }
     row.endpoints = endpoints.len();
+    row.ejected = ejected.len();
     row.used = endpoints.values().filter(|used| **used).count();
     counts.services += 1;
     counts.endpoints += row.endpoints;
@@ -231,6 +238,10 @@ fn row<'a>(name: &'a str, service: &'a Service, desired: &Desired, counts: &mut 
     counts.not_served += usize::from(state == Handling::NotServed);
     counts.invalid += usize::from(state == Handling::Invalid);
     row
+}
+
+fn is_zero(count: &usize) -> bool {
+    *count == 0
 }
 
 fn state(service: &Service) -> (Handling, Option<String>, Option<&'static str>) {

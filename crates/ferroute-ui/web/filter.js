@@ -17,6 +17,7 @@ const FILTERS = {
   namespace: (service, wanted) => service.name.split("/")[0].toLowerCase() === wanted,
   state: (service, wanted) => service.state.toLowerCase() === wanted,
   port: (service, wanted) => service.frontends.some(({ port }) => String(port) === wanted),
+  ejected: (service, wanted) => isCount(service.ejected ?? 0, wanted),
   conflicts: (service, wanted) => isCount(service.conflicts?.length ?? 0, wanted),
 };
 

@@ -1,10 +1,11 @@
-// What is wrong, before everything else: Services without endpoints, invalid and conflicting ones, failed syncs, the findings of
-// `doctor`, rules in the kernel that differ. Says so if nothing is wrong.
+// What is wrong, before everything else: Services without endpoints, invalid and conflicting ones, ejected endpoints, connections that
+// fail, failed syncs, the findings of `doctor`, rules in the kernel that differ. Says so if nothing is wrong.
 
 import { get, getCluster, isCluster } from "./api.js";
 import { nodeLink } from "./cluster.js";
 import { el, icon, replace } from "./dom.js";
 import { localFinding } from "./findings.js";
+import { edgesOf, onFlows } from "./flows.js";
 import { clock, count } from "./format.js";
 import { t } from "./i18n.js";
 import { serviceLink } from "./route.js";
@@ -33,8 +34,18 @@ function ofServices() {
   return [
     part("invalid", "problem", "state:invalid", services.filter(({ state }) => state === "invalid")),
     part("conflicts", "problem", "conflicts:>0", services.filter(({ conflicts }) => conflicts?.length > 0)),
+    part("ejected", "warning", "ejected:>0", services.filter(({ ejected }) => ejected > 0)),
     part("noEndpoints", "warning", "endpoints:0", services.filter(({ state, used }) => state === "served" && used === 0)),
   ].filter(Boolean);
+}
+
+/** Connections that no endpoint accepts. What rules reject or drop has another cause, and many UDP protocols have no answers. */
+function ofFlows() {
+  const failed = edgesOf(null).filter(({ servicePort, protocol, refused, unanswered }) =>
+    servicePort && (refused > 0 || (protocol === "tcp" && unanswered > 0)));
+  const services = [...new Set(failed.map(({ servicePort }) => servicePort.replace(/:.*/, "")))].sort();
+  return services.length === 0 ? []
+    : [{ kind: "failing", severity: "warning", title: t("problem.failing"), note: names(services.map((name) => ({ name }))), link: "#/map", services }];
 }
 
 function ofSyncs() {
@@ -93,7 +104,7 @@ export function problemsSection(onFilter) {
   let drawn = null;
 
   function draw() {
-    const all = isCluster ? [...ofNodes(), ...ofServices(), ...ofSyncs()] : [...ofServices(), ...ofSyncs(), ...ofDrift(), ...ofDoctor()];
+    const all = isCluster ? [...ofNodes(), ...ofServices(), ...ofFlows(), ...ofSyncs()] : [...ofServices(), ...ofFlows(), ...ofSyncs(), ...ofDrift(), ...ofDoctor()];
     all.sort((left, right) => (right.severity === "problem") - (left.severity === "problem"));
     const missing = unchecked();
     // Drawing again would take the focus away.
@@ -128,6 +139,6 @@ export function problemsSection(onFilter) {
   else check("doctor", "/doctor");
   if (!isCluster && store.overview.kernel && store.services.length <= COMPARED) check("drift", "/diff");
   draw();
-  const ends = [on("services", draw), on("timeline", checkSyncs)];
+  const ends = [on("services", draw), on("timeline", checkSyncs), onFlows(draw)];
   return { element, close: () => { ended = true; ends.forEach((end) => end()); } };
 }

@@ -45,7 +45,8 @@ export class VirtualTable {
   setRows(rows) {
     this.rows = rows;
     this.element.setAttribute("aria-rowcount", String(rows.length + 1));
-    this.space.style.height = `${rows.length * this.height}px`;
+    this.element.style.setProperty("--rows", `${rows.length * this.height}px`);
+    this.space.style.height = "var(--rows)";
     this.refresh();
   }
 

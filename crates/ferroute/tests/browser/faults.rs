@@ -215,6 +215,29 @@ fn nothing_overlaps_or_is_cut_on_a_phone() {
 
 #[test]
 #[ignore = "requires Chromium: make test-ui"]
+fn list_is_as_high_as_its_rows_and_not_higher_than_the_screen() {
+    let namespace = NetNs::new();
+    let directory = tempfile::tempdir().unwrap();
+    let below = "const box = (one) => document.querySelector(one).getBoundingClientRect(); \
+                 return [box('.vtable').bottom - box('.vspace .vrow:last-child').bottom, box('.vtable').height - innerHeight]";
+    for services in [1, 3, 2000] {
+        let server = Server::with_manifests(&namespace, &many_services(directory.path(), services));
+        let browser = Browser::start(&namespace, "en-US");
+        for (width, height) in [(390, 780), (1400, 900), (1920, 1080)] {
+            browser.resize(width, height);
+            browser.open(&server.view("#/services"));
+            browser.wait_text(".vspace", "service-00000");
+            browser.keep_picture(&format!("list-{services}-{width}"));
+            let [rest, excess] = serde_json::from_value::<[f64; 2]>(browser.run(below)).unwrap();
+            assert!(excess < 0.0, "{services} Services, {width}: {excess}");
+            assert!(services > 3 || (0.0..3.0).contains(&rest), "{services} Services, {width}: {rest}");
+        }
+        browser.assert_clean(&server.url, None);
+    }
+}
+
+#[test]
+#[ignore = "requires Chromium: make test-ui"]
 fn wide_screens_are_used() {
     let namespace = NetNs::new();
     let server = Server::with_example(&namespace, "nftables");
@@ -340,6 +363,24 @@ fn problems_come_first() {
                  spec: {clusterIP: 10.96.0.99, externalIPs: [198.51.100.7], ports: [{port: 80}]}}\n";
     fs::write(&manifests, format!("{example}{claim}")).unwrap();
     browser.wait_text("[data-problem=conflicts]", "shop/thief");
+    browser.assert_clean(&server.url, None);
+}
+
+#[test]
+#[ignore = "requires Chromium: make test-ui"]
+fn connections_that_fail_are_problems() {
+    let namespace = NetNs::new();
+    let server = Server::demo_of(&namespace, "nftables", &repository("examples/ejection.yaml"));
+    let browser = Browser::start(&namespace, "en-US");
+    browser.open(&server.url);
+    browser.click("#keep-sending");
+    browser.wait_for("return /[1-9]/.test(document.querySelector('.flow-answered')?.innerText)");
+    // A server dies, and nobody tells the cluster.
+    server.exec("web-2", &["ip", "link", "set", "eth0", "down"]);
+    browser.wait_text(".flow-stream .notice-error", "no reply");
+    browser.click(".tabs a[href='#/services']");
+    browser.wait_text("[data-problem=failing]", "default/web");
+    browser.keep_picture("problems-failing");
     browser.assert_clean(&server.url, None);
 }
 

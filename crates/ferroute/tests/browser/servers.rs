@@ -54,10 +54,17 @@ impl Server {
     /// Starts a demo with its page.
     #[track_caller]
     pub(crate) fn demo(namespace: &NetNs, mode: &str) -> Self {
+        Self::demo_of(namespace, mode, &repository("examples/nginx.yaml"))
+    }
+
+    /// Starts a demo of a file with its page.
+    #[track_caller]
+    pub(crate) fn demo_of(namespace: &NetNs, mode: &str, file: &Path) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let instance = format!("b{}x{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let mut command = Command::new(FERROUTE);
         command.args(["demo", "--instance", &instance, "--ui", "--listen", "127.0.0.1:0", "--proxy-mode", mode]);
+        command.arg("--file").arg(file);
         Self::spawn(namespace, command, Some(instance))
     }
 
@@ -72,6 +79,16 @@ impl Server {
         server.url = url.expect("the server ended before it printed its address");
         thread::spawn(move || lines.for_each(drop));
         server
+    }
+
+    /// Runs a command in a pod of the demo.
+    #[track_caller]
+    pub(crate) fn exec(&self, pod: &str, command: &[&str]) {
+        let instance = self.instance.as_deref().expect("a demo");
+        let output =
+            Command::new(FERROUTE).args(["demo", "exec", "--instance", instance, pod, "--"]).args(command).output();
+        let output = output.unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     }
 
     /// Returns the address of a view.
