@@ -125,7 +125,7 @@ fn doctor_reports_interfaces_without_route_to_ipv6_localhost() {
     };
     proxy.stop("TERM");
     // Those that are down or have no IPv6 need none.
-    for (name, state) in [("down", "down"), ("without", "up")] {
+    for (name, state) in [("idle", "down"), ("without", "up")] {
         node.command("ip", &["link", "add", name, "type", "veth", "peer", "name", &format!("{name}-peer")]);
         node.command("sysctl", &["-qw", &format!("net.ipv6.conf.{name}.disable_ipv6={}", u8::from(state == "up"))]);
         node.command("ip", &["link", "set", name, state]);
