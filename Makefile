@@ -305,17 +305,18 @@ image:
 	done; \
 	echo "no working image builder (tried: $(BUILDERS))" >&2; exit 1
 
-## vm (1 h): test ipvs and nftables mode on other kernels, and the AppArmor profile, in emulated machines
+## vm (2 h): test ipvs and nftables mode on other kernels, and the AppArmor profile, in emulated machines
 # Tests that require another kernel, in an emulated machine; x86_64 only.
 VM_DIR := $(abspath $(TARGET_DIR))/vm
 vm: vm-ipvs vm-nftables vm-apparmor
 
-## vm-ipvs (40 min): test ipvs mode (VM_CASES, VM_PARTS)
+## vm-ipvs (90 min): test ipvs mode (VM_CASES, VM_PARTS)
 # A kernel with ipvs. VM_PARTS are the parts of ipvs-host.sh, by default all. VM_CASES are the scenarios that are played in ipvs mode, by default all that are
 # recorded in it.
 VM_CASES ?= $(notdir $(patsubst %/expected/ipvs,%,$(wildcard conformance/scenarios/*/expected/ipvs)))
 VM_TEST_PARTS := commands repair reserved firewall addresses sets remote methods numbers host_ports internal flows
-VM_PARTS ?= $(VM_TEST_PARTS) deleted affinity large
+VM_LARGE_PARTS := repair reserved firewall addresses sets remote numbers host_ports internal deleted affinity
+VM_PARTS ?= $(VM_TEST_PARTS) deleted affinity $(VM_LARGE_PARTS:%=large-%)
 VM_FILES := $(addprefix conformance/vm/,machine.sh cluster.sh ipvs-differences.sh load.py web.yaml)
 # A boot with Python.
 VM_PYTHON = MORE_TOOLS="$$(readlink -f /usr/bin/python3) conntrack bridge sysctl" \
@@ -327,7 +328,7 @@ vm-ipvs: deps-vm release
 	$(VM_PYTHON) $(VM_DIR) conformance/vm/ipvs-mode.sh $(FERROUTE) $(VM_FILES) $(VM_DIR)/full
 	echo $(VM_CASES) >$(VM_DIR)/cases
 	echo $(VM_PARTS) >$(VM_DIR)/parts
-	$(VM_PYTHON) $(VM_DIR) conformance/vm/ipvs-host.sh $(FERROUTE) $(VM_FILES) $(VM_DIR)/parts
+	VM_TIMEOUT=7200 $(VM_PYTHON) $(VM_DIR) conformance/vm/ipvs-host.sh $(FERROUTE) $(VM_FILES) $(VM_DIR)/parts
 	VM_TIMEOUT=7200 $(VM_PYTHON) $(VM_DIR) conformance/vm/conformance.sh $(FERROUTE) conformance $(VM_DIR)/cases
 
 ## vm-test (6 min + release): test ipvs mode in short

@@ -1,5 +1,6 @@
 # Runs in a virtual machine (boot.sh) and tests ipvs mode on a node whose sysctls, routes, addresses, firewall and sets other
-# programs change: /files has ferroute, cluster.sh, ipvs-differences.sh and web.yaml, and parts, which names the parts to run.
+# programs change: /files has ferroute, cluster.sh, ipvs-differences.sh and web.yaml, and parts, which names the parts to run; `large-`
+# before a name runs the part while sets of both IP families have more than 65,536 entries.
 set -eu # No pipefail: grep -q exits before reading all input.
 . /files/cluster.sh
 . /files/ipvs-differences.sh
@@ -7,15 +8,41 @@ set -eu # No pipefail: grep -q exits before reading all input.
 FLOWS="$FLOWS pod-5,10.96.0.1:80 pod-5,fd00:96::1:80"
 
 is_active() { has_server "10.96.0.1:80 -r" && has_server "[fd00:96::1]:80 -r"; }
+# Whether sets have more entries than kube-proxy creates them for.
+LARGE=
+LARGE_SETS="KUBE-LOAD-BALANCER-SOURCE-CIDR KUBE-6-LOAD-BALANCER-SOURCE-CID"
+# Adds a Service with 70,001 source ranges of each IP family, the client's among them.
+add_large() {
+    {
+        printf '  loadBalancerSourceRanges:\n  - 192.0.2.2/32\n  - "2001:db8::2/128"\n'
+        awk 'BEGIN { for (i = 0; i < 70000; i++) printf "  - 100.%d.%d.%d/32\n  - \"2001:db8:%x::%x/128\"\n", 64 + i / 65536, i / 256 % 256, i % 256, i / 65536 + 256, i % 65536 }'
+    } >ranges
+    service large 40 LoadBalancer node-1 "$(cat ranges)" 'status: {loadBalancer: {ingress: [{ip: 203.0.113.40}, {ip: "2001:db8:5::40"}]}}'
+}
+has_large() {
+    local set
+    for set in $LARGE_SETS; do [ "$(ipset list -t $set | sed -n 's/^Number of entries: //p')" -ge 70001 ] || return; done
+}
+check_large() {
+    local address
+    wait_for "all entries of $LARGE_SETS" has_large
+    for address in 203.0.113.40:80 2001:db8:5::40:80; do
+        case $(inside client bash -c "request $address" || true) in pod-*) ;; *) fail "$1: no answer at $address" ;; esac
+    done
+    ! grep -q "is full" proxy.log || fail "$1: a set is full"
+}
 # start [LINE...]: starts the proxy with these lines of configuration and waits for its first sync.
 start() {
     settings ipvs "$@"
+    [ -z "$LARGE" ] || add_large
     run_proxy
     # The objects of an earlier proxy may be there already.
     wait_for "the first sync" eval "is_active && /files/ferroute status"
+    [ -z "$LARGE" ] || check_large "start"
 }
 # Ends the proxy, removes everything of it, and checks that.
 finish() {
+    [ -z "$LARGE" ] || check_large "$1"
     end_proxy
     rm -f manifests/*.yaml
     cp /files/web.yaml manifests/
@@ -294,11 +321,14 @@ check_sets() {
 
 part_sets() {
     echo "== sets of another type, family, size or extension"
+    local set
     ipset create KUBE-CLUSTER-IP hash:net
     ipset create KUBE-6-CLUSTER-IP hash:ip,port
     ipset create KUBE-NODE-PORT-TCP hash:ip family inet6
     ipset create KUBE-LOOP-BACK hash:ip,port,ip maxelem 10
     ipset create KUBE-EXTERNAL-IP hash:ip,port timeout 600 comment counters
+    ipset create KUBE-LOAD-BALANCER-SOURCE-CIDR hash:ip,port,net maxelem 10
+    ipset create KUBE-6-LOAD-BALANCER-SOURCE-CID hash:net
     start
     check_sets "replaced sets"
     check_flows "replaced sets"
@@ -308,41 +338,37 @@ part_sets() {
     wait_for "the repair of a set that was swapped" eval "ipset list KUBE-EXTERNAL-IP | grep -q '^192.0.2.1,tcp:80'"
     wait_for "the type of a set that was swapped" lacks eval "type_of KUBE-EXTERNAL-IP | grep -q timeout"
     wait_for "the release of the other set" ipset destroy theirs-2
+    if [ -n "$LARGE" ]; then
+        for set in $LARGE_SETS; do
+            case $set in *-6-*) ipset create theirs-2 hash:ip,port,net family inet6 ;; *) ipset create theirs-2 hash:ip,port,net ;; esac
+            ipset swap theirs-2 $set
+            wait_for "the repair of $set" has_large
+            wait_for "the release of the other set" ipset destroy theirs-2
+        done
+    fi
     check_flows "swapped sets"
     finish sets
-    echo "== a set that rules of another program use"
-    ipset create KUBE-CLUSTER-IP hash:net
-    iptables -A THEIRS -m set --match-set KUBE-CLUSTER-IP dst
-    settings ipvs
-    : >proxy.log
-    run_proxy
-    wait_for "IPv6 Services" has_server "[fd00:96::1]:80 -r"
-    wait_for "the cause" grep -q "KUBE-CLUSTER-IP" proxy.log
-    case $(inside client bash -c "request fd00:96::1:80" || true) in pod-*) ;; *) fail "no answer by IPv6" ;; esac
-    iptables -F THEIRS
-    wait_for "the destruction of the set" eval "ipset destroy KUBE-CLUSTER-IP || is_type KUBE-CLUSTER-IP hash:ip,port"
-    wait_for "IPv4 Services" is_active
-    check_flows "the family without its set"
-    finish "sets of rules"
-}
-
-part_large() {
-    echo "== sets with more than 65,536 entries"
-    local set
-    {
-        printf '  loadBalancerSourceRanges:\n  - 192.0.2.2/32\n  - "2001:db8::2/128"\n'
-        awk 'BEGIN { for (i = 0; i < 70000; i++) printf "  - 100.%d.%d.%d/32\n  - \"2001:db8:%x::%x/128\"\n", 64 + i / 65536, i / 256 % 256, i % 256, i / 65536 + 256, i % 65536 }'
-    } >ranges
-    service large 40 LoadBalancer node-1 "$(cat ranges)" 'status: {loadBalancer: {ingress: [{ip: 203.0.113.40}, {ip: "2001:db8:5::40"}]}}'
-    start
-    for set in KUBE-LOAD-BALANCER-SOURCE-CIDR KUBE-6-LOAD-BALANCER-SOURCE-CID; do
-        wait_for "all entries of $set" eval "[ \$(ipset list -t $set | sed -n 's/^Number of entries: //p') -ge 70001 ]"
+    # The other IP family is served.
+    local iptables family other
+    for iptables in iptables ip6tables; do
+        set=KUBE-CLUSTER-IP family=inet other="[fd00:96::1]:80"
+        [ $iptables = iptables ] || set=KUBE-6-CLUSTER-IP family=inet6 other=10.96.0.1:80
+        echo "== $set that rules of another program use"
+        ipset create $set hash:net family $family
+        $iptables -A THEIRS -m set --match-set $set dst
+        settings ipvs
+        : >proxy.log
+        run_proxy
+        wait_for "Services of the other IP family" has_server "$other -r"
+        wait_for "the cause" grep -q "ipset $set" proxy.log
+        other=${other#[}
+        case $(inside client bash -c "request ${other/]/}" || true) in pod-*) ;; *) fail "$set: no answer at $other" ;; esac
+        $iptables -F THEIRS
+        wait_for "the destruction of the set" eval "ipset destroy $set || is_type $set hash:ip,port"
+        wait_for "Services of both IP families" is_active
+        check_flows "the family without its set"
+        finish "sets of rules"
     done
-    for address in 203.0.113.40:80 2001:db8:5::40:80; do
-        case $(inside client bash -c "request $address" || true) in pod-*) ;; *) fail "no answer at $address" ;; esac
-    done
-    ! grep -q "is full" proxy.log || fail "a set is full"
-    finish large
 }
 
 # The node's own connections with policy Local, where only other nodes have endpoints.
@@ -443,7 +469,9 @@ dump_state >before
 ipvsadm -Sn >foreign
 for part in $(cat /files/parts); do
     started=$(cut -d. -f1 /proc/uptime)
-    part_$part
+    LARGE=
+    case $part in large-*) LARGE=1 ;; esac
+    part_${part#large-}
     echo "== $part: $(($(cut -d. -f1 /proc/uptime) - started)) s"
 done
 echo "== $failures failures, $(cut -d. -f1 /proc/uptime) s"
