@@ -6,7 +6,8 @@ A TCP and a UDP server in the network namespace of each of PODS, separated by co
 time, and of connections that are held to the end: one more for each content of the file `load-phase`. A UDP flow alternates
 between a socket that is kept and new ones. The file `load-rounds` tells how often each client has sent at least.
 
-At the end prints a line per namespace, and fails if a connection was refused, failed or was lost, or if a datagram was lost."""
+At the end prints a line per namespace, and fails if a connection was refused, failed or was lost, or if a datagram was lost. Timeouts
+do not count that expire because the machine was paused: its host then makes its clock jump."""
 import asyncio
 import collections
 import contextlib
@@ -25,6 +26,8 @@ TIMEOUT = 30
 # Seconds until a datagram is sent again, as clients of UDP do; the last try decides.
 UDP_TIMEOUTS = (2, 5, TIMEOUT)
 RETRANSMISSIONS = 100               # offset of tcpi_total_retrans in struct tcp_info
+# Seconds without a step of this program after which the machine was paused.
+GAP = 5
 
 OWN = os.open("/proc/self/ns/net", os.O_RDONLY)
 START = time.monotonic()
@@ -32,6 +35,7 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 counts = collections.defaultdict(collections.Counter)   # by namespace
 rounds = {}                                             # by client
 stopping = asyncio.Event()
+gap_end = -float("inf")                                 # of the last pause of the machine
 
 
 def new_socket(namespace, kind, address):
@@ -61,6 +65,8 @@ def phase():
 
 
 def failed(flow, kind, why):
+    if isinstance(why, TimeoutError) and time.monotonic() - gap_end < sum(UDP_TIMEOUTS):
+        kind = f"{kind} in a pause"
     counts[flow[0]][kind] += 1
     print(f"{time.monotonic() - START:.1f} s, {phase()}: {' '.join(map(str, flow))} {kind}: {why or type(why).__name__}", flush=True)
 
@@ -206,6 +212,15 @@ async def client(name, again):
             await asyncio.wait_for(stopping.wait(), PAUSE)
 
 
+async def watch_clock():
+    global gap_end
+    while not stopping.is_set():
+        before = time.monotonic()
+        await asyncio.sleep(PAUSE)
+        if time.monotonic() - before > GAP:
+            gap_end = time.monotonic()
+
+
 async def report_rounds():
     while not stopping.is_set():
         with open("load-rounds.new", "w") as file:
@@ -230,7 +245,7 @@ async def main():
             clients.append(client(argument, datagrams(flow)))
     running = asyncio.gather(*clients)
     await asyncio.sleep(0)
-    await asyncio.gather(running, report_rounds())
+    await asyncio.gather(running, report_rounds(), watch_clock())
     for server in servers:
         if server.done():
             server.result()
@@ -238,7 +253,8 @@ async def main():
     for namespace, count in counts.items():
         print(f"  {namespace}: {count['connections']} connections, {count['refused']} refused, {count['failed']} failed, "
               f"{count['retransmitted']} with retransmissions; {count['held']} held, {count['lost']} lost; "
-              f"{count['datagrams']} datagrams, {count['retried']} retried, {count['datagrams lost']} lost")
+              f"{count['datagrams']} datagrams, {count['retried']} retried, {count['datagrams lost']} lost; "
+              f"{sum(number for kind, number in count.items() if kind.endswith('in a pause'))} more failed in pauses")
     bad = sum(count[kind] for count in counts.values() for kind in ("refused", "failed", "lost", "datagrams lost"))
     sys.exit(1 if bad else 0)
 
