@@ -125,7 +125,14 @@ fn thread_names(path: &Path, names: &mut BTreeSet<String>) {
         let code = code.replace(char::is_whitespace, "");
         let after =
             |start: &str| code.split(start).skip(1).map(|rest| rest.split('"').next().unwrap().to_owned()).collect();
-        let starts = ["run_blocking(\"", ".thread(\"", "with_sockets(\"", "start_beside(\"", "Builder::new().name(\""];
+        let starts = [
+            "run_blocking(\"",
+            ".thread(\"",
+            "with_sockets(\"",
+            "start_beside(\"",
+            ".start(&self.tasks,\"",
+            "Builder::new().name(\"",
+        ];
         names.extend(starts.iter().flat_map(|start| -> Vec<String> { after(start) }));
     });
 }
