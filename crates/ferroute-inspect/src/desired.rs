@@ -343,7 +343,6 @@ impl Desired {
         let events = bundle::events(bundle)?;
         let mut desired = Self::from_events(config, resolved, this_host, events, Names::default(), about, source);
         desired.is_this_host |= is_this_host;
-        bundle::observed(bundle).into_iter().for_each(|event| desired.tracker.apply(event));
         let OtherHosts { api_server, addresses } = bundle.other_hosts.clone();
         // The bundle may be of another mode.
         let planned = &desired.tracker.other_hosts().addresses;
@@ -352,8 +351,14 @@ impl Desired {
         if !bundle.host_addresses.is_empty() {
             desired.host.addresses.clone_from(&bundle.host_addresses);
         }
-        set_host(&mut desired.tracker, &desired.resolved, &desired.host);
+        desired.observe(bundle);
         Ok(desired)
+    }
+
+    /// Adds what the proxy of a recording has observed of endpoints: which it has ejected, and their shares.
+    pub fn observe(&mut self, bundle: &Bundle) {
+        bundle::observed(bundle).into_iter().for_each(|event| self.tracker.apply(event));
+        set_host(&mut self.tracker, &self.resolved, &self.host);
     }
 
     fn from_events(

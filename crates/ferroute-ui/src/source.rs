@@ -77,7 +77,14 @@ impl Source {
             Self::Bundle { bundle, origin } => Desired::from_bundle(bundle, origin),
             Self::Demo(cluster) => {
                 let args = demo_args(cluster);
-                let mut desired = cluster.on_node(NodeId::Node, || Desired::load_again(&args))??;
+                let mut desired = cluster.on_node(NodeId::Node, || {
+                    let mut desired = Desired::load_again(&args)?;
+                    // Files do not say which endpoints the proxy has ejected. At the start it may not answer yet.
+                    if let Ok(recording) = read_recording() {
+                        desired.observe(&recording);
+                    }
+                    anyhow::Ok(desired)
+                })??;
                 desired.names.add_demo(&cluster.plan()?);
                 Ok(desired)
             }

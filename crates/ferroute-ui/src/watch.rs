@@ -120,6 +120,10 @@ impl Watch {
             self.loading.run(least, 0, || ());
             return;
         }
+        self.load(app, least);
+    }
+
+    fn load(&mut self, app: &App, least: Duration) {
         if let Err(error) = self.loading.run(least, COST_SHARE, || app.reload()) {
             tracing::warn!("cannot load the objects again: {error:#}");
         }
@@ -195,6 +199,10 @@ impl Watch {
         if self.last_sync != last {
             self.last_sync = last;
             app.send(News::new("timeline", &serde_json::json!({})));
+            if app.source().demo().is_some() {
+                // It may be that of an ejection, which no file shows.
+                self.load(app, Duration::ZERO);
+            }
         }
     }
 }

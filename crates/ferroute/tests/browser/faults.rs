@@ -368,7 +368,7 @@ fn problems_come_first() {
 
 #[test]
 #[ignore = "requires Chromium: make test-ui"]
-fn connections_that_fail_are_problems() {
+fn failed_connections_and_ejected_endpoints_are_problems() {
     let namespace = NetNs::new();
     let server = Server::demo_of(&namespace, "nftables", &repository("examples/ejection.yaml"));
     let browser = Browser::start(&namespace, "en-US");
@@ -380,7 +380,10 @@ fn connections_that_fail_are_problems() {
     browser.wait_text(".flow-stream .notice-error", "no reply");
     browser.click(".tabs a[href='#/services']");
     browser.wait_text("[data-problem=failing]", "default/web");
+    browser.wait_text("[data-problem=ejected]", "default/web");
     browser.keep_picture("problems-failing");
+    browser.click("[data-key='default/web'] a");
+    browser.wait_text("main", "it did not answer");
     browser.assert_clean(&server.url, None);
 }
 
