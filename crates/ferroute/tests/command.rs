@@ -106,14 +106,14 @@ fn invalid_configuration_is_not_written() {
     assert!(!path.exists());
 }
 
-/// Runs `go-runner FLAGS sh -c SCRIPT`.
+/// Runs `go-runner FLAGS sh -c SCRIPT`. Tests in the background of a shell ignore some signals, which `sh` could not trap.
 fn go_runner(linked: &Linked, flags: &[&str], script: &str) -> Command {
     let path = linked.0.path().join("go-runner");
     if !path.exists() {
         symlink(env!("CARGO_BIN_EXE_ferroute"), &path).unwrap();
     }
     let mut command = Command::new(path);
-    command.args(flags).args(["sh", "-c", script]);
+    command.args(flags).args(["env", "--default-signal", "sh", "-c", script]);
     command
 }
 
