@@ -59,14 +59,15 @@ pub fn listen_locally_beside(name: &str) -> io::Result<(UnixListener, String)> {
 }
 
 /// Connects to the sockets of [`listen_locally`] and [`listen_locally_beside`] in the network namespace of the calling thread.
-/// Reads and writes of the connections block for `patience` at most.
+/// Reads and writes of the connections block for `patience` at most. Within `search`, a peer is found also where this process or the
+/// peer does not get a processor for a while; sockets that accept no connection in this time are ignored.
 ///
 /// # Errors
-/// If the sockets of the namespace cannot be listed. Those that do not accept a connection at once are ignored.
-pub fn local_peers(name: &str, patience: Duration) -> io::Result<LocalPeers> {
-    let start = Instant::now();
+/// If the sockets of the namespace cannot be listed.
+pub fn local_peers(name: &str, search: Duration, patience: Duration) -> io::Result<LocalPeers> {
+    let end = Instant::now() + search;
     let mut peers = LocalPeers::default();
-    let mut waiting = socket_names(name, start)?;
+    let mut waiting = socket_names(name, end)?;
     loop {
         waiting.retain(|name| match open(name, patience) {
             Ok(Ok(peer)) => {
@@ -80,7 +81,7 @@ pub fn local_peers(name: &str, patience: Duration) -> io::Result<LocalPeers> {
             // Too many connections wait. A peer accepts them at once, except under attack.
             Err(error) => error.kind() == io::ErrorKind::WouldBlock,
         });
-        if waiting.is_empty() || start.elapsed() >= DEADLINE {
+        if waiting.is_empty() || Instant::now() >= end {
             return Ok(peers);
         }
         sleep(RETRY);
@@ -117,10 +118,10 @@ fn open(name: &[u8], patience: Duration) -> io::Result<Result<LocalPeer, (i32, u
 }
 
 /// Returns the names of sockets that [`listen_locally`] or [`listen_locally_beside`] may have bound to, sorted.
-fn socket_names(name: &str, start: Instant) -> io::Result<Vec<Vec<u8>>> {
+fn socket_names(name: &str, end: Instant) -> io::Result<Vec<Vec<u8>>> {
     let mut sockets = BufReader::new(File::open("/proc/thread-self/net/unix")?);
     let (mut names, mut line) = (Vec::new(), Vec::new());
-    while sockets.read_until(b'\n', &mut line)? > 0 && start.elapsed() < DEADLINE {
+    while sockets.read_until(b'\n', &mut line)? > 0 && Instant::now() < end {
         names.extend(socket_name(&line, name).map(<[u8]>::to_vec));
         line.clear();
     }
@@ -144,8 +145,6 @@ pub(crate) fn socket_name<'a>(line: &'a [u8], name: &str) -> Option<&'a [u8]> {
     is_id.then_some(found)
 }
 
-/// The time after which sockets that do not accept a connection are ignored. It delays syncs.
-const DEADLINE: Duration = Duration::from_millis(100);
 /// The time between two attempts to connect.
 const RETRY: Duration = Duration::from_millis(5);
 /// The length of a UUID as text.

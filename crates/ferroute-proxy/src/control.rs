@@ -280,7 +280,8 @@ fn request(line: &str) -> Result<BufReader<UnixStreamBlocking>, RequestError> {
 
 /// Returns the proxies, at least one; that with the usual name of the socket comes first.
 fn peers() -> Result<Vec<LocalPeer>, RequestError> {
-    let LocalPeers { trusted, others } = local_peers(NAME, REQUEST_TIMEOUT).map_err(RequestError::Unavailable)?;
+    let LocalPeers { trusted, others } =
+        local_peers(NAME, SEARCH_TIMEOUT, REQUEST_TIMEOUT).map_err(RequestError::Unavailable)?;
     match (trusted.is_empty(), others.first()) {
         (false, _) => Ok(trusted),
         (true, Some(&(pid, user))) => Err(RequestError::Untrusted { pid, user }),
@@ -330,7 +331,7 @@ pub(crate) async fn serve(control: Control) {
 fn listen() -> io::Result<UnixListener> {
     let listener = match listen_locally(NAME) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-            let LocalPeers { trusted, others } = local_peers(NAME, REQUEST_TIMEOUT)?;
+            let LocalPeers { trusted, others } = local_peers(NAME, SEARCH_TIMEOUT, REQUEST_TIMEOUT)?;
             let (listener, name) = listen_locally_beside(NAME)?;
             let (pid, user) = others.first().copied().unzip();
             if trusted.is_empty() {
@@ -471,6 +472,10 @@ const LOOP_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Time that a client waits for the next part of a response, which is longer than the proxy's own limit.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(70);
+
+/// The longest search for proxies, which only a socket takes that accepts no connection. On a busy node, milliseconds are too few:
+/// commands would say that no proxy runs.
+pub(crate) const SEARCH_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Delay after a connection could not be accepted.
 const ACCEPT_RETRY: Duration = Duration::from_secs(1);

@@ -398,7 +398,7 @@ impl RunningWorker {
 /// # Errors
 /// If the sockets of the namespace cannot be listed. Sockets of other users are ignored.
 pub fn running_workers() -> Result<Vec<RunningWorker>, WorkerError> {
-    let workers = local_peers(SOCKET, PATIENCE).map_err(WorkerError::List)?.trusted.into_iter();
+    let workers = local_peers(SOCKET, SEARCH, PATIENCE).map_err(WorkerError::List)?.trusted.into_iter();
     Ok(workers.map(|LocalPeer { stream, pid }| RunningWorker { stream, pid }).collect())
 }
 
@@ -407,6 +407,9 @@ fn unexpected(verb: &'static str, response: &Response) -> WorkerError {
     let source = io::Error::new(io::ErrorKind::InvalidData, "unexpected response");
     WorkerError::Request { verb, source }
 }
+
+/// The longest search for workers. It delays syncs.
+const SEARCH: Duration = Duration::from_millis(100);
 
 /// The beginning of the names of workers' sockets.
 pub(crate) const SOCKET: &str = "ferroute-userspace";

@@ -162,6 +162,18 @@ fn all_modes_select_the_same_endpoints() {
 }
 
 #[test]
+fn endpoint_that_several_elements_select_is_listed_once_with_its_share() {
+    let manifests = example("weights.yaml");
+    let arguments = "--from 10.244.1.9 --to shop:80 --proxy-mode nftables -o json";
+    let report = json(&trace_in(&["--manifests", &manifests], arguments));
+    let choices = report["branches"][0]["choices"].as_array().unwrap().iter();
+    let share = |choice: &Value| (choice["to"].as_str().unwrap().to_owned(), choice["share"].as_f64().unwrap());
+    let [(stable, nine), (canary, one)] = choices.map(share).collect::<Vec<_>>().try_into().unwrap();
+    assert_eq!([stable.as_str(), &canary], ["172.17.0.20:8080", "172.17.0.21:8080"]);
+    assert!((nine - 0.9).abs() < 1e-9 && (one - 0.1).abs() < 1e-9, "{nine} {one}");
+}
+
+#[test]
 fn bound_addresses_are_sources_of_the_node_without_a_route() {
     let objects = "{apiVersion: v1, kind: Node, metadata: {name: node}, status: {addresses: [{type: InternalIP, address: 192.0.2.9}]}}\n---\n\
                    {apiVersion: v1, kind: Service, metadata: {name: web}, spec: {clusterIP: 10.96.0.9, ports: [{port: 80}]}}\n";
@@ -276,4 +288,7 @@ fn kernel_rules_are_traced_without_services() {
     let output = text(&output);
     assert!(output.contains("sent by node here itself\nthrough the rules in the kernel\n"), "{output}");
     assert!(output.contains("33.3 %  KUBE-SEP-C54WIGIB4NQVIFB3: 172.17.0.5:80\n"), "{output}");
+    // Why a Service cannot be found is not that there is none of this name.
+    let named = error(&node.run(|| trace_in(&["--hostname-override", "here"], "--kernel --local --to nginx-service")));
+    assert!(named.contains("no proxy runs here"), "{named}");
 }

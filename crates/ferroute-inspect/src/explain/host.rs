@@ -55,6 +55,13 @@ pub fn explain_object(desired: &Desired, object: &Service) -> Explanation {
 
 /// Returns that there is no Service of this name, and what may be meant.
 pub(crate) fn not_found(name: &str, desired: &Desired) -> String {
+    if !desired.has_objects {
+        let reason = match &desired.about.reason {
+            Some(reason) => format!("the proxy gives no answer ({reason})"),
+            None => "no proxy runs here".to_owned(),
+        };
+        return format!("Service {name} not found, because {reason} and neither --manifests nor --kubeconfig is given");
+    }
     let similar = similar_names(name, desired.services.keys().map(String::as_str));
     let hint = if similar.is_empty() { String::new() } else { format!(" (did you mean {}?)", similar.join(" or ")) };
     format!("Service {name} not found{hint}")

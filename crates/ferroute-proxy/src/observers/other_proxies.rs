@@ -160,7 +160,7 @@ fn report(proxies: &[&str], problems: &Problems, events: &EventRecorder) -> bool
 
 /// Returns descriptions of other Ferroutes. Blocks.
 fn find_ferroutes() -> BTreeSet<String> {
-    let peers = local_peers(control::NAME, PATIENCE).unwrap_or_else(|error| {
+    let peers = local_peers(control::NAME, control::SEARCH_TIMEOUT, PATIENCE).unwrap_or_else(|error| {
         tracing::debug!("cannot list local sockets: {error}");
         LocalPeers::default()
     });
