@@ -1,5 +1,6 @@
 use std::{
     borrow::Cow,
+    collections::HashMap,
     net::{IpAddr, SocketAddr},
 };
 
@@ -91,7 +92,7 @@ pub enum Step {
 pub struct Choice {
     /// The probability; see [`Leaf::share`](crate::Leaf::share).
     pub share: f64,
-    /// The endpoint's chain or map element.
+    /// The endpoint's chain or map element, of several the first one.
     pub chain: String,
     /// The endpoint's address and port.
     pub to: SocketAddr,
@@ -143,6 +144,7 @@ impl Trace {
 impl Trace {
     /// Merges branches that end alike whatever is assumed, and those that end alike under several assumptions.
     pub(crate) fn merge_equal_ends(&mut self) {
+        self.branches.iter_mut().for_each(Branch::merge_choices);
         while self.drop_an_assumption() {}
         let mut merged: Vec<Branch> = Vec::new();
         for branch in std::mem::take(&mut self.branches) {
@@ -245,6 +247,20 @@ impl Branch {
             && self.assumptions == other.assumptions
             && self.steps.len() == other.steps.len()
             && self.steps.iter().zip(&other.steps).all(|(one, another)| one.is_similar(another))
+    }
+
+    /// Merges the choices of the same endpoint, of which weights and hash tables have several.
+    fn merge_choices(&mut self) {
+        let mut first: HashMap<(SocketAddr, IpAddr, Option<String>), usize> = HashMap::new();
+        let mut merged: Vec<Choice> = Vec::new();
+        for choice in std::mem::take(&mut self.choices) {
+            let index = *first.entry((choice.to, choice.from, choice.interface.clone())).or_insert(merged.len());
+            match merged.get_mut(index) {
+                Some(known) => known.share += choice.share,
+                None => merged.push(choice),
+            }
+        }
+        self.choices = merged;
     }
 
     fn merge(&mut self, other: Self) {
