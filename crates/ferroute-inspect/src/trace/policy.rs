@@ -196,7 +196,9 @@ mod tests {
         assert_eq!(first(&packet), ["101", "102", unknown, "main", "default"]);
         let source = Some("192.0.2.1".parse().unwrap());
         assert_eq!(first(&RoutedPacket { source, mark: 0, ..packet }), ["Unreachable", unknown, "main", "default"]);
-        assert_eq!(first(&RoutedPacket { source, mark: 1, input: None, ..packet }), [unknown, "main", "default"]);
+        // `not` is about the whole rule (`FIB_RULE_INVERT`).
+        let elsewhere = RoutedPacket { mark: 1, input: None, ..packet };
+        assert_eq!(first(&elsewhere), ["Unreachable", "102", unknown, "main", "default"]);
     }
 
     #[test]
