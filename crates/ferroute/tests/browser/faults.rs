@@ -438,8 +438,9 @@ fn newcomer_sees_what_a_killed_pod_costs_and_why() {
     let failed = "return Number(document.querySelector('.flow-failed').innerText.match(/\\d+/)[0])";
     assert_eq!(browser.run(failed), 0);
     // What went to each endpoint, and to all together.
-    let traffic = browser.wait_text("#traffic", "all endpoints");
-    assert!(traffic.contains("nginx-deployment-1") && traffic.contains("kB"), "{traffic}");
+    browser.wait_for(
+        "return ['all endpoints', 'nginx-deployment-1', 'kB'].every((text) => document.querySelector('#traffic')?.innerText.includes(text))",
+    );
     browser.click(".demo summary");
     browser.click(".demo-columns button[aria-label^='Kill '][aria-label*='nginx-deployment-1']");
     // What was done is in the drawing, and below it what failed, for how long and why.
