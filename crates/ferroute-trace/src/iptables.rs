@@ -8,10 +8,10 @@ mod walker;
 
 use ferroute_iptables::{ChainName, Match, Policy, Rule, RuleSet, TableName, Target};
 
+pub use self::foreign::value_and_mask;
 use self::walker::ChainWalker;
 pub(crate) use self::{
     conditions::ExtensionResult,
-    foreign::value_and_mask,
     recent::Recent,
     targets::{TargetResult, address_count, is_irrelevant, nth_address},
 };

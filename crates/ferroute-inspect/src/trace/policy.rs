@@ -1,9 +1,9 @@
 //! Policy rules in files: the output of `ip rule` and `ip -6 rule`.
 
-use std::net::IpAddr;
-
-use ferroute_trace::{RouteDecision, RoutedPacket};
+use ferroute_trace::{RouteDecision, RoutedPacket, value_and_mask};
 use ipnet::IpNet;
+
+use super::routes::parse_network;
 
 /// The policy rules of a host.
 #[derive(Debug, Default)]
@@ -83,14 +83,17 @@ impl PolicyRule {
                 "not" => rule.negated = true,
                 "from" | "to" => match words.next() {
                     Some("all") | None => {}
-                    Some(text) => rule.selectors.push(match (network(text), word) {
+                    Some(text) => rule.selectors.push(match (parse_network(text), word) {
                         (Some(net), "from") => Selector::From(net),
                         (Some(net), _) => Selector::To(net),
                         (None, _) => Selector::Other,
                     }),
                 },
                 "iif" => rule.selectors.push(Selector::Input(words.next().unwrap_or_default().to_owned())),
-                "fwmark" => rule.selectors.push(words.next().and_then(mark).unwrap_or(Selector::Other)),
+                "fwmark" => {
+                    let mark = words.next().and_then(value_and_mask);
+                    rule.selectors.push(mark.map_or(Selector::Other, |(value, mask)| Selector::Mark { value, mask }));
+                }
                 "lookup" => rule.action = words.next().map(|table| Action::Table(table.to_owned())),
                 "suppress_prefixlength" => rule.suppressed = words.next().and_then(|length| length.parse().ok()),
                 "blackhole" => rule.action = Some(Action::Refuse(RouteDecision::Dropped("blackhole rule".into()))),
@@ -140,19 +143,6 @@ impl Selector {
             Self::Other => None,
         }
     }
-}
-
-fn network(text: &str) -> Option<IpNet> {
-    text.parse::<IpNet>().or_else(|_| text.parse::<IpAddr>().map(IpNet::from)).ok()
-}
-
-fn mark(text: &str) -> Option<Selector> {
-    let number = |text: &str| match text.strip_prefix("0x") {
-        Some(digits) => u32::from_str_radix(digits, 16).ok(),
-        None => text.parse().ok(),
-    };
-    let (value, mask) = text.split_once('/').unwrap_or((text, "0xffffffff"));
-    Some(Selector::Mark { value: number(value)?, mask: number(mask)? })
 }
 
 #[cfg(test)]

@@ -330,7 +330,12 @@ fn network(text: &str, family: IpFamily) -> Option<IpNet> {
             IpFamily::V6 => "::/0".parse().ok(),
         };
     }
-    text.parse::<IpNet>().or_else(|_| text.parse::<IpAddr>().map(IpNet::from)).ok().map(|net| net.trunc())
+    parse_network(text).map(|net| net.trunc())
+}
+
+/// Parses a network, or an address as the network of it alone.
+pub(super) fn parse_network(text: &str) -> Option<IpNet> {
+    text.parse::<IpNet>().or_else(|_| text.parse::<IpAddr>().map(IpNet::from)).ok()
 }
 
 /// The tables that every host has.

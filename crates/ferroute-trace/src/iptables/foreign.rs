@@ -278,7 +278,8 @@ fn tcp_flags(list: &str) -> Option<u8> {
     })
 }
 
-pub(crate) fn value_and_mask(text: &str) -> Option<(u32, u32)> {
+/// Parses a mark, `VALUE` or `VALUE/MASK`; the default mask has all bits.
+pub fn value_and_mask(text: &str) -> Option<(u32, u32)> {
     let (value, mask) = text.split_once('/').unwrap_or((text, "0xffffffff"));
     Some((number(value)?, number(mask)?))
 }

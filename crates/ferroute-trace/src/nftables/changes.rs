@@ -12,7 +12,7 @@ use ferroute_nftables::{
 };
 
 use super::{
-    conditions::{LookupError, RandomNumber},
+    conditions::RandomNumber,
     foreign::{Known, Lookup},
 };
 use crate::{
@@ -85,18 +85,13 @@ impl<'a> PacketState<'a> {
         op: ElementOp,
         data: Option<Field>,
     ) {
-        let exists = match self.find(table, set, key, None) {
-            Ok(found) => !found.key.is_empty(),
-            Err(LookupError::NotFound(_)) => false,
-            Err(LookupError::Unknown(_)) => false,
-        };
+        let exists = self.find(table, set, key, None).is_ok_and(|found| !found.key.is_empty());
         let fields: Option<Vec<Value>> = key.iter().map(|field| self.value(*field, None).ok()).collect();
         let values = fields.unwrap_or_default();
         let numbers = values.iter().map(|value| Some(value.number())).collect();
         let data = data.and_then(|field| self.value(field, None).ok());
         let data = data.map(|value| Data::Values(Values::from_iter([value])));
-        let key = values.into_iter().take(Key::new().capacity()).collect();
-        self.store(table, set, op, exists, (numbers, key), data, None);
+        self.store(table, set, op, exists, (numbers, values), data, None);
     }
 
     /// Adds an element of another program, or deletes it. Returns why that fails.
@@ -132,7 +127,6 @@ impl<'a> PacketState<'a> {
             .zip(&numbers)
             .map(|(operand, number)| typed(operand.property, number.map(|number| number >> operand.shift)?, family));
         let key = values.collect::<Option<Vec<_>>>().unwrap_or_default();
-        let key = key.into_iter().take(Key::new().capacity()).collect();
         let data: Option<Values> = data.iter().map(|source| self.stored(table, source, random)).collect();
         let data = data.filter(|data| !data.is_empty()).map(Data::Values);
         self.store(table, set, op, exists, (numbers, key), data, condition);
@@ -149,7 +143,7 @@ impl<'a> PacketState<'a> {
         set: &Name,
         op: ElementOp,
         exists: bool,
-        (numbers, key): (Vec<Option<u128>>, Key),
+        (numbers, values): (Vec<Option<u128>>, Vec<Value>),
         data: Option<Data>,
         condition: Option<&str>,
     ) {
@@ -157,6 +151,7 @@ impl<'a> PacketState<'a> {
             // The existing element stays as it is.
             return;
         }
+        let key = values.into_iter().take(Key::new().capacity()).collect();
         let element = (op != ElementOp::Delete).then(|| Rc::new(Element { data, ..Element::with_key(key) }));
         let condition = condition.map(str::to_owned);
         self.changes.add_element(ElementChange { table, set: set.clone(), key: numbers, element, condition });
