@@ -415,6 +415,81 @@ part_methods() {
     finish methods
 }
 
+# Each counter of the conntrack table has its own meaning for `doctor`.
+part_counters() {
+    echo "== counters of the conntrack table"
+    start
+    # check_kinds WANTED: the kinds of findings about the table are these.
+    check_kinds() {
+        local kinds
+        /files/ferroute doctor -o json >doctor.json 2>doctor.log || true
+        kinds=$(python3 -c 'import json; print(*[f["code"] for f in json.load(open("doctor.json"))["findings"] if f["check"] == "conntrack-table"])')
+        [ "$kinds" = "$1" ] || fail "doctor finds '$kinds', and not '$1': $(cat doctor.log /proc/net/stat/nf_conntrack)"
+    }
+    check_kinds ""
+
+    # Two connections of a client to a pod have the same addresses and ports for the pod, one of them by translation. A queue holds the first
+    # packet of the other, after source NAT would have seen that, until the entry of the translated one exists.
+    cat >queue.py <<'PYTHON'
+import os, socket, struct, time
+NETFILTER, QUEUE, NUMBER = 12, 3, 7
+VERDICT, CONFIG = 1, 2
+netlink = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETFILTER)
+netlink.bind((0, 0))
+def send(kind, attribute, value):
+    data = struct.pack("!BBH", 0, 0, NUMBER) + struct.pack("HH", 4 + len(value), attribute) + value + bytes(-len(value) % 4)
+    netlink.send(struct.pack("IHHII", 16 + len(data), QUEUE << 8 | kind, 1, 0, 0) + data)
+send(CONFIG, 1, struct.pack("!BBH", 1, 0, socket.AF_INET))
+send(CONFIG, 2, struct.pack("!IB", 0xffff, 1))
+print("ready", flush=True)
+netlink.recv(65536)
+print("held", flush=True)
+while not os.path.exists("connected"):
+    time.sleep(0.1)
+send(VERDICT, 2, struct.pack("!II", 1, 1))
+PYTHON
+    cat >connect.py <<'PYTHON'
+import os, socket, time
+def client():
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    client.bind(("192.0.2.2", 5555))
+    return client
+first, second = client(), client()
+first.setblocking(False)
+first.connect_ex(("10.244.0.2", 8080))
+while "held" not in open("queue.log").read():
+    time.sleep(0.1)
+second.connect(("192.0.2.1", 9999))
+os.mknod("connected")
+PYTHON
+    python3 queue.py >queue.log 2>&1 &
+    local queue=$!
+    wait_for "the queue" grep -q ready queue.log
+    nft "table ip hold { chain late { type filter hook postrouting priority 200; tcp sport 5555 ct original ip daddr ${POD_NET}2 queue to 7; }; }"
+    iptables -t nat -I PREROUTING -p tcp -s 192.0.2.2 --dport 9999 -j DNAT --to-destination ${POD_NET}2:8080
+    inside client timeout 60 python3 connect.py || fail "connections with the same translated addresses"
+    wait $queue || fail "the queue: $(cat queue.log)"
+    nft delete table ip hold
+    iptables -t nat -D PREROUTING 1
+    check_kinds conntrack-table.races
+
+    # More flows than the table has entries. A packet that finds no flow without a reply in a few chains is dropped.
+    local max buckets
+    max=$(sysctl -n net.netfilter.nf_conntrack_max) buckets=$(sysctl -n net.netfilter.nf_conntrack_buckets)
+    cat >flood.py <<'PYTHON'
+import socket
+for _ in range(400):
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
+        client.sendto(b"x", ("10.244.0.2", 9))
+PYTHON
+    sysctl -qw net.netfilter.nf_conntrack_buckets=32 net.netfilter.nf_conntrack_max=40
+    inside client python3 flood.py
+    check_kinds "conntrack-table.full conntrack-table.evicted conntrack-table.dropped conntrack-table.races"
+    sysctl -qw net.netfilter.nf_conntrack_buckets=$buckets net.netfilter.nf_conntrack_max=$max
+    finish counters
+}
+
 # What `flows` reports equals what clients counted.
 part_flows() {
     echo "== flows"

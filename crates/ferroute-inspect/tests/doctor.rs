@@ -275,6 +275,14 @@ fn each_problem_is_found_by_one_check() {
             Severity::Note,
         ),
         (
+            |inputs| {
+                let events = ConntrackEvents { chain_too_long: 6, ..ConntrackEvents::default() };
+                inputs.conntrack = Ok(Some(conntrack(1, events)));
+            },
+            "conntrack-table",
+            Severity::Warning,
+        ),
+        (
             |inputs| inputs.listeners.as_mut().unwrap().push(listener("[::]:30080", "old-server")),
             "node-ports",
             Severity::Warning,

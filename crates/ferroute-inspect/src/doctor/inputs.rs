@@ -135,12 +135,14 @@ pub struct ConntrackUsage {
 /// Events of the conntrack table since boot, of all CPUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ConntrackEvents {
-    /// Packets dropped, mostly because the table was full, except those of `not_inserted`.
+    /// Packets dropped, mostly because the table was full, except those of the other fields.
     pub dropped: u64,
     /// Entries of flows without replies that were removed because the table was full.
     pub evicted: u64,
     /// Packets dropped because another packet with the same addresses and ports created its entry at the same time.
     pub not_inserted: u64,
+    /// Packets dropped because too many entries had the same hash.
+    pub chain_too_long: u64,
 }
 
 /// A listening socket.

@@ -322,7 +322,7 @@ pub(super) fn conntrack(inputs: &Inputs) -> CheckResult {
             let defect = defect.kind("full").with("count", table.count).with("max", table.max);
             defects.push(defect.with("suggested", suggested));
         }
-        let ConntrackEvents { dropped, evicted, not_inserted } = table.events;
+        let ConntrackEvents { dropped, evicted, not_inserted, chain_too_long } = table.events;
         if evicted > 0 {
             let defect = Defect::new(
                 Severity::Warning,
@@ -352,6 +352,17 @@ pub(super) fn conntrack(inputs: &Inputs) -> CheckResult {
                  the conntrack table makes no difference",
             );
             defects.push(defect.kind("races").with("count", not_inserted));
+        }
+        if chain_too_long > 0 {
+            let defect = Defect::new(
+                Severity::Warning,
+                format!("{chain_too_long} packets were dropped since boot because too many entries of the conntrack table had the same hash"),
+                "these connections were delayed by a second or more, or failed: the hash table is small for the number of entries, or a \
+                 client opens many connections that differ in few bits",
+                "increase net.netfilter.nf_conntrack_buckets to a quarter of net.netfilter.nf_conntrack_max or more; list the connections \
+                 with conntrack -L",
+            );
+            defects.push(defect.kind("chains").with("count", chain_too_long));
         }
         Ok(defects)
     };

@@ -104,9 +104,12 @@ fn conntrack_events(text: &str) -> ConntrackEvents {
         let Some(column) = names.iter().position(|candidate| *candidate == name) else { return 0 };
         rows.iter().filter_map(|row| u64::from_str_radix(row.get(column)?, 16).ok()).sum()
     };
-    let not_inserted = sum("insert_failed");
-    // The kernel counts most packets without an entry as dropped, too (`net/netfilter/nf_conntrack_core.c`).
-    ConntrackEvents { dropped: sum("drop").saturating_sub(not_inserted), evicted: sum("early_drop"), not_inserted }
+    // The kernel counts a packet whose entry exists already as `insert_failed` and `drop`, and one for which a chain of its hash table is
+    // too long as `insert_failed` only (`__nf_conntrack_confirm` in `net/netfilter/nf_conntrack_core.c`). Kernels before 5.15 have no such limit.
+    let chain_too_long = sum("chainlength");
+    let not_inserted = sum("insert_failed").saturating_sub(chain_too_long);
+    let dropped = sum("drop").saturating_sub(not_inserted);
+    ConntrackEvents { dropped, evicted: sum("early_drop"), not_inserted, chain_too_long }
 }
 
 /// Returns the listening sockets with their owners. A proxy has UDP sockets only to hold node ports; they are not listed.
@@ -147,10 +150,10 @@ mod tests {
 
     #[test]
     fn conntrack_events_of_all_cpus_are_added_up_and_distinguished() {
-        let text = "entries  searched insert_failed drop early_drop icmp_error\n\
-                    0000000a 00000000 00000004 00000005 00000001 00000009\n\
-                    0000000a 00000000 00000002 00000010 00000000 00000000\n";
-        let events = ConntrackEvents { dropped: 5 + 16 - 6, evicted: 1, not_inserted: 6 };
+        let text = "entries  clashres chainlength insert_failed drop early_drop icmp_error\n\
+                    0000000a 00000000 00000002 00000006 00000005 00000001 00000009\n\
+                    0000000a 00000000 00000001 00000003 00000010 00000000 00000000\n";
+        let events = ConntrackEvents { dropped: 5 + 16 - 6, evicted: 1, not_inserted: 6, chain_too_long: 3 };
         assert_eq!(conntrack_events(text), events);
         assert_eq!(conntrack_events(""), ConntrackEvents::default());
         assert_eq!(conntrack_events("entries\n0000000a\n"), ConntrackEvents::default());
