@@ -11,10 +11,10 @@ is_active() { has_server "10.96.0.1:80 -r" && has_server "[fd00:96::1]:80 -r"; }
 # Whether sets have more entries than kube-proxy creates them for.
 LARGE=
 LARGE_SETS="KUBE-LOAD-BALANCER-SOURCE-CIDR KUBE-6-LOAD-BALANCER-SOURCE-CID"
-# Adds a Service with 70,001 source ranges of each IP family, the client's among them.
+# Adds a Service with 70,001 source ranges of each IP family, the client's network among them.
 add_large() {
     {
-        printf '  loadBalancerSourceRanges:\n  - 192.0.2.2/32\n  - "2001:db8::2/128"\n'
+        printf '  loadBalancerSourceRanges:\n  - 192.0.2.0/24\n  - "2001:db8::/64"\n'
         awk 'BEGIN { for (i = 0; i < 70000; i++) printf "  - 100.%d.%d.%d/32\n  - \"2001:db8:%x::%x/128\"\n", 64 + i / 65536, i / 256 % 256, i % 256, i / 65536 + 256, i % 65536 }'
     } >ranges
     service large 40 LoadBalancer node-1 "$(cat ranges)" 'status: {loadBalancer: {ingress: [{ip: 203.0.113.40}, {ip: "2001:db8:5::40"}]}}'
