@@ -314,7 +314,7 @@ vm: vm-ipvs vm-nftables vm-apparmor
 # A kernel with ipvs. VM_PARTS are the parts of ipvs-host.sh, by default all. VM_CASES are the scenarios that are played in ipvs mode, by default all that are
 # recorded in it.
 VM_CASES ?= $(notdir $(patsubst %/expected/ipvs,%,$(wildcard conformance/scenarios/*/expected/ipvs)))
-VM_TEST_PARTS := commands repair counters reserved firewall addresses sets remote methods numbers host_ports internal flows
+VM_TEST_PARTS := commands repair counters reserved firewall addresses sets remote methods numbers sources host_ports internal flows
 VM_LARGE_PARTS := repair reserved firewall addresses sets remote numbers host_ports internal deleted affinity
 VM_PARTS ?= $(VM_TEST_PARTS) deleted affinity $(VM_LARGE_PARTS:%=large-%)
 VM_FILES := $(addprefix conformance/vm/,machine.sh cluster.sh ipvs-differences.sh load.py web.yaml)

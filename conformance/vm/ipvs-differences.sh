@@ -53,6 +53,38 @@ part_numbers() {
     end_peers
 }
 
+# Endpoints in noMasqueradeCIDRs see their clients, unless they could not answer.
+part_sources() {
+    echo "== sources that are kept"
+    local pod
+    serve_peers 2 3
+    for pod in 2 3; do
+        service sources-$pod 6$pod NodePort node-1
+        sed -i -e 's/port: 8080/port: 8082/' manifests/sources-$pod.yaml \
+            -e "s/^endpoints: .*\"\($POD_NET\|$POD_NET6\)[23].*/endpoints: [{addresses: [\"\1$pod\"], nodeName: node-1}]/"
+    done
+    start "noMasqueradeCIDRs: [${POD_NET}2/32, \"${POD_NET6}2/128\"]"
+    wait_for "the Services" eval 'has_server "[fd00:96::62]:80 -r" && has_server "[fd00:96::63]:80 -r"'
+    answers client,192.0.2.1:30162 192.0.2.2
+    answers client,2001:db8::1:30162 2001:db8::2
+    answers client,10.96.0.62:80 192.0.2.2
+    answers client,fd00:96::62:80 2001:db8::2
+    answers pod-5,192.0.2.1:30162 ${POD_NET}5
+    for flow in node,10.96.0.62:80 node,192.0.2.1:30162; do answers $flow ${POD_NET}1; done
+    for flow in node,fd00:96::62:80 node,2001:db8::1:30162; do answers $flow ${POD_NET6}1; done
+    # Another endpoint.
+    answers client,192.0.2.1:30163 ${POD_NET}1
+    answers client,2001:db8::1:30163 ${POD_NET6}1
+    answers client,10.96.0.63:80 ${POD_NET}1
+    # The endpoint's connections to itself, whose replies netfilter in the bridge sends back to the port where they came from.
+    bridge link set dev pod2 hairpin on
+    for flow in pod-2,10.96.0.62:80 pod-2,192.0.2.1:30162; do answers $flow ${POD_NET}1; done
+    for flow in pod-2,fd00:96::62:80 pod-2,2001:db8::1:30162; do answers $flow ${POD_NET6}1; done
+    bridge link set dev pod2 hairpin off
+    end_peers
+    finish sources
+}
+
 # A host port of a network plugin on the number of a node port: the program whose rule comes first has the connections.
 part_host_ports() {
     echo "== host ports"

@@ -31,11 +31,15 @@ check_large() {
     done
     ! grep -q "is full" proxy.log || fail "$1: a set is full"
 }
-# start [LINE...]: starts the proxy with these lines of configuration and waits for its first sync.
-start() {
+# launch [LINE...]: starts the proxy with these lines of configuration.
+launch() {
     settings ipvs "$@"
     [ -z "$LARGE" ] || add_large
     run_proxy
+}
+# start [LINE...]: launches the proxy and waits for its first sync.
+start() {
+    launch "$@"
     # The objects of an earlier proxy may be there already.
     wait_for "the first sync" eval "is_active && /files/ferroute status"
     [ -z "$LARGE" ] || check_large "start"
@@ -356,9 +360,8 @@ part_sets() {
         echo "== $set that rules of another program use"
         ipset create $set hash:net family $family
         $iptables -A THEIRS -m set --match-set $set dst
-        settings ipvs
         : >proxy.log
-        run_proxy
+        launch
         wait_for "Services of the other IP family" has_server "$other -r"
         wait_for "the cause" grep -q "ipset $set" proxy.log
         other=${other#[}

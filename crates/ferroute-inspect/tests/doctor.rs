@@ -22,6 +22,7 @@ fn healthy() -> Inputs {
         in_kernel: true,
         has_services: Some(true),
         unserved_node_ports: 0,
+        ports_without_hairpin: Ok(Vec::new()),
         full_affinity_lists: Ok(Vec::new()),
         table_is_owned: Ok(false),
         earlier_translations: Ok(Vec::new()),
@@ -123,7 +124,7 @@ fn sysctl_that_the_mode_relies_on_is_a_problem_with_another_value() {
 fn healthy_host_has_no_findings() {
     let diagnosis = diagnose(&healthy());
     assert_eq!((diagnosis.findings.as_slice(), diagnosis.unknown.as_slice()), (&[][..], &[][..]));
-    assert_eq!(diagnosis.passed.len(), 22, "all but those for other modes: {:?}", diagnosis.passed);
+    assert_eq!(diagnosis.passed.len(), 23, "all but those for other modes: {:?}", diagnosis.passed);
 }
 
 fn set_refusal(inputs: &mut Inputs, client: Client) {
@@ -260,6 +261,11 @@ fn each_problem_is_found_by_one_check() {
             Severity::Warning,
         ),
         (
+            |inputs| inputs.families[0].ports_without_hairpin = Ok(vec!["veth1".to_owned()]),
+            "hairpin",
+            Severity::Warning,
+        ),
+        (
             |inputs| {
                 inputs.conntrack = Ok(Some(conntrack(1, ConntrackEvents { evicted: 5, ..ConntrackEvents::default() })));
             },
@@ -328,6 +334,7 @@ fn required_kernel_is_that_of_nftables_mode_everywhere() {
 fn unused_features_are_not_problems() {
     let without_ipv6 = |inputs: &mut Inputs| {
         inputs.families[1] = FamilyInputs {
+            ports_without_hairpin: Ok(Vec::new()),
             in_kernel: false,
             has_services: Some(false),
             unserved_node_ports: 0,

@@ -77,6 +77,8 @@ export const FINDINGS = {
     "在配置中增大 conntrack.maxPerCore 和 conntrack.min，或运行 sysctl -w net.netfilter.nf_conntrack_max={suggested}；用 conntrack -L 列出连接"],
   "conntrack-table.races": ["启动以来，有 {count} 个数据包因同一流的其他数据包同时到达而被丢弃", "多数是同一进程的并行 DNS 查询，它们会延迟几秒",
     "在每个节点上运行 DNS 缓存，或在 Pod 中设置解析器选项 single-request-reopen 或 use-vc；连接跟踪表的大小没有影响"],
+  "hairpin": ["Pod 网桥的端口没有启用 hairpin 模式：{ports}", "每当选中的端点是 Pod 自身时，该 Pod 到 Service 的连接会没有响应",
+    "在网络插件的配置中将 hairpinMode 设为 true，并对现有 Pod 运行 ip link set PORT type bridge_slave hairpin on"],
   "conntrack-table.chains": ["启动以来，有 {count} 个数据包因连接跟踪表中哈希相同的条目过多而被丢弃", "这些连接被延迟一秒以上，或者失败：哈希表相对于条目数过小，或某个客户端打开了大量仅有少数位不同的连接",
     "将 net.netfilter.nf_conntrack_buckets 增大到 net.netfilter.nf_conntrack_max 的四分之一或更多；用 conntrack -L 列出连接"],
   "node-ports": ["{owner} 监听 {port}，这是 {service} 的节点端口", "其他主机无法通过节点端口地址访问该进程；它们的连接会发往 Service",

@@ -337,23 +337,25 @@ fn pods_reach_themselves_and_neighbours_with_and_without_br_netfilter() {
         demo.exec("node", &["sh", "-c", &format!("test ! -e {sysctl} || echo {bridge_rules} > {sysctl}")]);
         demo.write(&replicas(1));
         demo.wait_status("one pod", |status| status.contains("endpoints   1 pod "));
-        let to_itself = wait("the first response", || {
-            let output = demo.run(&[
-                "exec",
-                "nginx-deployment-1",
-                "--",
-                "curl",
-                "-s",
-                "--max-time",
-                "5",
-                "http://10.111.175.78",
-            ]);
-            output.status.success().then(|| text(&output))
-        });
+        let curl = ["curl", "-s", "--max-time", "5", "http://10.111.175.78"];
+        let curl_itself = || demo.run(&[&["exec", "nginx-deployment-1", "--"], &curl[..]].concat());
+        let to_itself = wait("the first response", || Some(curl_itself()).filter(|output| output.status.success()));
+        let to_itself = text(&to_itself);
         assert!(to_itself.starts_with("pod nginx-deployment-1 saw 172.17.0.1:"), "{to_itself}");
         for _ in 0..20 {
             assert!(demo.curl("web-server", "http://10.111.175.78").contains("saw 172.17.0.14:"));
             demo.curl("nginx-deployment-1", "http://10.111.175.78");
+        }
+        let port = demo.exec("node", &["sh", "-c", "bridge -d link | sed -n 's/^[0-9]*: \\(veth[0-9]*\\).*/\\1/p'"]);
+        for (mode, hangs) in [("off", bridge_rules == "1"), ("on", false)] {
+            for port in port.lines() {
+                demo.exec("node", &["ip", "link", "set", port, "type", "bridge_slave", "hairpin", mode]);
+            }
+            let diagnosis = demo.run(&["exec", "node", "--", "ferroute", "doctor", "-o", "json"]);
+            let diagnosis: serde_json::Value = serde_json::from_slice(&diagnosis.stdout).unwrap();
+            let findings = diagnosis["findings"].as_array().unwrap();
+            assert_eq!(findings.iter().any(|finding| finding["check"] == "hairpin"), hangs, "{mode}: {findings:#?}");
+            assert_eq!(curl_itself().status.success(), !hangs, "{mode}");
         }
         demo.write(&replicas(3));
         demo.wait_status("three pods", |status| status.contains("endpoints   3 pods"));

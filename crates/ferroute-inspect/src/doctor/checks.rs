@@ -37,6 +37,7 @@ pub(super) const ALL: &[Check] = &[
     Check { name: "firewall-tables", run: traffic::firewall_tables },
     Check { name: "rp-filter", run: traffic::reverse_path },
     Check { name: "bridge-nf-call", run: traffic::bridges },
+    Check { name: "hairpin", run: traffic::hairpin },
     Check { name: "conntrack-table", run: traffic::conntrack },
     Check { name: "earlier-translation", run: traffic::earlier_translations },
     Check { name: "affinity-lists", run: traffic::affinity_lists },

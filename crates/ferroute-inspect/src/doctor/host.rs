@@ -1,5 +1,6 @@
 //! Reads the inputs on this host: files, kernel rules, one request to the API server, one connection to each endpoint.
 
+mod bridges;
 mod clock;
 mod endpoints;
 mod firewalls;
@@ -20,6 +21,7 @@ use ferroute_nftables::{
 };
 use ferroute_proxy::{control::request_status, host_setup::relied_on};
 
+use self::bridges::without_hairpin;
 pub(crate) use self::routes::unrouted;
 use super::{FamilyInputs, Inputs, NodePort, Reading};
 use crate::desired::Desired;
@@ -34,6 +36,7 @@ pub fn read_inputs(desired: &Desired, connect: bool) -> Inputs {
         .map(|sysctl| (sysctl.name.replace('/', "."), sysctl.value.to_owned()))
         .collect();
     let host = system::read(required_sysctls.iter().map(|(name, _)| name.as_str()));
+    let bridges = ferroute_host::bridges().map_err(|error| error_chain(&error));
     let mode = REGISTRY.active(resolved.mode);
     Inputs {
         mode: mode.name(),
@@ -42,12 +45,16 @@ pub fn read_inputs(desired: &Desired, connect: bool) -> Inputs {
         families: IpFamily::BOTH.map(|family| FamilyInputs {
             unrouted: unrouted(cluster_ips(desired, family)),
             unserved_node_ports: unserved_node_ports(desired, family),
+            ports_without_hairpin: bridges
+                .as_ref()
+                .map_err(Clone::clone)
+                .and_then(|all| without_hairpin(all, desired, family)),
             ..rules::read(family, desired, has_services(family))
         }),
         sysctls: host.sysctls,
         required_sysctls,
         missing_localhost_routes: missing_localhost_routes(desired),
-        bridges: host.bridges,
+        bridges: bridges.map(|all| all.into_iter().map(|bridge| bridge.name).collect()),
         conntrack: host.conntrack,
         listeners: host.listeners,
         proxies: host.proxies,

@@ -51,6 +51,8 @@ pub struct Inputs {
 /// The inputs of one IP family.
 #[derive(Clone, Debug)]
 pub struct FamilyInputs {
+    /// The names of network interfaces that connect endpoints on this node to a bridge, which sends no packet back to where it came from.
+    pub ports_without_hairpin: Reading<Vec<String>>,
     /// Whether the kernel supports the family.
     pub in_kernel: bool,
     /// Whether there are Services of the family; `None` without a source of Services.

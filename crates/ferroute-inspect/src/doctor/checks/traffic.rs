@@ -1,5 +1,7 @@
 //! Settings of the kernel and other programs that affect packets of Services.
 
+use std::collections::BTreeSet;
+
 use ferroute_config::ModeName;
 use ferroute_core::{Client, IpFamily};
 use ferroute_iptables::plan::chains::{IPVS_ACCEPT, NODEPORT_NON_LOCAL};
@@ -255,10 +257,7 @@ pub(super) fn bridges(inputs: &Inputs) -> CheckResult {
             return Ok(Vec::new());
         }
         let mut defects = Vec::new();
-        for (family, name) in [
-            (IpFamily::V4, "net.bridge.bridge-nf-call-iptables"),
-            (IpFamily::V6, "net.bridge.bridge-nf-call-ip6tables"),
-        ] {
+        for (family, name) in BRIDGE_NF_CALL {
             if !is_used(inputs, family) {
                 continue;
             }
@@ -286,6 +285,34 @@ pub(super) fn bridges(inputs: &Inputs) -> CheckResult {
             defects.push(defect.with("name", name).with("bridges", list(bridges)));
         }
         Ok(defects)
+    };
+    defects().into()
+}
+
+/// Checks that bridges with netfilter send packets of a pod to itself back to it.
+pub(super) fn hairpin(inputs: &Inputs) -> CheckResult {
+    let defects = || -> Reading<Vec<Defect>> {
+        let mut ports = BTreeSet::new();
+        for (family, name) in BRIDGE_NF_CALL {
+            let without_hairpin =
+                inputs.families[family.index()].ports_without_hairpin.as_ref().map_err(Clone::clone)?;
+            // Without netfilter in bridges, the host forwards these packets.
+            if !without_hairpin.is_empty() && inputs.sysctl(name)? == Some("1") {
+                ports.extend(without_hairpin.iter().cloned());
+            }
+        }
+        if ports.is_empty() {
+            return Ok(Vec::new());
+        }
+        let ports: Vec<String> = ports.into_iter().collect();
+        let defect = Defect::new(
+            Severity::Warning,
+            format!("hairpin mode is off for ports of the pods' bridge: {}", list(&ports)),
+            "connections of a pod to a Service hang whenever the chosen endpoint is the pod itself",
+            "set hairpinMode to true in the configuration of the network plugin, and for present pods run ip link set PORT type bridge_slave \
+             hairpin on",
+        );
+        Ok(vec![defect.with("ports", list(&ports))])
     };
     defects().into()
 }
@@ -356,7 +383,9 @@ pub(super) fn conntrack(inputs: &Inputs) -> CheckResult {
         if chain_too_long > 0 {
             let defect = Defect::new(
                 Severity::Warning,
-                format!("{chain_too_long} packets were dropped since boot because too many entries of the conntrack table had the same hash"),
+                format!(
+                    "{chain_too_long} packets were dropped since boot because too many entries of the conntrack table had the same hash"
+                ),
                 "these connections were delayed by a second or more, or failed: the hash table is small for the number of entries, or a \
                  client opens many connections that differ in few bits",
                 "increase net.netfilter.nf_conntrack_buckets to a quarter of net.netfilter.nf_conntrack_max or more; list the connections \
@@ -440,3 +469,7 @@ fn list<T: AsRef<str>>(names: &[T]) -> String {
 
 /// The maximum number of names in a line; hosts with many pods have hundreds of interfaces.
 const MAX_NAMES: usize = 4;
+
+/// The sysctls by which packets on bridges pass the rules.
+const BRIDGE_NF_CALL: [(IpFamily, &str); 2] =
+    [(IpFamily::V4, "net.bridge.bridge-nf-call-iptables"), (IpFamily::V6, "net.bridge.bridge-nf-call-ip6tables")];

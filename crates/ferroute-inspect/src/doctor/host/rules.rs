@@ -32,6 +32,7 @@ pub(super) fn read(family: IpFamily, desired: &Desired, has_services: Option<boo
         in_kernel: family == IpFamily::V4 || kernel_has_ipv6(),
         has_services,
         unserved_node_ports: 0,
+        ports_without_hairpin: Ok(Vec::new()),
         full_affinity_lists: rules.as_ref().map_err(Clone::clone).and_then(full_affinity_lists),
         table_is_owned: table_is_owned(family),
         earlier_translations: rules.as_ref().map_err(Clone::clone).and_then(|rules| earlier(desired, rules)),

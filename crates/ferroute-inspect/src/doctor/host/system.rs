@@ -3,7 +3,6 @@
 use std::{
     collections::{BTreeMap, HashMap},
     fs,
-    path::Path,
 };
 
 use ferroute_core::{Protocol, error_chain};
@@ -16,7 +15,6 @@ use crate::doctor::{ConntrackEvents, ConntrackUsage, Listener, Process, Reading}
 /// The inputs.
 pub(super) struct System {
     pub(super) sysctls: Reading<BTreeMap<String, String>>,
-    pub(super) bridges: Reading<Vec<String>>,
     pub(super) conntrack: Reading<Option<ConntrackUsage>>,
     pub(super) listeners: Reading<Vec<Listener>>,
     pub(super) proxies: Reading<Vec<Process>>,
@@ -29,7 +27,6 @@ pub(super) fn read<'a>(required_sysctls: impl Iterator<Item = &'a str>) -> Syste
     let proxies = proxies.map_err(|error| error.to_string());
     System {
         sysctls: sysctls(required_sysctls),
-        bridges: interfaces().map(|all| all.into_iter().filter(|name| is_bridge(name)).collect()),
         conntrack: conntrack(),
         listeners: listeners(proxies.as_deref().unwrap_or_default()).map_err(|error| error_chain(&error)),
         proxies,
@@ -73,10 +70,6 @@ fn interfaces() -> Reading<Vec<String>> {
     let mut names: Vec<String> = entries.into_keys().collect();
     names.sort();
     Ok(names)
-}
-
-fn is_bridge(interface: &str) -> bool {
-    Path::new("/sys/class/net").join(interface).join("bridge").exists()
 }
 
 fn conntrack() -> Reading<Option<ConntrackUsage>> {
