@@ -6,16 +6,16 @@ import { language } from "./i18n.js";
 /** Steps of a time axis, in seconds. */
 const STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400, 172_800, 604_800];
 
-/** The space of the axes, and the least distance between two times, in pixels. */
+/** The space of the axes and of half a time at the right end, and the least distance between two times, in pixels. */
 const LEFT = 58;
-const RIGHT = 12;
+const RIGHT = 28;
 const TOP = 8;
 const BOTTOM = 22;
 const TIME_DISTANCE = 72;
 
 function timeText(time, step) {
   const options = step >= 86_400 ? { month: "short", day: "numeric" }
-    : { hour: "2-digit", minute: "2-digit", ...(step < 60 && { second: "2-digit" }), hour12: false };
+    : { hour: "2-digit", minute: "2-digit", ...(step < 60 && { second: "2-digit" }), hourCycle: "h23" };
   return new Intl.DateTimeFormat(language(), options).format(time);
 }
 

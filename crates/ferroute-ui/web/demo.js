@@ -55,14 +55,14 @@ function resultText({ results, failed, source }) {
   return [
     results.length > 0 && el("p", {}, icon("check"), results.map(({ pod, connections }) =>
       el("span", { class: "chip" }, el("b", {}, pod), ` ${count(connections)}`))),
-    results.length > 0 && source?.length > 0 && el("p", { class: "muted" }, t("demo.source", { source: source.join(", ") })),
+    results.length > 0 && source?.length > 0 && el("p", { class: "muted" }, t("demo.source", { source: source.join(t("list.separator")) })),
     (failed ?? []).map(({ error, connections }) => notice("error", `${count(connections)} × ${failureText(error)}`)),
   ];
 }
 
-function select(label, options, current) {
+function select(label, options, current, kind = "") {
   const node = el("select", { "aria-label": label }, options.map(([value, text]) => el("option", { value, selected: value === current }, text)));
-  return [el("label", { class: "field" }, el("span", {}, label), node), node];
+  return [el("label", { class: `field ${kind}` }, el("span", {}, label), node), node];
 }
 
 /** The addresses to which connections can be sent. */
@@ -102,7 +102,7 @@ function connectForm({ port, service, graph, output, remembered }) {
     const client = store.overview.demo.clients.find((one) => machineOf(one) === name);
     if (client) from.value = client;
   };
-  const [toField, to] = select(t("demo.to"), destinations(port), remembered.to);
+  const [toField, to] = select(t("demo.to"), destinations(port), remembered.to, "long");
   const amount = el("input", { type: "number", min: 1, max: 200, value: remembered.count ?? 20, "aria-label": t("demo.count") });
   const read = () => ({ from: from.value, to: to.value.split(" ")[1], protocol: port.protocol });
   const stream = streamControl({ service, read, disabled: !hasToken() });
@@ -113,7 +113,7 @@ function connectForm({ port, service, graph, output, remembered }) {
     const body = { ...read(), count: Number(amount.value) };
     perform(send, output, "connect", body, (answer) => {
       replace(output, resultText(answer));
-      announce(t("demo.announce", { result: answer.results.map(({ pod, connections }) => `${pod} ${connections}`).join(", ") }));
+      announce(t("demo.announce", { result: answer.results.map(({ pod, connections }) => `${pod} ${connections}`).join(t("list.separator")) }));
       showResults(graph(), machineOf(from.value), Number(frontend), answer.results);
     });
   } } }, fromField, toField, el("label", { class: "field narrow" }, el("span", {}, t("demo.count")), amount), send, stream.button);
@@ -141,7 +141,7 @@ function readiness(pod, output) {
       t(pod.ready ? "mark.notReady" : "mark.ready", { name: pod.shortName })) } });
   const kill = el("button", { class: "icon-button", type: "button", disabled: !hasToken() || !pod.running, title: t("demo.kill", { pod: pod.name }),
     "aria-label": t("demo.kill", { pod: pod.name }), on: { click: () => perform(kill, output, "kill", { pod: pod.name }, () => update(),
-      t("mark.kill", { name: pod.shortName })) } }, icon("cross"));
+      t("mark.kill", { name: pod.shortName })) } }, t("demo.killShort"));
   return el("li", {}, el("span", { class: "grow" }, pod.shortName), el("small", { class: "muted" }, t(pod.running ? (pod.ready ? "endpoint.ready" : "endpoint.notReady") : "demo.ended")), node, kill);
 }
 

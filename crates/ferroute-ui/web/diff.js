@@ -16,8 +16,8 @@ function mismatch(finding) {
   const { difference, missing, extra, endpoint, expected, actual } = finding;
   switch (difference) {
     case "endpoints": return [
-      missing?.length > 0 && t("diff.missing", { list: missing.join(", ") }),
-      extra?.length > 0 && t("diff.extra", { list: extra.join(", ") }),
+      missing?.length > 0 && t("diff.missing", { list: missing.join(t("list.separator")) }),
+      extra?.length > 0 && t("diff.extra", { list: extra.join(t("list.separator")) }),
     ].filter(Boolean).join("; ");
     case "shares": return t("diff.shares", { endpoint, expected: percent(expected), actual: percent(actual) });
     case "source": return t("diff.source", { expected: t(`diff.from.${expected}`), actual: t(`diff.from.${actual}`) });
@@ -47,7 +47,7 @@ function clientText(client) {
 }
 
 function clientList(clients) {
-  return clients?.length > 0 ? ` (${clients.map(clientText).join(", ")})` : "";
+  return clients?.length > 0 ? ` (${clients.map(clientText).join(t("list.separator"))})` : "";
 }
 
 function familyNodes(report) {

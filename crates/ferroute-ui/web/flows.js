@@ -51,7 +51,7 @@ export function failures({ unanswered, refused, reset, rejected, dropped }) {
 /** What failed, in words: `3 refused, 1 unanswered`. */
 export function failureWords(counts) {
   const kinds = ["refused", "unanswered", "reset", "rejected", "dropped"].filter((kind) => counts[kind] > 0);
-  return kinds.map((kind) => t(`flow.${kind}`, { count: count(counts[kind]) })).join(", ");
+  return kinds.map((kind) => t(`flow.${kind}`, { count: count(counts[kind]) })).join(t("list.separator"));
 }
 
 /** Returns the flows of the last minutes through a Service, or all of them. */
@@ -89,5 +89,5 @@ export function answerTime({ answered, answerSeconds }) {
 export function outcome(counts) {
   const failed = failures(counts);
   return el("span", { class: failed > 0 ? "outcome bad" : "outcome" }, icon(failed > 0 ? "warn" : "check"),
-    t("flow.connections", { count: count(counts.connections) }), failed > 0 && `, ${failureWords(counts)}`);
+    t("flow.connections", { count: count(counts.connections) }), failed > 0 && `${t("list.separator")}${failureWords(counts)}`);
 }

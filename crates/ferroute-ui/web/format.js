@@ -36,12 +36,12 @@ export function duration(us) {
 
 /** Formats the time of day. */
 export function clock(time) {
-  return new Date(time).toLocaleTimeString(language(), { hour12: false });
+  return new Date(time).toLocaleTimeString(language(), { hourCycle: "h23" });
 }
 
 /** Formats the date and the time of day. */
 export function dateTime(time) {
-  return new Date(time).toLocaleString(language(), { hour12: false });
+  return new Date(time).toLocaleString(language(), { hourCycle: "h23" });
 }
 
 /** Joins address and port; IPv6 addresses need brackets. */

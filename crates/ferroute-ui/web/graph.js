@@ -5,7 +5,7 @@ import { el, icon, replace, svg } from "./dom.js";
 import { hostOf, percent, rate, socket } from "./format.js";
 import { t } from "./i18n.js";
 import { sparkline } from "./spark.js";
-import { rateOf, store } from "./store.js";
+import { nodeAddress, rateOf, store } from "./store.js";
 
 /** How many clients, endpoints and nodes are drawn; the table has them all. */
 const MAX_CLIENTS = 7;
@@ -74,8 +74,7 @@ function answerText({ clients, outcome, endpoints, source, policy, reason }) {
 
 /** Returns where a client has to send a packet to reach a frontend: a node port at this node's own address. */
 function target(frontend, family) {
-  const here = store.overview.machines.find(({ kind, node }) => kind === "node" && node === store.overview.node);
-  const address = frontend.addresses[0] ?? here?.addresses.find((one) => one.includes(":") === (family === "IPv6"));
+  const address = frontend.addresses[0] ?? nodeAddress(family);
   return address ? socket(address, frontend.port) : null;
 }
 

@@ -63,6 +63,6 @@ export function journeyCard(trace, way) {
 export function journeyLines(trace, way) {
   const journey = journeyOf(trace, way);
   if (!journey) return [];
-  const words = (stops) => stops.map(({ name, notes }) => (notes.length > 0 ? `${name} (${notes.join(", ")})` : name)).join(" → ");
+  const words = (stops) => stops.map(({ name, notes }) => (notes.length > 0 ? `${name} (${notes.join(t("list.separator"))})` : name)).join(" → ");
   return [`${t("journey.request")}: ${words(journey.request)}`, `${t("journey.reply")}: ${words(journey.reply)}`];
 }

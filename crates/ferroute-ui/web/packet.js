@@ -9,7 +9,7 @@ import { journeyCard } from "./journey.js";
 import { drawPath } from "./path.js";
 import { keepLink, packetLink, serviceLink } from "./route.js";
 import { headerCard, stepList } from "./steps.js";
-import { on, store } from "./store.js";
+import { nodeAddress, on, store } from "./store.js";
 import { suggest } from "./suggest.js";
 import { translate } from "./texts.js";
 import { walk } from "./walk.js";
@@ -75,14 +75,20 @@ function form(question, ask) {
 function examples() {
   const served = store.services.filter(({ state, frontends }) => state === "served" && frontends.length > 0);
   const pods = store.overview.machines.filter(({ kind }) => kind === "pod");
+  // To itself, a pod's connection takes the longest way of all.
+  const isEndpoint = ({ search }, { name, addresses }) => [name, ...addresses].some((one) => search?.includes(one));
+  const sender = (service) => pods.map((pod) => [isEndpoint(service, pod), pod.node !== store.overview.node, pod])
+    .sort(([one, away], [other, alsoAway]) => one - other || away - alsoAway)[0]?.[2];
   const outside = store.overview.machines.find(({ kind }) => kind === "outside");
   const list = [];
   const inner = served.find(({ used }) => used > 0);
-  if (inner && pods[0]) list.push({ from: (pods.find(({ node }) => node === store.overview.node) ?? pods[0]).name, to: inner.name });
-  const outer = served.flatMap(({ frontends, name }) => frontends.map((frontend) => ({ ...frontend, name }))).find(({ kind, address }) => kind !== "clusterIp" && address);
-  if (outside && outer) list.push({ from: outside.name, to: `${outer.address}:${outer.port}` });
+  if (inner && sender(inner)) list.push({ from: sender(inner).name, to: inner.name });
+  const outer = served.flatMap(({ frontends }) => frontends).filter(({ kind }) => kind !== "clusterIp");
+  const { address, port } = outer.find((frontend) => frontend.address) ?? outer[0] ?? {};
+  const target = address || nodeAddress();
+  if (outside && port && target) list.push({ from: outside.name, to: socket(target, port) });
   const empty = served.find(({ used }) => used === 0);
-  if (empty && pods[0]) list.push({ from: pods[0].name, to: empty.name });
+  if (empty && sender(empty)) list.push({ from: sender(empty).name, to: empty.name });
   return list;
 }
 

@@ -26,11 +26,13 @@ const NARROW = 340;
 
 const ROUND = new Set(["routing", "routing2"]);
 
-/** How many characters of an effect fit into a stage. */
-const FIT = 26;
+/** The width of a character in a stage, about. */
+const CHARACTER = 7;
 
-function shorten(text) {
-  return text.length > FIT ? `${text.slice(0, FIT - 1)}…` : text;
+/** Returns the text as far as it fits into a stage of this width; all of it is shown to who points at it. */
+function shorten(text, width) {
+  const fit = Math.floor(width / CHARACTER);
+  return text.length > fit ? [svg("title", {}, text), `${text.slice(0, fit - 1)}…`] : text;
 }
 
 /** The places of all stages, and the size of the drawing. */
@@ -59,11 +61,11 @@ function line([x1, y1, w1, h1], [x2, y2, w2, h2]) {
   return y1 === y2 ? `M${start} ${y1}L${stop} ${y2}` : `M${start} ${y1}C${middle} ${y1} ${middle} ${y2} ${stop} ${y2}`;
 }
 
-function texts(x, y, lines) {
+function texts([x, y, width], lines) {
   const gap = 17;
   const top = y - ((lines.length - 1) * gap) / 2;
   return lines.map(([text, kind], index) =>
-    svg("text", { x, y: top + index * gap, class: kind, "text-anchor": "middle", "dominant-baseline": "central" }, shorten(text)));
+    svg("text", { x, y: top + index * gap, class: kind, "text-anchor": "middle", "dominant-baseline": "central" }, shorten(text, width)));
 }
 
 /** The lines of text in a stage: its name, and what happens there. */
@@ -102,7 +104,7 @@ function drawStage(place, position, kind, content) {
     : svg("rect", { x: x - width / 2, y: y - height / 2, width, height, rx: 10 });
   const label = ROUND.has(place)
     ? svg("text", { x, y, class: "stage-route", "text-anchor": "middle", "dominant-baseline": "central" }, "?")
-    : texts(x, y, content);
+    : texts(position, content);
   return svg("g", { class: kind, "data-place": place }, svg("title", {}, t(`place.${place}`)), shape, label);
 }
 

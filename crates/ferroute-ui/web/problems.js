@@ -22,7 +22,7 @@ const COMPARED = 500;
 const known = { doctor: null, drift: null, sync: null, cluster: null };
 
 function names(services) {
-  return [services.slice(0, NAMED).map(({ name }, index) => [index > 0 && ", ", el("a", { href: serviceLink(name) }, name)]),
+  return [services.slice(0, NAMED).map(({ name }, index) => [index > 0 && t("list.separator"), el("a", { href: serviceLink(name) }, name)]),
     services.length > NAMED && ` ${t("cause.more", { count: count(services.length - NAMED) })}`];
 }
 

@@ -34,7 +34,7 @@ function policyFacts(policies) {
     balancing?.slowStartSeconds && fact(t("policy.slowStart"), `${balancing.slowStartSeconds} s`, t("policy.slowStartNote")),
     balancing?.zoneWeight && fact(t("policy.zoneWeight"), balancing.zoneWeight, t("policy.zoneWeightNote")),
     balancing?.drainTimeoutSeconds && fact(t("policy.drain"), `${balancing.drainTimeoutSeconds} s`, t("policy.drainNote")),
-    limits && fact(t("policy.limits"), limitTexts(limits).join(", "), t(`policy.limits-${limits.overLimit}`)),
+    limits && fact(t("policy.limits"), limitTexts(limits).join(t("list.separator")), t(`policy.limits-${limits.overLimit}`)),
     affinity && fact(t("policy.affinity"), "ClientIP", t("policy.affinityNote", { seconds: affinity.timeoutSeconds })),
     sourceRanges?.length > 0 && fact(t("policy.ranges"), sourceRanges.join(", "),
       sourceRangesScope?.length > 0 ? t("policy.rangesScope", { scope: sourceRangesScope.join(", ") }) : t("policy.rangesNote")),

@@ -43,6 +43,12 @@ function emit(topic, detail) {
   for (const handler of [...(listeners.get(topic) ?? [])]) handler(detail);
 }
 
+/** Returns an address of the node of an IP family, `IPv4` or `IPv6`, or the one by which others know it; undefined if there is none. */
+export function nodeAddress(family) {
+  const here = state.overview.machines.find(({ kind, node }) => kind === "node" && node === state.overview.node);
+  return here?.addresses.find((one) => !family || one.includes(":") === (family === "IPv6"));
+}
+
 /** Fetches the overview and the Services. */
 export async function load() {
   const [overview, list, history] = await Promise.all([get("/overview"), get("/services"), get("/history")]);

@@ -16,6 +16,11 @@ const STEP = 500;
 /** The time that the chart shows, in milliseconds. */
 const WINDOW = 60_000;
 
+/** The width of letters and of Chinese characters in the labels of marks, about, in pixels, and how many lines of labels there is space for. */
+const LETTER = 6.5;
+const WIDE = 11;
+const LINES = 7;
+
 /** Kept while another view is shown: the stream goes on, so that a repair can be seen in the syncs. */
 const state = { body: null, service: null, samples: [], marks: [], pods: new Map(), failed: new Map(), failing: 0, since: 0, last: null, current: { begin: 0, good: 0, bad: 0 }, error: null };
 let timer = null;
@@ -76,6 +81,22 @@ export function mark(text) {
   if (state.body) state.marks.push({ at: Date.now(), text });
 }
 
+/** The marks, with their labels in the first line in which nothing is in their place. */
+function markNodes(x, end, bottom) {
+  const lines = [];
+  return state.marks.filter(({ at }) => at > end - WINDOW).map(({ at, text }) => {
+    const isLate = at > end - WINDOW * 0.3;
+    const width = [...text].reduce((sum, letter) => sum + (letter > "\u2e80" ? WIDE : LETTER), 4);
+    const [left, right] = isLate ? [x(at) - width, x(at)] : [x(at), x(at) + width];
+    const free = lines.findIndex((boxes) => boxes.every((box) => box.right < left || box.left > right));
+    const line = free < 0 ? lines.push([]) - 1 : free;
+    lines[line].push({ left, right });
+    return [
+      svg("line", { class: "flow-mark", x1: x(at), x2: x(at), y1: 4, y2: bottom }),
+      svg("text", { class: "tick mark-label", x: x(at) + (isLate ? -4 : 4), y: 13 + (line % LINES) * 14, "text-anchor": isLate ? "end" : "start" }, text)];
+  });
+}
+
 function chart() {
   const end = Date.now();
   const perSecond = ({ begin, end: stop, good, bad }) => ((good + bad) * 1000) / Math.max(1, stop - begin);
@@ -88,13 +109,7 @@ function chart() {
       const box = (kind, from, to) => to > from && svg("rect", { class: `flow-${kind}`, x: left, width: Math.max(1, right - left), y: y(to), height: y(from) - y(to) });
       return [box("bad", 0, bad), box("good", bad, all)];
     }),
-    // Labels of marks that follow each other are below each other.
-    state.marks.map(({ at, text }, index) => {
-      const isLate = at > end - WINDOW * 0.3;
-      return [
-        svg("line", { class: "flow-mark", x1: x(at), x2: x(at), y1: 4, y2: bottom }),
-        svg("text", { class: "tick", x: x(at) + (isLate ? -4 : 4), y: 13 + (index % 3) * 14, "text-anchor": isLate ? "end" : "start" }, text)];
-    }),
+    markNodes(x, end, bottom),
   ];
   return timeChart({ label: t("stream.label"), unit: t("stream.unit"), start: end - WINDOW, end, scale, height: 130, draw: area });
 }
@@ -104,11 +119,11 @@ function summary() {
   const bad = [...state.failed.values()].reduce((total, one) => total + one, 0);
   return [
     el("p", { class: "flow-summary" }, t("stream.since", { time: clock(state.since) }), " ",
-      el("b", { class: "flow-answered" }, t("stream.answered", { count: count(good) })), ", ",
+      el("b", { class: "flow-answered" }, t("stream.answered", { count: count(good) })), t("list.separator"),
       el("b", { class: bad > 0 ? "flow-failed bad" : "flow-failed" }, t("stream.failed", { count: count(bad) }))),
     el("p", {}, [...state.pods].sort().map(([pod, connections]) => el("span", { class: "chip" }, el("b", {}, pod), ` ${count(connections)}`))),
     bad > 0 && notice("error", icon("cross"), t("stream.why", {
-      why: [...state.failed].map(([error, connections]) => `${count(connections)} × ${t(FAILURES[error] ?? error)}`).join(", "),
+      why: [...state.failed].map(([error, connections]) => `${count(connections)} × ${t(FAILURES[error] ?? error)}`).join(t("list.separator")),
       seconds: (state.failing / 1000).toFixed(1) })),
     state.error && notice("error", state.error),
   ];

@@ -3,14 +3,24 @@
 
 import { language } from "./i18n.js";
 
-/** English and Chinese. `{name}` stands for any text. More specific sentences come first. */
+/** English and Chinese. `{name}` stands for any text, which may be another of these. More specific sentences come first. */
 export const SENTENCES = [
   ["the rules in the kernel can only be read by root, on the node itself", "只有节点上的 root 才能读取内核中的规则"],
   ["flows can only be read by root, on the node itself", "只有节点上的 root 才能读取连接"],
   ["the syncs are known for a running proxy, a bundle and the demo; these objects come from elsewhere", "只有运行中的代理、记录文件和演示才有同步记录；这些对象来自其他地方"],
   ["no rules of a service proxy in this network namespace count connections", "此网络命名空间中没有 Service 代理的规则统计连接"],
   ["open the URL that `ferroute demo --ui` printed", "请打开 `ferroute demo --ui` 显示的地址"],
-  ["{family} rules of {mode} mode: {access}", "{mode} 模式的 {family} 规则：{access}"],
+  ["{family} rules of {mode} mode: by netlink: {reason}", "{mode} 模式的 {family} 规则：通过 netlink 读写：{reason}"],
+  ["{family} rules of {mode} mode: by {program}: {reason}", "{mode} 模式的 {family} 规则：通过 {program} 读写：{reason}"],
+  ["netlink is not possible: {error}", "无法使用 netlink：{error}"],
+  ["the host's iptables uses nf_tables", "主机的 iptables 使用 nf_tables"],
+  ["the host's iptables uses the legacy backend", "主机的 iptables 使用 legacy 后端"],
+  ["the host has tables of the legacy backend", "主机有 legacy 后端的表"],
+  ["no iptables programs are installed", "没有安装 iptables 程序"],
+  ["the installed iptables programs cannot be run", "已安装的 iptables 程序无法运行"],
+  ["the programs of the legacy backend, which the kubelet uses, are not installed", "没有安装 kubelet 所用的 legacy 后端的程序"],
+  ["the kernel has no tables of the legacy backend", "内核没有 legacy 后端的表"],
+  ["as configured", "按照配置"],
   ["the Service has no {family} cluster IP", "该 Service 没有 {family} 集群 IP"],
   ["{field}: required: only the API server can assign an address", "{field}：必填，只有 API server 可以分配地址"],
   ["{field}: {value} differs from spec.clusterIP", "{field}：{value} 与 spec.clusterIP 不同"],
@@ -34,7 +44,6 @@ export const SENTENCES = [
   ["the packet is from the client", "数据包来自客户端"],
   ["source {address} is no address of the host", "源地址 {address} 不是主机的地址"],
   ["destination {address} is no address of the host", "目的地址 {address} 不是主机的地址"],
-  ["connection state is {state}", "连接状态为 {state}"],
   ["the destination was not translated", "目的地址没有经过转换"],
   ["this is the connection's first packet, not one after {packets}", "这是连接的第一个数据包，而不是第 {packets} 个之后的数据包"],
   ["mark is {mark}, without {bits}", "标记为 {mark}，不含 {bits}"],
@@ -91,7 +100,7 @@ export function translate(text) {
     const found = expression.exec(text);
     // A sentence about something else may have the same form.
     if (!found || (names[0] === "{subject}" && !(found[1].split(" & ")[0] in SUBJECTS))) continue;
-    const values = new Map(names.map((name, index) => [name, SUBJECTS[found[index + 1]] ?? found[index + 1]]));
+    const values = new Map(names.map((name, index) => [name, SUBJECTS[found[index + 1]] ?? translate(found[index + 1])]));
     return chinese.replace(/\{\w+\}/g, (name) => values.get(name) ?? name);
   }
   return text;

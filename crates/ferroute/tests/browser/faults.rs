@@ -271,6 +271,17 @@ fn service_with_many_endpoints_starts_with_its_graph() {
     browser.assert_clean(&server.url, None);
 }
 
+/// Texts of the view that are in English, as a whole or in part. Rules, commands and names are as everywhere.
+const ENGLISH: &str = "\
+    const walker = document.createTreeWalker(document.querySelector('main'), NodeFilter.SHOW_TEXT); const found = []; \
+    for (let node = walker.nextNode(); node; node = walker.nextNode()) { \
+      if (node.parentElement.closest('.mono, pre, code, kbd, .rule-place, .chip')) continue; \
+      const isChinese = /[\\u4e00-\\u9fff]/.test(node.data); \
+      const words = isChinese ? /(^|[\\s\\u4e00-\\u9fff，：])(is|are|not|the|of|by|to|and|which|that|has|have|uses|was|were)\\s/ : /[a-z]{2,}( [a-z]{1,}){3,}/i; \
+      if (words.test(node.data)) found.push(node.data); \
+    } \
+    return found";
+
 #[test]
 #[ignore = "requires Chromium: make test-ui"]
 fn chinese_page_is_in_chinese() {
@@ -280,21 +291,71 @@ fn chinese_page_is_in_chinese() {
     let more = "---\n{apiVersion: v1, kind: Service, metadata: {name: headless, namespace: shop}, spec: {clusterIP: None, ports: [{port: 80}]}}\n";
     let manifests = directory.path().join("cluster.yaml");
     fs::write(&manifests, format!("{example}{more}")).unwrap();
-    let server = Server::with_manifests(&namespace, &manifests);
+    let others = [
+        ("#/services/shop/headless", ".service-body .notice:not(.notice-loading)"),
+        ("#/packet?from=10.244.1.9&to=shop/cart:9000", ".verdict"),
+    ];
+    for mode in ["nftables", "iptables"] {
+        let paths = ["--manifests", manifests.to_str().unwrap()];
+        let server =
+            Server::start(&namespace, &[&paths[..], &["--hostname-override", "node-1", "--proxy-mode", mode]].concat());
+        let browser = Browser::start(&namespace, "zh-CN");
+        for view in VIEWS.into_iter().chain(others) {
+            open_view(&browser, &server, view);
+            assert_eq!(browser.run(ENGLISH), json!([]), "{mode} {view:?}");
+        }
+        browser.assert_clean(&server.url, None);
+    }
+}
+
+#[test]
+#[ignore = "requires Chromium: make test-ui"]
+fn each_sentence_of_the_server_has_its_own_translation() {
+    let namespace = NetNs::new();
+    let server = Server::with_example(&namespace, "nftables");
     let browser = Browser::start(&namespace, "zh-CN");
-    let others = [("#/services/shop/headless", ".service-body .notice:not(.notice-loading)")];
-    for view in VIEWS.into_iter().chain(others) {
-        open_view(&browser, &server, view);
-        // Rules, commands and names are as everywhere.
-        let english = browser.run(
-            "const walker = document.createTreeWalker(document.querySelector('main'), NodeFilter.SHOW_TEXT); const found = []; \
-             for (let node = walker.nextNode(); node; node = walker.nextNode()) { \
-               if (node.parentElement.closest('.mono, pre, code, kbd, .rule-place, .chip')) continue; \
-               if (/[a-z]{2,}( [a-z]{1,}){3,}/i.test(node.data) && !/[\\u4e00-\\u9fff]/.test(node.data)) found.push(node.data); \
-             } \
-             return found",
+    browser.open(&server.url);
+    // A more general sentence before it would take its place.
+    let hidden = browser.run(
+        "return import('/web/texts.js').then(({ SENTENCES, translate }) => SENTENCES.filter(([english, chinese]) => { \
+           const fill = (text, subject) => text.replace('{subject}', subject).replace(/\\{\\w+\\}/g, 'x7'); \
+           return translate(fill(english, 'source')) !== fill(chinese, '源地址'); }))",
+    );
+    assert_eq!(hidden, json!([]));
+}
+
+#[test]
+#[ignore = "requires Chromium: make test-ui"]
+fn times_after_midnight_begin_with_zero() {
+    let namespace = NetNs::new();
+    let server = Server::with_example(&namespace, "nftables");
+    for language in ["en-US", "zh-CN"] {
+        let browser = Browser::start(&namespace, language);
+        browser.open(&server.url);
+        let times = browser.run(
+            "const at = new Date(2026, 0, 1, 0, 5, 9).getTime(); \
+             return import('/web/format.js').then(({ clock, dateTime }) => [clock(at), dateTime(at)])",
         );
-        assert_eq!(english, json!([]), "{view:?}");
+        let times: Vec<String> = serde_json::from_value(times).unwrap();
+        assert!(times.iter().all(|time| time.ends_with("00:05:09")), "{times:?}");
+    }
+}
+
+#[test]
+#[ignore = "requires Chromium: make test-ui"]
+fn graph_stays_within_its_card() {
+    let namespace = NetNs::new();
+    let server = Server::with_example(&namespace, "nftables");
+    let browser = Browser::start(&namespace, "en-US");
+    for width in [390, 768, 800, 960, 1024, 1180, 1280, 1366, 1500, 1920] {
+        browser.resize(width, 900);
+        open_view(&browser, &server, VIEWS[1]);
+        let outside = browser.run(
+            "const { left, right } = document.querySelector('.graph').getBoundingClientRect(); \
+             return [...document.querySelectorAll('.graph .gnode, .graph .gnode-group')].filter((one) => { \
+               const box = one.getBoundingClientRect(); return box.left < left - 1 || box.right > right + 1; }).map((one) => one.innerText)",
+        );
+        assert_eq!(outside, json!([]), "{width}");
     }
     browser.assert_clean(&server.url, None);
 }
@@ -456,6 +517,17 @@ fn newcomer_sees_what_a_killed_pod_costs_and_why() {
          return new Promise((resolve) => setTimeout(() => resolve(before > 0 && count() === before), 2000))"
     ));
     browser.keep_picture("demo-killed");
+    // All labels of the drawing can be read to their ends.
+    let cut = browser.run(
+        "const { left, right } = document.querySelector('.flow-stream svg').getBoundingClientRect(); \
+         return [...document.querySelectorAll('.flow-stream svg text')].filter((one) => { \
+           const box = one.getBoundingClientRect(); return box.left < left || box.right > right; }).map((one) => one.textContent)",
+    );
+    assert_eq!(cut, json!([]));
+    // The first question about a packet is the simplest one: not that of an endpoint to its own Service.
+    browser.open(&server.view("#/packet"));
+    browser.wait_text(".welcome li:first-child", "default/web-server");
+    browser.wait_text(".welcome", "192.168.49.2:");
     browser.assert_clean(&server.url, None);
 }
 
