@@ -8,6 +8,7 @@ use std::{
     ffi::OsStr,
     fs,
     path::{Path, PathBuf},
+    process::Command,
 };
 
 fn root() -> PathBuf {
@@ -105,6 +106,20 @@ fn published_crates_have_the_metadata_of_registries() {
             assert!(!dependencies.contains(&(name.clone(), "dependencies".to_owned())), "{other} depends on {name}");
         }
     }
+}
+
+#[test]
+fn changelog_begins_with_the_version_of_the_workspace() {
+    let manifest = read("Cargo.toml");
+    let version = manifest.split_once("\nversion = \"").unwrap().1.split_once('"').unwrap().0;
+    let changelog = read("CHANGELOG.md");
+    let sections: Vec<&str> = changelog.split("\n## ").skip(1).collect();
+    assert_eq!(sections[0].lines().next(), Some(version));
+    // A release has the section of its version as notes, and none without it.
+    let notes = |version: &str| Command::new(root().join("deploy/release/notes.sh")).arg(version).output().unwrap();
+    let own = String::from_utf8(notes(version).stdout).unwrap();
+    assert_eq!(own.trim(), sections[0].split_once('\n').unwrap().1.trim());
+    assert!(!notes("9.9.9").status.success());
 }
 
 /// Calls `each` with the code of every file in a directory, without that of tests.
