@@ -162,11 +162,13 @@ export function demoPanel({ port, service, graph, previous }) {
   const { form, pick, stream } = connectForm({ port, service, graph, output, remembered });
   const element = card(t("demo.title"), { class: "demo wide" },
     !hasToken() && notice("info", t("demo.noToken")),
-    el("p", { class: "muted" }, t("demo.connectLead")), form, output, stream,
+    el("p", { class: "muted" }, t("demo.connectLead")), form,
+    // Before what grows, so that no button moves while somebody is about to click it.
     el("details", { open: same ? previous.element.querySelector("details").open : false }, el("summary", {}, t("demo.change")),
       el("div", { class: "demo-columns" },
         el("div", {}, el("h3", {}, t("demo.deployments")), el("ul", { class: "rows" }, deployments.map((one) => stepper(one, output)))),
         el("div", {}, el("h3", {}, t("demo.pods")), el("ul", { class: "rows" }, pods.map((pod) => readiness(pod, output)))),
-        el("div", {}, el("h3", {}, t("demo.drift")), el("p", { class: "muted" }, t("demo.breakLead")), breakButton(output)))));
+        el("div", {}, el("h3", {}, t("demo.drift")), el("p", { class: "muted" }, t("demo.breakLead")), breakButton(output)))),
+    output, stream);
   return { element, service, remembered, output, pick };
 }

@@ -85,8 +85,8 @@ export function mark(text) {
 function markNodes(x, end, bottom) {
   const lines = [];
   return state.marks.filter(({ at }) => at > end - WINDOW).map(({ at, text }) => {
-    const isLate = at > end - WINDOW * 0.3;
     const width = [...text].reduce((sum, letter) => sum + (letter > "\u2e80" ? WIDE : LETTER), 4);
+    const isLate = x(at) + width > x(end);
     const [left, right] = isLate ? [x(at) - width, x(at)] : [x(at), x(at) + width];
     const free = lines.findIndex((boxes) => boxes.every((box) => box.right < left || box.left > right));
     const line = free < 0 ? lines.push([]) - 1 : free;
