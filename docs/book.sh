@@ -9,7 +9,7 @@ rm -rf "$out"
 mkdir -p "$out/src"
 cp docs/book.toml "$out/"
 # Pages may link to any of these.
-git ls-files -z -- '*.md' 'docs/images' 'docs/performance' examples | xargs -0 cp --parents -t "$out/src"
+git ls-files -z -- '*.md' LICENSE docs/images docs/performance examples deploy | xargs -0 cp --parents -t "$out/src"
 
 # title FILE: its first heading
 title() { sed -n 's/^# //p' "$1" | head -n 1; }

@@ -122,6 +122,36 @@ fn changelog_begins_with_the_version_of_the_workspace() {
     assert!(!notes("9.9.9").status.success());
 }
 
+/// Returns the targets of the relative links of a page, without those in examples of code.
+fn links(page: &str) -> Vec<&str> {
+    let targets = page.match_indices("](").filter_map(|(at, _)| page[at + 2..].split_once(')'));
+    let paths = targets.map(|(target, _)| target.split('#').next().unwrap_or_default());
+    paths.filter(|path| !path.is_empty() && !path.contains([':', ' '])).collect()
+}
+
+#[test]
+fn every_link_of_the_book_leads_to_a_chapter_or_a_file() {
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("book");
+    let status = Command::new(root().join("docs/book.sh")).arg(&directory).status().unwrap();
+    assert!(status.success());
+    let source = directory.join("src");
+    let summary = fs::read_to_string(source.join("SUMMARY.md")).unwrap();
+    let chapters: BTreeSet<PathBuf> = links(&summary).into_iter().map(|path| source.join(path)).collect();
+    assert!(chapters.len() > 20, "{chapters:?}");
+    let chapters: BTreeSet<PathBuf> = chapters.iter().map(|chapter| chapter.canonicalize().unwrap()).collect();
+    let mut broken = Vec::new();
+    for chapter in &chapters {
+        for link in links(&fs::read_to_string(chapter).unwrap()) {
+            let target = chapter.parent().unwrap().join(link).canonicalize();
+            // A page that is no chapter is not rendered.
+            if !target.is_ok_and(|path| path.extension() != Some(OsStr::new("md")) || chapters.contains(&path)) {
+                broken.push((chapter.clone(), link.to_owned()));
+            }
+        }
+    }
+    assert!(broken.is_empty(), "{broken:?}");
+}
+
 /// Calls `each` with the code of every file in a directory, without that of tests.
 fn for_each_source(path: &Path, each: &mut dyn FnMut(&Path, &str)) {
     if path.is_dir() {
