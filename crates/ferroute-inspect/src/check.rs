@@ -229,7 +229,11 @@ impl Check {
                     self.add(Problem::new(Some(path.display().to_string()), Effect::Rejected, text));
                 }
                 SourceProblem::InvalidUtf8 { path, offset } => {
-                    let text = format!("cannot read: invalid UTF-8 at byte {offset}{}", other_format(path));
+                    let text = format!("cannot read: invalid UTF-8 at byte {offset}");
+                    self.add(Problem::new(Some(path.display().to_string()), Effect::Rejected, text));
+                }
+                SourceProblem::NotText { path, format } => {
+                    let text = format!("cannot read: {format}");
                     self.add(Problem::new(Some(path.display().to_string()), Effect::Rejected, text));
                 }
                 SourceProblem::TooLong { path, .. } => {
@@ -299,15 +303,6 @@ impl Problem {
             effect,
             problem: error.cause.to_string(),
         }
-    }
-}
-
-/// Names the format of a file that is not UTF-8, if it is a common one.
-fn other_format(path: &std::path::Path) -> &'static str {
-    match fs::read(path).unwrap_or_default().get(..2) {
-        Some([0x1f, 0x8b]) => ", a gzip archive",
-        Some([0xff, 0xfe] | [0xfe, 0xff]) => ", UTF-16",
-        _ => "",
     }
 }
 

@@ -1,7 +1,7 @@
 use std::{error::Error, fmt, io, path::PathBuf};
 
 use ferroute_api::{Kind, manifest::DocumentError};
-use ferroute_core::{NamespacedName, error_chain, parse::FieldError};
+use ferroute_core::{FileFormat, NamespacedName, error_chain, parse::FieldError};
 
 /// A problem with the input of a source, which the administrator should see. The source continues.
 ///
@@ -24,6 +24,14 @@ pub enum Problem {
         path: PathBuf,
         /// Offset of the first invalid byte, from 0.
         offset: u64,
+    },
+    /// A file is not text. Its last valid version stays applied.
+    #[error("cannot read {}: {format}", path.display())]
+    NotText {
+        /// File.
+        path: PathBuf,
+        /// What it is instead.
+        format: FileFormat,
     },
     /// A document in a file is too long to be read. The file's last valid version stays applied.
     #[error(

@@ -183,12 +183,16 @@ fn files_that_cannot_be_read_are_errors_of_every_command() {
     for (description, contents) in unreadable() {
         let manifest = Manifest::new(contents);
         let path = manifest.path();
+        // What converts a file of another format.
+        let remedy = [("gzip", "gzip -dc"), ("UTF-16", "iconv")];
+        let remedy = remedy.iter().find(|(format, _)| *format == description).map_or("", |(_, remedy)| remedy);
         for command in commands {
             let flags = ["--hostname-override", "node-1", "--manifests", path.to_str().unwrap()];
             let output = ferroute(&[command, &flags].concat());
             assert!(output.stdout.is_empty(), "{description}, {command:?}: {output:?}");
             assert_ne!(output.status.code(), Some(0), "{description}, {command:?}");
-            assert!(text(&output.stderr).contains("shop.yaml"), "{description}, {command:?}: {output:?}");
+            let error = text(&output.stderr);
+            assert!(error.contains("shop.yaml") && error.contains(remedy), "{description}, {command:?}: {output:?}");
         }
         let output = ferroute(&["check", path.to_str().unwrap()]);
         assert_eq!(output.status.code(), Some(1), "{description}: {output:?}");

@@ -1,6 +1,9 @@
 //! Manifests for `ferroute demo`, with Deployments and Pods in place of EndpointSlices.
 
-use std::{collections::BTreeSet, path::Path};
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+};
 
 use anyhow::{Context, bail};
 use ferroute_api::{
@@ -36,10 +39,11 @@ pub(super) struct DemoManifests {
 /// Workloads are for the demo unless there are Nodes or pods with addresses, which are the objects of an existing cluster.
 pub(super) fn read(path: &Path) -> anyhow::Result<Workloads> {
     let Ok(files) = manifest_files(path) else { return Ok(Workloads::default()) };
-    let texts: Vec<String> = files.iter().filter_map(|file| std::fs::read_to_string(file).ok()).collect();
+    let read = |file: PathBuf| std::fs::read_to_string(&file).ok().map(|text| (file, text));
+    let texts: Vec<(PathBuf, String)> = files.into_iter().filter_map(read).collect();
     let (mut pods, mut workloads, mut nodes) = (Vec::new(), false, false);
     let documents =
-        texts.iter().flat_map(|text| manifest::documents(text)).filter(|document| may_be_workload(document));
+        texts.iter().flat_map(|(_, text)| manifest::documents(text)).filter(|document| may_be_workload(document));
     for parsed in documents.flat_map(|document| document.read()) {
         let Ok(Parsed::Object(object)) = parsed else { continue };
         match *object {
@@ -52,7 +56,7 @@ pub(super) fn read(path: &Path) -> anyhow::Result<Workloads> {
     if !workloads || nodes || !pods.is_empty() {
         return Ok(Workloads { pods, demo: None });
     }
-    let demo = plan(&texts).with_context(|| format!("cannot plan the demo cluster for {}", path.display()))?;
+    let demo = plan(&texts).context("cannot plan the demo's cluster")?;
     Ok(Workloads { pods, demo: Some(demo) })
 }
 
@@ -63,10 +67,11 @@ fn may_be_workload(document: &Document<'_>) -> bool {
     !document.text.lines().any(is_other)
 }
 
-fn plan(texts: &[String]) -> anyhow::Result<DemoManifests> {
+fn plan(texts: &[(PathBuf, String)]) -> anyhow::Result<DemoManifests> {
     let mut all = Objects::default();
-    for text in texts {
-        let Objects { workloads, services, slices, endpoints, ignored } = Objects::parse(text)?;
+    for (file, text) in texts {
+        let objects = Objects::parse(text).with_context(|| format!("invalid manifest {}", file.display()))?;
+        let Objects { workloads, services, slices, endpoints, ignored } = objects;
         all.workloads.extend(workloads);
         all.services.extend(services);
         all.slices.extend(slices);

@@ -56,6 +56,11 @@ pub fn write_outline_into(
              192.0.2.1 and 2001:db8::1, and all others behind eth0"
         )?;
     }
+    if let Rules::Files(files) = rules
+        && let Some(gap) = files.gap(packet.family())
+    {
+        writeln!(out, "note: {gap}")?;
+    }
     if let Some(remote) = remote_sender(node, packet).map(Escaped) {
         writeln!(
             out,

@@ -109,6 +109,7 @@ impl FileState {
             Ok(()) => None,
             Err(TextError::Closed) => return Err(Closed),
             Err(TextError::Read(source)) => Some(Problem::Unreadable { path: path.clone(), source }),
+            Err(TextError::NotText(format)) => Some(Problem::NotText { path: path.clone(), format }),
             Err(TextError::TooLong(line)) => Some(Problem::TooLong { path: path.clone(), line, limit: MAX_DOCUMENT }),
             Err(TextError::InvalidUtf8(offset)) => Some(Problem::InvalidUtf8 { path: path.clone(), offset }),
         };

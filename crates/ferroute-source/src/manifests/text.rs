@@ -3,6 +3,7 @@
 use std::io::{self, Read};
 
 use ferroute_api::manifest::{Document, Position, documents_at};
+use ferroute_core::FileFormat;
 
 use super::Closed;
 
@@ -10,6 +11,8 @@ use super::Closed;
 #[derive(Debug)]
 pub(super) enum TextError {
     Read(io::Error),
+    /// The file has another format.
+    NotText(FileFormat),
     /// The file is not UTF-8 from this byte on.
     InvalidUtf8(u64),
     /// The document that starts at this line is longer than [`MAX_DOCUMENT`].
@@ -36,6 +39,11 @@ pub(super) fn for_each_document(
         let want = buffer.len().clamp(CHUNK, MAX_DOCUMENT);
         let read = file.by_ref().take(want as u64).read_to_end(&mut buffer).map_err(TextError::Read)?;
         let at_end = read < want;
+        if offset == 0
+            && let Some(format) = FileFormat::of(&buffer)
+        {
+            return Err(TextError::NotText(format));
+        }
         // Only complete lines can be split: a part of a line may look like a marker.
         let complete =
             if at_end { buffer.len() } else { buffer.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1) };
