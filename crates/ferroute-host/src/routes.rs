@@ -201,34 +201,7 @@ impl KernelRoutes {
     /// If the kernel does not answer; that it refuses the packet is an answer.
     pub fn lookup(&mut self, query: &RouteQuery) -> Result<RouteReply, RouteError> {
         let failed = |source| RouteError::Lookup { destination: query.destination, source };
-        let (family, bits) = match IpFamily::of(query.destination) {
-            IpFamily::V4 => (libc::AF_INET as u8, 32),
-            IpFamily::V6 => (libc::AF_INET6 as u8, 128),
-        };
-        let mut header = [0; RTMSG_LENGTH];
-        header[0] = family;
-        header[1] = bits;
-        header[2] = if query.source.is_some() { bits } else { 0 };
-        let mut request = Request::new(libc::RTM_GETROUTE, 0, &header);
-        let mut attributes = request.attributes();
-        attributes.put_ip(libc::RTA_DST, query.destination);
-        if let Some(source) = query.source {
-            attributes.put_ip(libc::RTA_SRC, source);
-        }
-        let interfaces = [(libc::RTA_IIF, query.input), (libc::RTA_OIF, query.output)];
-        for (kind, index) in interfaces.into_iter().filter_map(|(kind, index)| Some((kind, index?))) {
-            attributes.put_u32_ne(kind, index);
-        }
-        if query.mark != 0 {
-            attributes.put_u32_ne(libc::RTA_MARK, query.mark);
-        }
-        if let Some((protocol, source, destination)) = query.transport {
-            attributes.put_u8(RTA_IP_PROTO, protocol.number());
-            attributes.put_u16_be(RTA_SPORT, source);
-            attributes.put_u16_be(RTA_DPORT, destination);
-        }
-        drop(attributes);
-        match self.socket.get(&mut request, parse_found) {
+        match self.socket.get(&mut lookup_request(query, 0), parse_found) {
             Ok(Some(route)) => Ok(RouteReply::Found(route)),
             Ok(None) => Err(failed(Error::Unanswered { kind: libc::RTM_GETROUTE })),
             Err(error) => match error.refusal() {
@@ -237,6 +210,49 @@ impl KernelRoutes {
             },
         }
     }
+
+    /// Returns the indices of the output interfaces of all paths of a packet's route, of which [`lookup`](Self::lookup) returns one.
+    ///
+    /// # Errors
+    /// If the kernel does not answer, or refuses the packet.
+    pub fn paths(&mut self, query: &RouteQuery) -> Result<Vec<u32>, RouteError> {
+        let failed = |source| RouteError::Lookup { destination: query.destination, source };
+        let paths = self.socket.get(&mut lookup_request(query, RTM_F_FIB_MATCH), parse_paths).map_err(failed)?;
+        paths.ok_or_else(|| failed(Error::Unanswered { kind: libc::RTM_GETROUTE }))
+    }
+}
+
+/// Returns the request for a route, with these flags (`RTM_F_*`).
+fn lookup_request(query: &RouteQuery, flags: u32) -> Request {
+    let (family, bits) = match IpFamily::of(query.destination) {
+        IpFamily::V4 => (libc::AF_INET as u8, 32),
+        IpFamily::V6 => (libc::AF_INET6 as u8, 128),
+    };
+    let mut header = [0; RTMSG_LENGTH];
+    header[0] = family;
+    header[RTM_FLAGS..].copy_from_slice(&flags.to_ne_bytes());
+    header[1] = bits;
+    header[2] = if query.source.is_some() { bits } else { 0 };
+    let mut request = Request::new(libc::RTM_GETROUTE, 0, &header);
+    let mut attributes = request.attributes();
+    attributes.put_ip(libc::RTA_DST, query.destination);
+    if let Some(source) = query.source {
+        attributes.put_ip(libc::RTA_SRC, source);
+    }
+    let interfaces = [(libc::RTA_IIF, query.input), (libc::RTA_OIF, query.output)];
+    for (kind, index) in interfaces.into_iter().filter_map(|(kind, index)| Some((kind, index?))) {
+        attributes.put_u32_ne(kind, index);
+    }
+    if query.mark != 0 {
+        attributes.put_u32_ne(libc::RTA_MARK, query.mark);
+    }
+    if let Some((protocol, source, destination)) = query.transport {
+        attributes.put_u8(RTA_IP_PROTO, protocol.number());
+        attributes.put_u16_be(RTA_SPORT, source);
+        attributes.put_u16_be(RTA_DPORT, destination);
+    }
+    drop(attributes);
+    request
 }
 
 /// A route of any table.
@@ -324,10 +340,9 @@ pub(crate) fn parse_route(message: Message<'_>) -> Result<Option<HostRoute>, Err
             libc::RTA_OIF => route.interface = Some(attribute.u32_ne()?),
             libc::RTA_PREFSRC => route.source = Some(attribute.ip()?),
             libc::RTA_PRIORITY => route.metric = attribute.u32_ne()?,
-            // Take the first next hop: `rtnh_ifindex` is at offset 4 of `struct rtnexthop`.
             libc::RTA_MULTIPATH => {
-                if let Some(index) = attribute.payload.get(4..8).and_then(|bytes| bytes.try_into().ok()) {
-                    route.interface = Some(u32::from_ne_bytes(index));
+                if let Some(first) = paths(attribute.payload).next() {
+                    route.interface = Some(first.interface);
                 }
             }
             _ => {}
@@ -346,16 +361,9 @@ pub(crate) fn parse_next_hops(message: Message<'_>) -> Result<Option<Vec<IpAddr>
     for attribute in attributes {
         let attribute = attribute?;
         match attribute.kind {
-            // `struct rtnexthop`: its length with its attributes, flags, hops, the interface's index.
             libc::RTA_MULTIPATH => {
-                let mut rest = attribute.payload;
-                while let Some((header, _)) = rest.split_first_chunk::<RTNEXTHOP_LENGTH>() {
-                    let length = usize::from(u16::from_ne_bytes([header[0], header[1]]));
-                    let Some(nested) = rest.get(RTNEXTHOP_LENGTH..length) else { break };
-                    for attribute in Attributes::new(nested) {
-                        next_hops.extend(next_hop(attribute?)?);
-                    }
-                    rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
+                for attribute in paths(attribute.payload).flat_map(|path| path.attributes) {
+                    next_hops.extend(next_hop(attribute?)?);
                 }
             }
             _ => next_hops.extend(next_hop(attribute)?),
@@ -378,6 +386,39 @@ fn parse_tunnel_end(message: Message<'_>) -> Result<Option<IpAddr>, Error> {
     let (_, attributes) = message.split_header::<NDMSG_LENGTH>()?;
     let destination = attributes.first(libc::NDA_DST)?;
     Ok(destination.filter(|_| message.kind == libc::RTM_NEWNEIGH).and_then(|attribute| address(attribute.payload)))
+}
+
+/// Returns the interfaces of the paths of a route.
+fn parse_paths(message: Message<'_>) -> Result<Vec<u32>, Error> {
+    let (_, attributes) = message.split_header::<RTMSG_LENGTH>()?;
+    let mut interfaces = Vec::new();
+    for attribute in attributes {
+        let attribute = attribute?;
+        match attribute.kind {
+            libc::RTA_OIF => interfaces.push(attribute.u32_ne()?),
+            libc::RTA_MULTIPATH => interfaces.extend(paths(attribute.payload).map(|path| path.interface)),
+            _ => {}
+        }
+    }
+    Ok(interfaces)
+}
+
+/// A path in the attribute `RTA_MULTIPATH`.
+struct Path<'m> {
+    interface: u32,
+    attributes: Attributes<'m>,
+}
+
+/// Returns the paths in the attribute `RTA_MULTIPATH`.
+fn paths(mut payload: &[u8]) -> impl Iterator<Item = Path<'_>> {
+    // `struct rtnexthop`: its length with its attributes, flags, hops, the interface's index.
+    std::iter::from_fn(move || {
+        let (header, _) = payload.split_first_chunk::<RTNEXTHOP_LENGTH>()?;
+        let length = usize::from(u16::from_ne_bytes([header[0], header[1]]));
+        let attributes = Attributes::new(payload.get(RTNEXTHOP_LENGTH..length)?);
+        payload = payload.get(length.next_multiple_of(4)..).unwrap_or_default();
+        Some(Path { interface: u32::from_ne_bytes([header[4], header[5], header[6], header[7]]), attributes })
+    })
 }
 
 fn parse_found(message: Message<'_>) -> Result<FoundRoute, Error> {
@@ -411,11 +452,15 @@ pub(crate) const RTMSG_LENGTH: usize = 12;
 pub(crate) const RTM_TABLE: usize = 4;
 pub(crate) const RTM_PROTOCOL: usize = 5;
 pub(crate) const RTM_TYPE: usize = 7;
+/// Offset of `rtm_flags`, four bytes.
+const RTM_FLAGS: usize = 8;
 /// `sizeof(struct rtnexthop)`.
 const RTNEXTHOP_LENGTH: usize = 8;
 /// `sizeof(struct ndmsg)`: address family at offset 0.
 const NDMSG_LENGTH: usize = 12;
 // `include/uapi/linux/rtnetlink.h`.
+/// The response is the route in the table, instead of the one of the packet.
+const RTM_F_FIB_MATCH: u32 = 0x2000;
 const RTA_VIA: u16 = 18;
 const RTA_IP_PROTO: u16 = 27;
 const RTA_SPORT: u16 = 28;

@@ -34,7 +34,15 @@ pub(crate) fn read() -> Result<Ipsets, Error> {
 fn parse(message: Message<'_>) -> Result<Option<(String, Ipset)>, Error> {
     let (_, attributes) = message.split_header::<{ nfnetlink::HEADER_LENGTH }>()?;
     let mut name = None;
-    let mut set = Ipset { kind: String::new(), family: None, netmask: None, markmask: u32::MAX, entries: Vec::new() };
+    let (mut first, mut last, mut is_supported) = (None, None, true);
+    let mut set = Ipset {
+        kind: String::new(),
+        family: None,
+        netmask: None,
+        markmask: u32::MAX,
+        range: None,
+        entries: Vec::new(),
+    };
     for attribute in attributes {
         let attribute = attribute?;
         match attribute.kind {
@@ -53,6 +61,11 @@ fn parse(message: Message<'_>) -> Result<Option<(String, Ipset)>, Error> {
                     match data.kind {
                         ipset::IPSET_ATTR_NETMASK => set.netmask = Some(data.u8()?),
                         ipset::IPSET_ATTR_MARKMASK => set.markmask = data.u32_be()?,
+                        ipset::IPSET_ATTR_BITMASK => is_supported = false,
+                        ipset::IPSET_ATTR_IP => first = ipset::parse_address(data.nested())?.and_then(number),
+                        ipset::IPSET_ATTR_IP_TO => last = ipset::parse_address(data.nested())?.and_then(number),
+                        ipset::IPSET_ATTR_PORT => first = Some(data.u16_be()?.into()),
+                        ipset::IPSET_ATTR_PORT_TO => last = Some(data.u16_be()?.into()),
                         _ => {}
                     }
                 }
@@ -65,7 +78,19 @@ fn parse(message: Message<'_>) -> Result<Option<(String, Ipset)>, Error> {
             _ => {}
         }
     }
+    set.range = first.zip(last);
+    if !is_supported {
+        // Of an unknown type, no packet's membership is known.
+        set.kind.clear();
+    }
     Ok(name.map(|name| (name, set)))
+}
+
+fn number(address: IpAddr) -> Option<u32> {
+    match address {
+        IpAddr::V4(address) => Some(address.into()),
+        IpAddr::V6(_) => None,
+    }
 }
 
 fn parse_entry(attributes: Attributes<'_>) -> Result<IpsetEntry, Error> {

@@ -77,6 +77,8 @@ pub const IPSET_ATTR_INDEX: u16 = 11;
 
 /// The first address of an entry.
 pub const IPSET_ATTR_IP: u16 = 1;
+/// The last address of a range.
+pub const IPSET_ATTR_IP_TO: u16 = 2;
 /// The length of the first network.
 pub const IPSET_ATTR_CIDR: u16 = 3;
 /// A port, or the first one of a range.
@@ -91,6 +93,8 @@ pub const IPSET_ATTR_CADT_FLAGS: u16 = 8;
 pub const IPSET_ATTR_MARK: u16 = 10;
 /// The mask of packet marks, in the settings of a set.
 pub const IPSET_ATTR_MARKMASK: u16 = 11;
+/// The bits of addresses that count, in the settings of a set.
+pub const IPSET_ATTR_BITMASK: u16 = 12;
 /// The initial size of the hash table, in the settings of a set.
 pub const IPSET_ATTR_HASHSIZE: u16 = 18;
 /// The name of another set, in an entry of a set of sets.

@@ -42,6 +42,11 @@ pub trait Router: fmt::Debug + Send + Sync {
         false
     }
 
+    /// Returns the decision about a packet with all paths of its route, although the kernel takes one of them.
+    fn route_with_paths(&self, packet: &RoutedPacket<'_>) -> RouteDecision {
+        self.route(packet)
+    }
+
     /// Returns the type of an address as `-m addrtype` and `fib` see it; `None` if it is unknown.
     fn address_type(&self, address: IpAddr) -> Option<AddressKind>;
 
@@ -139,6 +144,29 @@ impl Host {
             }
             decision => decision,
         }
+    }
+
+    /// Returns the output interfaces of all paths to `address`, for packets with a mark: the kernel's checks of sources accept any of
+    /// them. The list is empty for the host's own addresses and for unreachable ones.
+    ///
+    /// # Errors
+    /// If the route is not known.
+    pub(crate) fn interfaces_to(&self, address: IpAddr, mark: u32) -> Result<Vec<Arc<str>>, String> {
+        let packet = RoutedPacket { destination: address, source: None, input: None, mark, transport: None };
+        let decision = match &self.router {
+            Some(router) if !self.owns(address) => router.route_with_paths(&packet),
+            _ => self.decide(&packet),
+        };
+        let paths = match decision {
+            RouteDecision::Paths(paths) => paths.into_iter().map(|(_, path)| path).collect(),
+            RouteDecision::Unknown(reason) => return Err(reason),
+            decision => vec![decision],
+        };
+        let interface = |path| match path {
+            RouteDecision::Unicast { interface, .. } => Some(interface),
+            _ => None,
+        };
+        Ok(paths.into_iter().filter_map(interface).collect())
     }
 
     /// Returns the output interface and source of the host's own packets to `address`; `None` for the host's own addresses

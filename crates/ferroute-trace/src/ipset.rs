@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, net::IpAddr};
 
-use ferroute_core::IpFamily;
+use ferroute_core::{IpFamily, Protocol};
 use ferroute_iptables::SetSide;
 use ipnet::IpNet;
 
@@ -23,6 +23,8 @@ pub struct Ipset {
     pub netmask: Option<u8>,
     /// The bits of marks of packets that count (`markmask`).
     pub markmask: u32,
+    /// The first and the last address or port that a bitmap can have.
+    pub range: Option<(u32, u32)>,
     /// The entries. For `list:set`, each has the name of a set.
     pub entries: Vec<IpsetEntry>,
 }
@@ -113,8 +115,13 @@ impl Ipsets {
         if sides.len() < dimensions.len() || set.is_of_other_family(packet) || entries.is_empty() {
             return Some(None);
         }
+        // Bitmaps match sources only.
+        if set.kind == "bitmap:ip,mac" && sides[1] != SetSide::Source {
+            return Some(None);
+        }
         if dimensions.contains(&"mac") {
-            return None;
+            let is_excluded = |entry: &IpsetEntry| !entry.matches(set, &dimensions, sides, packet);
+            return entries.iter().all(is_excluded).then_some(None);
         }
         let matching = entries.iter().filter(|entry| entry.matches(set, &dimensions, sides, packet));
         // The most specific network decides.
@@ -159,7 +166,11 @@ impl PacketState<'_> {
         let entry = match set {
             Some(set) if set.dimensions().is_some_and(|dimensions| dimensions.len() > sides.len()) => return,
             Some(set) if set.is_of_other_family(self) => return,
-            Some(set) => IpsetEntry::of_packet(set, sides, self),
+            Some(set) => match IpsetEntry::of_packet(set, sides, self).map(|entry| (set.takes(&entry, self), entry)) {
+                Some((Some(false), _)) => return,
+                Some((Some(true), entry)) => Some(entry),
+                Some((None, _)) | None => None,
+            },
             None => None,
         };
         let ends = (self.source, self.destination);
@@ -175,6 +186,19 @@ impl Ipset {
 
     fn is_of_other_family(&self, packet: &PacketState<'_>) -> bool {
         self.family.is_some_and(|family| family != packet.family())
+    }
+
+    /// Reports whether the set can have an entry: bitmaps have limits. `None` if that is unknown.
+    fn takes(&self, entry: &IpsetEntry, packet: &PacketState<'_>) -> Option<bool> {
+        if !self.kind.starts_with("bitmap:") {
+            return Some(true);
+        }
+        let number = match (entry.networks.first(), entry.port) {
+            (Some(IpNet::V4(net)), _) => net.addr().into(),
+            (None, Some(port)) if has_bit_in_bitmaps(packet.protocol()) => port.into(),
+            _ => return Some(false),
+        };
+        self.range.map(|(first, last)| (first..=last).contains(&number))
     }
 
     /// Returns the entries after the changes on a packet's way, `Some(None)` if there are none; `None` if they are not known.
@@ -205,12 +229,23 @@ impl Ipset {
             Some(_) => Some(IpFamily::V4),
             None => (kind == "bitmap:ip" || kind == "bitmap:ip,mac").then_some(IpFamily::V4),
         };
+        let limit = |text: &str| {
+            let address = text.parse::<std::net::Ipv4Addr>();
+            address.map(u32::from).ok().or_else(|| text.parse().ok())
+        };
+        let range = option("range").and_then(|range| {
+            let (first, last) = range.split_once('-')?;
+            Some((limit(first)?, limit(last)?))
+        });
         let markmask = option("markmask").and_then(|mask| u32::from_str_radix(mask.trim_start_matches("0x"), 16).ok());
+        // Of an unknown type, no packet's membership is known.
+        let kind = if options.contains(&"bitmask") { "" } else { kind };
         Self {
             kind: kind.to_owned(),
             family,
             netmask: option("netmask").and_then(|length| length.parse().ok()),
             markmask: markmask.unwrap_or(u32::MAX),
+            range,
             entries: Vec::new(),
         }
     }
@@ -263,10 +298,6 @@ impl IpsetEntry {
 
     /// Returns the entry that rules add for a packet; `None` if the set may not take it, or its form is not known.
     fn of_packet(set: &Ipset, sides: &[SetSide], packet: &PacketState<'_>) -> Option<Self> {
-        // Bitmaps have limits.
-        if set.kind.starts_with("bitmap:") {
-            return None;
-        }
         let mut entry = Self::default();
         for (dimension, side) in set.dimensions()?.into_iter().zip(sides) {
             let (end, interface) = match side {
@@ -286,7 +317,7 @@ impl IpsetEntry {
                     entry.networks.push(IpNet::new(end.ip(), length).ok()?.trunc());
                 }
                 "port" => {
-                    entry.protocol = Some(packet.protocol().number());
+                    entry.protocol = (set.kind != "bitmap:port").then_some(packet.protocol().number());
                     entry.port = Some(end.port());
                 }
                 "mark" => entry.mark = Some(packet.mark & set.markmask),
@@ -319,10 +350,16 @@ impl IpsetEntry {
                     network.contains(&address)
                 }),
                 "port" => {
-                    let is_protocol = self.protocol.is_none_or(|number| number == packet.protocol().number());
+                    let protocol = packet.protocol();
+                    let is_protocol = match self.protocol {
+                        Some(number) => number == protocol.number(),
+                        None => has_bit_in_bitmaps(protocol),
+                    };
                     is_protocol && self.port == Some(end.port())
                 }
                 "mark" => self.mark == Some(packet.mark & set.markmask),
+                // Not known, so it may be.
+                "mac" => true,
                 "iface" => {
                     let interface = match side {
                         SetSide::Source => packet.in_interface.as_deref(),
@@ -341,6 +378,11 @@ impl IpsetEntry {
             }
         })
     }
+}
+
+/// Reports whether bitmaps have the ports of a protocol.
+fn has_bit_in_bitmaps(protocol: Protocol) -> bool {
+    [Protocol::Tcp, Protocol::Udp].contains(&protocol)
 }
 
 fn protocol_number(name: &str) -> Option<u8> {

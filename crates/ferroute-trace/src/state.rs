@@ -55,6 +55,8 @@ pub struct PacketState<'a> {
     pub(crate) path: Option<usize>,
     /// The weights of the paths of the last route that has several; none if the path was chosen.
     pub(crate) paths: Vec<u32>,
+    /// The path that was taken last, and what the route was selected by.
+    taken: Option<(Selector, usize)>,
     /// What the route of a packet of the host itself was selected by.
     routed_by: Selector,
     /// What it would be selected by at the beginning of the current chain.
@@ -110,6 +112,7 @@ impl<'a> PacketState<'a> {
             is_for_host: false,
             path: None,
             paths: Vec::new(),
+            taken: None,
             routed_by: (source.ip(), original.destination.ip(), original.mark),
             entered_with: (source.ip(), original.destination.ip(), original.mark),
             in_vrf: false,
@@ -386,13 +389,17 @@ impl<'a> PacketState<'a> {
         };
         let decision = match decision {
             RouteDecision::Paths(mut paths) => {
-                let path = match self.path.take() {
-                    Some(path) => path,
-                    None => {
+                let selector = if is_output { self.routed_by } else { self.selector() };
+                let path = match (self.path.take(), self.taken) {
+                    (Some(path), _) => path,
+                    // The route of a packet of the host itself is looked up once more, but only for another packet it may be another.
+                    (None, Some((by, path))) if by == selector => path,
+                    (None, _) => {
                         self.paths = paths.iter().map(|(weight, _)| *weight).collect();
                         0
                     }
                 };
+                self.taken = Some((selector, path));
                 if path < paths.len() { paths.swap_remove(path).1 } else { RouteDecision::Unreachable }
             }
             decision => decision,

@@ -257,6 +257,46 @@ fn multipath_route_uses_one_of_its_interfaces() {
 }
 
 #[test]
+fn filters_of_sources_accept_any_path() {
+    let node = node();
+    run(&node, "ip route add 198.51.100.0/24 nexthop via 192.168.6.1 nexthop via 192.168.7.1");
+    run(&node, "ip -6 route add 2001:db8:7::/64 nexthop via fd00:6::1 nexthop via fd00:7::1");
+    for setting in ["all", "eth0", "eth1"] {
+        run(&node, &format!("sysctl -qw net.ipv4.conf.{setting}.rp_filter=0"));
+    }
+    let ends = |arguments: &str| {
+        let text = String::from_utf8(trace(&node, arguments).stdout).unwrap();
+        let mut ends: Vec<bool> =
+            text.lines().filter_map(|line| line.strip_prefix("=> ")).map(|end| end == "dropped").collect();
+        ends.sort_unstable();
+        ends
+    };
+    let check = |kind: &str, is_any_of_ipv6: bool| {
+        for (interface, is_path) in [("eth0", true), ("eth1", true), ("cali1", false)] {
+            let ipv4 = ends(&format!("--from 198.51.100.7 --in {interface} --to 10.244.1.6:80"));
+            assert_eq!(ipv4, [!is_path], "{kind}, {interface}");
+            let ipv6 = ends(&format!("--from 2001:db8:7::7 --in {interface} --to [fd00:244::6]:80"));
+            let expected = match (is_path, is_any_of_ipv6) {
+                // By a hash that is not known.
+                (true, false) => vec![false, true],
+                _ => vec![!is_path],
+            };
+            assert_eq!(ipv6, expected, "{kind}, {interface}");
+        }
+    };
+    rules(
+        &node,
+        "table inet r { chain p { type filter hook prerouting priority -300; fib saddr . iif oif missing drop; }; }",
+    );
+    check("fib", false);
+    rules(&node, "flush ruleset");
+    for program in ["iptables-nft-restore", "ip6tables-nft-restore"] {
+        node.feed(program, &[], "*raw\n-A PREROUTING -m rpfilter --invert -j DROP\nCOMMIT\n");
+    }
+    check("rpfilter", true);
+}
+
+#[test]
 fn networks_of_local_addresses_and_broadcasts_are_known() {
     let node = node();
     run(&node, "ip route add local 203.0.113.0/24 dev lo");

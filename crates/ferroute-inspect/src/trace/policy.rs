@@ -1,5 +1,8 @@
 //! Policy rules in files: the output of `ip rule` and `ip -6 rule`.
 
+use std::ops::RangeInclusive;
+
+use ferroute_core::Protocol;
 use ferroute_trace::{RouteDecision, RoutedPacket, value_and_mask};
 use ipnet::IpNet;
 
@@ -30,6 +33,13 @@ enum Selector {
         value: u32,
         mask: u32,
     },
+    Protocol(u8),
+    SourcePort(RangeInclusive<u16>),
+    DestinationPort(RangeInclusive<u16>),
+    /// The socket is bound to an interface, as those of programs in VRFs are.
+    BoundSocket,
+    /// The user of the process.
+    User(RangeInclusive<u32>),
     /// One that is not supported.
     Other,
 }
@@ -39,6 +49,12 @@ enum Selector {
 pub(super) enum Action {
     /// The routes of a table decide.
     Table(String),
+    /// The routes of the packet's VRF decide, if it has one.
+    Vrf,
+    /// The evaluation goes on at a priority.
+    Goto(u32),
+    /// Nothing.
+    Nop,
     /// The packet is not routed.
     Refuse(RouteDecision),
 }
@@ -94,16 +110,41 @@ impl PolicyRule {
                     let mark = words.next().and_then(value_and_mask);
                     rule.selectors.push(mark.map_or(Selector::Other, |(value, mask)| Selector::Mark { value, mask }));
                 }
-                "lookup" => rule.action = words.next().map(|table| Action::Table(table.to_owned())),
+                "lookup" => {
+                    rule.action = words.next().map(|table| match table {
+                        "[l3mdev-table]" => Action::Vrf,
+                        table => Action::Table(table.to_owned()),
+                    });
+                }
+                "ipproto" => {
+                    let number = words.next().and_then(protocol_number);
+                    rule.selectors.push(number.map_or(Selector::Other, Selector::Protocol));
+                }
+                "sport" => rule.selectors.push(range(words.next()).map_or(Selector::Other, Selector::SourcePort)),
+                "dport" => rule.selectors.push(range(words.next()).map_or(Selector::Other, Selector::DestinationPort)),
+                "oif" => {
+                    words.next();
+                    rule.selectors.push(Selector::BoundSocket);
+                }
+                "goto" => rule.action = words.next().and_then(|text| text.parse().ok()).map(Action::Goto),
+                "nop" | "[unresolved]" => rule.action = Some(Action::Nop),
+                // Of no interface, the name was matched above.
+                "masquerade" | "[detached]" => {}
+                "uidrange" => rule.selectors.push(range(words.next()).map_or(Selector::Other, Selector::User)),
                 "suppress_prefixlength" => rule.suppressed = words.next().and_then(|length| length.parse().ok()),
                 "blackhole" => rule.action = Some(Action::Refuse(RouteDecision::Dropped("blackhole rule".into()))),
                 "unreachable" => rule.action = Some(Action::Refuse(RouteDecision::Unreachable)),
                 "prohibit" => rule.action = Some(Action::Refuse(RouteDecision::Prohibited)),
-                "proto" | "protocol" => _ = words.next(),
+                "proto" | "protocol" | "realms" => _ = words.next(),
                 _ => rule.selectors.push(Selector::Other),
             }
         }
         rule
+    }
+
+    /// Returns the priority.
+    pub(super) fn priority(&self) -> u32 {
+        self.priority
     }
 
     /// Returns the action for a packet; `None` if the rule is not about it.
@@ -140,8 +181,34 @@ impl Selector {
             Self::To(net) => Some(net.contains(&packet.destination)),
             Self::Input(name) => Some(packet.input.unwrap_or("lo") == name),
             Self::Mark { value, mask } => Some(packet.mark & mask == *value),
+            Self::Protocol(number) => packet.transport.map(|(protocol, ..)| protocol.number() == *number),
+            Self::SourcePort(ports) => packet.transport.map(|(_, source, _)| ports.contains(&source)),
+            Self::DestinationPort(ports) => packet.transport.map(|(.., destination)| ports.contains(&destination)),
+            // Packets of others have no socket, and those of the host are assumed to have none that is bound.
+            Self::BoundSocket => Some(false),
+            Self::User(users) if *users == (0..=u32::MAX) => Some(true),
+            // Packets of others are routed as those of root; the process of a packet of the host is not known.
+            Self::User(users) => packet.input.map(|_| users.contains(&0)),
             Self::Other => None,
         }
+    }
+}
+
+/// Parses `FIRST-LAST`, or one number.
+fn range<T: Copy + std::str::FromStr>(text: Option<&str>) -> Option<RangeInclusive<T>> {
+    let text = text?;
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    Some(first.parse().ok()?..=last.parse().ok()?)
+}
+
+/// Parses a protocol as `ip rule` prints it: a name of /etc/protocols, or a number.
+fn protocol_number(text: &str) -> Option<u8> {
+    let named = [Protocol::Tcp, Protocol::Udp, Protocol::Sctp].into_iter().find(|known| known.to_string() == text);
+    match (named, text) {
+        (Some(protocol), _) => Some(protocol.number()),
+        (None, "icmp") => Some(1),
+        (None, "ipv6-icmp") => Some(58),
+        (None, number) => number.parse().ok().or_else(|| number.strip_prefix("ipproto-")?.parse().ok()),
     }
 }
 
@@ -153,7 +220,7 @@ mod tests {
         512:\tfrom all fwmark 0x80/0xff lookup 101 \n\
         600:\tnot from 10.244.0.0/16 iif eth1 unreachable\n\
         700:\tfrom 10.244.1.5 to 198.51.100.0/24 lookup 102 suppress_prefixlength 0 proto static\n\
-        800:\tfrom all ipproto tcp dport 9000 lookup 103\n\
+        800:\tfrom all tos 0x10 lookup 103\n\
         32766:\tfrom all lookup main \n32767:\tfrom all lookup default \n";
 
     /// Returns the number or name of the first table, or the other decision.
@@ -167,7 +234,7 @@ mod tests {
         let text = |action: Result<Option<&Action>, String>| match action {
             Ok(None) => None,
             Ok(Some(Action::Table(table))) => Some(table.clone()),
-            Ok(Some(Action::Refuse(decision))) => Some(format!("{decision:?}")),
+            Ok(Some(other)) => Some(format!("{other:?}")),
             Err(reason) => Some(reason),
         };
         actions.filter_map(text).filter(|table| table != "local").collect()
@@ -182,13 +249,48 @@ mod tests {
             mark: 0x180,
             transport: None,
         };
-        let unknown = "the policy rule `from all ipproto tcp dport 9000 lookup 103`, which is not supported";
+        let unknown = "the policy rule `from all tos 0x10 lookup 103`, which is not supported";
         assert_eq!(first(&packet), ["101", "102", unknown, "main", "default"]);
         let source = Some("192.0.2.1".parse().unwrap());
-        assert_eq!(first(&RoutedPacket { source, mark: 0, ..packet }), ["Unreachable", unknown, "main", "default"]);
+        assert_eq!(
+            first(&RoutedPacket { source, mark: 0, ..packet }),
+            ["Refuse(Unreachable)", unknown, "main", "default"]
+        );
         // `not` is about the whole rule (`FIB_RULE_INVERT`).
         let elsewhere = RoutedPacket { mark: 1, input: None, ..packet };
-        assert_eq!(first(&elsewhere), ["Unreachable", "102", unknown, "main", "default"]);
+        assert_eq!(first(&elsewhere), ["Refuse(Unreachable)", "102", unknown, "main", "default"]);
+    }
+
+    #[test]
+    fn rules_select_by_ports_protocols_users_and_sockets() {
+        let matches = |rule: &str, packet: &RoutedPacket<'_>| {
+            let words: Vec<&str> = rule.split(' ').collect();
+            PolicyRule::parse(0, &words).action_for(packet).map(|action| action.is_some()).ok()
+        };
+        let arriving = RoutedPacket {
+            destination: "198.51.100.7".parse().unwrap(),
+            source: Some("10.244.1.5".parse().unwrap()),
+            input: Some("eth1"),
+            mark: 0,
+            transport: Some((Protocol::Tcp, 50000, 443)),
+        };
+        let local = RoutedPacket { input: None, ..arriving };
+        for (rule, of_others, of_the_host) in [
+            ("from all ipproto tcp lookup 1", Some(true), Some(true)),
+            ("from all ipproto ipproto-253 lookup 1", Some(false), Some(false)),
+            ("from all ipproto udp dport 443 lookup 1", Some(false), Some(false)),
+            ("from all sport 40000-60000 dport 443 lookup 1", Some(true), Some(true)),
+            ("from all uidrange 0-99 lookup 1", Some(true), None),
+            ("from all uidrange 1000-1999 lookup 1", Some(false), None),
+            ("from all uidrange 0-4294967295 lookup 1", Some(true), Some(true)),
+            ("from all oif eth0 lookup 1", Some(false), Some(false)),
+            ("from all iif eth9 [detached] lookup 1", Some(false), Some(false)),
+            ("from 10.244.1.5 lookup 1 realms 3/4", Some(true), Some(true)),
+            ("from all tun_id 3 lookup 1", None, None),
+        ] {
+            assert_eq!([matches(rule, &arriving), matches(rule, &local)], [of_others, of_the_host], "{rule}");
+        }
+        assert_eq!(matches("from all dport 443 lookup 1", &RoutedPacket { transport: None, ..local }), None);
     }
 
     #[test]

@@ -31,6 +31,8 @@ struct Lookups {
     kernel: KernelRoutes,
     /// Thousands of endpoints share a few routes, but each asks for its own.
     known: HashMap<RouteQuery, RouteDecision>,
+    /// The interfaces of all paths.
+    paths: HashMap<RouteQuery, Vec<u32>>,
 }
 
 impl KernelRouter {
@@ -50,7 +52,7 @@ impl KernelRouter {
             Some((IpNet::new(route.destination, route.prefix_len).ok()?, kind, route.interface))
         });
         let own = own.collect();
-        let lookups = Mutex::new(Lookups { kernel, known: HashMap::new() });
+        let lookups = Mutex::new(Lookups { kernel, known: HashMap::new(), paths: HashMap::new() });
         Ok(Self { interfaces, own, sysctls: Sysctls::from_kernel(), lookups })
     }
 
@@ -154,6 +156,20 @@ impl Router for KernelRouter {
         self.look_up(RouteQuery { destination, source, input, output: None, mark, transport })
     }
 
+    fn route_with_paths(&self, packet: &RoutedPacket<'_>) -> RouteDecision {
+        let decision = self.route(packet);
+        let RouteDecision::Unicast { .. } = decision else { return decision };
+        let query = RouteQuery { mark: packet.mark, ..query_to(packet.destination) };
+        let mut lookups = self.lookups.lock().unwrap_or_else(PoisonError::into_inner);
+        let Lookups { kernel, paths, .. } = &mut *lookups;
+        let paths = paths.entry(query).or_insert_with_key(|query| kernel.paths(query).unwrap_or_default());
+        match paths.as_slice() {
+            // Kernels before 4.13 return the route of the packet.
+            [] | [_] => decision,
+            paths => RouteDecision::Paths(paths.iter().map(|path| (1, self.unicast(*path))).collect()),
+        }
+    }
+
     fn address_type(&self, address: IpAddr) -> Option<AddressKind> {
         if let Some((_, kind, _)) = self.own_route(address) {
             return Some(*kind);
@@ -227,6 +243,12 @@ impl KernelRouter {
     fn own_route(&self, address: IpAddr) -> Option<&(IpNet, AddressKind, Option<u32>)> {
         let own = self.own.iter().filter(|(network, ..)| network.contains(&address));
         own.max_by_key(|(network, ..)| network.prefix_len())
+    }
+
+    /// Returns the route of a neighbour on an interface.
+    fn unicast(&self, interface: u32) -> RouteDecision {
+        let interface = self.interface(interface).map_or("", |interface| &interface.name).into();
+        RouteDecision::Unicast { interface, gateway: None, source: None }
     }
 
     fn vrf_of(&self, interface: &HostInterface) -> Option<&HostInterface> {

@@ -1,8 +1,8 @@
 //! Addresses and routes in files: the output of `ip address`, `ip route`, `ip -6 route` and `ip rule`, of any host.
 
-use std::{net::IpAddr, path::Path, sync::Arc};
+use std::{collections::HashMap, net::IpAddr, path::Path, sync::Arc};
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail};
 use ferroute_core::IpFamily;
 use ferroute_trace::{AddressKind, Host, Route, RouteDecision, RoutedPacket, Router};
 use ipnet::IpNet;
@@ -12,12 +12,16 @@ use super::{
     policy::{Action, PolicyRules},
 };
 
-/// The routes of a host, without VRFs.
+/// The routes of a host.
 #[derive(Debug, Default)]
 struct StaticRouter {
     addresses: Vec<(String, IpNet)>,
     routes: Vec<StaticRoute>,
     rules: PolicyRules,
+    /// The interface that an interface is a port of: a bridge, a bond or a VRF.
+    masters: HashMap<String, String>,
+    /// The tables of VRFs and of their ports, by interface, which `ip -details` prints.
+    vrf_tables: HashMap<String, String>,
     /// The routes of all tables are known.
     has_all_tables: bool,
 }
@@ -59,11 +63,9 @@ struct NextHop {
 pub(super) fn read(file: &Path) -> anyhow::Result<Host> {
     let text = read_text(file).with_context(|| format!("cannot read routes in {}", file.display()))?;
     let router = StaticRouter::parse(&text);
-    ensure!(
-        !router.routes.is_empty() || !router.addresses.is_empty(),
-        "{}: neither output of ip route nor of ip address",
-        file.display()
-    );
+    if let Some(reason) = router.why_useless(&text) {
+        bail!("cannot read routes in {}: {reason}", file.display());
+    }
     let addresses = router.own_addresses();
     Ok(Host { addresses, router: Some(Arc::new(router)), ..Host::default() })
 }
@@ -92,6 +94,11 @@ impl StaticRouter {
                 [number, name, ..] if number.ends_with(':') && name.ends_with(':') => {
                     let name = name.trim_end_matches(':');
                     name.split('@').next().unwrap_or(name).clone_into(&mut interface);
+                    let master = after(&words, "master").map(str::to_owned);
+                    router.masters.extend(master.map(|master| (interface.clone(), master)));
+                }
+                ["vrf" | "vrf_slave", "table", table, ..] => {
+                    router.vrf_tables.insert(interface.clone(), (*table).to_owned());
                 }
                 ["inet" | "inet6", address, ..] => router.add_address(&interface, address),
                 // Of `ip -oneline address`.
@@ -136,6 +143,22 @@ impl StaticRouter {
         }
         router.routes.retain(|route| !matches!(&route.kind, Kind::Unicast(paths) if paths.is_empty()));
         router
+    }
+
+    /// Returns why the text that was parsed is not enough; `None` if it has routes.
+    fn why_useless(&self, text: &str) -> Option<&'static str> {
+        let begins = |start: &str| text.lines().any(|line| line.trim_start().starts_with(start));
+        let of_others = ["Kernel IP", "Destination ", "Iface ", "Network Destination"];
+        match text.trim() {
+            _ if !self.routes.is_empty() => None,
+            "" => Some("it is empty"),
+            text if text.starts_with(['[', '{']) => Some("it is JSON: use the output of ip without -j"),
+            _ if of_others.into_iter().any(begins) || text.contains("flags=") => {
+                Some("use the output of ip address and ip route, not that of ifconfig, route or netstat")
+            }
+            _ if self.addresses.is_empty() => Some("neither output of ip route nor of ip address"),
+            _ => Some("it has addresses, but no routes: add the output of ip route"),
+        }
     }
 
     fn add_address(&mut self, interface: &str, address: &str) {
@@ -196,6 +219,22 @@ impl StaticRouter {
         }
     }
 
+    /// Returns the table of the VRF that an interface is, or is a port of, if it is one.
+    ///
+    /// # Errors
+    /// If it is a port of an interface of which that is not known.
+    fn vrf_table(&self, interface: &str) -> Result<Option<&String>, String> {
+        let Some(table) = self.vrf_tables.get(interface) else {
+            return match self.masters.get(interface) {
+                Some(master) => Err(format!(
+                    "the routes of packets from {interface}, if {master} is a VRF: add the output of ip -details address"
+                )),
+                None => Ok(None),
+            };
+        };
+        Ok(Some(table))
+    }
+
     /// Returns the addresses of an interface.
     fn addresses_of(&self, interface: &str, family: IpFamily) -> impl Iterator<Item = IpAddr> {
         let of_interface = self.addresses.iter().filter(move |(name, _)| name == interface).map(|(_, net)| net.addr());
@@ -233,25 +272,37 @@ impl Router for StaticRouter {
         if local.is_none() && (destination.is_loopback() || self.own_addresses().contains(&destination)) {
             return RouteDecision::Local { source: None };
         }
+        let mut first = 0;
         for rule in self.rules.in_order() {
+            if rule.priority() < first {
+                continue;
+            }
             let action = match rule.action_for(packet) {
                 Ok(Some(action)) => action,
                 Ok(None) => continue,
                 Err(reason) => return RouteDecision::Unknown(reason),
             };
-            match action {
+            let table = match action {
                 Action::Refuse(decision) => return decision.clone(),
-                Action::Table(table) if !self.is_known(table) => {
-                    let remedy = "add the output of ip route show table all";
-                    return RouteDecision::Unknown(format!("the routes of table {table}: {remedy}"));
+                Action::Nop => continue,
+                Action::Goto(priority) => {
+                    first = *priority;
+                    continue;
                 }
-                Action::Table(table) => {
-                    let found =
-                        self.route_in(table, destination).filter(|route| !rule.suppresses(route.to.prefix_len()));
-                    if let Some(decision) = found.and_then(|route| self.decision(route, destination)) {
-                        return decision;
-                    }
-                }
+                Action::Table(table) => table,
+                Action::Vrf => match packet.input.map_or(Ok(None), |input| self.vrf_table(input)) {
+                    Ok(Some(table)) => table,
+                    Ok(None) => continue,
+                    Err(reason) => return RouteDecision::Unknown(reason),
+                },
+            };
+            if !self.is_known(table) {
+                let remedy = "add the output of ip route show table all";
+                return RouteDecision::Unknown(format!("the routes of table {table}: {remedy}"));
+            }
+            let found = self.route_in(table, destination).filter(|route| !rule.suppresses(route.to.prefix_len()));
+            if let Some(decision) = found.and_then(|route| self.decision(route, destination)) {
+                return decision;
             }
         }
         RouteDecision::Unreachable
@@ -300,8 +351,11 @@ impl Router for StaticRouter {
         self.addresses_of(interface, family).next()
     }
 
-    fn vrf(&self, _: &str) -> Option<Arc<str>> {
-        None
+    fn vrf(&self, interface: &str) -> Option<Arc<str>> {
+        self.masters
+            .get(interface)
+            .filter(|master| self.vrf_tables.contains_key(*master))
+            .map(|vrf| vrf.as_str().into())
     }
 }
 
@@ -436,6 +490,26 @@ mod tests {
     }
 
     #[test]
+    fn text_without_routes_is_an_error_that_says_what_to_use() {
+        for (text, remedy) in [
+            ("\n", Some("empty")),
+            ("[{\"dst\":\"default\"}]\n", Some("without -j")),
+            (
+                "Kernel IP routing table\nDestination     Gateway\n0.0.0.0         192.168.6.1\n",
+                Some("not that of ifconfig"),
+            ),
+            ("eth0: flags=4163<UP>  mtu 1500\n        inet 192.168.6.121  netmask 255.255.255.0\n", Some("ifconfig")),
+            ("2: eth0: <UP>\n    inet 192.168.6.121/24\n", Some("add the output of ip route")),
+            ("hello\n", Some("neither")),
+            ("default via 192.168.6.1 dev eth0\n", None),
+        ] {
+            let reason = StaticRouter::parse(text).why_useless(text);
+            let is_expected = reason.zip(remedy).map_or(reason == remedy, |(reason, remedy)| reason.contains(remedy));
+            assert!(is_expected, "{text}: {reason:?}");
+        }
+    }
+
+    #[test]
     fn other_forms_of_ip_are_read() {
         let text = "1: lo    inet 127.0.0.1/8 scope host lo\\       valid_lft forever\n\
                     2: eth0    inet 192.168.6.121/24 brd 192.168.6.255 scope global eth0\\       valid_lft forever\n\
@@ -451,5 +525,30 @@ mod tests {
             other => format!("{other:?}"),
         };
         assert_eq!(["203.0.113.7", "192.0.2.9", "2001:db8::1"].map(interface), ["eth0", "eth0", "Some(Unreachable)"]);
+    }
+
+    #[test]
+    fn rules_that_skip_others_and_tables_of_vrfs_are_followed() {
+        let rules = "0:\tfrom all lookup local\n100:\tfrom all nop\n200:\tfrom 10.244.1.9 goto 32766\n\
+                     1000:\tfrom all lookup [l3mdev-table]\n2000:\tfrom all unreachable\n32766:\tfrom all lookup main\n\
+                     default via 192.168.6.1 dev eth0\ndefault via 192.168.7.1 dev eth1 table 10\n";
+        let links = "2: eth0: <UP> mtu 1500\n    inet 192.168.6.121/24 scope global eth0\n\
+                     3: red: <NOARP,MASTER,UP> mtu 65575\n    link/ether 02:00:00:00:00:01\n    vrf table 10 addrgenmode eui64\n\
+                     4: eth1@if9: <UP> mtu 1500 qdisc noqueue master red state UP\n    vrf_slave table 10 addrgenmode eui64\n\
+                     5: eth2: <UP> mtu 1500 master blue\n";
+        let router = StaticRouter::parse(&format!("{links}{rules}"));
+        let route = |from: &str, input| {
+            let (destination, source) = ("198.51.100.7".parse().unwrap(), Some(from.parse().unwrap()));
+            match router.route(&RoutedPacket { destination, source, input: Some(input), mark: 0, transport: None }) {
+                RouteDecision::Unicast { interface, .. } => interface.to_string(),
+                RouteDecision::Unknown(reason) => reason,
+                other => format!("{other:?}"),
+            }
+        };
+        assert_eq!(route("10.244.1.9", "eth0"), "eth0");
+        assert_eq!(route("10.244.1.5", "eth0"), "Unreachable");
+        assert_eq!([route("10.244.1.5", "eth1"), route("10.244.1.5", "red")], ["eth1", "eth1"]);
+        assert!(route("10.244.1.5", "eth2").contains("if blue is a VRF: add the output of ip -details address"));
+        assert_eq!(router.vrf("eth1").as_deref(), Some("red"));
     }
 }

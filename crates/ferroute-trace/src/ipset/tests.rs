@@ -14,7 +14,7 @@ fn entry(networks: &[&str]) -> IpsetEntry {
 
 fn set(kind: &str, entries: Vec<IpsetEntry>) -> Ipset {
     let family = (!["bitmap:port", "list:set"].contains(&kind)).then_some(IpFamily::V4);
-    Ipset { kind: kind.to_owned(), family, netmask: None, markmask: u32::MAX, entries }
+    Ipset { kind: kind.to_owned(), family, netmask: None, markmask: u32::MAX, range: None, entries }
 }
 
 /// Reports whether the packet of a pod from 172.17.0.14:40000 to 10.0.0.1:80 is in a set.
@@ -94,4 +94,36 @@ fn sets_of_sets_netmasks_families_and_unknown_types() {
     assert_eq!(contains(&[("x", other)], "src"), Some(false));
     assert_eq!(contains(&[("x", set("hash:mac", vec![IpsetEntry::default()]))], "src"), None);
     assert_eq!(contains(&[("x", set("hash:mac", vec![]))], "src"), Some(false));
+}
+
+#[test]
+fn addresses_with_mac_are_decided_where_they_are_in_no_entry() {
+    let addresses = |sides, address| contains(&[("x", set("bitmap:ip,mac", vec![entry(&[address])]))], sides);
+    assert_eq!(addresses("src,src", "172.17.0.14"), None);
+    assert_eq!(addresses("src,src", "172.17.0.15"), Some(false));
+    assert_eq!(addresses("src,dst", "172.17.0.14"), Some(false), "bitmaps match sources only");
+    assert_eq!(contains(&[("x", set("hash:ip,mac", vec![entry(&["10.0.0.1"])]))], "dst,dst"), None);
+}
+
+#[test]
+fn saved_sets_have_limits_and_unsupported_masks() {
+    let mut ipsets = Ipsets::default();
+    ipsets.add_save(
+        "create ip bitmap:ip range 10.0.0.0-10.0.255.255 netmask 24\ncreate port bitmap:port range 80-90\nadd port 80\n\
+         create mask hash:ip family inet bitmask 255.0.255.0\n",
+    );
+    assert_eq!(ipsets.0["ip"].range, Some((0x0a00_0000, 0x0a00_ffff)));
+    let (host, packet, ruleset) = (host(), from_pod("10.0.0.1:80"), Ruleset::new());
+    let mut state = PacketState::new(&host, &ruleset, &packet, true);
+    state.ipsets = Some(&ipsets);
+    let (src, dst) = ([SetSide::Source], [SetSide::Destination]);
+    assert_eq!(state.is_in_ipset("mask", &dst), None);
+    // The address of the pod and its port are beyond the limits.
+    for (name, side, is_within) in [("ip", &dst, true), ("ip", &src, false), ("port", &src, false)] {
+        state.change_ipset(name, side, true);
+        assert_eq!(state.is_in_ipset(name, side), Some(is_within), "{name}");
+    }
+    assert_eq!(state.is_in_ipset("port", &dst), Some(true));
+    state.change_ipset("port", &dst, false);
+    assert_eq!(state.is_in_ipset("port", &dst), Some(false));
 }

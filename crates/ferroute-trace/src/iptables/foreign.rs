@@ -228,12 +228,12 @@ impl PacketState<'_> {
             return None;
         }
         let source = self.source.ip();
-        let path = self.host.path_to(source);
-        let passes = match &path {
-            Some((interface, _)) => words.has("--loose") || Some(&**interface) == self.in_interface.as_deref(),
-            None => {
-                self.is_local(source) && (words.has("--accept-local") || self.in_interface.as_deref() == Some("lo"))
-            }
+        let input = self.in_interface.as_deref();
+        let outputs = self.host.interfaces_to(source, if words.has("--validmark") { self.mark } else { 0 }).ok()?;
+        let passes = if outputs.is_empty() {
+            self.is_local(source) && (words.has("--accept-local") || input == Some("lo"))
+        } else {
+            words.has("--loose") || outputs.iter().any(|output| Some(&**output) == input)
         };
         Some(passes != words.has("--invert"))
     }

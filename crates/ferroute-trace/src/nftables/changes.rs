@@ -192,6 +192,11 @@ impl<'a> PacketState<'a> {
             (Property::Field(Field::MetaPriority), ..) if number.is_some() => {
                 self.set_priority(ClassId(number.and_then(|number| u32::try_from(number).ok()).unwrap_or(0)));
             }
+            // A connection keeps the labels that it has.
+            (property, ..) if property.words(self.family()) == Words::Label => {
+                let known = self.changes.written(property).unwrap_or(Some(0));
+                self.changes.write(property, known.zip(number).map(|(known, number)| known | number));
+            }
             (property, ..) => self.changes.write(property, number),
         }
         true

@@ -15,12 +15,7 @@ use super::{
     changes::Found,
     conditions::{MatchResult, NO_CONNECTION, RandomNumber},
 };
-use crate::{
-    Origin, PacketState,
-    host::{AddressKind, RouteDecision, RoutedPacket},
-    iptables::ExtensionResult,
-    walk::Unknown,
-};
+use crate::{Origin, PacketState, host::AddressKind, iptables::ExtensionResult, walk::Unknown};
 
 /// The value of a property of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -225,6 +220,8 @@ impl PacketState<'_> {
             },
             Property::IpHeaderLength => 5,
             Property::Number { first, .. } => random.unwrap_or(first).into(),
+            // A new connection.
+            Property::Named(_) if property.words(self.family()) == Words::Label => 0,
             Property::Sender(_) | Property::IpFragment | Property::Named(_) | Property::Payload { .. } => {
                 return Known::Unknown;
             }
@@ -242,21 +239,23 @@ impl PacketState<'_> {
             };
             return kind.map_or(Known::Unknown, |kind| Known::Value(kind_number(kind).into()));
         }
-        let output = if input == Some("lo") {
-            input.map(Into::into)
+        let outputs = if input == Some("lo") {
+            vec!["lo".into()]
         } else {
-            let mark = if mark { self.mark } else { 0 };
-            let packet = RoutedPacket { destination: address, source: None, input: None, mark, transport: None };
-            match self.host.decide_first(&packet) {
-                RouteDecision::Unicast { interface, .. } => Some(interface),
-                RouteDecision::Unknown(_) => return Known::Unknown,
-                _ => None,
+            match self.host.interfaces_to(address, if mark { self.mark } else { 0 }) {
+                Ok(outputs) => outputs,
+                Err(_) => return Known::Unknown,
             }
         };
-        let output = output.filter(|output| !iif || input == Some(&**output));
+        // For IPv6, the kernel takes one of several paths by a hash. For IPv4, it takes the first one or, with `iif`, any that fits.
+        let output = outputs.iter().find(|output| !iif || input == Some(&***output));
+        let may_be_another = output.is_some() && outputs.iter().any(|other| Some(other) != output);
+        if self.family() == IpFamily::V6 && may_be_another && (iif || result != FibResult::Existence) {
+            return Known::Unknown;
+        }
         Known::Value(match result {
             FibResult::Existence => output.is_some().into(),
-            _ => name(output.as_deref()),
+            _ => name(output.map(AsRef::as_ref)),
         })
     }
 
