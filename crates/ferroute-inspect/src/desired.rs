@@ -157,7 +157,7 @@ impl Desired {
     ) -> anyhow::Result<Self> {
         let DesiredArgs { source, settings: args } = args;
         let origin = source.manifests.as_ref().map(|path| format!("manifests at {}", path.display()));
-        let _waiting = Waiting::for_work(format!("reading {}", origin.as_deref().unwrap_or("objects")));
+        let waiting = Waiting::for_work(format!("reading {}", origin.as_deref().unwrap_or("objects")));
         let workloads = source.manifests.as_deref().map(demo::read).transpose()?;
         if let Some(Workloads { demo: Some(demo), .. }) = &workloads {
             return Self::load_demo(source, args, demo, start_logging);
@@ -212,15 +212,19 @@ impl Desired {
                 tracing::info!("examining the host only: use --manifests or --kubeconfig to include Services");
                 (Vec::new(), None)
             }
-            None => match list::list(source, config.client_connection.clone(), &resolved) {
-                Ok(events) => (events, Some(Fact::new("the API server", Origin::Given))),
-                Err(error) if need == Need::Host => {
-                    tracing::warn!("examining the host only: {error:#}");
-                    (Vec::new(), None)
+            None => {
+                // It reports progress itself.
+                drop(waiting);
+                match list::list(source, config.client_connection.clone(), &resolved) {
+                    Ok(events) => (events, Some(Fact::new("the API server", Origin::Given))),
+                    Err(error) if need == Need::Host => {
+                        tracing::warn!("examining the host only: {error:#}");
+                        (Vec::new(), None)
+                    }
+                    Err(error) if !has_api_server => return Err(error.context(NO_SOURCE)),
+                    Err(error) => return Err(error),
                 }
-                Err(error) if !has_api_server => return Err(error.context(NO_SOURCE)),
-                Err(error) => return Err(error),
-            },
+            }
         };
         events.retain(|event| !matches!(event, Event::SliceApplied(slice) if !need.includes(slice)));
         about.objects = objects;

@@ -58,7 +58,10 @@ pub fn preflight(desired: &Desired, from: Option<ModeName>) -> anyhow::Result<Pr
     }
     let running = |name: &String| REGISTRY.names().into_iter().find(|mode| mode.as_str() == name);
     let from = from.or_else(|| desired.running_mode.as_ref().and_then(running)).or(kernel.mode);
-    let from = from.context("no rules of a service proxy are in the kernel: set the old mode with --from")?;
+    let from = from.with_context(|| match kernel.error {
+        Some(_) => "the old mode is unknown, because the rules in the kernel cannot be read: set it with --from",
+        None => "no rules of a service proxy are in the kernel: set the old mode with --from",
+    })?;
     let to = REGISTRY.active(desired.resolved.mode).name();
     let from_settings = resolve_for(&desired.config, from)?;
     let for_family = |family| {

@@ -41,16 +41,16 @@ impl fmt::Display for AppliedSetting {
     }
 }
 
-/// Checks that this process may write rules. Without the right, every probe of a mode would fail for this reason, and select another
-/// one.
+/// Checks that this process may read and write rules. Without the right, every probe of a mode would fail for this reason, and select
+/// another one; commands would fail with one error for each thing that they read.
 ///
 /// # Errors
 /// If it lacks the capability.
 pub fn require_net_admin() -> anyhow::Result<()> {
     match has_net_admin() {
         Ok(false) => anyhow::bail!(
-            "the capability CAP_NET_ADMIN is missing, which reading and writing rules requires: run as root; in a container, add \
-             NET_ADMIN to securityContext.capabilities.add"
+            "the capability CAP_NET_ADMIN is missing, which the kernel requires for its rules and connections: run as root; in a \
+             container, add NET_ADMIN to securityContext.capabilities.add"
         ),
         Ok(true) => Ok(()),
         // The mode fails with a better error.

@@ -312,7 +312,12 @@ fn nftables_rules_of_kube_proxy_are_compared_by_effect() {
 fn missing_privileges_are_an_error() {
     let node = TestNode::new("nftables");
     let unprivileged = ["setpriv", "--bounding-set", "-all", "--inh-caps", "-all"];
-    let output = node.ferroute_as(&unprivileged, "nftables", &["diff"]);
-    assert_eq!(output.status.code(), Some(2), "{output:?}");
-    assert!(String::from_utf8(output.stderr).unwrap().contains("cannot read the IPv4"));
+    for command in [&["diff"][..], &["trace", "--kernel", "--local", "--to", "192.0.2.1:80"]] {
+        let output = node.ferroute_as(&unprivileged, "nftables", command);
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        assert!(
+            String::from_utf8(output.stderr).unwrap().contains("capability CAP_NET_ADMIN is missing"),
+            "{command:?}"
+        );
+    }
 }

@@ -1,6 +1,6 @@
 //! The objects of an API server, listed once.
 
-use std::{path::Path, time::Duration};
+use std::{net::SocketAddr, path::Path, time::Duration};
 
 use anyhow::{Context, bail};
 use ferroute_api::Pod;
@@ -9,6 +9,8 @@ use ferroute_kube::ApiServer;
 use ferroute_proxy::node_name;
 use ferroute_source::{Event, Resource};
 use tokio::{sync::mpsc, time::Instant};
+
+use crate::waiting::Waiting;
 
 /// Reports whether an API server is given or configured, or this is a pod of a cluster.
 pub fn has_api_server(source: &SourceArgs, config: &KubeProxyConfiguration) -> bool {
@@ -23,7 +25,12 @@ pub(super) fn list(
     configured: ClientConnectionConfiguration,
     resolved: &Resolved,
 ) -> anyhow::Result<Vec<Event>> {
-    ask(source, configured, resolved, Duration::MAX, |server| follow_until_synced(server, true))
+    // Credential plugins may take long.
+    let connecting = Waiting::for_work("connecting to the API server".to_owned());
+    ask(source, configured, resolved, Duration::MAX, |server| {
+        drop(connecting);
+        follow_until_synced(server, true)
+    })
 }
 
 /// Like [`list`], within this time, and without a word.
@@ -81,40 +88,76 @@ async fn follow_until_synced(server: ApiServer, reports_waiting: bool) -> anyhow
 async fn until_synced(mut receiver: mpsc::Receiver<Vec<Event>>, reports_waiting: bool) -> anyhow::Result<Vec<Event>> {
     let mut events: Vec<Event> = Vec::new();
     let mut missing = Resource::ALL.to_vec();
-    let mut last_error = None;
+    let mut progress = Progress::default();
     let (mut last_event, mut report_at) = (Instant::now(), Instant::now() + FIRST_REPORT);
     while !missing.is_empty() {
         let wake_at = if reports_waiting { report_at.min(last_event + TIMEOUT) } else { last_event + TIMEOUT };
         let batch = tokio::time::timeout_at(wake_at, receiver.recv()).await;
         if reports_waiting && Instant::now() >= report_at {
-            let state = match (&last_error, events.len()) {
-                (Some(error), _) => format!("waiting for the API server: {error}"),
-                (None, 0) => "waiting for the API server, which does not respond".to_owned(),
-                (None, count) => format!("reading objects of the API server: {count} so far"),
-            };
-            tracing::warn!("{state}");
+            tracing::warn!("{}", progress.report());
             report_at = Instant::now() + NEXT_REPORT;
         }
         let Ok(batch) = batch else {
             if last_event.elapsed() < TIMEOUT {
                 continue;
             }
-            bail!(
-                "cannot list all objects: {}",
-                last_error.unwrap_or_else(|| "no response from the API server".to_owned())
-            );
+            bail!("cannot list all objects: {}", progress.failure());
         };
         last_event = Instant::now();
         for event in batch.context("the connection to the API server ended")? {
             match &event {
                 Event::Synced(resource) => missing.retain(|kind| kind != resource),
-                Event::Problem(problem) => last_error = Some(problem.text()),
-                _ => {}
+                event => progress.add(event),
             }
             events.push(event);
         }
     }
     Ok(events)
+}
+
+/// What an API server has sent so far.
+#[derive(Debug, Default)]
+struct Progress {
+    objects: usize,
+    /// The last error that lasts.
+    error: Option<String>,
+    /// Its addresses, once they are resolved.
+    addresses: Vec<SocketAddr>,
+}
+
+impl Progress {
+    fn add(&mut self, event: &Event) {
+        match event {
+            Event::Problem(problem) => self.error = Some(problem.text()),
+            Event::Resolved(problem) => _ = self.error.take_if(|error| *error == problem.text()),
+            Event::ApiServer(addresses) => self.addresses.clone_from(addresses),
+            _ => self.objects += 1,
+        }
+    }
+
+    fn server(&self) -> String {
+        let addresses: Vec<String> = self.addresses.iter().map(ToString::to_string).collect();
+        if addresses.is_empty() {
+            "the API server".to_owned()
+        } else {
+            format!("the API server at {}", addresses.join(", "))
+        }
+    }
+
+    /// Describes what is waited for.
+    fn report(&self) -> String {
+        match (&self.error, self.objects) {
+            (Some(error), _) => format!("waiting for the API server: {error}"),
+            (None, 0) => format!("waiting for {}, which does not respond", self.server()),
+            (None, count) => format!("reading objects of {}: {count} so far", self.server()),
+        }
+    }
+
+    /// Describes why no more is sent.
+    fn failure(&self) -> String {
+        let no_response = || format!("no response from {} for {} s", self.server(), TIMEOUT.as_secs());
+        self.error.clone().unwrap_or_else(no_response)
+    }
 }
 
 /// The token of a pod's service account.
@@ -130,3 +173,32 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// The time after which a command that waits for the API server says so, and the interval of further reports.
 const FIRST_REPORT: Duration = Duration::from_secs(1);
 const NEXT_REPORT: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use ferroute_source::Problem;
+
+    use super::*;
+
+    #[test]
+    fn server_that_accepts_connections_has_not_sent_objects() {
+        let mut progress = Progress::default();
+        progress.add(&Event::ApiServer(vec!["192.0.2.1:6443".parse().unwrap()]));
+        assert_eq!(progress.report(), "waiting for the API server at 192.0.2.1:6443, which does not respond");
+        assert_eq!(progress.failure(), "no response from the API server at 192.0.2.1:6443 for 10 s");
+    }
+
+    #[test]
+    fn error_that_has_ended_is_not_waited_for() {
+        let problem = |text: &str| Arc::new(Problem::Other(text.into()));
+        let mut progress = Progress::default();
+        progress.add(&Event::Problem(problem("refused")));
+        progress.add(&Event::Resolved(problem("another")));
+        assert_eq!(progress.failure(), "refused");
+        progress.add(&Event::Resolved(problem("refused")));
+        progress.add(&Event::NodeDeleted(ferroute_core::NamespacedName::new("", "node")));
+        assert_eq!(progress.report(), "reading objects of the API server: 1 so far");
+    }
+}

@@ -1,6 +1,6 @@
 //! The rules that a packet is traced through, of any mode.
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use ferroute_config::{ModeName, Resolved};
 use ferroute_core::{IpFamily, ServiceTable};
 use ferroute_iptables::{HostExec, exec::search_path};
@@ -9,6 +9,7 @@ use ferroute_modes::{
     kernel_rules::{self, KernelRules},
 };
 use ferroute_nftables::kernel::Consistency;
+use ferroute_proxy::host_setup::require_net_admin;
 use ferroute_trace::{Host, Packet, Ruleset, Trace};
 
 use super::{DumpedRules, Request, RulesSource, TraceNode};
@@ -40,8 +41,8 @@ pub fn load(request: &Request, node: &TraceNode, family: IpFamily) -> anyhow::Re
 }
 
 fn from_kernel(family: IpFamily) -> anyhow::Result<Rules> {
-    let rules = kernel_rules::read(family, &HostExec, &search_path())
-        .context("--kernel requires the capability CAP_NET_ADMIN")?;
+    require_net_admin()?;
+    let rules = kernel_rules::read(family, &HostExec, &search_path())?;
     for reason in &rules.unread {
         tracing::warn!("the trace lacks rules: {reason}");
     }

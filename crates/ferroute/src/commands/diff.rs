@@ -9,6 +9,7 @@ use ferroute_inspect::{
     desired::Desired,
     diff::{Comparison, Conclusion, compare_with_kernel, write_report_into},
 };
+use ferroute_proxy::host_setup::require_net_admin;
 
 use super::Output;
 
@@ -29,6 +30,7 @@ pub(crate) struct DiffArgs {
 /// Prints the differences. The exit status is 0 if there are none, 1 if there are some, 2 if that cannot be determined.
 pub(crate) fn run(args: &DiffArgs, verbosity: Option<u32>, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     let desired = Desired::load(&args.desired, verbosity)?;
+    require_net_admin()?;
     let comparison = compare_with_kernel(&desired)?;
     let status = match comparison.conclusion {
         Conclusion::Equal => ExitCode::SUCCESS,

@@ -17,6 +17,7 @@ use ferroute_inspect::{
     },
     report::Versioned,
 };
+use ferroute_proxy::host_setup::require_net_admin;
 
 use super::{Output, parse_interval};
 
@@ -130,6 +131,7 @@ fn state_parser() -> impl TypedValueParser<Value = FlowState> {
 pub(crate) fn run(args: &FlowsArgs, verbosity: Option<u32>, out: &mut impl Write) -> anyhow::Result<()> {
     let mut desired = Desired::load_for_host(&args.desired, verbosity)?;
     let request = args.select.request(DEFAULT_NAMESPACE)?;
+    require_net_admin()?;
     let until = args.select.duration.filter(|_| !args.select.summary).map(|time| Instant::now() + time);
     let mut stream = FlowStream::open(&desired, &request)?;
     // Flows wait in the stream meanwhile.

@@ -37,11 +37,9 @@ pub(crate) fn run(args: &RawArgs<RunArgs>, called_as: CalledAs) -> anyhow::Resul
         tracing::info!(file = %path.display(), "wrote the configuration");
         return Ok(ExitCode::SUCCESS);
     }
+    host_setup::require_net_admin()?;
     if general.cleanup.0 {
         return Ok(cleanup(&REGISTRY));
-    }
-    if is_daemon {
-        host_setup::require_net_admin()?;
     }
     let reason = REGISTRY.select(&mut settings, called_as)?;
     log_start(args, &settings, &reason);

@@ -10,6 +10,7 @@ use ferroute_inspect::{
     about::About,
     top::{self, FILE_WIDTH},
 };
+use ferroute_proxy::host_setup::require_net_admin;
 
 use super::Output;
 
@@ -31,6 +32,7 @@ pub(crate) struct TopArgs {
 
 /// Shows the busiest Services until the user quits, or prints them once.
 pub(crate) fn run(args: &TopArgs) -> anyhow::Result<()> {
+    require_net_admin()?;
     let about = About::of_kernel()?;
     let is_interactive = std::io::stdout().is_terminal() && std::io::stdin().is_terminal();
     if is_interactive && !args.once && args.output == Output::Text {

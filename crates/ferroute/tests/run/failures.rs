@@ -42,6 +42,10 @@ fn proxy_without_privileges_reports_an_error_and_exits(mode: Mode) {
         assert!(last.starts_with("ferroute: "), "{log}");
         assert!(log.contains("CAP_NET_ADMIN") || log.contains("ermission denied"), "{log}");
         assert_eq!(rules::of_proxy(&cluster.node, mode), Vec::<String>::new());
+        for action in ["--init-only", "--cleanup"] {
+            let log = failure(&cluster, wrapped(wrapper, &run).arg(action));
+            assert!(log.contains("CAP_NET_ADMIN"), "{action}: {log}");
+        }
     }
 }
 

@@ -1,10 +1,10 @@
 //! The offset of the API server's clock.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use ferroute_config::{KubeProxyConfiguration, flags::SourceArgs};
 use ferroute_core::error_chain;
-use ferroute_kube::ApiServer;
+use ferroute_kube::{ApiServer, Timing};
 
 use crate::{
     desired::has_api_server,
@@ -19,8 +19,9 @@ pub(super) fn read(source: &SourceArgs, config: &KubeProxyConfiguration) -> Opti
     let connection = source.connection(config.client_connection.clone());
     let offset = async {
         let server = ApiServer::new(&connection, source.master.as_deref(), "").await;
-        let remote =
-            server.map_err(|error| error_chain(&error))?.server_time().await.map_err(|error| error_chain(&error))?;
+        let server = server.map_err(|error| error_chain(&error))?;
+        let server = server.with_timing(Timing { response_timeout: PATIENCE, ..Timing::default() });
+        let remote = server.server_time().await.map_err(|error| error_chain(&error))?;
         let local = SystemTime::now();
         Ok(match remote.duration_since(local) {
             Ok(difference) => ClockOffset { difference, ahead: true },
@@ -30,3 +31,6 @@ pub(super) fn read(source: &SourceArgs, config: &KubeProxyConfiguration) -> Opti
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     Some(runtime.map_err(|error| error_chain(&error)).and_then(|runtime| runtime.block_on(offset)))
 }
+
+/// The time for a response. A diagnosis does not wait as long as a proxy for a server that does not respond.
+const PATIENCE: Duration = Duration::from_secs(5);

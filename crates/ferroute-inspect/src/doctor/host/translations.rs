@@ -51,7 +51,9 @@ pub(super) fn earlier(desired: &Desired, rules: &KernelRules) -> Reading<Vec<Ear
     let destinations = destinations(desired, rules.family, traits);
     // In nftables mode, the proxy's chains come before those of iptables.
     let mut found = if traits.accepts_in_firewalls { by_iptables(&destinations, rules) } else { Vec::new() };
-    if rules.nftables.iter().any(|snapshot| is_foreign(snapshot) && translates(snapshot)) {
+    // Without rules of a proxy, no others come before them.
+    let has_proxy = !REGISTRY.active_proxies(rules).is_empty();
+    if has_proxy && rules.nftables.iter().any(|snapshot| is_foreign(snapshot) && translates(snapshot)) {
         let host = kernel_host().map_err(|error| format!("{error:#}"))?;
         by_walks(&destinations, rules, &host, &mut found);
     }
