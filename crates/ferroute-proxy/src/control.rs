@@ -86,7 +86,7 @@ pub struct NodeStatus {
     pub version: String,
     /// The active mode.
     pub mode: String,
-    /// Whether rules were applied since the start, no change has waited for too long, as `/healthz` reports, and all IP families
+    /// Whether rules of all IP families were applied since the start, no change has waited for too long, as `/healthz` reports, and all IP families
     /// of the node are served.
     pub ready: bool,
     /// Whether load balancers may send new connections to the node.
@@ -169,7 +169,7 @@ impl Control {
             node: self.node.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             mode: self.mode.to_owned(),
-            ready: health.healthy && health.last_updated.is_some() && !self.problems.has_fatal(),
+            ready: health.healthy && !health.is_starting && !self.problems.has_fatal(),
             eligible: health.node_eligible,
             last_sync: health.last_updated.and_then(|time| rfc3339::format(time, 0)),
             pending: services + slices,

@@ -265,6 +265,7 @@ impl Daemon<'_> {
             Box::new(watchdog.clone()),
             Box::new(HealthObserver::new(http.clone(), health.clone(), resolved.settings.clone(), events.clone())),
             Box::new(EventsObserver::new(events.clone(), resolved.settings.clone(), !hold_node_ports)),
+            Box::new(status.problems()),
             Box::new(ContestObserver::new(status.problems(), events.clone())),
             Box::new(first_sync),
             Box::new(recording),

@@ -56,6 +56,8 @@ pub struct Summary {
     pub healthy: bool,
     /// Whether load balancers may send new connections to this node.
     pub node_eligible: bool,
+    /// Whether no family has been synced, or the first sync of one is to come.
+    pub is_starting: bool,
     /// Time of the last successful sync of any family.
     pub last_updated: Option<SystemTime>,
     /// How long the oldest change has waited to be applied; zero if none waits.
@@ -147,6 +149,7 @@ impl Health {
         Summary {
             healthy: report.healthy,
             node_eligible: report.node_eligible,
+            is_starting: report.families.is_empty() || state.families.iter().any(FamilyState::awaits_first_sync),
             last_updated: report.last_updated(),
             waiting: waiting.min().map(|since| now.instant.saturating_duration_since(since)).unwrap_or_default(),
         }
@@ -155,6 +158,12 @@ impl Health {
     /// No operation under the lock leaves an inconsistent state behind when it panics.
     fn lock(&self) -> MutexGuard<'_, SyncProgress> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl FamilyState {
+    fn awaits_first_sync(&self) -> bool {
+        self.last_updated.is_none() && self.waiting_since.is_some()
     }
 }
 
@@ -186,7 +195,7 @@ impl SyncProgress {
             Some(FamilyReport { family, last_updated: state.last_updated?, healthy: is_healthy(state) })
         });
         // Changes wait unseen during a sync.
-        let is_first_sync = self.families.iter().any(|state| is_starting(state) && state.waiting_since.is_some());
+        let is_first_sync = self.families.iter().any(FamilyState::awaits_first_sync);
         let receives =
             !self.sent.front().is_some_and(|since| is_late(*since)) || (is_first_sync && first_sync_advances);
         HealthReport {

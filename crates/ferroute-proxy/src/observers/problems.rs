@@ -6,8 +6,10 @@ use std::{
 };
 
 use ferroute_config::Resolved;
-use ferroute_core::{IpFamily, LocalTrafficDetector, NodeView};
+use ferroute_core::{DataplaneError, IpFamily, LocalTrafficDetector, NodeView, error_chain};
 use ipnet::IpNet;
+
+use super::{FamilySynced, Observer};
 
 /// The present problems, with a sentence about each. Clones share them.
 #[derive(Clone, Debug, Default)]
@@ -18,6 +20,8 @@ pub(crate) struct Problems(Arc<Mutex<BTreeMap<Problem, String>>>);
 pub(crate) enum Problem {
     /// An IP family that the node has is not served.
     DisabledFamily(IpFamily),
+    /// The last sync of an IP family failed.
+    FailedSync(IpFamily),
     /// Another service proxy runs on the node.
     OtherProxy,
     /// Another program changes the rules again and again.
@@ -25,9 +29,11 @@ pub(crate) enum Problem {
 }
 
 impl Problem {
-    const ALL: [Self; 4] = [
+    const ALL: [Self; 6] = [
         Self::DisabledFamily(IpFamily::V4),
         Self::DisabledFamily(IpFamily::V6),
+        Self::FailedSync(IpFamily::V4),
+        Self::FailedSync(IpFamily::V6),
         Self::OtherProxy,
         Self::ContestedRules,
     ];
@@ -37,6 +43,8 @@ impl Problem {
         match self {
             Self::DisabledFamily(IpFamily::V4) => "ipv4_disabled",
             Self::DisabledFamily(IpFamily::V6) => "ipv6_disabled",
+            Self::FailedSync(IpFamily::V4) => "ipv4_sync_failed",
+            Self::FailedSync(IpFamily::V6) => "ipv6_sync_failed",
             Self::OtherProxy => "other_proxy",
             Self::ContestedRules => "contested_rules",
         }
@@ -81,6 +89,17 @@ impl Problems {
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<Problem, String>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Observer for Problems {
+    fn on_synced(&mut self, sync: &FamilySynced<'_>) {
+        self.set(Problem::FailedSync(sync.table.family), None);
+    }
+
+    fn on_failure(&mut self, family: IpFamily, error: &DataplaneError) {
+        let text = format!("{family} rules are not up to date, because the last sync failed: {}", error_chain(error));
+        self.set(Problem::FailedSync(family), Some(text));
     }
 }
 

@@ -114,9 +114,15 @@ fn table_that_another_process_owns_is_reported_by_doctor_and_proxy() {
     assert_eq!(status, Some(1));
     let findings = findings_of(&examination, "table-owner");
     assert_eq!(findings.len(), 1, "{examination:#}");
+    let problems = || {
+        let output = case.cluster.node.try_command(env!("CARGO_BIN_EXE_ferroute"), &["status", "-o", "json"]);
+        serde_json::from_slice::<Value>(&output.stdout).unwrap()["problems"].clone()
+    };
+    assert!(problems()[0].as_str().unwrap().contains("owns table ip ferroute"), "{}", problems());
     // The kernel deletes the table with its owner, and the proxy creates it again.
     drop((input, nft));
     crate::wait("the repair", || (case.connect(crate::web_tcp()[0]).ok()? == 0).then_some(()));
+    crate::wait("the end of the problem", || problems().is_null().then_some(()));
 }
 
 #[test]

@@ -145,3 +145,16 @@ fn wall_clock_steps_make_no_change_late() {
     let later = Moment { wall: wall(100_000), instant: start + Duration::from_secs(3) };
     assert!(health.report(later, Duration::ZERO).healthy);
 }
+
+#[test]
+fn proxy_starts_until_every_family_with_changes_is_synced() {
+    let health = Health::new(TIMEOUT);
+    assert!(health.summary().is_starting);
+    health.queued(V4);
+    health.queued(V6);
+    health.updated(V6);
+    assert!(health.summary().is_starting);
+    health.updated(V4);
+    health.queued(V4);
+    assert!(!health.summary().is_starting);
+}
