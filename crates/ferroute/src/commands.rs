@@ -32,7 +32,7 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum, builde
 use ferroute_admin::version;
 use ferroute_config::{
     ModeName,
-    flags::{KubeProxy, RawArgs, RunArgs},
+    flags::{DesiredArgs, KubeProxy, RawArgs, RunArgs},
 };
 use ferroute_core::EscapedLines;
 use ferroute_inspect::{about::About, report::Versioned};
@@ -112,7 +112,7 @@ pub(crate) enum Command {
     UserspaceWorker(userspace_worker::UserspaceWorkerArgs),
     /// Print the names of all Services, for completion scripts
     #[command(hide = true, name = documents::COMPLETE_SERVICES)]
-    CompleteServices,
+    CompleteServices(Box<DesiredArgs>),
     /// Panic on purpose, to check that crash reports are complete
     #[command(hide = true)]
     Crash(crash::CrashArgs),
@@ -219,7 +219,7 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
         Command::Completions(args) => to_stdout(|out| documents::completions(args, out)),
         Command::Man(args) => to_stdout(|out| documents::man(args, out)),
         Command::UserspaceWorker(args) => userspace_worker::run(args, verbosity).map(|()| ExitCode::SUCCESS),
-        Command::CompleteServices => to_stdout(|out| documents::complete_services(out)),
+        Command::CompleteServices(args) => to_stdout(|out| documents::complete_services(args, out)),
         Command::Crash(args) => crash::run(args),
     }
 }

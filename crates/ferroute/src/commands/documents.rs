@@ -51,9 +51,9 @@ pub(crate) fn completions(args: &CompletionsArgs, out: &mut impl Write) -> anyho
 /// The hidden command that prints the names of Services.
 pub(crate) const COMPLETE_SERVICES: &str = "complete-services";
 
-/// Prints the names of all Services of the running proxy or the cluster. Without these, there is nothing to complete.
-pub(crate) fn complete_services(out: &mut impl Write) -> anyhow::Result<()> {
-    let Ok(desired) = Desired::load_again(&DesiredArgs::default()) else { return Ok(()) };
+/// Prints the names of all Services of the running proxy, the cluster or the given source. Without these, there is nothing to complete.
+pub(crate) fn complete_services(args: &DesiredArgs, out: &mut impl Write) -> anyhow::Result<()> {
+    let Ok(desired) = Desired::load_again(args) else { return Ok(()) };
     for service in desired.services.keys() {
         writeln!(out, "{service}")?;
     }
@@ -67,7 +67,8 @@ fn with_services(shell: Shell, script: &str) -> String {
         Shell::Fish => format!("{script}{FISH}"),
         Shell::Zsh => {
             let complete = |line: &str| {
-                let takes_service = ["':service -- ", "'--service=", "'--to="].iter().any(|start| line.contains(start));
+                let starts = ["':service -- ", "'--service=", "'--to=", "'*::ends -- "];
+                let takes_service = starts.iter().any(|start| line.contains(start));
                 if takes_service { line.replace(":_default'", ":_ferroute_services'") } else { line.to_owned() }
             };
             let lines: Vec<String> = script.lines().map(complete).collect();
@@ -82,16 +83,23 @@ fn with_services(shell: Shell, script: &str) -> String {
 const BASH: &str = r#"
 _ferroute_with_services() {
     _ferroute "$@"
-    case "${COMP_WORDS[COMP_CWORD-1]}" in
-        service|svc|--service|--to)
-            COMPREPLY+=($(compgen -W "$(ferroute complete-services 2>/dev/null)" -- "${COMP_WORDS[COMP_CWORD]}")) ;;
+    case "${COMP_WORDS[1]} ${COMP_WORDS[COMP_CWORD-1]}" in
+        *" service"|*" svc"|*" --service"|*" --to"|"explain explain"|"trace "[!-]*) ;;
+        *) return ;;
     esac
+    local at source=()
+    for ((at = 2; at < COMP_CWORD - 1; at++)); do
+        case "${COMP_WORDS[at]}" in
+            --manifests|--kubeconfig|--master|--config) source+=("${COMP_WORDS[at]}" "${COMP_WORDS[at+1]}") ;;
+        esac
+    done
+    COMPREPLY+=($(compgen -W "$(ferroute complete-services "${source[@]}" 2>/dev/null)" -- "${COMP_WORDS[COMP_CWORD]}"))
 }
 complete -F _ferroute_with_services -o bashdefault -o default ferroute
 "#;
 
 const FISH: &str = r#"
-complete -c ferroute -n "__fish_seen_subcommand_from service svc" -f -a "(ferroute complete-services 2>/dev/null)"
+complete -c ferroute -n "__fish_seen_subcommand_from explain trace" -f -a "(ferroute complete-services 2>/dev/null)"
 complete -c ferroute -n "__fish_seen_subcommand_from status" -l service -x -a "(ferroute complete-services 2>/dev/null)"
 complete -c ferroute -n "__fish_seen_subcommand_from trace" -l to -x -a "(ferroute complete-services 2>/dev/null)"
 "#;
@@ -206,7 +214,8 @@ mod tests {
         let complete = |line: &str| {
             let count = line.split(' ').count() - 1;
             let program = format!(
-                "{script}\nferroute() {{ [ \"$*\" = {COMPLETE_SERVICES} ] && printf 'shop/web\\nshop/cart\\n'; }}\nCOMP_WORDS=({line})\n\
+                "{script}\nferroute() {{ case \"$*\" in {COMPLETE_SERVICES}) printf 'shop/web\\nshop/cart\\n' ;; \"{COMPLETE_SERVICES} --manifests a.yaml\") \
+                 echo shop/file ;; esac; }}\nCOMP_WORDS=({line})\n\
                  [ {count} -lt ${{#COMP_WORDS[@]}} ] || COMP_WORDS+=('')\nCOMP_CWORD={count}\n_ferroute_with_services ferroute \
                  \"${{COMP_WORDS[COMP_CWORD]}}\" \"${{COMP_WORDS[COMP_CWORD-1]}}\"\nprintf '%s\\n' \"${{COMPREPLY[@]}}\""
             );
@@ -220,7 +229,10 @@ mod tests {
         assert_eq!(complete("ferroute explain service "), ["shop/web", "shop/cart"]);
         assert_eq!(complete("ferroute explain service shop/c"), ["shop/cart"]);
         assert_eq!(complete("ferroute status --service shop/w"), ["shop/web"]);
-        assert!(complete("ferroute explain ").is_empty());
+        assert_eq!(complete("ferroute explain shop/c"), ["shop/cart"]);
+        assert_eq!(complete("ferroute trace pod shop/w"), ["shop/web"]);
+        assert_eq!(complete("ferroute explain --manifests a.yaml svc "), ["shop/file"]);
+        assert!(complete("ferroute doctor ").is_empty() && complete("ferroute trace --in ").is_empty());
     }
 
     #[test]
