@@ -9,7 +9,7 @@ use super::{
     Decoder, NFTA_PAYLOAD_SREG, Parts,
     headers::Headers,
     hexadecimal,
-    registers::{self, Loaded, NFT_CT_MARK, number},
+    registers::{self, Loaded, NFT_CT_LABELS, NFT_CT_MARK, number},
 };
 use crate::model::{
     CmpOp, FibResult, Field, Foreign, IfName, NatConstant, NatKind, NumberSource, Operand, Outcome, Property, Source,
@@ -102,7 +102,20 @@ impl Decoder<'_, '_> {
         if key == NFT_CT_MARK && self.set_mark(true, &loaded) {
             return Some(());
         }
-        let names = [(NFT_CT_MARK, "mark"), (13, "label"), (17, "zone"), (18, "event"), (6, "helper"), (4, "secmark")];
+        if key == NFT_CT_LABELS
+            && let Some(property) = Property::named("ct label")
+        {
+            let value = match &loaded {
+                Loaded::Constant(bytes) => number(bytes, true),
+                _ => None,
+            };
+            let shown = value
+                .map_or_else(|| loaded.text(self.headers()), |value| property.words(self.headers().family).text(value));
+            let value = value.map(|value| Source::Constant(Value::Other(value)));
+            self.foreign(Foreign::Write { property, value, text: format!("ct label set {shown}") });
+            return Some(());
+        }
+        let names = [(NFT_CT_MARK, "mark"), (17, "zone"), (18, "event"), (6, "helper"), (4, "secmark")];
         let name = names.iter().find(|(number, _)| *number == key).map_or("key", |(_, name)| name);
         // Others affect later packets of the connection only.
         let outcome = if key == NFT_CT_MARK { Outcome::Anything } else { Outcome::Nothing };

@@ -460,7 +460,7 @@ const META: [(u32, &str, usize); 22] = [
 const CT: [(u32, &str, usize); 8] = [
     (4, "secmark", 4),
     (5, "expiration", 4),
-    (13, "label", 16),
+    (NFT_CT_LABELS, "label", 16),
     (14, "packets", 8),
     (15, "bytes", 8),
     (16, "avgpkt", 8),
@@ -476,6 +476,7 @@ const NFT_META_PKTTYPE: u32 = 19;
 const NFT_META_CGROUP: u32 = 23;
 const NFT_CT_DIRECTION: u32 = 1;
 pub(super) const NFT_CT_MARK: u32 = 3;
+pub(super) const NFT_CT_LABELS: u32 = 13;
 const NFT_CT_HELPER: u32 = 6;
 const NFT_CT_L3PROTOCOL: u32 = 7;
 const NFT_CT_SRC: u32 = 8;
