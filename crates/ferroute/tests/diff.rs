@@ -312,7 +312,7 @@ fn nftables_rules_of_kube_proxy_are_compared_by_effect() {
 fn missing_privileges_are_an_error() {
     let node = TestNode::new("nftables");
     let unprivileged = ["setpriv", "--bounding-set", "-all", "--inh-caps", "-all"];
-    for command in [&["diff"][..], &["trace", "--kernel", "--local", "--to", "192.0.2.1:80"]] {
+    for command in [&["diff"][..], &["trace", "--kernel", "--local", "--to", "192.168.0.9:80"]] {
         let output = node.ferroute_as(&unprivileged, "nftables", command);
         assert_eq!(output.status.code(), Some(2), "{output:?}");
         assert!(
