@@ -67,6 +67,7 @@ fn service_at_a_port_of_the_node_is_reported(mode: Mode) {
     assert_eq!((&event["regarding"]["kind"], &event["regarding"]["name"]), (&json!("Service"), &json!("evil")));
     let note = event["note"].as_str().unwrap();
     assert!(note.contains("0.0.0.0:22") && note.contains("--protect-node-ports"), "{note}");
+    wait_applied(&case, 22);
     assert_eq!(connect(&case.cluster.client, format!("{NODE}:22").parse().unwrap()).unwrap(), 0, "as in kube-proxy");
 }
 
