@@ -56,7 +56,7 @@ pub(super) fn read(path: &Path) -> anyhow::Result<Workloads> {
     if !workloads || nodes || !pods.is_empty() {
         return Ok(Workloads { pods, demo: None });
     }
-    let demo = plan(&texts).context("cannot plan the demo's cluster")?;
+    let demo = plan(&texts).with_context(|| format!("cannot plan the demo's cluster for {}", path.display()))?;
     Ok(Workloads { pods, demo: Some(demo) })
 }
 
