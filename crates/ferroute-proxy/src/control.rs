@@ -86,8 +86,8 @@ pub struct NodeStatus {
     pub version: String,
     /// The active mode.
     pub mode: String,
-    /// Whether rules of all IP families were applied since the start, no change has waited for too long, as `/healthz` reports, and all IP families
-    /// of the node are served.
+    /// Whether rules of all IP families were applied since the start, no change has waited for too long, as `/healthz` reports, and all
+    /// IP families of the node are served.
     pub ready: bool,
     /// Whether load balancers may send new connections to the node.
     pub eligible: bool,
