@@ -84,7 +84,7 @@ function examples() {
   const inner = served.find(({ used }) => used > 0);
   if (inner && sender(inner)) list.push({ from: sender(inner).name, to: inner.name });
   const outer = served.flatMap(({ frontends }) => frontends).filter(({ kind }) => kind !== "clusterIp");
-  const { address, port } = outer.find((frontend) => frontend.address) ?? outer[0] ?? {};
+  const { address, port } = outer.find((one) => one.address) ?? outer[0] ?? {};
   const target = address || nodeAddress();
   if (outside && port && target) list.push({ from: outside.name, to: socket(target, port) });
   const empty = served.find(({ used }) => used === 0);
