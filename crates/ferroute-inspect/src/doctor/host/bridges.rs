@@ -8,31 +8,32 @@ use ferroute_modes::REGISTRY;
 
 use crate::{desired::Desired, doctor::Reading};
 
-/// Returns the names of ports without hairpin mode of the bridges behind which endpoints of this node are, by their addresses of an IP family; none if a process relays
-/// connections, because its packets do not come from a port.
+/// Returns the names of ports without hairpin mode of the bridges behind which endpoints of this node are, by their addresses of an IP
+/// family; none if a process relays connections, because its packets do not come from a port.
 pub(super) fn without_hairpin(bridges: &[Bridge], desired: &Desired, family: IpFamily) -> Reading<Vec<String>> {
-    let find = || {
-        let mut routes = KernelRoutes::open()?;
-        let mut interfaces = BTreeSet::new();
-        let entries = desired.table(family).entries.values();
-        let local = entries.flat_map(|entry| entry.endpoints.iter()).filter(|endpoint| endpoint.local);
-        let addresses: BTreeSet<_> = local.map(|endpoint| endpoint.address).collect();
-        for destination in addresses.into_iter().take(MAX_ADDRESSES) {
-            let query = RouteQuery { destination, source: None, input: None, output: None, mark: 0, transport: None };
-            if let RouteReply::Found(route) = routes.lookup(&query)? {
-                interfaces.insert(route.interface);
-            }
-        }
-        Ok(interfaces)
-    };
-    let is_used = |bridge: &&Bridge| !bridge.is_promiscuous && bridge.ports.iter().any(|port| !port.hairpin);
     let relays = REGISTRY.active(desired.resolved.mode).traits().sources == Sources::Node;
-    if relays || !bridges.iter().any(|bridge| is_used(&bridge)) {
+    let one_way = |bridge: &&Bridge| !bridge.is_promiscuous && bridge.ports.iter().any(|port| !port.hairpin);
+    if relays || !bridges.iter().any(|bridge| one_way(&bridge)) {
         return Ok(Vec::new());
     }
-    let interfaces = find().map_err(|error: RouteError| error_chain(&error))?;
-    let used = bridges.iter().filter(is_used).filter(|bridge| interfaces.contains(&bridge.index));
+    let interfaces = interfaces_to_endpoints(desired, family).map_err(|error| error_chain(&error))?;
+    let used = bridges.iter().filter(one_way).filter(|bridge| interfaces.contains(&bridge.index));
     Ok(used.flat_map(|bridge| &bridge.ports).filter(|port| !port.hairpin).map(|port| port.name.clone()).collect())
+}
+
+/// Returns the indices of the interfaces to which the kernel sends packets to endpoints of this node.
+fn interfaces_to_endpoints(desired: &Desired, family: IpFamily) -> Result<BTreeSet<u32>, RouteError> {
+    let entries = desired.table(family).entries.values();
+    let local = entries.flat_map(|entry| entry.endpoints.iter()).filter(|endpoint| endpoint.local);
+    let addresses: BTreeSet<_> = local.map(|endpoint| endpoint.address).collect();
+    let (mut routes, mut interfaces) = (KernelRoutes::open()?, BTreeSet::new());
+    for destination in addresses.into_iter().take(MAX_ADDRESSES) {
+        let query = RouteQuery { destination, source: None, input: None, output: None, mark: 0, transport: None };
+        if let RouteReply::Found(route) = routes.lookup(&query)? {
+            interfaces.insert(route.interface);
+        }
+    }
+    Ok(interfaces)
 }
 
 /// The maximum number of endpoints to look up: a node has some hundred.
