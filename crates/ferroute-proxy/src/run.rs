@@ -260,10 +260,11 @@ impl Daemon<'_> {
         let search = other_proxies::watch(addresses, status.problems(), events.clone(), recheck.clone());
         tasks.spawn("task that looks for other proxies", Work::Endless, search);
         let (observe, mut observations) = mpsc::unbounded_channel();
+        let health_observer =
+            HealthObserver::new(http.clone(), health.clone(), resolved.settings.clone(), events.clone());
         let mut observers: Vec<Box<dyn Observer>> = vec![
             Box::new(SyncLog),
             Box::new(watchdog.clone()),
-            Box::new(HealthObserver::new(http.clone(), health.clone(), resolved.settings.clone(), events.clone())),
             Box::new(EventsObserver::new(events.clone(), resolved.settings.clone(), !hold_node_ports)),
             Box::new(status.problems()),
             Box::new(ContestObserver::new(status.problems(), events.clone())),
@@ -285,6 +286,8 @@ impl Daemon<'_> {
             LocalhostObserver::new(&resolved.settings, registry.active(resolved.mode).traits(), status.metrics());
         observers.extend(localhost.map(|observer| Box::new(observer) as _));
         observers.extend(more_observers);
+        // The last one: who reads that a sync has ended finds it in everything else that is shown of it.
+        observers.push(Box::new(health_observer));
         let mut state = ObservedTracker::new(feed.tracker(), observers);
         // The IP families depend on the node, so dataplanes are opened only after the initial lists.
         let mut other_changes = Vec::new();

@@ -98,7 +98,6 @@ impl Observer for HealthObserver {
     fn on_synced(&mut self, sync: &FamilySynced<'_>) {
         let FamilySynced { table, host_addresses, .. } = *sync;
         let family = table.family;
-        self.health.updated(family);
         let services = self.services.after(sync, |_, entry| entry.service.health_check_node_port.is_some());
         update(self.checks.entry(family).or_default(), table, services);
         self.matches.insert(family, self.settings.node_ports(family, &table.node, host_addresses));
@@ -106,6 +105,7 @@ impl Observer for HealthObserver {
             tracing::warn!("{}", error_chain(&error));
             self.events.health_check_failed(error.service(), &error_chain(&error));
         }
+        self.health.updated(family);
     }
 
     fn on_checked(&mut self, family: IpFamily, problem: Option<&'static str>) {
