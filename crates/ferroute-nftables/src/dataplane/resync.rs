@@ -19,9 +19,11 @@ use crate::{
 impl<K: Kernel> NftablesDataplane<K> {
     /// Makes the kernel's table match `table`. If there is none yet, the most important Services are written first.
     pub(super) fn reconcile(&mut self, table: &ServiceTable) -> Result<SyncReport, Failure<K::Error>> {
-        let numbers = self.applied.take().map(|applied| applied.planner.numbers()).unwrap_or_default();
+        let applied = self.applied.take();
+        let numbers = applied.as_ref().map(|applied| applied.planner.numbers()).unwrap_or_default();
         let planner = Planner::new(self.context(table)?);
         let mut run = Run::new(HashMap::new(), Some(self.kernel.generation()?));
+        run.kept_unused = applied.as_ref().map(|applied| applied.planner.unused_deletions()).unwrap_or_default();
         let listing = self.kernel.list_table(&self.table)?;
         self.restart_flowtable(listing.as_ref(), &mut run.expected_generation);
         let Some(listing) = listing else {

@@ -43,6 +43,9 @@ pub(super) struct Run {
     pub(super) expected_generation: Option<u32>,
     /// Another program may have replaced elements before.
     pub(super) may_be_replaced: bool,
+    /// Deletions of own objects that earlier syncs kept for reuse. A comparison with the kernel makes them without being a repair,
+    /// so they are not counted.
+    pub(super) kept_unused: Vec<Change>,
     logged: Instant,
 }
 
@@ -129,6 +132,7 @@ impl Run {
             elements,
             expected_generation: generation,
             may_be_replaced: false,
+            kept_unused: Vec::new(),
             logged: Instant::now(),
         }
     }
@@ -152,19 +156,23 @@ impl Run {
                 Change::DeleteChain(_)
                 | Change::DeleteSet(..)
                 | Change::DeleteFlowtable(_)
-                | Change::DeleteDevices(_) => self.report.removed += 1,
+                | Change::DeleteDevices(_) => self.count_removed(change),
                 Change::AddElement(set, _) => {
                     self.report.written += 1;
                     *self.elements.entry(set.clone()).or_default() += 1;
                 }
                 Change::DeleteElement(set, _) => {
-                    self.report.removed += 1;
+                    self.count_removed(change);
                     // Saturating, because a repair sets the numbers itself.
                     let count = self.elements.entry(set.clone()).or_default();
                     *count = count.saturating_sub(1);
                 }
             }
         }
+    }
+
+    fn count_removed(&mut self, deletion: &Change) {
+        self.report.removed += usize::from(!self.kept_unused.contains(deletion));
     }
 
     /// Reports whether it is time to log the progress.

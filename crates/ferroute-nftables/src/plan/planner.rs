@@ -338,6 +338,11 @@ impl Planner {
         self.shared.unused_chains().collect()
     }
 
+    /// Returns the deletions of the unused chains and of the elements that lead to them.
+    pub(crate) fn unused_deletions(&self) -> Vec<Change> {
+        self.unused_elements().into_iter().chain(self.shared.unused_chains().map(Change::DeleteChain)).collect()
+    }
+
     /// Forgets the unused chains, after they were deleted.
     pub(crate) fn unused_deleted(&mut self) {
         self.shared.unused_deleted();
