@@ -54,7 +54,7 @@ pub fn explain_object(desired: &Desired, object: &Service) -> Explanation {
 }
 
 /// Returns that there is no Service of this name, and what may be meant.
-pub(crate) fn not_found(name: &str, desired: &Desired) -> String {
+pub fn not_found(name: &str, desired: &Desired) -> String {
     if !desired.has_objects {
         let reason = match &desired.about.reason {
             Some(reason) => format!("the proxy gives no answer ({reason})"),

@@ -11,6 +11,7 @@ use ferroute_config::flags::DesiredArgs;
 use ferroute_inspect::{
     about::About,
     desired::{Desired, service_name},
+    explain::not_found,
     flows::{
         Flow, FlowEvent, FlowFilter, FlowRequest, FlowState, FlowStream, FlowTable, Labels, PeerFilter,
         write_losses_into, write_start_into, write_summary_into,
@@ -121,6 +122,19 @@ fn service_port(text: &str, namespace: &str) -> Result<String, String> {
     Ok(port.map_or(name.to_string(), |port| format!("{name}:{port}")))
 }
 
+/// Warns of Services that do not exist, whose flows may be waited for in vain.
+fn warn_of_unknown(services: &[String], desired: &Desired) {
+    if !desired.has_objects {
+        return;
+    }
+    for service in services {
+        let name = service.split_once(':').map_or(service.as_str(), |(name, _)| name);
+        if !desired.services.contains_key(name) {
+            tracing::warn!("{}; flows are shown once it exists", not_found(name, desired));
+        }
+    }
+}
+
 fn state_parser() -> impl TypedValueParser<Value = FlowState> {
     PossibleValuesParser::new(FlowState::ALL.map(FlowState::as_str)).map(|text| {
         FlowState::ALL.into_iter().find(|state| state.as_str() == text).expect("the parser permits these values only")
@@ -138,6 +152,7 @@ pub(crate) fn run(args: &FlowsArgs, verbosity: Option<u32>, out: &mut impl Write
     if args.names || args.output == Output::Text {
         desired.complete();
         desired.add_pods_of_node();
+        warn_of_unknown(&request.services, &desired);
     }
     let (labels, about) = (Labels::new(&desired), desired.about.clone());
     // Only the names are needed from here on.
