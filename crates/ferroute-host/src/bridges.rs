@@ -1,3 +1,4 @@
+use ferroute_core::IpFamily;
 use ferroute_netlink::{Error, Message, Protocol, Request, Socket};
 
 use crate::{
@@ -25,6 +26,14 @@ pub struct BridgePort {
     pub name: String,
     /// Whether the bridge sends packets back to the port from which they came.
     pub hairpin: bool,
+}
+
+/// Returns the name of the sysctl, with dots, by which bridged packets of an IP family pass the rules.
+pub const fn bridge_nf_call(family: IpFamily) -> &'static str {
+    match family {
+        IpFamily::V4 => "net.bridge.bridge-nf-call-iptables",
+        IpFamily::V6 => "net.bridge.bridge-nf-call-ip6tables",
+    }
 }
 
 /// Returns the bridges in the calling thread's network namespace, sorted by name.

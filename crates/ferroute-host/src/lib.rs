@@ -43,7 +43,7 @@ pub mod testing;
 
 pub use addresses::{AddressError, AddressWatch, HostAddresses, KernelAddresses, SERVICE_DEVICE};
 pub use blocking::run_blocking;
-pub use bridges::{Bridge, BridgePort, bridges};
+pub use bridges::{Bridge, BridgePort, bridge_nf_call, bridges};
 pub use counters::{Counter, CounterError, KernelCounters, PacketCounters};
 pub use descriptors::{DescriptorLimitError, raise_descriptor_limit};
 pub use devices::{Device, DeviceError, HostDevices, KernelDevices};

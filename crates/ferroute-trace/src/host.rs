@@ -63,6 +63,12 @@ pub trait Router: fmt::Debug + Send + Sync {
 
     /// Returns the VRF that an interface is a port of.
     fn vrf(&self, interface: &str) -> Option<Arc<str>>;
+
+    /// Reports whether packets that arrive on an interface get back through it to the host that sent them. A bridge whose packets
+    /// pass netfilter sends them back only to ports in hairpin mode.
+    fn returns_packets(&self, _interface: &str, _family: IpFamily) -> bool {
+        true
+    }
 }
 
 /// What a routing decision depends on.

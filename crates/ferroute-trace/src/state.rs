@@ -352,6 +352,10 @@ impl<'a> PacketState<'a> {
                 self.out_interface = None;
                 Ok(Hook::Prerouting)
             }
+            Hook::Postrouting if self.is_lost_in_bridge() => Err(discard(
+                record,
+                "a bridge returns no packets to the port from which they came, unless it is in hairpin mode",
+            )),
             Hook::Input | Hook::Postrouting => Err(Verdict::Delivered {
                 to: self.destination,
                 from: self.source.ip(),
@@ -370,6 +374,18 @@ impl<'a> PacketState<'a> {
         self.route(Hook::Output, record)?;
         self.nat_is_settled = true;
         Ok(Hook::Output)
+    }
+
+    /// Reports whether the packet, with the sender's own address as the endpoint, does not get back to it.
+    fn is_lost_in_bridge(&self) -> bool {
+        let (Origin::Interface(input), Some(output), Some(router)) =
+            (&self.original.origin, self.out_interface.as_deref(), &self.host.router)
+        else {
+            return false;
+        };
+        // The host's own connection, as in userspace mode, has the host's address.
+        let is_own = self.tracked.0.ip() == self.destination.ip();
+        is_own && input == output && !router.returns_packets(output, self.family())
     }
 
     /// Returns the VRF on which the packet is received next: the kernel passes it through prerouting once more, without NAT.

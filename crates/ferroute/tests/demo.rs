@@ -356,6 +356,9 @@ fn pods_reach_themselves_and_neighbours_with_and_without_br_netfilter() {
             let findings = diagnosis["findings"].as_array().unwrap();
             assert_eq!(findings.iter().any(|finding| finding["check"] == "hairpin"), hangs, "{mode}: {findings:#?}");
             assert_eq!(curl_itself().status.success(), !hangs, "{mode}");
+            let trace = ["trace", "--kernel", "nginx-deployment-1", "10.111.175.78:80"];
+            let trace = demo.run(&[&["exec", "node", "--", "ferroute"], &trace[..]].concat());
+            assert_eq!(trace.status.success(), !hangs, "{mode}: {}", text(&trace));
         }
         demo.write(&replicas(3));
         demo.wait_status("three pods", |status| status.contains("endpoints   3 pods"));

@@ -8,7 +8,8 @@ use std::{
 
 use ferroute_core::{IpFamily, error_chain};
 use ferroute_host::{
-    HostInterface, InterfaceAddress, KernelRoutes, RouteError, RouteQuery, RouteReply, SERVICE_DEVICE, Sysctls,
+    Bridge, HostInterface, InterfaceAddress, KernelRoutes, RouteError, RouteQuery, RouteReply, SERVICE_DEVICE, Sysctls,
+    bridge_nf_call, bridges,
 };
 use ferroute_trace::{AddressKind, RouteDecision, RoutedPacket, Router};
 use ipnet::IpNet;
@@ -22,6 +23,8 @@ pub(super) struct KernelRouter {
     interfaces: Vec<HostInterface>,
     /// The networks whose addresses are local or broadcast addresses, with the type and the index of the interface.
     own: Vec<(IpNet, AddressKind, Option<u32>)>,
+    /// The bridges none of whose ports is in hairpin mode.
+    one_way: Vec<String>,
     sysctls: Sysctls,
     lookups: Mutex<Lookups>,
 }
@@ -53,7 +56,10 @@ impl KernelRouter {
         });
         let own = own.collect();
         let lookups = Mutex::new(Lookups { kernel, known: HashMap::new(), paths: HashMap::new() });
-        Ok(Self { interfaces, own, sysctls: Sysctls::from_kernel(), lookups })
+        // Without them the trace is as good as from a dump.
+        let bridges = bridges().unwrap_or_default().into_iter();
+        let one_way = bridges.filter(is_one_way).map(|bridge| bridge.name).collect();
+        Ok(Self { interfaces, own, one_way, sysctls: Sysctls::from_kernel(), lookups })
     }
 
     /// Returns the addresses of all interfaces in their order, without those of ipvs mode's dummy device.
@@ -236,6 +242,12 @@ impl Router for KernelRouter {
         let interface = self.interfaces.iter().find(|other| other.name == interface)?;
         Some(self.vrf_of(interface)?.name.as_str().into())
     }
+
+    fn returns_packets(&self, interface: &str, family: IpFamily) -> bool {
+        let passes_netfilter =
+            || self.sysctls.read(&bridge_nf_call(family).replace('.', "/")).is_ok_and(|value| value != "0");
+        !self.one_way.iter().any(|bridge| bridge == interface) || !passes_netfilter()
+    }
 }
 
 impl KernelRouter {
@@ -254,6 +266,11 @@ impl KernelRouter {
     fn vrf_of(&self, interface: &HostInterface) -> Option<&HostInterface> {
         self.interface(interface.master?).filter(|master| master.kind.as_deref() == Some("vrf"))
     }
+}
+
+/// Reports whether a bridge returns packets to none of its ports.
+fn is_one_way(bridge: &Bridge) -> bool {
+    !bridge.is_promiscuous && !bridge.ports.is_empty() && bridge.ports.iter().all(|port| !port.hairpin)
 }
 
 fn query_to(destination: IpAddr) -> RouteQuery {

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use ferroute_config::ModeName;
 use ferroute_core::{Client, IpFamily};
+use ferroute_host::bridge_nf_call;
 use ferroute_iptables::plan::chains::{IPVS_ACCEPT, NODEPORT_NON_LOCAL};
 
 use crate::doctor::{
@@ -257,7 +258,8 @@ pub(super) fn bridges(inputs: &Inputs) -> CheckResult {
             return Ok(Vec::new());
         }
         let mut defects = Vec::new();
-        for (family, name) in BRIDGE_NF_CALL {
+        for family in IpFamily::BOTH {
+            let name = bridge_nf_call(family);
             if !is_used(inputs, family) {
                 continue;
             }
@@ -293,11 +295,11 @@ pub(super) fn bridges(inputs: &Inputs) -> CheckResult {
 pub(super) fn hairpin(inputs: &Inputs) -> CheckResult {
     let defects = || -> Reading<Vec<Defect>> {
         let mut ports = BTreeSet::new();
-        for (family, name) in BRIDGE_NF_CALL {
+        for family in IpFamily::BOTH {
             let without_hairpin =
                 inputs.families[family.index()].ports_without_hairpin.as_ref().map_err(Clone::clone)?;
             // Without netfilter in bridges, the host forwards these packets.
-            if !without_hairpin.is_empty() && inputs.sysctl(name)? == Some("1") {
+            if !without_hairpin.is_empty() && inputs.sysctl(bridge_nf_call(family))? == Some("1") {
                 ports.extend(without_hairpin.iter().cloned());
             }
         }
@@ -469,7 +471,3 @@ fn list<T: AsRef<str>>(names: &[T]) -> String {
 
 /// The maximum number of names in a line; hosts with many pods have hundreds of interfaces.
 const MAX_NAMES: usize = 4;
-
-/// The sysctls by which packets on bridges pass the rules.
-const BRIDGE_NF_CALL: [(IpFamily, &str); 2] =
-    [(IpFamily::V4, "net.bridge.bridge-nf-call-iptables"), (IpFamily::V6, "net.bridge.bridge-nf-call-ip6tables")];

@@ -5,8 +5,8 @@ use std::{
     fs,
 };
 
-use ferroute_core::{Protocol, error_chain};
-use ferroute_host::{ListenerError, SysctlError, Sysctls};
+use ferroute_core::{IpFamily, Protocol, error_chain};
+use ferroute_host::{ListenerError, SysctlError, Sysctls, bridge_nf_call};
 use ferroute_proxy::{ProxyProcess, proxy_processes};
 use procfs::process::{FDTarget, all_processes};
 
@@ -40,8 +40,8 @@ fn sysctls<'a>(others: impl Iterator<Item = &'a str>) -> Reading<BTreeMap<String
     let fixed = [
         "net.ipv4.ip_forward",
         "net.ipv6.conf.all.forwarding",
-        "net.bridge.bridge-nf-call-iptables",
-        "net.bridge.bridge-nf-call-ip6tables",
+        bridge_nf_call(IpFamily::V4),
+        bridge_nf_call(IpFamily::V6),
     ];
     let mut sysctls = BTreeMap::new();
     for name in fixed.into_iter().chain(others) {

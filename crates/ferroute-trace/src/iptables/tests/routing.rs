@@ -140,6 +140,52 @@ impl Router for Vrf {
     }
 }
 
+/// A kernel with a bridge whose ports are not in hairpin mode.
+#[derive(Debug)]
+struct Bridge;
+
+impl Router for Bridge {
+    fn route(&self, _: &RoutedPacket<'_>) -> RouteDecision {
+        RouteDecision::Unicast { interface: "cni0".into(), gateway: None, source: None }
+    }
+
+    fn address_type_on(&self, _: IpAddr, _: &str) -> Option<AddressKind> {
+        None
+    }
+
+    fn address_type(&self, _: IpAddr) -> Option<AddressKind> {
+        Some(AddressKind::Unicast)
+    }
+
+    fn masquerade_source(&self, _: IpAddr, _: &str, _: Option<IpAddr>) -> Option<IpAddr> {
+        Some(ip("172.17.0.1"))
+    }
+
+    fn address_of(&self, _: &str, _: IpFamily) -> Option<IpAddr> {
+        None
+    }
+
+    fn vrf(&self, _: &str) -> Option<Arc<str>> {
+        None
+    }
+
+    fn returns_packets(&self, interface: &str, _: IpFamily) -> bool {
+        interface != "cni0"
+    }
+}
+
+#[test]
+fn packets_of_pods_to_themselves_need_hairpin_mode() {
+    let host = Host { router: Some(Arc::new(Bridge)), ..Host::default() };
+    let packet = from_pod("10.96.0.1:80");
+    let to = |endpoint: &str| {
+        let text = format!("*nat\n-A PREROUTING -j DNAT --to-destination {endpoint}\n-A POSTROUTING -j MASQUERADE");
+        leaves(&rules(IpFamily::V4, &text), &host, &packet)[0].verdict.to_string()
+    };
+    assert_eq!(to(&packet.source.ip().to_string()), "dropped");
+    assert_eq!(to("172.17.0.99"), "delivered to 172.17.0.99:80 through cni0, with source 172.17.0.1");
+}
+
 #[test]
 fn packets_to_ports_of_vrfs_are_received_twice() {
     let host = Host { router: Some(Arc::new(Vrf)), ..Host::default() };
