@@ -13,16 +13,16 @@ use std::{collections::BTreeSet, net::IpAddr};
 
 use ferroute_config::Resolved;
 use ferroute_core::{FamilySettings, IpFamily, NodePortMatch, Protocol, error_chain, parse::unrestricted_families};
-use ferroute_host::LocalhostRoutes;
-use ferroute_modes::REGISTRY;
+use ferroute_host::{Bridge, LocalhostRoutes};
+use ferroute_modes::{REGISTRY, kernel_has_ipv6};
 use ferroute_nftables::{
     TableOwner,
     kernel::{Kernel, NetlinkError, NetlinkKernel},
 };
 use ferroute_proxy::{control::request_status, host_setup::relied_on};
 
-use self::bridges::without_hairpin;
 pub(crate) use self::routes::unrouted;
+use self::{bridges::without_hairpin, firewalls::refusals, translations::earlier};
 use super::{FamilyInputs, Inputs, NodePort, Reading};
 use crate::desired::Desired;
 
@@ -30,7 +30,6 @@ use crate::desired::Desired;
 /// endpoints.
 pub fn read_inputs(desired: &Desired, connect: bool) -> Inputs {
     let resolved = &desired.resolved;
-    let has_services = |family| desired.has_objects.then(|| !desired.table(family).entries.is_empty());
     let required_sysctls: Vec<(String, String)> = relied_on(resolved)
         .into_iter()
         .map(|sysctl| (sysctl.name.replace('/', "."), sysctl.value.to_owned()))
@@ -42,15 +41,7 @@ pub fn read_inputs(desired: &Desired, connect: bool) -> Inputs {
         mode: mode.name(),
         net_admin: ferroute_host::has_net_admin().map_err(|error| error.to_string()),
         accepts_in_firewalls: mode.traits().accepts_in_firewalls,
-        families: IpFamily::BOTH.map(|family| FamilyInputs {
-            unrouted: unrouted(cluster_ips(desired, family)),
-            unserved_node_ports: unserved_node_ports(desired, family),
-            ports_without_hairpin: bridges
-                .as_ref()
-                .map_err(Clone::clone)
-                .and_then(|all| without_hairpin(all, desired, family)),
-            ..rules::read(family, desired, has_services(family))
-        }),
+        families: IpFamily::BOTH.map(|family| family_inputs(family, desired, &bridges)),
         sysctls: host.sysctls,
         required_sysctls,
         missing_localhost_routes: missing_localhost_routes(desired),
@@ -63,6 +54,29 @@ pub fn read_inputs(desired: &Desired, connect: bool) -> Inputs {
         node_ports: desired.has_objects.then(|| node_ports(desired)),
         unrestricted: desired.has_objects.then(|| unrestricted(desired)),
         endpoints: (desired.has_objects && connect).then(|| endpoints::probe(desired)),
+    }
+}
+
+fn family_inputs(family: IpFamily, desired: &Desired, bridges: &Reading<Vec<Bridge>>) -> FamilyInputs {
+    let rules = rules::read(family);
+    let of_rules = || rules.as_ref().map_err(Clone::clone);
+    FamilyInputs {
+        in_kernel: family == IpFamily::V4 || kernel_has_ipv6(),
+        has_services: desired.has_objects.then(|| !desired.table(family).entries.is_empty()),
+        supported: REGISTRY.active(desired.resolved.mode).probe(&desired.resolved, family),
+        backends: of_rules().map(rules::backends),
+        unread: of_rules().map_or_else(|_| Vec::new(), |rules| rules.unread.clone()),
+        active_proxies: of_rules().map(rules::active_proxies),
+        earlier_translations: of_rules().and_then(|rules| earlier(desired, rules)),
+        firewall_refusals: of_rules().and_then(|rules| refusals(desired, rules)),
+        full_affinity_lists: of_rules().and_then(rules::full_affinity_lists),
+        table_is_owned: rules::table_is_owned(family),
+        unrouted: unrouted(cluster_ips(desired, family)),
+        unserved_node_ports: unserved_node_ports(desired, family),
+        ports_without_hairpin: bridges
+            .as_ref()
+            .map_err(Clone::clone)
+            .and_then(|all| without_hairpin(all, desired, family)),
     }
 }
 

@@ -1,4 +1,4 @@
-//! The rules in the kernel, and the host's support for the mode.
+//! The rules in the kernel.
 
 use std::{fs, io, path::Path};
 
@@ -9,7 +9,7 @@ use ferroute_iptables::{
     plan::chains::{IPVS_ACCEPT, NODEPORT_NON_LOCAL},
 };
 use ferroute_modes::{
-    REGISTRY, kernel_has_ipv6,
+    REGISTRY,
     kernel_rules::{self, KernelRules},
 };
 use ferroute_nftables::{
@@ -17,36 +17,15 @@ use ferroute_nftables::{
     kernel::{NetlinkError, NetlinkKernel},
 };
 
-use super::{firewalls::refusals, translations::earlier};
-use crate::{
-    desired::Desired,
-    doctor::{BackendRules, FamilyInputs, FullAffinityList, Reading},
-};
+use crate::doctor::{BackendRules, FullAffinityList, Reading};
 
-/// Reads the inputs of an IP family.
-pub(super) fn read(family: IpFamily, desired: &Desired, has_services: Option<bool>) -> FamilyInputs {
-    let resolved = &desired.resolved;
-    let mode = REGISTRY.active(resolved.mode);
-    let rules = kernel_rules::read(family, &HostExec, &search_path()).map_err(|error| error_chain(&error));
-    FamilyInputs {
-        in_kernel: family == IpFamily::V4 || kernel_has_ipv6(),
-        has_services,
-        unserved_node_ports: 0,
-        ports_without_hairpin: Ok(Vec::new()),
-        full_affinity_lists: rules.as_ref().map_err(Clone::clone).and_then(full_affinity_lists),
-        table_is_owned: table_is_owned(family),
-        earlier_translations: rules.as_ref().map_err(Clone::clone).and_then(|rules| earlier(desired, rules)),
-        firewall_refusals: rules.as_ref().map_err(Clone::clone).and_then(|rules| refusals(desired, rules)),
-        unrouted: Ok(None),
-        supported: mode.probe(resolved, family),
-        backends: rules.as_ref().map(backends).map_err(Clone::clone),
-        unread: rules.as_ref().map_or_else(|_| Vec::new(), |rules| rules.unread.clone()),
-        active_proxies: rules.as_ref().map(active_proxies).map_err(Clone::clone),
-    }
+/// Reads the rules of an IP family.
+pub(super) fn read(family: IpFamily) -> Reading<KernelRules> {
+    kernel_rules::read(family, &HostExec, &search_path()).map_err(|error| error_chain(&error))
 }
 
 /// Returns the lists of clients of endpoints that have reached the limit of the kernel module.
-fn full_affinity_lists(rules: &KernelRules) -> Reading<Vec<FullAffinityList>> {
+pub(super) fn full_affinity_lists(rules: &KernelRules) -> Reading<Vec<FullAffinityList>> {
     let failed = |error: io::Error| format!("cannot read the lists of xt_recent: {error}");
     let limit = match fs::read_to_string(RECENT_LIMIT) {
         Ok(text) => text.trim().parse::<usize>().map_err(|_| format!("invalid value of {RECENT_LIMIT}: {text:?}"))?,
@@ -82,7 +61,7 @@ const RECENT_LISTS: &str = "/proc/thread-self/net/xt_recent";
 const RECENT_LIMIT: &str = "/sys/module/xt_recent/parameters/ip_list_tot";
 
 /// Reports whether a process owns Ferroute's table.
-fn table_is_owned(family: IpFamily) -> Reading<bool> {
+pub(super) fn table_is_owned(family: IpFamily) -> Reading<bool> {
     match NetlinkKernel::open().and_then(|mut kernel| kernel.table_owner(&TableOwner::Ferroute.table(family))) {
         Ok(owner) => Ok(owner.is_some()),
         Err(NetlinkError::NotSupported) => Ok(false),
@@ -90,7 +69,8 @@ fn table_is_owned(family: IpFamily) -> Reading<bool> {
     }
 }
 
-fn backends(rules: &KernelRules) -> Vec<BackendRules> {
+/// Returns the rules of each backend of iptables.
+pub(super) fn backends(rules: &KernelRules) -> Vec<BackendRules> {
     rules.iptables.iter().map(backend).collect()
 }
 
@@ -119,7 +99,8 @@ fn input_drops(input: &Chain) -> bool {
     by_rule.or(by_policy).is_some_and(|dropped| accepted.is_none_or(|accepted| dropped < accepted))
 }
 
-fn active_proxies(rules: &KernelRules) -> Vec<String> {
+/// Returns what kinds of proxies have rules that packets pass.
+pub(super) fn active_proxies(rules: &KernelRules) -> Vec<String> {
     REGISTRY.active_proxies(rules).into_iter().map(|proxy| proxy.description.to_owned()).collect()
 }
 
