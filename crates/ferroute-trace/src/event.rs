@@ -210,6 +210,23 @@ impl Hook {
 impl fmt::Display for Assumption {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { condition, holds } = self;
-        if *holds { f.write_str(condition) } else { write!(f, "not: {condition}") }
+        if *holds { f.write_str(condition) } else { f.write_str(&negation(condition)) }
     }
 }
+
+/// Returns the sentence that says the opposite of a condition.
+pub(crate) fn negation(condition: &str) -> String {
+    let by_end = VERBS.iter().find_map(|(verb, negated)| Some((condition.strip_suffix(verb)?, "", *negated)));
+    let by_middle = || condition.split_once(" is ").map(|(subject, rest)| (subject, rest, " is not "));
+    match by_end.or_else(by_middle) {
+        Some((subject, rest, negated)) => format!("{subject}{negated}{rest}"),
+        None => format!("not: {condition}"),
+    }
+}
+
+/// How conditions end, and their opposites.
+const VERBS: [(&str, &str); 3] = [
+    (" matches", " does not match"),
+    (" finds a socket", " finds no socket"),
+    (" accepts the packet", " does not accept the packet"),
+];

@@ -4,6 +4,7 @@ use ferroute_nftables::model::Property;
 
 use crate::{
     Assumption, Effect, Event, Hook, Host, Packet, Verdict,
+    event::negation,
     record::{Detail, Record},
     ruleset::{BaseChain, Ruleset},
     state::PacketState,
@@ -49,7 +50,7 @@ impl Unknown {
 
 impl fmt::Display for Unknown {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.negated { write!(f, "not: {}", self.condition) } else { f.write_str(&self.condition) }
+        if self.negated { f.write_str(&negation(&self.condition)) } else { f.write_str(&self.condition) }
     }
 }
 

@@ -110,7 +110,7 @@ fn packets_end_where_they_do_on_the_node() {
             &[
                 "assuming: `limit rate 10/second burst 5 packets` matches",
                 "=> not translated, delivered to 203.0.113.5:30080 on this host, with source 203.0.113.9",
-                "assuming: not: `limit rate 10/second burst 5 packets` matches",
+                "assuming: `limit rate 10/second burst 5 packets` does not match",
                 "=> rejected with icmpx admin-prohibited",
             ],
         ),

@@ -412,7 +412,7 @@ fn everyday_nftables_lines_are_decided() {
         "tcp flags & (fin | syn | rst | ack) == syn ct mark 0x00000001 drop\n",
         "th dport 22 limit rate 5/minute accept\n",
         "assuming: `limit rate 5/minute` matches\n",
-        "assuming: not: `limit rate 5/minute` matches\n",
+        "assuming: `limit rate 5/minute` does not match\n",
     ] {
         assert!(text.contains(part), "{part} is missing in {text}");
     }

@@ -169,7 +169,7 @@ fn assumption_holds_for_the_rest_of_its_branch_and_equal_ends_are_merged() {
     );
     let mut text = String::new();
     crate::write_summary_into(&mut text, &trace).unwrap();
-    assert!(!text.contains(" % of all cases") && text.contains("or assuming: not: packet"), "{text}");
+    assert!(!text.contains(" % of all cases") && text.contains("or assuming: packet is not"), "{text}");
 }
 
 #[test]

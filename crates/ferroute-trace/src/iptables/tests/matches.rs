@@ -168,7 +168,7 @@ fn unknown_condition_forks_only_if_it_matters() {
             "0.250 dropped (packet is in set friends src)",
             "0.750 not translated, delivered to 172.17.0.1:80 on this host, with source 172.17.0.14 (packet is in set \
              friends src)",
-            "not translated, delivered to 172.17.0.1:80 on this host, with source 172.17.0.14 (not: packet is in set \
+            "not translated, delivered to 172.17.0.1:80 on this host, with source 172.17.0.14 (packet is not in set \
              friends src)",
         ]
     );

@@ -21,6 +21,7 @@ use super::{
 };
 use crate::{
     Effect, Hook, PacketState, Verdict, Walker,
+    event::negation,
     iptables::{ExtensionResult, Recent, TargetResult, nth_address},
     walk::Unknown,
 };
@@ -384,7 +385,7 @@ fn choose<'t>(
             return match condition.map(|condition| (walker.assumed(&condition), condition)) {
                 None | Some((Some(true), _)) => Ok(element),
                 Some((Some(false), condition)) => {
-                    Err(StatementResult::Mismatch(format!("by assumption, not: {condition}")))
+                    Err(StatementResult::Mismatch(format!("by assumption, {}", negation(&condition))))
                 }
                 Some((None, condition)) => Err(StatementResult::Ask(Unknown::new(condition))),
             };
