@@ -42,8 +42,9 @@ pub trait Router: fmt::Debug + Send + Sync {
         false
     }
 
-    /// Returns the decision about a packet with all paths of its route, although the kernel takes one of them.
-    fn route_with_paths(&self, packet: &RoutedPacket<'_>) -> RouteDecision {
+    /// Returns the decision about a packet as rules look it up (`fib`, `rpfilter`): its source selects the route and need not be valid,
+    /// and all paths of the route are known, although the kernel takes one of them.
+    fn route_for_rules(&self, packet: &RoutedPacket<'_>) -> RouteDecision {
         self.route(packet)
     }
 
@@ -152,15 +153,15 @@ impl Host {
         }
     }
 
-    /// Returns the output interfaces of all paths to `address`, for packets with a mark: the kernel's checks of sources accept any of
-    /// them. The list is empty for the host's own addresses and for unreachable ones.
+    /// Returns the output interfaces of all paths to `address`, for packets from `source` with a mark: the kernel's checks of sources
+    /// accept any of them. The list is empty for the host's own addresses and for unreachable ones.
     ///
     /// # Errors
     /// If the route is not known.
-    pub(crate) fn interfaces_to(&self, address: IpAddr, mark: u32) -> Result<Vec<Arc<str>>, String> {
-        let packet = RoutedPacket { destination: address, source: None, input: None, mark, transport: None };
+    pub(crate) fn interfaces_to(&self, address: IpAddr, source: IpAddr, mark: u32) -> Result<Vec<Arc<str>>, String> {
+        let packet = RoutedPacket { destination: address, source: Some(source), input: None, mark, transport: None };
         let decision = match &self.router {
-            Some(router) if !self.owns(address) => router.route_with_paths(&packet),
+            Some(router) if !self.owns(address) => router.route_for_rules(&packet),
             _ => self.decide(&packet),
         };
         let paths = match decision {

@@ -465,7 +465,7 @@ fn real_packets_end_where_traces_end() {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let seeds: Vec<u64> = match number("SEED") {
         Some(seed) => vec![seed],
-        None => (1..=number("SEEDS").unwrap_or(24)).collect(),
+        None => (1..=number("SEEDS").unwrap_or(24)).chain(FOUND).collect(),
     };
     let lab = Lab::new();
     let mut reached = BTreeSet::new();
@@ -517,6 +517,9 @@ fn real_packets_end_where_traces_end() {
     }
     assert!(reached.len() >= 2, "packets are delivered, and lost: {reached:?}");
 }
+
+/// Seeds of nodes with which traces were wrong once, in other ways than those of the first seeds.
+const FOUND: [u64; 1] = [102];
 
 /// How long a packet may take: generous, for machines under load.
 const POLLS: u32 = 1000;

@@ -162,10 +162,21 @@ impl Router for KernelRouter {
         self.look_up(RouteQuery { destination, source, input, output: None, mark, transport })
     }
 
-    fn route_with_paths(&self, packet: &RoutedPacket<'_>) -> RouteDecision {
-        let decision = self.route(packet);
+    fn route_for_rules(&self, packet: &RoutedPacket<'_>) -> RouteDecision {
+        let mut query = RouteQuery { mark: packet.mark, ..query_to(packet.destination) };
+        let mut decision = None;
+        for with_source in self.with_source(packet, &query) {
+            match self.look_up(with_source.clone()) {
+                // The kernel has validated the source.
+                RouteDecision::Dropped(_) => {}
+                found => {
+                    (query, decision) = (with_source, Some(found));
+                    break;
+                }
+            }
+        }
+        let decision = decision.unwrap_or_else(|| self.look_up(query.clone()));
         let RouteDecision::Unicast { .. } = decision else { return decision };
-        let query = RouteQuery { mark: packet.mark, ..query_to(packet.destination) };
         let mut lookups = self.lookups.lock().unwrap_or_else(PoisonError::into_inner);
         let Lookups { kernel, paths, .. } = &mut *lookups;
         let paths = paths.entry(query).or_insert_with_key(|query| kernel.paths(query).unwrap_or_default());
@@ -255,6 +266,22 @@ impl KernelRouter {
     fn own_route(&self, address: IpAddr) -> Option<&(IpNet, AddressKind, Option<u32>)> {
         let own = self.own.iter().filter(|(network, ..)| network.contains(&address));
         own.max_by_key(|(network, ..)| network.prefix_len())
+    }
+
+    /// Returns how to ask for a route that is selected by its source: the kernel accepts sources of others in received packets only,
+    /// and their route back may have to be the input interface. Rules see a packet from the loopback interface.
+    fn with_source(&self, packet: &RoutedPacket<'_>, query: &RouteQuery) -> Vec<RouteQuery> {
+        let Some(source) = packet.source else { return Vec::new() };
+        let query = RouteQuery { source: Some(source), ..query.clone() };
+        if source.is_ipv6() || self.address_type(source) == Some(AddressKind::Local) {
+            return vec![query];
+        }
+        let behind = match self.look_up(query_to(source)) {
+            RouteDecision::Unicast { interface, .. } => self.index(&interface),
+            _ => None,
+        };
+        let inputs = [self.index("lo"), behind].into_iter().flatten();
+        inputs.map(|input| RouteQuery { input: Some(input), ..query.clone() }).collect()
     }
 
     /// Returns the route of a neighbour on an interface.

@@ -229,7 +229,8 @@ impl PacketState<'_> {
         }
         let source = self.source.ip();
         let input = self.in_interface.as_deref();
-        let outputs = self.host.interfaces_to(source, if words.has("--validmark") { self.mark } else { 0 }).ok()?;
+        let mark = if words.has("--validmark") { self.mark } else { 0 };
+        let outputs = self.host.interfaces_to(source, self.destination.ip(), mark).ok()?;
         let passes = if outputs.is_empty() {
             self.is_local(source) && (words.has("--accept-local") || input == Some("lo"))
         } else {

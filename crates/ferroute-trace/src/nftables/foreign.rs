@@ -230,7 +230,9 @@ impl PacketState<'_> {
 
     /// Looks up a route as the expression `fib` does.
     fn fib(&self, source: bool, mark: bool, iif: bool, result: FibResult) -> Known {
-        let address = if source { self.source.ip() } else { self.destination.ip() };
+        let ends = (self.source.ip(), self.destination.ip());
+        // The route back has the packet's destination as its source, which policy rules may select it by.
+        let (address, from) = if source { ends } else { (ends.1, ends.0) };
         let input = self.in_interface.as_deref();
         if result == FibResult::Type {
             let kind = match input.filter(|_| iif) {
@@ -242,7 +244,7 @@ impl PacketState<'_> {
         let outputs = if input == Some("lo") {
             vec!["lo".into()]
         } else {
-            match self.host.interfaces_to(address, if mark { self.mark } else { 0 }) {
+            match self.host.interfaces_to(address, from, if mark { self.mark } else { 0 }) {
                 Ok(outputs) => outputs,
                 Err(_) => return Known::Unknown,
             }

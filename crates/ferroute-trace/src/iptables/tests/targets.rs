@@ -103,7 +103,10 @@ fn transparent_proxy_marks_the_packets_of_its_socket_and_others_are_dropped() {
     let socket = "`-j TPROXY --on-port 15006 --tproxy-mark 0x1/0xff` finds a socket";
     assert_eq!(
         to_host(marked),
-        [format!("rejected with icmp-port-unreachable ({socket})"), format!("dropped ({})", socket.replace("finds a", "finds no"))]
+        [
+            format!("rejected with icmp-port-unreachable ({socket})"),
+            format!("dropped ({})", socket.replace("finds a", "finds no"))
+        ]
     );
 }
 
