@@ -43,7 +43,8 @@ pub trait Router: fmt::Debug + Send + Sync {
     }
 
     /// Returns the decision about a packet as rules look it up (`fib`, `rpfilter`): its source selects the route and need not be valid,
-    /// and all paths of the route are known, although the kernel takes one of them.
+    /// it is from the loopback interface unless it has an input interface, and all paths of the route are known, although the kernel
+    /// takes one of them.
     fn route_for_rules(&self, packet: &RoutedPacket<'_>) -> RouteDecision {
         self.route(packet)
     }
@@ -153,16 +154,15 @@ impl Host {
         }
     }
 
-    /// Returns the output interfaces of all paths to `address`, for packets from `source` with a mark: the kernel's checks of sources
+    /// Returns the output interfaces of all paths that a rule finds in the routing tables for a packet: the kernel's checks of sources
     /// accept any of them. The list is empty for the host's own addresses and for unreachable ones.
     ///
     /// # Errors
     /// If the route is not known.
-    pub(crate) fn interfaces_to(&self, address: IpAddr, source: IpAddr, mark: u32) -> Result<Vec<Arc<str>>, String> {
-        let packet = RoutedPacket { destination: address, source: Some(source), input: None, mark, transport: None };
+    pub(crate) fn interfaces_for_rules(&self, packet: &RoutedPacket<'_>) -> Result<Vec<Arc<str>>, String> {
         let decision = match &self.router {
-            Some(router) if !self.owns(address) => router.route_for_rules(&packet),
-            _ => self.decide(&packet),
+            Some(router) if !self.owns(packet.destination) => router.route_for_rules(packet),
+            _ => self.decide(packet),
         };
         let paths = match decision {
             RouteDecision::Paths(paths) => paths.into_iter().map(|(_, path)| path).collect(),

@@ -7,28 +7,32 @@
 //! ```
 //!
 //! The interfaces of pods have no addresses. Each seed makes policy routes, ipsets, rules of iptables, and a table in `nft`'s
-//! syntax. `SEEDS=200` tries so many nodes; a failure prints the seed, and `SEED=7` repeats it.
+//! syntax, for IPv4 and for IPv6. `SEEDS=200` tries so many nodes; a failure prints the seed, and `SEED=7` repeats it.
+//!
+//! All addresses in this file are of IPv4. Those of IPv6 have the same numbers: see [`in_ipv6`].
 
 #![expect(clippy::unwrap_used, reason = "missing prerequisites fail the test")]
 
 use std::{
     collections::BTreeSet,
-    net::{IpAddr, SocketAddr, UdpSocket},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
     process::Command,
     thread,
     time::Duration,
 };
 
 use fastrand::Rng;
+use ferroute_core::IpFamily;
 use ferroute_testing::NetNs;
 
 /// Who received a packet, on which port and from which source; `None` if it was lost.
 type End = Option<(&'static str, u16, IpAddr)>;
 
 struct Lab {
+    family: IpFamily,
     node: NetNs,
     /// Each with its name, its address, and its interface of the node.
-    others: Vec<(&'static str, &'static str, &'static str, NetNs)>,
+    others: Vec<(&'static str, String, &'static str, NetNs)>,
     /// The name of the receiver, its port and the socket.
     listeners: Vec<(&'static str, u16, UdpSocket)>,
 }
@@ -41,7 +45,7 @@ const FAR: &str = "198.51.100.7";
 const VIP: &str = "10.96.0.1";
 
 impl Lab {
-    fn new() -> Self {
+    fn new(family: IpFamily) -> Self {
         let node = NetNs::new();
         let peers = [
             ("a", "10.244.1.5", "cali1"),
@@ -49,48 +53,85 @@ impl Lab {
             ("near", "192.168.6.9", "eth0"),
             ("other", "192.168.7.9", "eth1"),
         ];
-        for setting in ["ip_forward=1", "conf.all.rp_filter=0", "conf.default.rp_filter=0"] {
-            node.command("sysctl", &["-qw", &format!("net.ipv4.{setting}")]);
-        }
-        let mut others = Vec::new();
+        let set = |place: &NetNs, settings: &[&str]| {
+            settings.iter().for_each(|setting| drop(place.command("sysctl", &["-qw", &format!("net.{setting}")])));
+        };
+        // Packets may return to their sender with its own address.
+        let other_settings =
+            ["ipv4.conf.all.accept_local=1", "ipv4.conf.all.rp_filter=0", "ipv4.conf.default.rp_filter=0", NO_DAD];
+        set(&node, &["ipv4.ip_forward=1", "ipv6.conf.all.forwarding=1", NO_DAD]);
+        set(&node, &["ipv4.conf.all.rp_filter=0", "ipv4.conf.default.rp_filter=0"]);
+        let mut lab = Self { family, node, others: Vec::new(), listeners: Vec::new() };
         for (name, address, interface) in peers {
             let other = NetNs::new();
-            // Packets may return to their sender with its own address.
-            for setting in ["all.accept_local=1", "all.rp_filter=0", "default.rp_filter=0"] {
-                other.command("sysctl", &["-qw", &format!("net.ipv4.conf.{setting}")]);
-            }
-            node.link(interface, &other, "eth0");
-            if interface.starts_with("cali") {
-                other.command("ip", &["address", "add", &format!("{address}/32"), "dev", "eth0"]);
-                other.command("ip", &["route", "add", "169.254.1.1", "dev", "eth0"]);
-                other.command("ip", &["route", "add", "default", "via", "169.254.1.1"]);
-                node.command("sysctl", &["-qw", &format!("net.ipv4.conf.{interface}.proxy_arp=1")]);
-                node.command("sysctl", &["-qw", &format!("net.ipv4.neigh.{interface}.proxy_delay=0")]);
-                node.command("ip", &["route", "add", address, "dev", interface]);
+            set(&other, &other_settings);
+            lab.node.link(interface, &other, "eth0");
+            let is_pod = interface.starts_with("cali");
+            let (gateway, to_node) = match (is_pod, family) {
+                (false, _) => (address.replace(".9", ".1"), None),
+                (true, IpFamily::V4) => ("169.254.1.1".to_owned(), Some("169.254.1.1 dev eth0")),
+                (true, IpFamily::V6) => (LINK_LOCAL.to_owned(), None),
+            };
+            if is_pod {
+                lab.ip(&other, &format!("address add {address}/32 dev eth0"));
+                match family {
+                    IpFamily::V4 => {
+                        set(&lab.node, &[&format!("ipv4.conf.{interface}.proxy_arp=1")]);
+                        set(&lab.node, &[&format!("ipv4.neigh.{interface}.proxy_delay=0")]);
+                    }
+                    IpFamily::V6 => lab.ip(&lab.node, &format!("address add {LINK_LOCAL}/64 dev {interface}")),
+                }
+                lab.ip(&lab.node, &format!("route add {address}/32 dev {interface}"));
             } else {
-                let own = address.replace(".9", ".1");
-                node.command("ip", &["address", "add", &format!("{own}/24"), "dev", interface]);
-                other.command("ip", &["address", "add", &format!("{address}/24"), "dev", "eth0"]);
-                other.command("ip", &["address", "add", &format!("{FAR}/32"), "dev", "lo"]);
-                other.command("ip", &["route", "add", "default", "via", &own]);
+                lab.ip(&lab.node, &format!("address add {gateway}/24 dev {interface}"));
+                lab.ip(&other, &format!("address add {address}/24 dev eth0"));
+                lab.ip(&other, &format!("address add {FAR}/32 dev lo"));
             }
-            others.push((name, address, interface, other));
+            to_node.iter().for_each(|route| lab.ip(&other, &format!("route add {route}")));
+            lab.ip(&other, &format!("route add default via {gateway} dev eth0"));
+            if family == IpFamily::V6 {
+                // Rules may drop what resolves neighbours, which for IPv6 are packets like others.
+                let (here, there) = (hardware_address(&lab.node, interface), hardware_address(&other, "eth0"));
+                // A rule of the output hook may write the other address, and the route remains.
+                for known in [Some(address), Some(FAR).filter(|_| !is_pod)].into_iter().flatten() {
+                    lab.ip(&lab.node, &format!("neighbour replace {known} lladdr {there} dev {interface}"));
+                }
+                lab.ip(&other, &format!("neighbour replace {gateway} lladdr {here} dev eth0"));
+            }
+            let address = lab.text(address);
+            lab.others.push((name, address, interface, other));
         }
-        node.command("ip", &["route", "add", "default", "via", "192.168.6.9"]);
-        node.command("ip", &["route", "add", "default", "via", "192.168.7.9", "table", "101"]);
-        for (set, kind) in [("src", "hash:net"), ("ends", "hash:ip,port"), ("all", "list:set"), ("seen", "hash:ip")] {
-            node.command("ipset", &["create", set, kind]);
+        lab.ip(&lab.node, "route add default via 192.168.6.9");
+        lab.ip(&lab.node, "route add default via 192.168.7.9 table 101");
+        let inet = if family == IpFamily::V6 { "inet6" } else { "inet" };
+        for (set, kind) in [("src", "hash:net"), ("ends", "hash:ip,port"), ("seen", "hash:ip")] {
+            lab.node.command("ipset", &["create", set, kind, "family", inet]);
         }
+        lab.node.command("ipset", &["create", "all", "list:set"]);
+        let places = lab.others.iter().map(|(name, .., other)| (*name, other)).chain([("node", &lab.node)]);
         let mut listeners = Vec::new();
-        let places = others.iter().map(|(name, .., other)| (*name, other)).chain([("node", &node)]);
         for (name, place) in places {
             for port in PORTS {
-                let socket = place.run(|| UdpSocket::bind(("0.0.0.0", port)).unwrap());
+                let socket = place.run(|| UdpSocket::bind((lab.text("0.0.0.0"), port)).unwrap());
                 socket.set_nonblocking(true).unwrap();
                 listeners.push((name, port, socket));
             }
         }
-        Self { node, others, listeners }
+        lab.listeners = listeners;
+        lab
+    }
+
+    /// Returns a text with the addresses of the lab's IP family.
+    fn text(&self, text: &str) -> String {
+        if self.family == IpFamily::V6 { in_ipv6(text) } else { text.to_owned() }
+    }
+
+    /// Runs `ip` with these words.
+    fn ip(&self, place: &NetNs, words: &str) {
+        let words = self.text(words);
+        let family = if self.family == IpFamily::V6 { "-6" } else { "-4" };
+        let words: Vec<&str> = [family].into_iter().chain(words.split(' ')).collect();
+        place.command("ip", &words);
     }
 
     /// Replaces the routes and rules by those of a random node.
@@ -99,38 +140,39 @@ impl Lab {
         node.command("nft", &["flush", "ruleset"]);
         // The kernel destroys no sets of rules that were just deleted.
         node.command("ipset", &["flush"]);
-        node.command("ip", &["rule", "flush"]);
-        for (priority, table) in [("32766", "main"), ("32767", "default")] {
-            node.command("ip", &["rule", "add", "priority", priority, "lookup", table]);
-        }
-        node.try_command("ip", &["route", "del", "blackhole", "198.51.100.0/24"]);
+        self.ip(node, "rule flush");
+        self.ip(node, "rule add priority 32766 lookup main");
+        let far = self.text("198.51.100.0/24");
+        node.try_command("ip", &["route", "del", "blackhole", &far]);
         let mut script = Vec::new();
         for rule in ["from 10.244.1.5", "iif cali2", "fwmark 0x80/0xff", "to 198.51.100.0/24 from 10.244.1.6"] {
             if rng.u8(..4) == 0 {
-                script.push(format!("ip rule add {rule} lookup 101"));
+                script.push(format!("rule add {rule} lookup 101"));
             }
         }
         if rng.u8(..6) == 0 {
-            script.push("ip route add blackhole 198.51.100.0/24".to_owned());
+            script.push("route add blackhole 198.51.100.0/24".to_owned());
         }
-        script.push("ipset add all src".to_owned());
+        script.iter().for_each(|words| self.ip(node, words));
+        let mut entries = vec!["all src"];
         for entry in ["src 10.244.1.4/31", "src 192.168.6.0/24", "ends 10.244.1.6,udp:8080", "ends 10.96.0.1,udp:80"] {
             if rng.bool() {
-                script.push(format!("ipset add {entry}"));
+                entries.push(entry);
             }
         }
         if rng.bool() {
-            script.push("ipset add src 10.244.1.5 nomatch".to_owned());
+            entries.push("src 10.244.1.5 nomatch");
         }
-        for line in &script {
-            let words: Vec<&str> = line.split(' ').collect();
-            node.command(words[0], &words[1..]);
+        for entry in &entries {
+            let entry = self.text(entry);
+            let words: Vec<&str> = ["add"].into_iter().chain(entry.split(' ')).collect();
+            node.command("ipset", &words);
         }
-        let iptables = iptables_rules(rng);
-        node.feed("iptables-nft-restore", &[], &iptables);
-        let nft = nft_rules(rng);
+        let (iptables, nft) = (self.text(&iptables_rules(rng)), self.text(&nft_rules(rng)));
+        let restore = if self.family == IpFamily::V6 { "ip6tables-nft-restore" } else { "iptables-nft-restore" };
+        node.feed(restore, &[], &iptables);
         node.feed("nft", &["-f", "-"], &nft);
-        format!("{}\n{iptables}{nft}", script.join("\n"))
+        format!("{}\n{}\n{iptables}{nft}", script.join("\n"), entries.join("\n"))
     }
 
     /// Sends a packet and returns who receives it. Waits for long only if it cannot be lost.
@@ -201,8 +243,67 @@ impl Lab {
         let Some(interface) = interface.filter(|name| *name != "lo") else { return Some("node") };
         let (name, address, ..) = self.others.iter().find(|(.., device, _)| *device == interface)?;
         let is_router = interface.starts_with("eth");
-        let is_own = to.ip().to_string() == *address || (is_router && to.ip().to_string() == FAR);
+        let is_own = to.ip().to_string() == *address || (is_router && to.ip().to_string() == self.text(FAR));
         is_own.then_some(*name)
+    }
+}
+
+fn hardware_address(place: &NetNs, interface: &str) -> String {
+    let output = place.command("ip", &["-j", "link", "show", "dev", interface]);
+    let links: serde_json::Value = serde_json::from_str(&output).unwrap();
+    links[0]["address"].as_str().unwrap().to_owned()
+}
+
+/// Returns a text with the same in IPv6: `10.244.1.5` is `fd0a:f4:1::5`.
+fn in_ipv6(text: &str) -> String {
+    let mut result = String::new();
+    let mut rest = text;
+    while let Some(start) = rest.find(|c: char| c.is_ascii_digit()) {
+        result.push_str(&rest[..start]);
+        rest = &rest[start..];
+        let Some((address, after)) = ipv4(rest) else {
+            let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
+            result.push_str(&rest[..end]);
+            rest = &rest[end..];
+            continue;
+        };
+        let last = after.strip_prefix('-').and_then(ipv4);
+        let (addresses, after) = match last {
+            Some((last, after)) => (format!("{}-{}", mapped(address), mapped(last)), after),
+            None => (mapped(address).to_string(), after),
+        };
+        let has_port = after.starts_with(':') && after[1..].starts_with(|c: char| c.is_ascii_digit());
+        result += &if has_port { format!("[{addresses}]") } else { addresses };
+        rest = after;
+        for (before, length) in [("/16", "/32"), ("/24", "/48"), ("/31", "/127"), ("/32", "/128")] {
+            if let Some(after) = rest.strip_prefix(before) {
+                result.push_str(length);
+                rest = after;
+                break;
+            }
+        }
+    }
+    result += rest;
+    for (before, after) in
+        [("ip saddr", "ip6 saddr"), ("ip daddr", "ip6 daddr"), ("ipv4_addr", "ipv6_addr"), (",BROADCAST", "")]
+    {
+        result = result.replace(before, after);
+    }
+    result
+}
+
+/// Returns the IPv4 address at the start of a text, and the rest.
+fn ipv4(text: &str) -> Option<(Ipv4Addr, &str)> {
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    Some((text[..end].parse().ok()?, &text[end..]))
+}
+
+/// Returns the IPv6 address for an IPv4 address. Masks have only the last byte.
+fn mapped(address: Ipv4Addr) -> Ipv6Addr {
+    let [a, b, c, d] = address.octets().map(u16::from);
+    match a {
+        0 => Ipv6Addr::new(0, 0, 0, 0, 0, 0, 0, d),
+        _ => Ipv6Addr::new(0xfd00 | a, b, c, 0, 0, 0, 0, d),
     }
 }
 
@@ -465,21 +566,26 @@ fn real_packets_end_where_traces_end() {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let seeds: Vec<u64> = match number("SEED") {
         Some(seed) => vec![seed],
-        None => (1..=number("SEEDS").unwrap_or(24)).chain(FOUND).collect(),
+        None => (1..=number("SEEDS").unwrap_or(16)).chain(FOUND).collect(),
     };
-    let lab = Lab::new();
+    for family in IpFamily::BOTH {
+        compare(&Lab::new(family), &seeds);
+    }
+}
+
+fn compare(lab: &Lab, seeds: &[u64]) {
     let mut reached = BTreeSet::new();
-    for seed in seeds {
+    for &seed in seeds {
         let mut rng = Rng::with_seed(seed);
         let rules = lab.randomize(&mut rng);
         for _ in 0..4 {
             let sender = rng.usize(..4);
-            let local = ("node", "0.0.0.0", "lo", &lab.node);
+            let any = lab.text("0.0.0.0");
             let (name, address, interface, from) = match lab.others.get(sender).filter(|_| sender < 3) {
-                Some((name, address, interface, from)) => (*name, *address, *interface, from),
-                None => local,
+                Some((name, address, interface, from)) => (*name, &**address, *interface, from),
+                None => ("node", &*any, "lo", &lab.node),
             };
-            let to: SocketAddr = pick(
+            let to = pick(
                 &mut rng,
                 &[
                     "10.96.0.1:80",
@@ -490,12 +596,11 @@ fn real_packets_end_where_traces_end() {
                     "192.168.6.1:80",
                     "192.168.6.9:8080",
                 ],
-            )
-            .parse()
-            .unwrap();
-            let is_own = to.ip().to_string() == FAR && interface.starts_with("eth");
+            );
+            let to: SocketAddr = lab.text(to).parse().unwrap();
+            let is_own = to.ip().to_string() == lab.text(FAR) && interface.starts_with("eth");
             // The trace does not know the owner of a socket, and conditions on it are met on the way back.
-            let is_looped = name == "node" && to.ip().to_string() == "192.168.6.1";
+            let is_looped = name == "node" && to.ip().to_string() == lab.text("192.168.6.1");
             if is_own || is_looped || to.ip().to_string() == address {
                 continue;
             }
@@ -510,7 +615,8 @@ fn real_packets_end_where_traces_end() {
             let observed = lab.send(&socket, to, &allowed);
             assert!(
                 allowed.contains(&observed),
-                "SEED={seed}: from {name} to {to}: received {observed:?}, the trace allows {allowed:?}\n{rules}\n{text}"
+                "SEED={seed}: {}: from {name} to {to}: received {observed:?}, the trace allows {allowed:?}\n{rules}\n{text}",
+                lab.family
             );
             reached.insert(observed.map(|(name, ..)| name));
         }
@@ -520,6 +626,11 @@ fn real_packets_end_where_traces_end() {
 
 /// Seeds of nodes with which traces were wrong once, in other ways than those of the first seeds.
 const FOUND: [u64; 1] = [102];
+
+/// New addresses are used at once, without a search for duplicates.
+const NO_DAD: &str = "ipv6.conf.default.accept_dad=0";
+/// The node's address for pods.
+const LINK_LOCAL: &str = "fe80::1";
 
 /// How long a packet may take: generous, for machines under load.
 const POLLS: u32 = 1000;

@@ -269,10 +269,11 @@ impl KernelRouter {
     }
 
     /// Returns how to ask for a route that is selected by its source: the kernel accepts sources of others in received packets only,
-    /// and their route back may have to be the input interface. Rules see a packet from the loopback interface.
+    /// and their route back may have to be the input interface.
     fn with_source(&self, packet: &RoutedPacket<'_>, query: &RouteQuery) -> Vec<RouteQuery> {
         let Some(source) = packet.source else { return Vec::new() };
-        let query = RouteQuery { source: Some(source), ..query.clone() };
+        let input = packet.input.and_then(|name| self.index(name));
+        let query = RouteQuery { source: Some(source), input, ..query.clone() };
         if source.is_ipv6() || self.address_type(source) == Some(AddressKind::Local) {
             return vec![query];
         }
@@ -280,7 +281,7 @@ impl KernelRouter {
             RouteDecision::Unicast { interface, .. } => self.index(&interface),
             _ => None,
         };
-        let inputs = [self.index("lo"), behind].into_iter().flatten();
+        let inputs = [input.or_else(|| self.index("lo")), behind].into_iter().flatten();
         inputs.map(|input| RouteQuery { input: Some(input), ..query.clone() }).collect()
     }
 

@@ -7,7 +7,7 @@ use ferroute_core::{IpFamily, Protocol};
 use ferroute_iptables::CtStates;
 
 use super::conditions::ExtensionResult;
-use crate::{AddressKind, Origin, PacketState, walk::Unknown};
+use crate::{AddressKind, Origin, PacketState, RoutedPacket, walk::Unknown};
 
 /// A module or target with its options.
 pub(super) struct Words<'a> {
@@ -229,8 +229,14 @@ impl PacketState<'_> {
         }
         let source = self.source.ip();
         let input = self.in_interface.as_deref();
-        let mark = if words.has("--validmark") { self.mark } else { 0 };
-        let outputs = self.host.interfaces_to(source, self.destination.ip(), mark).ok()?;
+        let packet = RoutedPacket {
+            destination: source,
+            source: Some(self.destination.ip()),
+            input: None,
+            mark: if words.has("--validmark") { self.mark } else { 0 },
+            transport: None,
+        };
+        let outputs = self.host.interfaces_for_rules(&packet).ok()?;
         let passes = if outputs.is_empty() {
             self.is_local(source) && (words.has("--accept-local") || input == Some("lo"))
         } else {

@@ -15,7 +15,12 @@ use super::{
     changes::Found,
     conditions::{MatchResult, NO_CONNECTION, RandomNumber},
 };
-use crate::{Origin, PacketState, host::AddressKind, iptables::ExtensionResult, walk::Unknown};
+use crate::{
+    Origin, PacketState,
+    host::{AddressKind, RoutedPacket},
+    iptables::ExtensionResult,
+    walk::Unknown,
+};
 
 /// The value of a property of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -244,7 +249,16 @@ impl PacketState<'_> {
         let outputs = if input == Some("lo") {
             vec!["lo".into()]
         } else {
-            match self.host.interfaces_to(address, from, if mark { self.mark } else { 0 }) {
+            // A forwarded packet is looked up as if it came back on its output interface.
+            let is_forwarded = source && iif && input.is_some();
+            let packet = RoutedPacket {
+                destination: address,
+                source: Some(from),
+                input: self.out_interface.as_deref().filter(|_| is_forwarded),
+                mark: if mark { self.mark } else { 0 },
+                transport: None,
+            };
+            match self.host.interfaces_for_rules(&packet) {
                 Ok(outputs) => outputs,
                 Err(_) => return Known::Unknown,
             }
