@@ -1,4 +1,4 @@
-//! Random nodes: what `ferroute trace --kernel` says of a packet is what happens to a real one.
+//! Random nodes: what `ferroute trace` says of a packet, by the kernel or by what was dumped of it, is what happens to a real one.
 //!
 //! ```text
 //!   pod 10.244.1.5 ── cali1 ─┐        ┌─ eth0 ── router 192.168.6.9, 198.51.100.7
@@ -15,7 +15,9 @@
 
 use std::{
     collections::BTreeSet,
+    fs,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
+    path::Path,
     process::Command,
     thread,
     time::Duration,
@@ -195,12 +197,30 @@ impl Lab {
         None
     }
 
-    /// Returns all ends of a packet that a trace allows.
-    fn trace(&self, arguments: &[&str]) -> (BTreeSet<End>, String) {
+    /// Writes what somebody would post of the node: its rules and sets, its addresses and routes. Returns the flags that name the files.
+    fn dump(&self, directory: &Path) -> [String; 2] {
+        let v6 = self.family == IpFamily::V6;
+        let family = if v6 { "-6" } else { "-4" };
+        let rules = [
+            self.node.command(if v6 { "ip6tables-nft-save" } else { "iptables-nft-save" }, &[]),
+            self.node.command("nft", &["list", "table", "inet", "own"]),
+            self.node.command("ipset", &["save"]),
+        ];
+        let routes = [&["address"][..], &["route", "show", "table", "all"], &["rule"]];
+        let routes = routes.map(|words| self.node.command("ip", &[&[family], words].concat()));
+        [("rules", rules.concat()), ("routes", routes.concat())].map(|(name, text)| {
+            let file = directory.join(name);
+            fs::write(&file, text).unwrap();
+            format!("--{name}={}", file.display())
+        })
+    }
+
+    /// Returns all ends of a packet that a trace allows, by the kernel or by the files that these flags name.
+    fn trace(&self, source: &[&str], arguments: &[&str]) -> (BTreeSet<End>, String) {
         let output = self.node.run(|| {
             let mut command = Command::new(env!("CARGO_BIN_EXE_ferroute"));
-            command.args(["trace", "--kernel", "--hostname-override", "node-a", "--proto", "udp", "-o", "json"]);
-            command.args(arguments).output().unwrap()
+            command.args(["trace", "--hostname-override", "node-a", "--proto", "udp", "-o", "json"]);
+            command.args(source).args(arguments).output().unwrap()
         });
         let text = String::from_utf8(output.stdout).unwrap();
         let error = String::from_utf8_lossy(&output.stderr);
@@ -336,6 +356,8 @@ fn iptables_match(rng: &mut Rng, is_forward: bool) -> String {
         "-m pkttype --pkt-type unicast",
         "-m addrtype ! --dst-type LOCAL,BROADCAST",
         "-m addrtype --dst-type LOCAL --limit-iface-in",
+        "-m addrtype --src-type UNICAST --dst-type UNICAST",
+        "-m addrtype ! --dst-type UNICAST --limit-iface-in",
         "-m conntrack --ctstatus NONE",
         "-m conntrack ! --ctstatus SEEN_REPLY,ASSURED",
         "-m conntrack --ctreplsrc 10.244.1.6 --ctrepldstport 1024:65535",
@@ -574,10 +596,11 @@ fn real_packets_end_where_traces_end() {
 }
 
 fn compare(lab: &Lab, seeds: &[u64]) {
-    let mut reached = BTreeSet::new();
+    let (directory, mut reached) = (tempfile::tempdir().unwrap(), BTreeSet::new());
     for &seed in seeds {
         let mut rng = Rng::with_seed(seed);
         let rules = lab.randomize(&mut rng);
+        let files = lab.dump(directory.path());
         for _ in 0..4 {
             let sender = rng.usize(..4);
             let any = lab.text("0.0.0.0");
@@ -611,7 +634,14 @@ fn compare(lab: &Lab, seeds: &[u64]) {
                 "node" => vec!["--local"],
                 _ => vec!["--from", address, "--in", interface],
             };
-            let (allowed, text) = lab.trace(&[&source[..], &["--to", &to_text, "--source-port", &port]].concat());
+            let question = [&source[..], &["--to", &to_text, "--source-port", &port]].concat();
+            let (allowed, text) = lab.trace(&["--kernel"], &question);
+            let (by_files, text_by_files) = lab.trace(&files.each_ref().map(String::as_str), &question);
+            assert_eq!(
+                by_files, allowed,
+                "SEED={seed}: {}: from {name} to {to}: the trace of files differs\n{rules}\n{text_by_files}",
+                lab.family
+            );
             let observed = lab.send(&socket, to, &allowed);
             assert!(
                 allowed.contains(&observed),

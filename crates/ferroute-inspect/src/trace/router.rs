@@ -14,6 +14,8 @@ use ferroute_host::{
 use ferroute_trace::{AddressKind, RouteDecision, RoutedPacket, Router};
 use ipnet::IpNet;
 
+use super::routes::other_interface;
+
 /// The routes of this machine's kernel in the network namespace of the thread that opened it.
 ///
 /// Interfaces, their addresses and the types of addresses are read once. Routes are looked up by the kernel, which knows
@@ -205,7 +207,6 @@ impl Router for KernelRouter {
         }
     }
 
-    /// For IPv6, addresses of other interfaces may have any type.
     fn address_type_on(&self, address: IpAddr, interface: &str) -> Option<AddressKind> {
         let (_, kind, index) = self.own_route(address)?;
         let has_interface = |other: &HostInterface| other.addresses.iter().any(|own| own.address == address);
@@ -213,11 +214,7 @@ impl Router for KernelRouter {
             IpAddr::V4(_) => *index == self.index(interface),
             IpAddr::V6(_) => self.interfaces.iter().any(|other| other.name == interface && has_interface(other)),
         };
-        match address {
-            _ if is_on => Some(*kind),
-            IpAddr::V4(_) => Some(AddressKind::Unicast),
-            IpAddr::V6(_) => None,
-        }
+        if is_on { Some(*kind) } else { other_interface(address) }
     }
 
     /// Follows `inet_select_addr` for IPv4, and asks the kernel for IPv6.

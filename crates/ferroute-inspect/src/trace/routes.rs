@@ -328,9 +328,7 @@ impl Router for StaticRouter {
         let is_own = |net: &IpNet| net.addr() == address || (net.addr().is_ipv4() && net.broadcast() == address);
         match self.addresses.iter().find(|(_, net)| is_own(net))? {
             (name, _) if name == interface => self.address_type(address),
-            _ if address.is_ipv4() => Some(AddressKind::Unicast),
-            // For IPv6, it may have any type.
-            _ => None,
+            _ => other_interface(address),
         }
     }
 
@@ -360,6 +358,12 @@ impl Router for StaticRouter {
 }
 
 /// Reports whether an address is an IPv6 one that is valid on one link.
+/// Returns the type of an address of another interface of the host (`inet_dev_addr_type`, `__nft_fib6_eval_type`). IPv6 looks up the
+/// route of a link-local one on the interface.
+pub(super) fn other_interface(address: IpAddr) -> Option<AddressKind> {
+    (!is_link_local(address)).then_some(AddressKind::Unicast)
+}
+
 fn is_link_local(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(address) if address.is_unicast_link_local())
 }

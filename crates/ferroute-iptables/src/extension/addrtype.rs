@@ -41,7 +41,8 @@ impl AddressType {
         unspecified.into_iter().chain(types).collect::<Vec<_>>().join(",")
     }
 
-    fn parse(word: &str) -> Option<Self> {
+    /// Returns the type with this name in `iptables`.
+    pub fn parse(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|(_, name, _)| *name == word).map(|(kind, ..)| kind)
     }
 }

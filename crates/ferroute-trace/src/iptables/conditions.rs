@@ -154,7 +154,7 @@ impl PacketState<'_> {
         let Some(wanted) = wanted else { return ExtensionResult::Match };
         let kind = wanted.value();
         let is_not = if wanted.is_negated() { "is" } else { "is not" };
-        match self.is_of_type(address, *kind) {
+        match self.is_of_types(address, &[*kind], None) {
             None => {
                 let condition = format!("{subject} {address} is of type {kind}");
                 ExtensionResult::Unknown(Unknown { condition, negated: wanted.is_negated() })
@@ -164,17 +164,43 @@ impl PacketState<'_> {
         }
     }
 
-    /// Reports whether an address is of a type; `None` where that depends on more of the routing tables than is known.
-    fn is_of_type(&self, address: IpAddr, wanted: AddressType) -> Option<bool> {
-        let kind = self.address_type(address);
-        match wanted {
-            AddressType::Local => Some(kind == Some(AddressKind::Local)),
-            AddressType::Multicast => Some(kind == Some(AddressKind::Multicast)),
-            AddressType::Broadcast => kind.map(|kind| kind == AddressKind::Broadcast),
-            AddressType::Unicast => kind.map(|kind| kind == AddressKind::Unicast),
-            AddressType::Anycast | AddressType::Blackhole | AddressType::Unreachable | AddressType::Prohibit => {
-                kind.map(|_| false)
+    /// Reports whether an address is of one of these types, for packets of an interface if there is one; `None` where that depends on more
+    /// of the routing tables than is known.
+    ///
+    /// The module `xt_addrtype` looks up IPv4 addresses in table local. Of an IPv6 address it decides first whether it is multicast or
+    /// unicast, where one of these is wanted, and then looks up the route for the other types.
+    pub(super) fn is_of_types(&self, address: IpAddr, wanted: &[AddressType], interface: Option<&str>) -> Option<bool> {
+        let kind = || match interface {
+            Some(interface) => self.address_type_on(address, interface),
+            None => self.address_type(address),
+        };
+        let wants = |kind: AddressType| wanted.contains(&kind);
+        if address.is_ipv6() {
+            let is_multicast = address.is_multicast();
+            if (wants(AddressType::Multicast) && !is_multicast)
+                || (wants(AddressType::Unicast) && (is_multicast || address.is_unspecified()))
+            {
+                return Some(false);
             }
+            let is_local = || kind() == Some(AddressKind::Local);
+            let by_route = [AddressType::Anycast, AddressType::Unreachable].into_iter().any(wants);
+            return match wants(AddressType::Local) {
+                true if is_local() => Some(true),
+                _ if by_route => kind().filter(|_| interface.is_none()).map(|_| false),
+                is_wanted => Some(!is_wanted),
+            };
+        }
+        match kind() {
+            Some(AddressKind::Unicast) => Some(wants(AddressType::Unicast)),
+            Some(AddressKind::Local) => Some(wants(AddressType::Local)),
+            Some(AddressKind::Broadcast) => Some(wants(AddressType::Broadcast)),
+            Some(AddressKind::Multicast) => Some(wants(AddressType::Multicast)),
+            // An address whose type is not known is neither local nor multicast.
+            None => wanted
+                .iter()
+                .all(|kind| matches!(kind, AddressType::Local | AddressType::Multicast))
+                .then_some(false)
+                .filter(|_| !self.is_local(address)),
         }
     }
 

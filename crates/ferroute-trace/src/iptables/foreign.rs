@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 
 use ferroute_core::{IpFamily, Protocol};
-use ferroute_iptables::CtStates;
+use ferroute_iptables::{AddressType, CtStates};
 
 use super::conditions::ExtensionResult;
 use crate::{AddressKind, Origin, PacketState, RoutedPacket, walk::Unknown};
@@ -80,7 +80,7 @@ impl PacketState<'_> {
             return self.passes_reverse_path_filter(&words).map_or_else(unknown, |passes| self.result(passes, text));
         }
         if words.name == "addrtype" {
-            return self.is_of_types(&words).map_or_else(unknown, |matches| self.result(matches, text));
+            return self.matches_types(&words).map_or_else(unknown, |matches| self.result(matches, text));
         }
         if words.name == "statistic" {
             return words.nth().map_or_else(unknown, ExtensionResult::Chance);
@@ -175,7 +175,7 @@ impl PacketState<'_> {
     }
 
     /// Evaluates the module `addrtype` with several types, or for addresses of one interface; `None` if that is unknown.
-    fn is_of_types(&self, words: &Words<'_>) -> Option<bool> {
+    fn matches_types(&self, words: &Words<'_>) -> Option<bool> {
         let interface = match (words.has("--limit-iface-in"), words.has("--limit-iface-out")) {
             (true, _) => Some(self.in_interface.as_deref()?),
             (_, true) => Some(self.out_interface.as_deref()?),
@@ -189,23 +189,8 @@ impl PacketState<'_> {
                 "--limit-iface-in" | "--limit-iface-out" => continue,
                 _ => return None,
             };
-            let kind = match interface {
-                Some(interface) => self.address_type_on(address, interface),
-                None => self.address_type(address),
-            };
-            let wanted: Vec<&str> = arguments.first()?.split(',').collect();
-            let name = match kind {
-                Some(AddressKind::Unicast) => "UNICAST",
-                Some(AddressKind::Local) => "LOCAL",
-                Some(AddressKind::Broadcast) => "BROADCAST",
-                Some(AddressKind::Multicast) => "MULTICAST",
-                // An address whose type is not known is neither local nor multicast.
-                None if !self.is_local(address) && wanted.iter().all(|name| ["LOCAL", "MULTICAST"].contains(name)) => {
-                    ""
-                }
-                None => return None,
-            };
-            matches &= wanted.contains(&name) != *negated;
+            let wanted: Option<Vec<AddressType>> = arguments.first()?.split(',').map(AddressType::parse).collect();
+            matches &= self.is_of_types(address, &wanted?, interface)? != *negated;
         }
         Some(matches)
     }
