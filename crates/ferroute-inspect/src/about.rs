@@ -65,6 +65,8 @@ pub enum Origin {
     Proxy,
     /// The command line, or a file that it names.
     Given,
+    /// The rules in the kernel.
+    Kernel,
     /// Nothing: a default was assumed.
     Assumed,
 }
@@ -139,7 +141,7 @@ impl fmt::Display for About {
         let Self { proxy, reason, node, mode, configuration, objects } = self;
         match (proxy, reason) {
             (ProxyState::Running, _) => f.write_str(RUNNING_PROXY)?,
-            (ProxyState::None, _) => f.write_str("no proxy runs here: ")?,
+            (ProxyState::None, _) => f.write_str("no Ferroute proxy runs here: ")?,
             (ProxyState::Unavailable, Some(reason)) => write!(f, "no answer of a proxy ({}): ", Escaped(reason))?,
             (ProxyState::Unavailable, None) => f.write_str("no answer of a proxy: ")?,
             (ProxyState::Unrelated, _) => {}
@@ -155,7 +157,7 @@ impl fmt::Display for About {
             match fact.from {
                 _ if is_said => {}
                 Origin::Assumed => write!(f, ", {}{}", Escaped(&fact.value), suffix(fact))?,
-                Origin::Proxy | Origin::Given => write!(f, ", {label}{}", Escaped(&fact.value))?,
+                Origin::Proxy | Origin::Kernel | Origin::Given => write!(f, ", {label}{}", Escaped(&fact.value))?,
             }
         }
         Ok(())
@@ -166,6 +168,7 @@ fn suffix(fact: &Fact) -> &'static str {
     match fact.from {
         Origin::Proxy => "",
         Origin::Given => " (given)",
+        Origin::Kernel => " (of the rules in the kernel)",
         Origin::Assumed => " (assumed)",
     }
 }
@@ -192,15 +195,20 @@ mod tests {
 
     #[test]
     fn line_says_whose_answer_it_is_and_what_is_given_or_assumed() {
-        use Origin::{Assumed, Given, Proxy};
+        use Origin::{Assumed, Given, Kernel, Proxy};
         assert_eq!(about(ProxyState::Running, [Proxy; 4]), "running proxy: node node-1, nftables mode");
+        assert_eq!(
+            about(ProxyState::None, [Given, Kernel, Given, Given]),
+            "no Ferroute proxy runs here: node node-1 (given), nftables mode (of the rules in the kernel), objects of shop.yaml, \
+             configuration of conf.yaml"
+        );
         assert_eq!(
             about(ProxyState::Running, [Proxy, Given, Given, Given]),
             "running proxy: node node-1, nftables mode (given), objects of shop.yaml, configuration of conf.yaml"
         );
         assert_eq!(
             about(ProxyState::None, [Assumed, Assumed, Assumed, Given]),
-            "no proxy runs here: node node-1 (assumed), nftables mode (assumed), objects of shop.yaml, \
+            "no Ferroute proxy runs here: node node-1 (assumed), nftables mode (assumed), objects of shop.yaml, \
              default configuration (assumed)"
         );
         assert!(about(ProxyState::Unavailable, [Given; 4]).starts_with("no answer of a proxy (permission denied): "));

@@ -481,7 +481,8 @@ fn set_host(tracker: &mut Tracker, resolved: &Resolved, host: &Host) {
 }
 
 /// Why there are no objects, with what to do about it.
-const NO_SOURCE: &str = "no proxy runs here and no source of objects is given: use --manifests or --kubeconfig";
+const NO_SOURCE: &str =
+    "no Ferroute proxy runs here and no source of objects is given: use --manifests or --kubeconfig";
 
 #[cfg(test)]
 mod tests;

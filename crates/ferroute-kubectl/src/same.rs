@@ -94,7 +94,7 @@ mod tests {
         };
         let text = |line: &str| Value::from(format!("{line}\nno problems\n"));
         assert_eq!(after(text("running proxy: node node-1, nftables mode")), "no problems\n");
-        let none = text("no proxy runs here: node node-1 (assumed), iptables mode (assumed)");
+        let none = text("no Ferroute proxy runs here: node node-1 (assumed), iptables mode (assumed)");
         assert_eq!(after(none.clone()), none);
         let report = serde_json::json!({"about": {"proxy": "running", "node": {}}, "findings": []});
         assert_eq!(after(report), serde_json::json!({"findings": []}));

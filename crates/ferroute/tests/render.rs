@@ -41,7 +41,7 @@ fn iptables_rules_of_the_example_are_rendered() {
     }
     let (first, text) = text.split_once('\n').unwrap();
     assert!(
-        first.starts_with("# no proxy runs here: node node-1 (given), iptables mode (assumed), objects of "),
+        first.starts_with("# no Ferroute proxy runs here: node node-1 (given), iptables mode (assumed), objects of "),
         "{first}"
     );
     assert!(text.starts_with("# IPv4 rules of node node-1\n") && text.contains("\n# IPv6 rules of node node-1\n"));

@@ -290,5 +290,5 @@ fn kernel_rules_are_traced_without_services() {
     assert!(output.contains("33.3 %  KUBE-SEP-C54WIGIB4NQVIFB3: 172.17.0.5:80\n"), "{output}");
     // Why a Service cannot be found is not that there is none of this name.
     let named = error(&node.run(|| trace_in(&["--hostname-override", "here"], "--kernel --local --to nginx-service")));
-    assert!(named.contains("no proxy runs here"), "{named}");
+    assert!(named.contains("no Ferroute proxy runs here"), "{named}");
 }

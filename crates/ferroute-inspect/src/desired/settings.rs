@@ -2,7 +2,7 @@
 
 use anyhow::Context;
 use ferroute_config::{
-    KubeProxyConfiguration, Resolved,
+    KubeProxyConfiguration, ModeName, Resolved,
     flags::SettingsArgs,
     settings::{self, Settings},
 };
@@ -11,7 +11,8 @@ use ferroute_proxy::node_name;
 
 use crate::about::{About, Fact, Origin, Proxy};
 
-/// Loads the settings, those of the running proxy where none are given, and starts logging.
+/// Loads the settings, those of the running proxy where none are given, and starts logging. Without a proxy, the mode is that of the rules in
+/// the kernel.
 pub(super) fn load(
     args: &SettingsArgs,
     proxy: &Proxy,
@@ -25,12 +26,20 @@ pub(super) fn load(
             // The active mode may differ from the configured one, and the host name is another one in a container.
             KubeProxyConfiguration { mode: info.mode.clone(), hostname_override: info.node.clone(), ..decoded.config }
         }
-        None => KubeProxyConfiguration::default(),
+        // Another proxy may run here, such as kube-proxy.
+        None => KubeProxyConfiguration {
+            mode: mode_of_kernel(args).map(|mode| mode.as_str().to_owned()).unwrap_or_default(),
+            ..KubeProxyConfiguration::default()
+        },
     };
     let in_proxy = |value: &str, of_proxy: &str| match (value.is_empty(), proxy.info()) {
         (false, Some(_)) if value == of_proxy => Origin::Proxy,
         (false, _) => Origin::Given,
         (true, _) => Origin::Assumed,
+    };
+    let of_mode = |mode: &str| match proxy.info() {
+        None if args.proxy_mode.is_none() && !mode.is_empty() && mode == fallback.mode => Origin::Kernel,
+        _ => in_proxy(mode, &fallback.mode),
     };
     let mut settings = settings::load_or(args, fallback.clone(), &REGISTRY.names())?;
     start(&settings, start_logging);
@@ -47,14 +56,20 @@ pub(super) fn load(
             node_name(resolved)?,
             in_proxy(&settings.config.hostname_override, &fallback.hostname_override),
         ),
-        mode: Some(Fact::new(
-            REGISTRY.active(resolved.mode).name().as_str(),
-            in_proxy(&settings.config.mode, &fallback.mode),
-        )),
+        mode: Some(Fact::new(REGISTRY.active(resolved.mode).name().as_str(), of_mode(&settings.config.mode))),
         configuration: Some(configuration(args).or(proxy.info().map(|_| of_proxy())).unwrap_or_else(assumed)),
         objects: None,
     };
     Ok((settings, about))
+}
+
+/// Returns the mode whose rules are in the kernel, if no mode is given and these are the rules of one mode.
+fn mode_of_kernel(args: &SettingsArgs) -> Option<ModeName> {
+    if args.proxy_mode.is_some() {
+        return None;
+    }
+    let mut present = REGISTRY.present();
+    present.next().filter(|_| present.next().is_none())
 }
 
 /// Returns the configuration that is given on the command line.

@@ -58,7 +58,7 @@ pub fn not_found(name: &str, desired: &Desired) -> String {
     if !desired.has_objects {
         let reason = match &desired.about.reason {
             Some(reason) => format!("the proxy gives no answer ({reason})"),
-            None => "no proxy runs here".to_owned(),
+            None => "no Ferroute proxy runs here".to_owned(),
         };
         return format!("Service {name} not found, because {reason} and neither --manifests nor --kubeconfig is given");
     }

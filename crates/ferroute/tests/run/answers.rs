@@ -110,11 +110,17 @@ fn without_a_proxy_commands_say_what_they_assume() {
         run(&case.cluster, &["diff", "--manifests", manifests.to_str().unwrap(), "--proxy-mode", "nftables"]);
     assert!(status.is_some_and(|status| status < 2), "{text}{error}");
     let line = text.lines().next().unwrap();
-    assert!(line.starts_with("no proxy runs here: node "), "{line}");
+    assert!(line.starts_with("no Ferroute proxy runs here: node "), "{line}");
     assert!(line.contains("(assumed), nftables mode (given), objects of "), "{line}");
     assert!(line.ends_with(", default configuration (assumed)"), "{line}");
+    // Those of another proxy, such as kube-proxy, are there in the same way.
+    let (status, text, error) = run(&case.cluster, &["diff", "--manifests", manifests.to_str().unwrap()]);
+    assert!(
+        text.contains(", nftables mode (of the rules in the kernel), ") && status.is_some_and(|status| status < 2),
+        "{text}{error}"
+    );
     for (call, _) in CALLS.into_iter().filter(|(call, _)| ["explain", "diff", "render"].contains(&call[0])) {
         let (status, _, error) = run(&case.cluster, call);
-        assert!(status != Some(0) && error.contains("no proxy runs here"), "{call:?}: {error}");
+        assert!(status != Some(0) && error.contains("no Ferroute proxy runs here"), "{call:?}: {error}");
     }
 }
