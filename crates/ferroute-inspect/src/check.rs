@@ -97,6 +97,11 @@ pub fn check(paths: &[PathBuf], settings: &SettingsArgs) -> anyhow::Result<(Abou
     let mut events = Vec::new();
     for path in paths {
         match (manifest_files(path), read_once(path)) {
+            // A wrong path would pass for good.
+            (Ok(files), Ok(_)) if files.is_empty() => {
+                let file = Some(path.display().to_string());
+                check.add(Problem::new(file, Effect::Skipped, "no file with a name that ends in .yaml, .yml or .json"));
+            }
             (Ok(files), Ok(read)) => {
                 files.iter().for_each(|file| check.read_file(file));
                 events.extend(read);

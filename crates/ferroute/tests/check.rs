@@ -78,6 +78,15 @@ fn valid_manifests_have_no_problems() {
 }
 
 #[test]
+fn a_directory_without_manifests_is_a_problem() {
+    let manifest = Manifest::new(WEB);
+    fs::rename(manifest.path(), manifest.path().with_extension("yaml.bak")).unwrap();
+    let directory = manifest.0.path().to_str().unwrap();
+    let output = ferroute(&["check", directory]);
+    assert!(output.status.code() == Some(1) && text(&output.stdout).contains(&format!("{directory}: ")), "{output:?}");
+}
+
+#[test]
 fn everything_that_is_not_used_is_a_problem() {
     let ending = |lines: &[String]| lines.last().cloned().unwrap_or_default();
     let cases: [(String, &[&str], &str); 15] = [
