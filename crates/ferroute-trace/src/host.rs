@@ -128,6 +128,26 @@ pub enum AddressKind {
     Multicast,
     /// An address of another host.
     Unicast,
+    /// An IPv6 address whose packets are dropped silently.
+    Blackhole,
+    /// An IPv6 address without a route, or with one that rejects packets.
+    Unreachable,
+    /// An IPv6 address whose packets are rejected as prohibited.
+    Prohibit,
+}
+
+impl AddressKind {
+    /// Returns the type of an IPv6 address by its route; `None` if that is unknown. Types of IPv4 addresses are those of table local.
+    pub fn of_route(route: &RouteDecision) -> Option<Self> {
+        match route {
+            RouteDecision::Local { .. } => Some(Self::Local),
+            RouteDecision::Unicast { .. } | RouteDecision::Paths(_) => Some(Self::Unicast),
+            RouteDecision::Unreachable => Some(Self::Unreachable),
+            RouteDecision::Prohibited => Some(Self::Prohibit),
+            RouteDecision::Dropped(_) => Some(Self::Blackhole),
+            RouteDecision::Unknown(_) => None,
+        }
+    }
 }
 
 impl Host {
@@ -174,6 +194,11 @@ impl Host {
             _ => None,
         };
         Ok(paths.into_iter().filter_map(interface).collect())
+    }
+
+    /// Returns the type of a packet's destination as a rule finds it, for IPv6 addresses that are not the host's; `None` if it is unknown.
+    pub(crate) fn kind_for_rules(&self, packet: &RoutedPacket<'_>) -> Option<AddressKind> {
+        AddressKind::of_route(&self.router.as_ref()?.route_for_rules(packet))
     }
 
     /// Returns the output interface and source of the host's own packets to `address`; `None` for the host's own addresses

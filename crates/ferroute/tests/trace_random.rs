@@ -512,6 +512,7 @@ fn nft_condition(rng: &mut Rng, is_forward: bool) -> String {
             "iif { \"cali2\", \"eth0\" }",
             "fib daddr type local",
             "fib daddr type { unicast, broadcast }",
+            "fib daddr type { blackhole, unreachable }",
             "fib saddr . iif oif exists",
             "fib daddr oifname \"eth0\"",
             "udp dport 8000-9000",

@@ -200,10 +200,7 @@ impl Router for KernelRouter {
             IpAddr::V4(address) if address.is_broadcast() || address.octets()[0] == 0 => Some(AddressKind::Broadcast),
             IpAddr::V4(_) => Some(AddressKind::Unicast),
             // For IPv6 the kernel looks up the route.
-            IpAddr::V6(_) => match self.look_up(query_to(address)) {
-                RouteDecision::Unicast { .. } => Some(AddressKind::Unicast),
-                _ => None,
-            },
+            IpAddr::V6(_) => AddressKind::of_route(&self.look_up(query_to(address))),
         }
     }
 

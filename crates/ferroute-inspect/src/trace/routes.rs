@@ -320,7 +320,11 @@ impl Router for StaticRouter {
             _ if self.own_addresses().contains(&address) => AddressKind::Local,
             _ if address.is_multicast() => AddressKind::Multicast,
             _ if self.addresses.iter().any(|(_, net)| is_broadcast(net)) => AddressKind::Broadcast,
-            _ => AddressKind::Unicast,
+            _ if address.is_ipv4() => AddressKind::Unicast,
+            _ => {
+                let packet = RoutedPacket { destination: address, source: None, input: None, mark: 0, transport: None };
+                return AddressKind::of_route(&self.route(&packet));
+            }
         })
     }
 

@@ -186,7 +186,10 @@ impl PacketState<'_> {
             let by_route = [AddressType::Anycast, AddressType::Unreachable].into_iter().any(wants);
             return match wants(AddressType::Local) {
                 true if is_local() => Some(true),
-                _ if by_route => kind().filter(|_| interface.is_none()).map(|_| false),
+                _ if by_route => kind().filter(|_| interface.is_none()).map(|kind| {
+                    let is_refused = [AddressKind::Blackhole, AddressKind::Unreachable, AddressKind::Prohibit];
+                    wants(AddressType::Unreachable) && is_refused.contains(&kind)
+                }),
                 is_wanted => Some(!is_wanted),
             };
         }
@@ -195,6 +198,7 @@ impl PacketState<'_> {
             Some(AddressKind::Local) => Some(wants(AddressType::Local)),
             Some(AddressKind::Broadcast) => Some(wants(AddressType::Broadcast)),
             Some(AddressKind::Multicast) => Some(wants(AddressType::Multicast)),
+            Some(AddressKind::Blackhole | AddressKind::Unreachable | AddressKind::Prohibit) => Some(false),
             // An address whose type is not known is neither local nor multicast.
             None => wanted
                 .iter()

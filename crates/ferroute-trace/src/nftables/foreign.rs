@@ -239,8 +239,20 @@ impl PacketState<'_> {
         // The route back has the packet's destination as its source, which policy rules may select it by.
         let (address, from) = if source { ends } else { (ends.1, ends.0) };
         let input = self.in_interface.as_deref();
+        // A forwarded packet is looked up as if it came back on its output interface.
+        let is_forwarded = source && iif && input.is_some();
+        let packet = RoutedPacket {
+            destination: address,
+            source: Some(from),
+            input: self.out_interface.as_deref().filter(|_| is_forwarded),
+            mark: if mark { self.mark } else { 0 },
+            transport: None,
+        };
         if result == FibResult::Type {
             let kind = match input.filter(|_| iif) {
+                _ if address.is_ipv6() && !address.is_multicast() && !self.is_local(address) => {
+                    self.host.kind_for_rules(&packet)
+                }
                 Some(input) => self.address_type_on(address, input),
                 None => self.address_type(address),
             };
@@ -249,15 +261,6 @@ impl PacketState<'_> {
         let outputs = if input == Some("lo") {
             vec!["lo".into()]
         } else {
-            // A forwarded packet is looked up as if it came back on its output interface.
-            let is_forwarded = source && iif && input.is_some();
-            let packet = RoutedPacket {
-                destination: address,
-                source: Some(from),
-                input: self.out_interface.as_deref().filter(|_| is_forwarded),
-                mark: if mark { self.mark } else { 0 },
-                transport: None,
-            };
             match self.host.interfaces_for_rules(&packet) {
                 Ok(outputs) => outputs,
                 Err(_) => return Known::Unknown,
@@ -395,6 +398,9 @@ pub(super) fn kind_number(kind: AddressKind) -> u32 {
         AddressKind::Local => 2,
         AddressKind::Broadcast => 3,
         AddressKind::Multicast => 5,
+        AddressKind::Blackhole => 6,
+        AddressKind::Unreachable => 7,
+        AddressKind::Prohibit => 8,
     }
 }
 
