@@ -333,7 +333,8 @@ enum Use {
 /// Opens a connection from this thread's network namespace, and returns what the client sees: `closed`, `reset`, `refused` or
 /// `unanswered`.
 fn use_here(to: SocketAddr, how: Use) -> &'static str {
-    let mut stream = match TcpStream::connect_timeout(&to, Duration::from_millis(300)) {
+    // The kernel sends the first packet again after a second: on a busy machine, one may be lost before the node receives it.
+    let mut stream = match TcpStream::connect_timeout(&to, Duration::from_millis(1300)) {
         Ok(stream) => stream,
         Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => return "refused",
         // A process that relays connections has reset it at once.
@@ -378,7 +379,7 @@ fn flows_agree_with_what_clients_saw(mode: Mode) {
         for client in 0..4 {
             let seen = &seen;
             let work = move || {
-                for round in 0..6 {
+                for round in 0..2 {
                     for (service, to, count) in destinations {
                         for number in 0..count {
                             let how = if (client + round + number) % 3 == 0 { Use::Reset } else { Use::Close };
