@@ -39,8 +39,12 @@ impl Need<'_> {
 pub(super) fn may_be_needed(document: &str, service: &str) -> bool {
     let mut owners = document.split("kubernetes.io/service-name: ").skip(1);
     let (Some(owner), None) = (owners.next(), owners.next()) else { return true };
-    let owner = owner.split_ascii_whitespace().next().unwrap_or_default();
-    let is_plain = owner.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'.');
+    // Quoted or not, alone in its line or in `{}`.
+    let owner = owner.trim_start_matches(['"', '\'']);
+    let end = owner.find(|c: char| !c.is_ascii_alphanumeric() && c != '-' && c != '.').unwrap_or(owner.len());
+    let (owner, rest) = owner.split_at(end);
+    let is_plain =
+        !owner.is_empty() && rest.chars().next().is_none_or(|c| c.is_ascii_whitespace() || "},\"'".contains(c));
     let is_slice = || document.lines().any(|line| line.trim_end() == "kind: EndpointSlice");
     owner == service || owner == API_SERVER || !is_plain || !is_slice()
 }

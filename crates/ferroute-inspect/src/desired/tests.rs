@@ -159,11 +159,14 @@ fn slices_of_other_services_are_not_parsed() {
         )
     };
     let is_needed = |text: &str| super::may_be_needed(text, "web");
-    for owner in ["web", "kubernetes", "\"other\"", "'other'"] {
+    for owner in ["web", "kubernetes", "\"web\"", "'web'", "!!str other", "\"\\x77eb\"", "*alias"] {
         assert!(is_needed(&slice(&format!("\n    kubernetes.io/service-name: {owner}"))), "{owner}");
     }
-    assert!(is_needed(&slice(" {kubernetes.io/service-name: other}")));
+    for owner in ["other", "\"other\"", "'other'", "web-2"] {
+        assert!(!is_needed(&slice(&format!("\n    kubernetes.io/service-name: {owner}"))), "{owner}");
+        assert!(!is_needed(&slice(&format!(" {{kubernetes.io/service-name: {owner}}}"))), "{owner}");
+    }
+    assert!(is_needed(&slice(" {kubernetes.io/service-name: web}")));
     assert!(is_needed(&slice("")));
     assert!(is_needed("kind: Service\nmetadata: {name: other}\n"));
-    assert!(!is_needed(&slice("\n    kubernetes.io/service-name: other")));
 }
