@@ -217,14 +217,19 @@ impl fmt::Display for Assumption {
 /// Returns the sentence that says the opposite of a condition.
 pub(crate) fn negation(condition: &str) -> String {
     let by_end = VERBS.iter().find_map(|(verb, negated)| Some((condition.strip_suffix(verb)?, "", *negated)));
-    let by_middle = || condition.split_once(" is ").map(|(subject, rest)| (subject, rest, " is not "));
+    let by_middle = || {
+        let verbs = [(" yields ", " does not yield "), (" is ", " is not ")];
+        verbs
+            .into_iter()
+            .find_map(|(verb, negated)| condition.split_once(verb).map(|(subject, rest)| (subject, rest, negated)))
+    };
     match by_end.or_else(by_middle) {
         Some((subject, rest, negated)) => format!("{subject}{negated}{rest}"),
         None => format!("not: {condition}"),
     }
 }
 
-/// How conditions end, and their opposites.
+/// How conditions end, and the opposites.
 const VERBS: [(&str, &str); 3] = [
     (" matches", " does not match"),
     (" finds a socket", " finds no socket"),

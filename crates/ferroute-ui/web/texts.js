@@ -76,6 +76,8 @@ export const SENTENCES = [
   ["reverse path filter (rp_filter) of {input}: there is no route to {source}", "{input} 的反向路径过滤（rp_filter）：没有到 {source} 的路由"],
   ["{condition} does not match", "{condition} 不匹配"],
   ["{condition} matches", "{condition} 匹配"],
+  ["{condition} does not yield {value}", "{condition} 不得出 {value}"],
+  ["{condition} yields {value}", "{condition} 得出 {value}"],
   ["{condition} finds no socket", "{condition} 找不到套接字"],
   ["{condition} finds a socket", "{condition} 找到套接字"],
   ["the program of {rule} does not accept the packet", "{rule} 的程序不接受数据包"],
