@@ -297,6 +297,39 @@ fn filters_of_sources_accept_any_path() {
 }
 
 #[test]
+fn filters_of_sources_look_up_the_route_back_from_the_destination() {
+    let node = node();
+    for setting in ["all", "eth0", "eth1"] {
+        run(&node, &format!("sysctl -qw net.ipv4.conf.{setting}.rp_filter=0"));
+    }
+    // As on nodes where pods have routing tables of their own.
+    run(&node, "ip rule add from 10.244.1.6 lookup 101");
+    run(&node, "ip route add default via 192.168.7.1 dev eth1 table 101");
+    let is_dropped = |interface: &str, to: &str| {
+        let results = results(&node, &format!("--from 203.0.113.9 --in {interface} --to {to}:80"));
+        results.last().unwrap() == "=> dropped"
+    };
+    let check = |kind: &str| {
+        for (interface, to, drops) in [
+            ("eth0", "10.244.1.5", false),
+            ("eth1", "10.244.1.5", true),
+            ("eth0", "10.244.1.6", true),
+            ("eth1", "10.244.1.6", false),
+        ] {
+            assert_eq!(is_dropped(interface, to), drops, "{kind}, {interface}, {to}");
+        }
+    };
+    rules(
+        &node,
+        "table inet r { chain p { type filter hook prerouting priority -300; fib saddr . iif oif missing drop; }; }",
+    );
+    check("fib");
+    rules(&node, "flush ruleset");
+    iptables(&node, "*raw\n-A PREROUTING -m rpfilter --invert -j DROP\n");
+    check("rpfilter");
+}
+
+#[test]
 fn networks_of_local_addresses_and_broadcasts_are_known() {
     let node = node();
     run(&node, "ip route add local 203.0.113.0/24 dev lo");
