@@ -97,7 +97,7 @@ pub fn check(paths: &[PathBuf], settings: &SettingsArgs) -> anyhow::Result<(Abou
     let mut events = Vec::new();
     for path in paths {
         match (manifest_files(path), read_once(path)) {
-            // A wrong path would pass for good.
+            // Otherwise, a wrong path would have no problems.
             (Ok(files), Ok(_)) if files.is_empty() => {
                 let file = Some(path.display().to_string());
                 check.add(Problem::new(file, Effect::Skipped, "no file with a name that ends in .yaml, .yml or .json"));

@@ -32,14 +32,11 @@ pub(super) fn load(
             ..KubeProxyConfiguration::default()
         },
     };
-    let in_proxy = |value: &str, of_proxy: &str| match (value.is_empty(), proxy.info()) {
-        (false, Some(_)) if value == of_proxy => Origin::Proxy,
-        (false, _) => Origin::Given,
-        (true, _) => Origin::Assumed,
-    };
-    let of_mode = |mode: &str| match proxy.info() {
-        None if args.proxy_mode.is_none() && !mode.is_empty() && mode == fallback.mode => Origin::Kernel,
-        _ => in_proxy(mode, &fallback.mode),
+    let of_fallback = if proxy.info().is_some() { Origin::Proxy } else { Origin::Kernel };
+    let origin = |value: &str, fallback: &str| match value {
+        "" => Origin::Assumed,
+        _ if value == fallback => of_fallback,
+        _ => Origin::Given,
     };
     let mut settings = settings::load_or(args, fallback.clone(), &REGISTRY.names())?;
     start(&settings, start_logging);
@@ -52,11 +49,11 @@ pub(super) fn load(
     let about = About {
         proxy: state,
         reason,
-        node: Fact::new(
-            node_name(resolved)?,
-            in_proxy(&settings.config.hostname_override, &fallback.hostname_override),
-        ),
-        mode: Some(Fact::new(REGISTRY.active(resolved.mode).name().as_str(), of_mode(&settings.config.mode))),
+        node: Fact::new(node_name(resolved)?, origin(&settings.config.hostname_override, &fallback.hostname_override)),
+        mode: Some(Fact::new(
+            REGISTRY.active(resolved.mode).name().as_str(),
+            origin(&settings.config.mode, &fallback.mode),
+        )),
         configuration: Some(configuration(args).or(proxy.info().map(|_| of_proxy())).unwrap_or_else(assumed)),
         objects: None,
     };

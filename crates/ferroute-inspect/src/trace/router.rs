@@ -165,19 +165,12 @@ impl Router for KernelRouter {
     }
 
     fn route_for_rules(&self, packet: &RoutedPacket<'_>) -> RouteDecision {
-        let mut query = RouteQuery { mark: packet.mark, ..query_to(packet.destination) };
-        let mut decision = None;
-        for with_source in self.with_source(packet, &query) {
-            match self.look_up(with_source.clone()) {
-                // The kernel has validated the source.
-                RouteDecision::Dropped(_) => {}
-                found => {
-                    (query, decision) = (with_source, Some(found));
-                    break;
-                }
-            }
-        }
-        let decision = decision.unwrap_or_else(|| self.look_up(query.clone()));
+        let plain = RouteQuery { mark: packet.mark, ..query_to(packet.destination) };
+        let answered = |query: RouteQuery| (self.look_up(query.clone()), query);
+        let mut answers = self.with_source(packet, &plain).into_iter().map(answered);
+        // A packet may be dropped only because the kernel validates its source.
+        let valid = answers.find(|(decision, _)| !matches!(decision, RouteDecision::Dropped(_)));
+        let (decision, query) = valid.unwrap_or_else(|| answered(plain));
         let RouteDecision::Unicast { .. } = decision else { return decision };
         let mut lookups = self.lookups.lock().unwrap_or_else(PoisonError::into_inner);
         let Lookups { kernel, paths, .. } = &mut *lookups;
@@ -250,7 +243,7 @@ impl Router for KernelRouter {
 
     fn returns_packets(&self, interface: &str, family: IpFamily) -> bool {
         let passes_netfilter =
-            || self.sysctls.read(&bridge_nf_call(family).replace('.', "/")).is_ok_and(|value| value != "0");
+            || self.sysctls.read(&bridge_nf_call(family).replace('.', "/")).is_ok_and(|value| value == "1");
         !self.one_way.iter().any(|bridge| bridge == interface) || !passes_netfilter()
     }
 }

@@ -323,7 +323,7 @@ impl Router for StaticRouter {
             _ if address.is_ipv4() => AddressKind::Unicast,
             _ => {
                 let packet = RoutedPacket { destination: address, source: None, input: None, mark: 0, transport: None };
-                return AddressKind::of_route(&self.route(&packet));
+                AddressKind::of_route(&self.route(&packet))?
             }
         })
     }
@@ -361,13 +361,13 @@ impl Router for StaticRouter {
     }
 }
 
-/// Reports whether an address is an IPv6 one that is valid on one link.
 /// Returns the type of an address of another interface of the host (`inet_dev_addr_type`, `__nft_fib6_eval_type`). IPv6 looks up the
 /// route of a link-local one on the interface.
 pub(super) fn other_interface(address: IpAddr) -> Option<AddressKind> {
     (!is_link_local(address)).then_some(AddressKind::Unicast)
 }
 
+/// Reports whether an address is an IPv6 one that is valid on one link.
 fn is_link_local(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(address) if address.is_unicast_link_local())
 }

@@ -109,14 +109,24 @@ fn loopback_addresses_are_routed_only_with_route_localnet() {
     assert_eq!(leaves(&v6, &host(), &from_node("[::1]:80"))[0].verdict, Verdict::Dropped);
 }
 
-/// A kernel with a VRF.
+/// A kernel that routes all packets through one interface.
 #[derive(Debug)]
-struct Vrf;
+struct Kernel {
+    /// The input interface of the packets that it is asked for.
+    input: &'static str,
+    output: &'static str,
+    /// The address of the output interface.
+    address: &'static str,
+    /// A port and its VRF.
+    vrf: Option<(&'static str, &'static str)>,
+    /// A bridge without hairpin mode.
+    one_way: Option<&'static str>,
+}
 
-impl Router for Vrf {
+impl Router for Kernel {
     fn route(&self, packet: &RoutedPacket<'_>) -> RouteDecision {
-        assert_eq!(packet.input, Some("blue"));
-        RouteDecision::Unicast { interface: "eth1".into(), gateway: None, source: None }
+        assert_eq!(packet.input, Some(self.input));
+        RouteDecision::Unicast { interface: self.output.into(), gateway: None, source: None }
     }
 
     fn address_type_on(&self, _: IpAddr, _: &str) -> Option<AddressKind> {
@@ -128,7 +138,7 @@ impl Router for Vrf {
     }
 
     fn masquerade_source(&self, _: IpAddr, interface: &str, _: Option<IpAddr>) -> Option<IpAddr> {
-        (interface == "eth1").then(|| ip("192.0.2.1"))
+        (interface == self.output).then(|| ip(self.address))
     }
 
     fn address_of(&self, _: &str, _: IpFamily) -> Option<IpAddr> {
@@ -136,47 +146,18 @@ impl Router for Vrf {
     }
 
     fn vrf(&self, interface: &str) -> Option<Arc<str>> {
-        (interface == "cni0").then(|| "blue".into())
-    }
-}
-
-/// A kernel with a bridge whose ports are not in hairpin mode.
-#[derive(Debug)]
-struct Bridge;
-
-impl Router for Bridge {
-    fn route(&self, _: &RoutedPacket<'_>) -> RouteDecision {
-        RouteDecision::Unicast { interface: "cni0".into(), gateway: None, source: None }
-    }
-
-    fn address_type_on(&self, _: IpAddr, _: &str) -> Option<AddressKind> {
-        None
-    }
-
-    fn address_type(&self, _: IpAddr) -> Option<AddressKind> {
-        Some(AddressKind::Unicast)
-    }
-
-    fn masquerade_source(&self, _: IpAddr, _: &str, _: Option<IpAddr>) -> Option<IpAddr> {
-        Some(ip("172.17.0.1"))
-    }
-
-    fn address_of(&self, _: &str, _: IpFamily) -> Option<IpAddr> {
-        None
-    }
-
-    fn vrf(&self, _: &str) -> Option<Arc<str>> {
-        None
+        self.vrf.filter(|(port, _)| interface == *port).map(|(_, vrf)| vrf.into())
     }
 
     fn returns_packets(&self, interface: &str, _: IpFamily) -> bool {
-        interface != "cni0"
+        self.one_way != Some(interface)
     }
 }
 
 #[test]
 fn packets_of_pods_to_themselves_need_hairpin_mode() {
-    let host = Host { router: Some(Arc::new(Bridge)), ..Host::default() };
+    let kernel = Kernel { input: "cni0", output: "cni0", address: "172.17.0.1", vrf: None, one_way: Some("cni0") };
+    let host = Host { router: Some(Arc::new(kernel)), ..Host::default() };
     let packet = from_pod("10.96.0.1:80");
     let to = |endpoint: &str| {
         let text = format!("*nat\n-A PREROUTING -j DNAT --to-destination {endpoint}\n-A POSTROUTING -j MASQUERADE");
@@ -188,7 +169,9 @@ fn packets_of_pods_to_themselves_need_hairpin_mode() {
 
 #[test]
 fn packets_to_ports_of_vrfs_are_received_twice() {
-    let host = Host { router: Some(Arc::new(Vrf)), ..Host::default() };
+    let vrf = Some(("cni0", "blue"));
+    let kernel = Kernel { input: "blue", output: "eth1", address: "192.0.2.1", vrf, one_way: None };
+    let host = Host { router: Some(Arc::new(kernel)), ..Host::default() };
     let text = "*mangle
         -A PREROUTING -i cni0 -j MARK --set-xmark 0x1/0x1
         -A PREROUTING -i blue -j MARK --set-xmark 0x2/0x2
