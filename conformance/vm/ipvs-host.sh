@@ -84,6 +84,15 @@ service() {
     mv $name.new manifests/$name.yaml
 }
 
+# findings CONDITION: the codes of what `doctor` finds, of findings of which the condition holds, an expression of Python.
+findings() {
+    /files/ferroute doctor -o json >doctor.json 2>doctor.log || true
+    python3 - "$1" <<'PYTHON' || echo "no findings: $(cat doctor.log)"
+import json, sys
+print(*[finding["code"] for finding in json.load(open("doctor.json"))["findings"] if eval(sys.argv[1])])
+PYTHON
+}
+
 # The commands without flags are about the running proxy.
 part_commands() {
     echo "== commands without flags"
@@ -208,7 +217,7 @@ YAML
 
 part_firewall() {
     echo "== firewalls in INPUT"
-    local iptables flow
+    local iptables flow findings
     busybox nc -ll -p 9999 -e busybox echo process &
     local listener=$!
     for iptables in iptables ip6tables; do
@@ -222,7 +231,9 @@ part_firewall() {
     for flow in 192.0.2.1:9999 10.96.0.1:9999 2001:db8::1:9999; do
         [ "$(inside client timeout 5 bash -c "request $flow" 2>&1)" != process ] || fail "the firewall lets packets to $flow pass"
     done
-    /files/ferroute doctor >doctor.log 2>&1 || fail "doctor: $(cat doctor.log)"
+    # The kernel's counters of the conntrack table, which another part moves, cannot be set to 0.
+    findings=$(findings 'finding["severity"] != "note" and finding["check"] != "conntrack-table"')
+    [ -z "$findings" ] || fail "doctor: $findings: $(cat doctor.json)"
     echo "== a last rule that rejects"
     for iptables in iptables ip6tables; do
         $iptables -P INPUT ACCEPT
@@ -425,8 +436,7 @@ part_counters() {
     # check_kinds WANTED: the kinds of findings about the table are these.
     check_kinds() {
         local kinds
-        /files/ferroute doctor -o json >doctor.json 2>doctor.log || true
-        kinds=$(python3 -c 'import json; print(*[f["code"] for f in json.load(open("doctor.json"))["findings"] if f["check"] == "conntrack-table"])')
+        kinds=$(findings 'finding["check"] == "conntrack-table"')
         [ "$kinds" = "$1" ] || fail "doctor finds '$kinds', and not '$1': $(cat doctor.log /proc/net/stat/nf_conntrack)"
     }
     check_kinds ""
