@@ -16,7 +16,7 @@ mod snapshot;
 
 use std::fmt;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use ferroute_config::{KubeProxyConfiguration, ModeName, Resolved};
 use ferroute_core::{Escaped, IpFamily};
 use ferroute_modes::REGISTRY;
@@ -50,18 +50,24 @@ pub struct PreflightReport {
 /// kernel, to the mode of `desired`.
 ///
 /// # Errors
-/// If `from` is [`None`], no proxy runs and no rules of a proxy are in the kernel, or if the configuration is invalid in that mode.
+/// If `from` is [`None`], no proxy runs and the rules in the kernel are not those of one mode, or if the configuration is invalid in that mode.
 pub fn preflight(desired: &Desired, from: Option<ModeName>) -> anyhow::Result<PreflightReport> {
     let kernel = snapshot::read();
     if let Some(error) = &kernel.error {
         tracing::warn!("cannot read the rules in the kernel, so those of other programs are not listed: {error}");
     }
     let running = |name: &String| REGISTRY.names().into_iter().find(|mode| mode.as_str() == name);
-    let from = from.or_else(|| desired.running_mode.as_ref().and_then(running)).or(kernel.mode);
-    let from = from.with_context(|| match kernel.error {
-        Some(_) => "the old mode is unknown, because the rules in the kernel cannot be read: set it with --from",
-        None => "no rules of a service proxy are in the kernel: set the old mode with --from",
-    })?;
+    let from = match (from.or_else(|| desired.running_mode.as_ref().and_then(running)), &kernel.modes[..]) {
+        (Some(from), _) | (None, &[from]) => from,
+        (None, []) if kernel.error.is_some() => {
+            bail!("the old mode is unknown, because the rules in the kernel cannot be read: set it with --from")
+        }
+        (None, []) => bail!("no rules of a service proxy are in the kernel: set the old mode with --from"),
+        (None, modes) => bail!(
+            "rules of several modes are in the kernel, {}: set the old mode with --from",
+            modes.iter().map(|mode| mode.as_str()).collect::<Vec<_>>().join(" and ")
+        ),
+    };
     let to = REGISTRY.active(desired.resolved.mode).name();
     let from_settings = resolve_for(&desired.config, from)?;
     let for_family = |family| {

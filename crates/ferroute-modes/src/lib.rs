@@ -367,8 +367,8 @@ impl Registry {
 
     /// Returns the modes whose rules or other leftovers are in the kernel. The last mode of the registry comes first, because
     /// later ones use some chains of earlier ones.
-    pub fn present(&self) -> impl Iterator<Item = ModeName> {
-        self.modes.iter().rev().filter(|mode| mode.is_present()).map(|mode| mode.name())
+    pub fn present(&self) -> Vec<ModeName> {
+        self.modes.iter().rev().filter(|mode| mode.is_present()).map(|mode| mode.name()).collect()
     }
 
     /// Returns the service proxies whose rules are in the kernel, running or not.

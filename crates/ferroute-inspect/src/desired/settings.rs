@@ -65,8 +65,10 @@ fn mode_of_kernel(args: &SettingsArgs) -> Option<ModeName> {
     if args.proxy_mode.is_some() {
         return None;
     }
-    let mut present = REGISTRY.present();
-    present.next().filter(|_| present.next().is_none())
+    match REGISTRY.present()[..] {
+        [mode] => Some(mode),
+        _ => None,
+    }
 }
 
 /// Returns the configuration that is given on the command line.

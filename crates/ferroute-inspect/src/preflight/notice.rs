@@ -26,7 +26,7 @@ impl SwitchNotice {
     /// other programs that are affected.
     pub fn new(settings: &Settings) -> Option<Self> {
         let to = REGISTRY.active(settings.resolved.mode).name();
-        let from = REGISTRY.present().find(|mode| *mode != to)?;
+        let from = REGISTRY.present().into_iter().find(|mode| *mode != to)?;
         tracing::info!("replacing the rules of mode {from} with those of mode {to}");
         // The configuration may be invalid in the old mode, which does no harm.
         let resolved = resolve_for(&settings.config, from)

@@ -16,8 +16,8 @@ use ferroute_modes::{
 /// The parts of the kernel's state that a switch of modes affects.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct KernelSnapshot {
-    /// The mode of the service proxy whose rules are in the kernel.
-    pub(super) mode: Option<ModeName>,
+    /// The modes whose rules are in the kernel.
+    pub(super) modes: Vec<ModeName>,
     /// Rules of other programs that use chains of a proxy, as arguments of `iptables`.
     pub(super) references: Vec<(IpFamily, String)>,
     /// The IP families in which the policy of FORWARD is DROP.
@@ -30,7 +30,7 @@ pub(super) struct KernelSnapshot {
 
 /// Reads the snapshot.
 pub(super) fn read() -> KernelSnapshot {
-    let mut snapshot = KernelSnapshot { mode: REGISTRY.present().next(), ..KernelSnapshot::default() };
+    let mut snapshot = KernelSnapshot { modes: REGISTRY.present(), ..KernelSnapshot::default() };
     for family in IpFamily::BOTH {
         match kernel_rules::read(family, &HostExec, &search_path()) {
             Ok(rules) => {

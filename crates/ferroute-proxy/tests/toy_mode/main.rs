@@ -101,7 +101,7 @@ fn simulation_writes_the_same_rules_as_dataplane() {
 
 #[test]
 fn rules_in_kernel_are_detected_and_removed() {
-    let present = || REGISTRY.present().collect::<Vec<ModeName>>();
+    let present = || REGISTRY.present();
     let kernel_rules = NetNs::new().run(|| kernel_rules::read(IpFamily::V4, &HostExec, &search_path())).unwrap();
     assert!(present().is_empty() && REGISTRY.active_proxies(&kernel_rules).is_empty());
     modify_kernel(|rules| *rules = ToyRules::default());
