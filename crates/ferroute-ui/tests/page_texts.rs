@@ -8,6 +8,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use ferroute_core::{Method, ModeTrait};
+use ferroute_modes::REGISTRY;
+
 fn crates() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
 }
@@ -118,4 +121,24 @@ fn every_text_that_a_script_names_exists() {
         }
     }
     assert!(missing.is_empty(), "{missing:?}");
+}
+
+#[test]
+fn traits_of_modes_have_chinese_texts() {
+    let script = script("texts.js");
+    let sentences: BTreeSet<&str> = between(&script, "\n  [\"", '"').into_iter().collect();
+    let values = REGISTRY.names().into_iter().flat_map(|mode| {
+        let traits = REGISTRY.active(mode).traits();
+        ModeTrait::ALL.iter().flat_map(|it| [it.title.to_owned(), it.value(traits)])
+    });
+    // Names and numbers are the same in both languages.
+    let is_name = |word: &str| {
+        word.starts_with('`')
+            || Method::ALL.iter().any(|method| method.as_str() == word)
+            || word.chars().all(|character| !character.is_ascii_lowercase())
+    };
+    let unknown: BTreeSet<String> = values
+        .filter(|text| !sentences.contains(text.as_str()) && !text.split([',', ';']).all(|word| is_name(word.trim())))
+        .collect();
+    assert_eq!(unknown, BTreeSet::new());
 }

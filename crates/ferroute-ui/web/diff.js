@@ -3,6 +3,7 @@
 import { el, icon, notice } from "./dom.js";
 import { count, percent, socket } from "./format.js";
 import { t } from "./i18n.js";
+import { translate } from "./texts.js";
 
 const SHOWN = 50;
 
@@ -57,10 +58,10 @@ function familyNodes(report) {
     el("p", { class: "muted" }, t("diff.coverage", { ports: count(coverage.servicePorts), frontends: count(coverage.frontends), packets: count(coverage.packets) })),
     list(t("diff.findings"), findings.map((finding) => [el("b", {}, finding.servicePort), " ", finding.frontend ? frontendText(finding.frontend) : "", clientList(finding.clients), ": ", mismatch(finding)])),
     list(t("diff.stale"), stale.map(({ frontend, name }) => `${frontendText(frontend)}${name ? ` (${name})` : ""}`)),
-    list(t("diff.structure"), structure),
-    list(t("diff.undetermined"), undetermined.map(({ servicePort, reason }) => `${servicePort ? `${servicePort}: ` : ""}${reason}`)),
-    list(t("diff.intended"), intended.map(({ title, expected, actual, packets }) => `${title}: ${t("diff.answer", { expected, actual })} (${t("diff.packets", { count: packets })})`)),
-    limitation && el("p", { class: "muted" }, limitation));
+    list(t("diff.structure"), structure.map(translate)),
+    list(t("diff.undetermined"), undetermined.map(({ servicePort, reason }) => `${servicePort ? `${servicePort}: ` : ""}${translate(reason)}`)),
+    list(t("diff.intended"), intended.map(({ title, expected, actual, packets }) => `${translate(title)}: ${t("diff.answer", { expected: translate(expected), actual: translate(actual) })} (${t("diff.packets", { count: packets })})`)),
+    limitation && el("p", { class: "muted" }, translate(limitation)));
 }
 
 /** The report of a comparison. */
