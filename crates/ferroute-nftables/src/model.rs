@@ -20,10 +20,10 @@ pub use chain::{BaseChain, Chain, ChainType, ChainWithRules, Hook, Policy, Verdi
 pub use ferroute_core::InterfacePattern;
 pub use flowtable::Flowtable;
 pub use foreign::{ElementOp, Elements, Foreign, NatConstant, NatKind, Operand, Source, fields_text, key_text};
-pub(crate) use foreign::{fib_existence, hash_inputs};
+pub(crate) use foreign::{fib_existence, hash_inputs, set_text};
 pub(crate) use name::Printable;
 pub use name::{Comment, Name};
-pub use property::{End, FibResult, HASH_INPUTS, Named, NumberSource, PayloadBase, Property, Sender};
+pub use property::{End, FibInterface, FibResult, HASH_INPUTS, Named, NumberSource, PayloadBase, Property, Sender};
 pub use rule::{
     CmpOp, Expression, Field, HashInput, Match, Opaque, Outcome, PriorityBits, RejectWith, Rule, Statement,
 };

@@ -543,7 +543,7 @@ fn nftables_constructs_have_their_documented_results() {
     let rows = documented();
     assert!(rows.len() > 20, "{rows:?}");
     let routes = tempfile::NamedTempFile::new().unwrap();
-    let listed = [&["address"][..], &["route"]].map(|command| node.command("ip", command));
+    let listed = [&["address"][..], &["route"], &["-6", "route"]].map(|command| node.command("ip", command));
     std::fs::write(routes.path(), listed.concat()).unwrap();
     let ends = |text: &str| {
         let mut ends: Vec<String> = text.lines().filter(|line| line.starts_with("=> ")).map(str::to_owned).collect();
@@ -564,7 +564,12 @@ fn nftables_constructs_have_their_documented_results() {
                 chain c {{ {kind}; meta l4proto tcp {text}{end}; }}; }}"
             ),
         );
-        let output = trace(&node, "--from 10.244.1.5 --to 192.168.6.121:80 -a");
+        let of_ipv6 = ["exthdr ", "rt ", "frag ", "hbh ", "mh ", "srh "].iter().any(|word| text.starts_with(word));
+        let (from, to) = match of_ipv6 {
+            true => ("fd00:244::5", "[fd00:6::121]:80"),
+            false => ("10.244.1.5", "192.168.6.121:80"),
+        };
+        let output = trace(&node, &format!("--from {from} --to {to} -a"));
         let shown = String::from_utf8(output.stdout).unwrap();
         let found = match (shown.contains("=> unknown"), shown.contains("assuming: ")) {
             (false, false) => "decided |",
@@ -572,11 +577,13 @@ fn nftables_constructs_have_their_documented_results() {
             (true, _) => "unknown |",
         };
         assert_eq!(found, result, "{text}: {shown}");
+        let is_shown = result != "both branches |" || shown.contains(&format!("`{text}`"));
+        assert!(is_shown, "{text} is shown in other words: {shown}");
         // The text of `nft list ruleset` leads to the same.
         let ruleset = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(ruleset.path(), node.command("nft", &["list", "ruleset"])).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_ferroute"));
-        command.args(["trace", "--from", "10.244.1.5", "--to", "192.168.6.121:80", "--rules"]).arg(ruleset.path());
+        command.args(["trace", "--from", from, "--to", to, "--rules"]).arg(ruleset.path());
         let output = command.arg("--routes").arg(routes.path()).output().unwrap();
         let in_file = String::from_utf8(output.stdout).unwrap();
         assert_eq!(ends(&in_file), ends(&shown), "{text}: {in_file}\n{shown}");
@@ -602,6 +609,35 @@ fn connection_marks_and_translations_of_nftables_are_followed() {
         "=> delivered to 169.254.1.1:15001 on this host, with source 10.244.1.5"
     );
     assert!(end("--from 10.244.1.5 --to 203.0.113.9:81").contains("delivered to 203.0.113.9:8080 through eth0"));
+}
+
+/// First packets have no extension headers, whatever the options of a module about one, and with any backend.
+#[test]
+fn extension_headers_of_iptables_rules_are_read_from_the_kernel() {
+    let node = node();
+    for program in ["ip6tables-nft", "ip6tables-legacy"] {
+        for (rule, is_dropped) in [
+            ("-m rt --rt-type 0", false),
+            ("-m rt ! --rt-type 0 --rt-segsleft 1:2", false),
+            ("-m frag --fragmore", false),
+            ("-m frag ! --fragid 5", false),
+            ("-m hbh ! --hbh-len 5", false),
+            ("-m dst", false),
+            ("-m ipv6header --header protocol", true),
+            ("-m ipv6header ! --header protocol", false),
+            ("-m ipv6header --header ipv6-frag,protocol", false),
+            ("-m ipv6header ! --header ipv6-frag,hop-by-hop --soft", true),
+        ] {
+            let words =
+                |command: &'static str| [command, "FORWARD"].into_iter().chain(rule.split(' ')).chain(["-j", "DROP"]);
+            node.command(program, &words("-A").collect::<Vec<_>>());
+            let results = results(&node, "--from fd00:244::5 --to [fd00:244::6]:80");
+            assert_eq!(results.last().unwrap() == "=> dropped", is_dropped, "{program} {rule}: {results:?}");
+            let shown = String::from_utf8(trace(&node, "--from fd00:244::5 --to [fd00:244::6]:80 -a").stdout).unwrap();
+            assert!(!shown.contains("assuming") && !shown.contains('…'), "{program} {rule}: {shown}");
+            node.command(program, &words("-D").collect::<Vec<_>>());
+        }
+    }
 }
 
 #[test]

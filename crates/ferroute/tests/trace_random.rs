@@ -306,9 +306,16 @@ fn in_ipv6(text: &str) -> String {
         }
     }
     result += rest;
-    for (before, after) in
-        [("ip saddr", "ip6 saddr"), ("ip daddr", "ip6 daddr"), ("ipv4_addr", "ipv6_addr"), (",BROADCAST", "")]
-    {
+    for (before, after) in [
+        ("ip saddr", "ip6 saddr"),
+        ("ip daddr", "ip6 daddr"),
+        ("ipv4_addr", "ipv6_addr"),
+        (",BROADCAST", ""),
+        // Options and fragments have other headers.
+        ("ip option lsrr", "exthdr frag"),
+        ("ip option rr exists", "rt type != 1"),
+        ("ip hdrlength 5", "frag more-fragments 0"),
+    ] {
         result = result.replace(before, after);
     }
     result
@@ -488,7 +495,14 @@ fn nft_condition(rng: &mut Rng, is_forward: bool) -> String {
     if is_forward && rng.u8(..4) == 0 {
         return pick(
             rng,
-            &["oifname \"eth*\"", "oif \"cali2\"", "ct status dnat", "oifname . udp dport { \"cali2\" . 8080 }"],
+            &[
+                "oifname \"eth*\"",
+                "oif \"cali2\"",
+                "ct status dnat",
+                "oifname . udp dport { \"cali2\" . 8080 }",
+                "fib daddr . oif type local",
+                "fib saddr . oif type { local, unicast }",
+            ],
         )
         .to_owned();
     }
@@ -506,6 +520,11 @@ fn nft_condition(rng: &mut Rng, is_forward: bool) -> String {
             "ip saddr != { 10.244.1.6, 192.168.0.0/16 }",
             "meta mark & 0xff == 0x80",
             "meta mark 0x10-0x90",
+            "meta mark | 0x80 == 0x81",
+            "meta mark ^ 0x1 != 0x81",
+            "ip option lsrr missing",
+            "ip option rr exists",
+            "ip hdrlength 5",
             "meta mark { 0x80, 0x180 }",
             "ct mark != 0x1",
             "ct state vmap { established : accept, related : accept }",

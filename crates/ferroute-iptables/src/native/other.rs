@@ -98,6 +98,46 @@ pub(super) fn match_text(structure: &Structure<'_>, family: IpFamily) -> Option<
                 if kind == u8::MAX { format!("{name} any") } else { format!("{name} {kind}") },
             )?;
         }
+        ("rt", 0) => {
+            let (flags, inverted) = (u8_at(bytes, 16)?, u8_at(bytes, 17)?);
+            if flags & 1 != 0 {
+                option(inverted & 1 != 0, format!("rt-type {}", u32_at(bytes, 0)?))?;
+            }
+            if flags & 2 != 0 {
+                option(inverted & 2 != 0, format!("rt-segsleft {}:{}", u32_at(bytes, 4)?, u32_at(bytes, 8)?))?;
+            }
+            // The other options are about its addresses.
+            (flags & !3 == 0).then_some(())?;
+        }
+        ("frag", 0) => {
+            let (flags, inverted) = (u8_at(bytes, 12)?, u8_at(bytes, 13)?);
+            if flags & 1 != 0 {
+                option(inverted & 1 != 0, format!("fragid {}:{}", u32_at(bytes, 0)?, u32_at(bytes, 4)?))?;
+            }
+            for (bit, name) in [(4, "fragres"), (8, "fragfirst"), (16, "fragmore"), (32, "fraglast")] {
+                if flags & bit != 0 {
+                    option(false, name.to_owned())?;
+                }
+            }
+        }
+        ("hbh" | "dst", 0) => {
+            let (flags, inverted) = (u8_at(bytes, 4)?, u8_at(bytes, 5)?);
+            if flags & 1 != 0 {
+                option(inverted & 1 != 0, format!("{}-len {}", structure.name, u32_at(bytes, 0)?))?;
+            }
+            // The other options are about the options in it.
+            (flags & !1 == 0).then_some(())?;
+        }
+        ("ipv6header", 0) => {
+            let headers = u8_at(bytes, 0)?;
+            let names = EXTENSION_HEADERS.iter().enumerate();
+            let names: Vec<&str> = names.filter(|(bit, _)| headers & 128 >> bit != 0).map(|(_, name)| *name).collect();
+            option(u8_at(bytes, 1)? != 0, format!("header {}", names.join(",")))?;
+            if u8_at(bytes, 2)? != 0 {
+                option(false, "soft".to_owned())?;
+            }
+        }
+        ("eui64", 0) => {}
         ("connlimit", 1) => {
             let above = if u32_at(bytes, 20)? & 1 == 0 { "above" } else { "upto" };
             option(false, format!("connlimit-{above} {}", u32_at(bytes, 16)?))?;
@@ -364,6 +404,9 @@ const STATES: [(u16, &str); 7] = [
 ];
 /// `IPS_*`.
 const STATUSES: [(u16, &str); 4] = [(1, "EXPECTED"), (2, "SEEN_REPLY"), (4, "ASSURED"), (8, "CONFIRMED")];
+/// The names of headers in `-m ipv6header`, from the highest bit on.
+const EXTENSION_HEADERS: [&str; 8] =
+    ["hop-by-hop", "ipv6-opts", "ipv6-route", "ipv6-frag", "ah", "esp", "ipv6-nonxt", "protocol"];
 /// No set (`IPSET_INVALID_ID`).
 const IPSET_INVALID: u16 = 65535;
 /// The length of `struct xt_set_info_target_v3`, the first with `map_set`.

@@ -14,8 +14,8 @@ use super::{
 use ferroute_core::IpFamily;
 
 use crate::model::{
-    ChainWithRules, Change, Comment, Data, Element, Flowtable, Foreign, Key, Name, Rule, Set, SetData, SetKind,
-    Statement, TableId, Transaction, Verdict, family_name, join,
+    ChainWithRules, Change, Comment, Data, Element, Flowtable, Foreign, Key, Name, Operand, Rule, Set, SetData,
+    SetKind, Statement, TableId, Transaction, Verdict, family_name, join, key_text, set_text,
 };
 
 /// An in-memory implementation of [`Kernel`] that checks references and types as nf_tables does, and fails with the
@@ -300,6 +300,13 @@ impl MemoryTable {
     /// Returns a construct in `nft` syntax, with the elements of sets that have no name.
     pub fn foreign_text(&self, foreign: &Foreign, family: IpFamily) -> String {
         foreign.text(family, &|name| self.anonymous(name))
+    }
+
+    /// Returns a lookup in a map in `nft` syntax, with the elements of one that has no name.
+    pub fn lookup_text(&self, key: &[Operand], map: &Name, family: IpFamily) -> String {
+        let is_verdict_map = self.set(map).is_some_and(|set| set.data == SetData::Verdict);
+        let word = if is_verdict_map { "vmap" } else { "map" };
+        format!("{} {word} {}", key_text(key, family), set_text(map, key, family, &|name| self.anonymous(name)))
     }
 
     /// Returns the elements of a set, if it has no name: `nft` makes one of a list in a rule.

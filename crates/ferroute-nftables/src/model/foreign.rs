@@ -381,7 +381,7 @@ pub fn key_text(key: &[Operand], family: IpFamily) -> String {
 }
 
 /// Returns a set in `nft` syntax: by name or, if it has none, with its elements.
-pub(super) fn set_text(name: &Name, key: &[Operand], family: IpFamily, elements: &Elements<'_>) -> String {
+pub(crate) fn set_text(name: &Name, key: &[Operand], family: IpFamily, elements: &Elements<'_>) -> String {
     data_set_text(name, key, None, family, elements)
 }
 
@@ -538,7 +538,9 @@ pub(crate) fn hash_inputs(fields: impl IntoIterator<Item = super::Field>) -> [Op
 /// Returns `fib … oif` as a property: compared with an interface, or for existence.
 pub(crate) fn fib_existence(property: Property) -> Property {
     match property {
-        Property::Fib { source, mark, iif, .. } => Property::Fib { source, mark, iif, result: FibResult::Existence },
+        Property::Fib { source, mark, interface, .. } => {
+            Property::Fib { source, mark, interface, result: FibResult::Existence }
+        }
         other => other,
     }
 }

@@ -46,8 +46,8 @@ pub enum Property {
         source: bool,
         /// With the packet's mark.
         mark: bool,
-        /// Only routes of the input interface.
-        iif: bool,
+        /// Only routes of this interface.
+        interface: FibInterface,
         /// What is returned.
         result: FibResult,
     },
@@ -97,6 +97,17 @@ pub enum End {
     Sport,
     /// `proto-dst`.
     Dport,
+}
+
+/// The interface of the routes that are looked up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FibInterface {
+    /// All interfaces.
+    Any,
+    /// `iif`.
+    Input,
+    /// `oif`, with [`FibResult::Type`] only.
+    Output,
 }
 
 /// The result of a route lookup.
@@ -161,6 +172,9 @@ pub struct Named {
     pub words: Words,
     /// The kernel has it in the host's byte order.
     pub host_order: bool,
+    /// First packets of connections through Services have none: a header of another protocol, an extension header, or an option of
+    /// IPv4.
+    pub absent: bool,
 }
 
 impl Property {
@@ -187,15 +201,20 @@ impl Property {
             }
             Self::CtHelper => "ct helper".to_owned(),
             Self::Interface { output } => if output { "oif" } else { "iif" }.to_owned(),
-            Self::Fib { source, mark, iif, result } => {
+            Self::Fib { source, mark, interface, result } => {
                 let side = if source { "saddr" } else { "daddr" };
-                let (mark, iif) = (if mark { " . mark" } else { "" }, if iif { " . iif" } else { "" });
+                let mark = if mark { " . mark" } else { "" };
+                let interface = match interface {
+                    FibInterface::Any => "",
+                    FibInterface::Input => " . iif",
+                    FibInterface::Output => " . oif",
+                };
                 let result = match result {
                     FibResult::Interface | FibResult::Existence => "oif",
                     FibResult::InterfaceName => "oifname",
                     FibResult::Type => "type",
                 };
-                format!("fib {side}{mark}{iif} {result}")
+                format!("fib {side}{mark}{interface} {result}")
             }
             Self::Sender(Sender::User) => "meta skuid".to_owned(),
             Self::Sender(Sender::Group) => "meta skgid".to_owned(),
@@ -315,11 +334,15 @@ impl PayloadBase {
 }
 
 const fn named(text: &'static str, words: Words) -> Named {
-    Named { text, words, host_order: false }
+    Named { text, words, host_order: false, absent: false }
 }
 
 const fn host(text: &'static str, words: Words) -> Named {
-    Named { text, words, host_order: true }
+    Named { text, words, host_order: true, absent: false }
+}
+
+const fn absent(text: &'static str, words: Words) -> Named {
+    Named { text, words, host_order: false, absent: true }
 }
 
 const GROUPS: Words = Words::Names(&[(0, "default")]);
@@ -408,10 +431,10 @@ static NAMED: &[Named] = &[
     named("udp checksum", Words::Number),
     named("sctp vtag", Words::Number),
     named("sctp checksum", Words::Number),
-    named("icmp type", ICMP_TYPES),
-    named("icmp code", Words::Number),
-    named("icmpv6 type", ICMPV6_TYPES),
-    named("icmpv6 code", Words::Number),
+    absent("icmp type", ICMP_TYPES),
+    absent("icmp code", Words::Number),
+    absent("icmpv6 type", ICMPV6_TYPES),
+    absent("icmpv6 code", Words::Number),
     named("ether saddr", Words::Ether),
     named("ether daddr", Words::Ether),
     named("ether type", ETHER_TYPES),
@@ -423,18 +446,98 @@ static NAMED: &[Named] = &[
     named("tcp option window count", Words::Number),
     named("tcp option window", Words::Existence),
     named("tcp option sack-perm", Words::Existence),
+    named("tcp option timestamp tsval", Words::Number),
+    named("tcp option timestamp tsecr", Words::Number),
     named("tcp option timestamp", Words::Existence),
+    named("tcp option mptcp subtype", Words::Number),
+    named("tcp option mptcp", Words::Existence),
+    named("tcp option fastopen", Words::Existence),
+    named("tcp option md5sig", Words::Existence),
     named("tcp option", Words::Number),
-    named("exthdr frag", Words::Existence),
-    named("exthdr hbh", Words::Existence),
-    named("exthdr rt", Words::Existence),
-    named("exthdr dst", Words::Existence),
-    named("exthdr", Words::Number),
+    absent("exthdr frag", Words::Existence),
+    absent("exthdr hbh", Words::Existence),
+    absent("exthdr rt", Words::Existence),
+    absent("exthdr dst", Words::Existence),
+    absent("exthdr mh", Words::Existence),
+    absent("hbh nexthdr", PROTOCOLS),
+    absent("hbh hdrlength", Words::Number),
+    absent("dst nexthdr", PROTOCOLS),
+    absent("dst hdrlength", Words::Number),
+    absent("rt nexthdr", PROTOCOLS),
+    absent("rt hdrlength", Words::Number),
+    absent("rt type", Words::Number),
+    absent("rt seg-left", Words::Number),
+    absent("srh last-entry", Words::Number),
+    absent("srh flags", Words::Number),
+    absent("srh tag", Words::Number),
+    absent("frag nexthdr", PROTOCOLS),
+    absent("frag reserved", Words::Number),
+    absent("frag frag-off", Words::Number),
+    absent("frag more-fragments", Words::Number),
+    absent("frag id", Words::Number),
+    absent("mh nexthdr", PROTOCOLS),
+    absent("mh hdrlength", Words::Number),
+    absent("mh type", MOBILITY_TYPES),
+    absent("mh checksum", Words::Number),
+    absent("exthdr", Words::Number),
+    absent("ip option lsrr", Words::Existence),
+    absent("ip option rr", Words::Existence),
+    absent("ip option ssrr", Words::Existence),
+    absent("ip option ra", Words::Existence),
+    absent("ip option ra value", Words::Number),
+    absent("ip option", Words::Number),
+    named("sctp chunk init", Words::Existence),
+    absent("sctp chunk data", Words::Existence),
+    absent("sctp chunk abort", Words::Existence),
+    absent("sctp chunk shutdown", Words::Existence),
     named("sctp chunk", Words::Number),
+    absent("ah nexthdr", PROTOCOLS),
+    absent("ah spi", Words::Number),
+    absent("ah sequence", Words::Number),
+    absent("esp spi", Words::Number),
+    absent("esp sequence", Words::Number),
+    absent("comp nexthdr", PROTOCOLS),
+    absent("comp cpi", Words::Number),
+    absent("igmp type", IGMP_TYPES),
+    absent("igmp group", Words::Ipv4),
+    absent("dccp type", DCCP_TYPES),
+    host("ipsec in reqid", Words::Number),
+    named("ipsec in spi", Words::Number),
+    host("ipsec out reqid", Words::Number),
+    named("ipsec out spi", Words::Number),
     named("ipsec", Words::Number),
     named("tunnel", Words::Number),
 ];
 
+const MOBILITY_TYPES: Words = Words::Names(&[
+    (0, "binding-refresh-request"),
+    (1, "home-test-init"),
+    (2, "careof-test-init"),
+    (3, "home-test"),
+    (4, "careof-test"),
+    (5, "binding-update"),
+    (6, "binding-acknowledgement"),
+    (7, "binding-error"),
+]);
+const IGMP_TYPES: Words = Words::Names(&[
+    (0x11, "membership-query"),
+    (0x12, "membership-report-v1"),
+    (0x16, "membership-report-v2"),
+    (0x17, "leave-group"),
+    (0x22, "membership-report-v3"),
+]);
+const DCCP_TYPES: Words = Words::Names(&[
+    (0, "request"),
+    (1, "response"),
+    (2, "data"),
+    (3, "ack"),
+    (4, "dataack"),
+    (5, "closereq"),
+    (6, "close"),
+    (7, "reset"),
+    (8, "sync"),
+    (9, "syncack"),
+]);
 const ICMP_TYPES: Words = Words::Names(&[
     (0, "echo-reply"),
     (3, "destination-unreachable"),

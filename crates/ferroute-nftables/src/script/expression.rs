@@ -5,7 +5,7 @@ use ferroute_netlink::nf_tables::{DESTINATION_PORT_OFFSET, SOURCE_PORT_OFFSET};
 
 use super::lexer::Cursor;
 use crate::{
-    model::{DataType, End, FibResult, Field, NumberSource, PayloadBase, Property, Sender, hash_inputs},
+    model::{DataType, End, FibInterface, FibResult, Field, NumberSource, PayloadBase, Property, Sender, hash_inputs},
     wire::{destination_offset, protocol_offset, source_offset},
 };
 
@@ -34,6 +34,7 @@ pub(super) fn property(cursor: &mut Cursor<'_>, family: IpFamily) -> Option<(Pro
                     "version" => Property::IpVersion,
                     "hdrlength" => Property::IpHeaderLength,
                     "frag-off" => Property::IpFragment,
+                    "option" => option("ip option", cursor)?,
                     field => Property::named(&format!("{word} {field}"))?,
                 },
                 version,
@@ -41,16 +42,9 @@ pub(super) fn property(cursor: &mut Cursor<'_>, family: IpFamily) -> Option<(Pro
         }
         "tcp" | "udp" | "sctp" | "dccp" | "udplite" | "th" => {
             let protocol = protocol_number(word);
-            if word == "tcp" && cursor.peek() == "option" {
-                cursor.at += 1;
-                let (name, field) = (cursor.take(), cursor.peek());
-                let name = if name == "maxseg" || name == "mss" { "maxseg" } else { name };
-                let long = Property::named(&format!("tcp option {name} {field}"));
-                cursor.at += usize::from(long.is_some());
-                let property = long.or_else(|| Property::named(&format!("tcp option {name}")))?;
-                return Some((property, Requirements { family: None, protocol }));
-            }
             let property = match cursor.take() {
+                "option" if word == "tcp" => option("tcp option", cursor)?,
+                "chunk" if word == "sctp" => option("sctp chunk", cursor)?,
                 "sport" => Property::Field(Field::Sport),
                 "dport" => Property::Field(Field::Dport),
                 "flags" if word == "tcp" => Property::TcpFlags,
@@ -58,10 +52,20 @@ pub(super) fn property(cursor: &mut Cursor<'_>, family: IpFamily) -> Option<(Pro
             };
             Some((property, Requirements { family: None, protocol }))
         }
-        "icmp" | "icmpv6" => {
+        "icmp" | "icmpv6" | "igmp" | "ah" | "esp" | "comp" => {
             let property = Property::named(&format!("{word} {}", cursor.take()))?;
-            let (family, protocol) = if word == "icmp" { (IpFamily::V4, 1) } else { (IpFamily::V6, 58) };
-            Some((property, Requirements { family: Some(family), protocol: Some(protocol) }))
+            let (family, protocol) = match word {
+                "icmp" => (Some(IpFamily::V4), 1),
+                "icmpv6" => (Some(IpFamily::V6), 58),
+                "igmp" => (Some(IpFamily::V4), 2),
+                "esp" => (None, 50),
+                "ah" => (None, 51),
+                _ => (None, 108),
+            };
+            Some((property, Requirements { family, protocol: Some(protocol) }))
+        }
+        "hbh" | "dst" | "frag" | "mh" | "srh" | "exthdr" => {
+            of_family(Property::named(&format!("{word} {}", cursor.take()))?, IpFamily::V6)
         }
         "ether" | "vlan" => plain(Property::named(&format!("{word} {}", cursor.take()))?),
         "meta" => plain(meta(cursor.take())?),
@@ -78,10 +82,22 @@ pub(super) fn property(cursor: &mut Cursor<'_>, family: IpFamily) -> Option<(Pro
             }
             plain(Property::named(&text)?)
         }
-        "exthdr" => plain(Property::named(&format!("exthdr {}", cursor.take()))?),
+        "ipsec" => {
+            let (direction, key) = (cursor.take(), cursor.take());
+            plain(Property::named(&format!("ipsec {direction} {key}"))?)
+        }
         raw if raw.starts_with('@') => plain(payload(raw, family)?),
         key => plain(meta(key)?),
     }
+}
+
+/// Reads the name of an option and, if there is one, a field of it.
+fn option(kind: &str, cursor: &mut Cursor<'_>) -> Option<Property> {
+    let (name, field) = (cursor.take(), cursor.peek());
+    let name = if name == "mss" { "maxseg" } else { name };
+    let of_field = Property::named(&format!("{kind} {name} {field}"));
+    cursor.at += usize::from(of_field.is_some());
+    of_field.or_else(|| Property::named(&format!("{kind} {name}")))
 }
 
 fn meta(key: &str) -> Option<Property> {
@@ -138,13 +154,14 @@ fn connection(cursor: &mut Cursor<'_>) -> Option<Property> {
 }
 
 fn fib(cursor: &mut Cursor<'_>) -> Option<Property> {
-    let (mut source, mut mark, mut iif) = (None, false, false);
+    let (mut source, mut mark, mut interface) = (None, false, FibInterface::Any);
     loop {
         match cursor.take() {
             "saddr" => source = Some(true),
             "daddr" => source = Some(false),
             "mark" => mark = true,
-            "iif" => iif = true,
+            "iif" => interface = FibInterface::Input,
+            "oif" => interface = FibInterface::Output,
             _ => return None,
         }
         if !cursor.accept(".") {
@@ -152,16 +169,16 @@ fn fib(cursor: &mut Cursor<'_>) -> Option<Property> {
         }
     }
     let (source, result) = (source?, cursor.take());
-    Some(match (result, source, mark || iif) {
+    Some(match (result, source, mark || interface != FibInterface::Any) {
         ("type", true, false) => Property::Field(Field::FibSaddrType),
         ("type", false, false) => Property::Field(Field::FibDaddrType),
-        ("type", ..) => Property::Fib { source, mark, iif, result: FibResult::Type },
-        ("oifname", ..) => Property::Fib { source, mark, iif, result: FibResult::InterfaceName },
+        ("type", ..) => Property::Fib { source, mark, interface, result: FibResult::Type },
+        ("oifname", ..) => Property::Fib { source, mark, interface, result: FibResult::InterfaceName },
         ("oif", ..) => {
             let is_existence = ["missing", "exists", "0"].contains(&cursor.peek())
                 || (["!=", "=="].contains(&cursor.peek()) && cursor.peek_at(1) == "0");
             let result = if is_existence { FibResult::Existence } else { FibResult::Interface };
-            Property::Fib { source, mark, iif, result }
+            Property::Fib { source, mark, interface, result }
         }
         _ => return None,
     })

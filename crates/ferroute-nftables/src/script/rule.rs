@@ -391,7 +391,7 @@ fn unknown(cursor: &mut Cursor<'_>, reading: &mut Reading) {
         cursor.at += 1;
     }
     let outcome = if cursor.is_at_end() { Outcome::Anything } else { Outcome::Condition };
-    reading.opaque(format!("unknown: {}", join(cursor.since(start))), outcome);
+    reading.opaque(join(cursor.since(start)), outcome);
 }
 
 /// The first words of statements that may follow a condition.

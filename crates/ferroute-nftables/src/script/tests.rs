@@ -111,7 +111,23 @@ fn rules_are_printed_as_nft_prints_those_of_the_kernel() {
             "ip saddr . tcp dport @both jump other comment \"x y\"",
             "meta nfproto ipv4 meta l4proto tcp ip saddr . th dport @both jump other comment \"x y\"",
         ),
-        ("frobnicate 7 drop", "unknown: frobnicate 7 drop"),
+        ("frobnicate 7 drop", "frobnicate 7 drop"),
+        ("exthdr frag missing rt type 0 drop", "meta nfproto ipv6 exthdr frag missing rt type 0 drop"),
+        ("rt classid 5 ip option lsrr exists drop", "rt classid 5 meta nfproto ipv4 ip option lsrr exists drop"),
+        ("mh type home-test-init hbh nexthdr tcp", "meta nfproto ipv6 mh type home-test-init hbh nexthdr tcp"),
+        (
+            "tcp option mptcp exists sctp chunk init exists",
+            "meta l4proto tcp tcp option mptcp exists meta l4proto sctp sctp chunk init exists",
+        ),
+        (
+            "ah spi 3 igmp type leave-group",
+            "meta l4proto ah ah spi 3 meta nfproto ipv4 meta l4proto igmp igmp type leave-group",
+        ),
+        ("ipsec in reqid 5 fib daddr . oif type local", "ipsec in reqid 5 fib daddr . oif type local"),
+        (
+            "meta mark | 0x5 == 0x5 meta mark ^ 0x1 != 0x3",
+            "meta mark & 0xfffffffa == 0x00000000 meta mark != 0x00000002",
+        ),
         (
             "xt match \"set\" counter packets 0 bytes 0 xt target \"MARK\"",
             "xt match \"set\" counter packets 0 bytes 0 -j MARK",

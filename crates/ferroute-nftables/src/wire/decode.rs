@@ -7,6 +7,7 @@
 mod effects;
 mod foreign;
 mod headers;
+mod options;
 mod parts;
 mod registers;
 mod statements;

@@ -49,6 +49,17 @@ impl<'a> Words<'a> {
         Some(if *negated { 1.0 - share } else { share })
     }
 
+    /// Reports whether `-m ipv6header` matches a packet without extension headers.
+    fn extension_headers(&self) -> Option<bool> {
+        let (negated, _, arguments) = self.options.iter().find(|(_, option, _)| *option == "--header")?;
+        let mut are_present = arguments.first()?.split(',').map(|header| ["prot", "protocol", "255"].contains(&header));
+        Some(match self.has("--soft") {
+            // Each of these, and maybe others; negated, none of them.
+            true => are_present.all(|is_present| is_present != *negated),
+            false => are_present.all(|is_present| is_present) != *negated,
+        })
+    }
+
     pub(super) fn has(&self, option: &str) -> bool {
         self.options.iter().any(|(_, name, _)| *name == option)
     }
@@ -67,6 +78,12 @@ impl PacketState<'_> {
                 _ => unknown(),
             };
         };
+        if HEADERS.contains(&words.name) {
+            return ExtensionResult::Mismatch(format!("the packet has no header `{}`", words.name));
+        }
+        if words.name == "ipv6header" {
+            return words.extension_headers().map_or_else(unknown, |matches| self.result(matches, text));
+        }
         if words.options.is_empty() {
             return match words.name {
                 "tcp" | "udp" | "sctp" | "comment" => ExtensionResult::Match,
@@ -292,5 +309,9 @@ fn protocol(text: &str) -> Option<Protocol> {
     }
 }
 
+/// Modules about headers that first packets of connections through Services do not have. They match none of these, whatever their
+/// options.
+const HEADERS: [&str; 13] =
+    ["ah", "dst", "dccp", "esp", "frag", "hbh", "icmp", "icmp6", "ipcomp", "mh", "rt", "srh", "udplite"];
 /// The flag of the first packet of a TCP connection.
 const SYN: u8 = 0x02;

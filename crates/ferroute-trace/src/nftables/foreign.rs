@@ -1,13 +1,13 @@
 //! Constructs of other programs' rules. `docs/tracing.md` lists what is decided.
 
-use ferroute_core::IpFamily;
+use ferroute_core::{IpFamily, Protocol};
 use ferroute_iptables::{Rule, Target};
 use ferroute_nftables::{
     Value,
     kernel::MemoryTable,
     model::{
-        CmpOp, Data, Element, End, FibResult, Field, Foreign, IfName, Name, NumberSource, Operand, Property, Words,
-        fields_text, key_text,
+        CmpOp, Data, Element, End, FibInterface, FibResult, Field, Foreign, IfName, Name, Named, NumberSource, Operand,
+        Property, Words, fields_text,
     },
 };
 
@@ -213,7 +213,7 @@ impl PacketState<'_> {
             },
             Property::Interface { output: false } => name(self.in_interface.as_deref()),
             Property::Interface { output: true } => name(self.out_interface.as_deref()),
-            Property::Fib { source, mark, iif, result } => return self.fib(source, mark, iif, result),
+            Property::Fib { source, mark, interface, result } => return self.fib(source, mark, interface, result),
             Property::Sender(_) if is_foreign => return Known::Absent,
             Property::IpVersion => match self.family() {
                 IpFamily::V4 => 4,
@@ -227,14 +227,32 @@ impl PacketState<'_> {
             Property::Number { first, .. } => random.unwrap_or(first).into(),
             // A new connection.
             Property::Named(_) if property.words(self.family()) == Words::Label => 0,
+            Property::Named(named) if self.lacks_header(named) => match named.words {
+                Words::Existence => 0,
+                _ => return Known::Absent,
+            },
+            // The first packet of an SCTP connection.
+            Property::Named(Named { text: "sctp chunk init", .. }) => 1,
             Property::Sender(_) | Property::IpFragment | Property::Named(_) | Property::Payload { .. } => {
                 return Known::Unknown;
             }
         })
     }
 
+    /// Reports whether the packet has no header of this kind, or no such option in it.
+    fn lacks_header(&self, named: &Named) -> bool {
+        let protocol = match named.text.split(' ').next() {
+            Some("tcp") => Protocol::Tcp,
+            Some("udp") => Protocol::Udp,
+            Some("sctp") => Protocol::Sctp,
+            _ => return named.absent,
+        };
+        named.absent || self.protocol() != protocol
+    }
+
     /// Looks up a route as the expression `fib` does.
-    fn fib(&self, source: bool, mark: bool, iif: bool, result: FibResult) -> Known {
+    fn fib(&self, source: bool, mark: bool, interface: FibInterface, result: FibResult) -> Known {
+        let iif = interface == FibInterface::Input;
         let ends = (self.source.ip(), self.destination.ip());
         // The route back has the packet's destination as its source, which policy rules may select it by.
         let (address, from) = if source { ends } else { (ends.1, ends.0) };
@@ -249,11 +267,16 @@ impl PacketState<'_> {
             transport: None,
         };
         if result == FibResult::Type {
-            let kind = match input.filter(|_| iif) {
+            let interface = match interface {
+                FibInterface::Any => None,
+                FibInterface::Input => input,
+                FibInterface::Output => self.out_interface.as_deref(),
+            };
+            let kind = match interface {
                 _ if address.is_ipv6() && !address.is_multicast() && !self.is_local(address) => {
                     self.host.kind_for_rules(&packet)
                 }
-                Some(input) => self.address_type_on(address, input),
+                Some(interface) => self.address_type_on(address, interface),
                 None => self.address_type(address),
             };
             return kind.map_or(Known::Unknown, |kind| Known::Value(kind_number(kind).into()));
@@ -376,11 +399,6 @@ fn is_packet_count(property: Property) -> bool {
 /// Reports whether a number is the same for all packets of a connection.
 pub(super) fn is_fixed(property: Property) -> bool {
     matches!(property, Property::Number { source: NumberSource::Hash(_) | NumberSource::SymmetricHash, .. })
-}
-
-/// Returns a condition on the result of a lookup as a sentence.
-pub(super) fn choice(key: &[Operand], map: &Name, data: &str, family: IpFamily) -> String {
-    format!("`{} map @{map}` yields {data}", key_text(key, family))
 }
 
 fn contains(value: Value, wanted: u128) -> bool {

@@ -15,6 +15,24 @@ pub(super) fn comparison(operand: Operand, cursor: &mut Cursor<'_>, family: IpFa
         cursor.at += 1;
         mask = flags_value(cursor, words)?;
     }
+    let mut flipped = 0;
+    match cursor.peek() {
+        "^" | "xor" => {
+            cursor.at += 1;
+            flipped = flags_value(cursor, words)?;
+        }
+        // Bits that are set are those that are cleared and flipped.
+        "|" | "or" => {
+            cursor.at += 1;
+            flipped = flags_value(cursor, words)?;
+            let whole = match words {
+                Words::Hexadecimal(digits) => u128::MAX >> (128 - 4 * u32::from(digits)),
+                _ => u128::MAX,
+            };
+            mask &= whole & !flipped;
+        }
+        _ => {}
+    }
     // None of these flags.
     let is_none_of = mask == u128::MAX && cursor.accept("!");
     let op = match cursor.peek() {
@@ -55,7 +73,15 @@ pub(super) fn comparison(operand: Operand, cursor: &mut Cursor<'_>, family: IpFa
     if words == Words::Hour && cursor.accept("-") {
         text = format!("{text}-{}", cursor.take());
     }
-    let compare = |operand: Operand, value: u128| Foreign::Compare { operand, op: op.unwrap_or(CmpOp::Eq), value };
+    if flipped != 0 && eq.is_none() {
+        return None;
+    }
+    // A value is equal if it is so before bits of both are flipped.
+    let compare = |operand: Operand, value: u128| Foreign::Compare {
+        operand,
+        op: op.unwrap_or(CmpOp::Eq),
+        value: value ^ flipped,
+    };
     match value(&text, words)? {
         Value::Network(net) => {
             let number = |address: IpAddr| Value::Address(address).number();

@@ -6,9 +6,10 @@ use ferroute_core::IpFamily;
 use ferroute_netlink::Attribute;
 
 use super::{
-    super::{constants::*, element::values, layout::Register},
+    super::{EncodedRule, constants::*, element::values, layout::Register},
     Decoder, Parts, nfproto,
     registers::Loaded,
+    statements,
 };
 use crate::model::{
     ClassId, DataType, ElementOp, Field, Foreign, Match, Name, Operand, Outcome, Printable, PriorityBits, Property,
@@ -121,9 +122,9 @@ impl Decoder<'_, '_> {
         let key = set.and_then(|set| self.operands(parts.register(NFTA_DYNSET_SREG_KEY)?, set)).unwrap_or_default();
         let data = set.and_then(|set| self.stored(parts.register(NFTA_DYNSET_SREG_DATA)?, set)).unwrap_or_default();
         let expressions = element_expressions(parts);
-        let details: String = expressions.iter().map(|name| format!(" {name}")).collect();
+        let details: String = expressions.iter().map(|(text, _)| format!(" {text}")).collect();
         // A limit of the element may be exceeded.
-        let is_condition = expressions.iter().any(|name| !["counter", "last"].contains(&name.as_str()));
+        let is_condition = expressions.iter().any(|(_, is_condition)| *is_condition);
         self.foreign(Foreign::Element { op, set: name, key, data, details, is_condition });
     }
 
@@ -242,16 +243,18 @@ impl Decoder<'_, '_> {
     }
 }
 
-/// Returns the names of the expressions of an element, such as a limit.
-fn element_expressions(parts: &Parts<'_>) -> Vec<String> {
-    let name = |expression: &Attribute<'_>| {
-        let name = expression.nested().first(NFTA_EXPR_NAME).ok().flatten()?;
-        let name = name.text()?;
-        Some(if name == "connlimit" { "ct count".to_owned() } else { Printable(name).to_string() })
+/// Returns the expressions of an element, such as a limit, in `nft` syntax, and whether each is a condition.
+fn element_expressions(parts: &Parts<'_>) -> Vec<(String, bool)> {
+    let read = |attribute: &Attribute<'_>| {
+        let expression = EncodedRule::parse_expression(attribute).ok()?;
+        Some(match statements::text(&Parts::read(&expression)?) {
+            Some((text, outcome)) => (text, outcome != Outcome::Nothing),
+            None => (Printable(&expression.name).to_string(), &*expression.name != "counter"),
+        })
     };
-    let one = parts.get(NFTA_DYNSET_EXPR).and_then(name);
+    let one = parts.get(NFTA_DYNSET_EXPR).and_then(read);
     let several = parts.get(NFTA_DYNSET_EXPRESSIONS).into_iter().flat_map(|list| list.nested());
-    one.into_iter().chain(several.filter_map(|entry| name(&entry.ok()?))).collect()
+    one.into_iter().chain(several.filter_map(|entry| read(&entry.ok()?))).collect()
 }
 
 // `include/uapi/linux/netfilter/nf_tables.h`.

@@ -12,18 +12,28 @@ use super::{
     registers::{self, Loaded, NFT_CT_LABELS, NFT_CT_MARK, number},
 };
 use crate::model::{
-    CmpOp, FibResult, Field, Foreign, IfName, NatConstant, NatKind, NumberSource, Operand, Outcome, Property, Source,
-    Value, Words, fib_existence, hash_inputs,
+    CmpOp, FibResult, Field, Foreign, IfName, Named, NatConstant, NatKind, NumberSource, Operand, Outcome, Property,
+    Source, Value, Words, fib_existence, hash_inputs,
 };
 
 /// Returns the meaning of a comparison; `None` if it is not known.
 pub(super) fn comparison(headers: Headers, loaded: &Loaded, op: CmpOp, bytes: &[u8]) -> Option<Foreign> {
-    let (operand, host_order) = operand(headers, loaded)?;
-    let (mut operand, mut value) = (operand, number(bytes, host_order)?);
+    let (mut operand, flipped, host_order) = operand(headers, loaded)?;
+    let mut value = number(bytes, host_order)?;
     let is_ordered = !matches!(op, CmpOp::Eq | CmpOp::Neq);
+    if flipped != 0 && is_ordered {
+        return None;
+    }
+    // A value is equal if it is so before bits of both are flipped.
+    value ^= flipped;
     // The kernel compares bytes, so numbers in the host's byte order have no meaningful order.
     if is_ordered && host_order && bytes.len() > 1 {
         return None;
+    }
+    if let (Property::Named(Named { absent: true, .. }), mask @ 1..=MAX_PART) = (operand.property, operand.mask) {
+        // A part of a header that packets do not have.
+        operand.shift = u8::try_from(mask.trailing_zeros()).unwrap_or(0);
+        operand.mask = u128::MAX;
     }
     // `ip dscp` and others, as numbers of their own.
     value >>= operand.shift;
@@ -57,23 +67,25 @@ pub(super) fn comparison(headers: Headers, loaded: &Loaded, op: CmpOp, bytes: &[
 
 /// Returns the meaning of a range; `None` if it is not known.
 pub(super) fn range(headers: Headers, loaded: &Loaded, first: &[u8], last: &[u8], eq: bool) -> Option<Foreign> {
-    let (operand, host_order) = operand(headers, loaded)?;
+    let (operand, flipped, host_order) = operand(headers, loaded)?;
     let (first, last) = (number(first, host_order)?, number(last, host_order)?);
-    (!host_order).then_some(Foreign::Range { operand, first, last, eq })
+    (!host_order && flipped == 0).then_some(Foreign::Range { operand, first, last, eq })
 }
 
-/// Returns the property in a register, and whether it is in the host's byte order.
-fn operand(headers: Headers, loaded: &Loaded) -> Option<(Operand, bool)> {
+/// Returns the property in a register, the bits of it that are flipped, and whether it is in the host's byte order.
+fn operand(headers: Headers, loaded: &Loaded) -> Option<(Operand, u128, bool)> {
     match loaded {
-        Loaded::Operand { xor, .. } if *xor != 0 => None,
-        Loaded::Operand { operand, host_order, .. } => Some((*operand, *host_order)),
-        Loaded::CtPackets => Some((Property::named("ct packets")?.into(), true)),
-        Loaded::OrderedCtPackets => Some((Property::named("ct packets")?.into(), false)),
+        Loaded::Operand { operand, xor, host_order } => Some((*operand, *xor, *host_order)),
+        Loaded::Bitwise { field, mask, xor } => {
+            Some((Operand { mask: (*mask).into(), ..Property::Field(*field).into() }, (*xor).into(), true))
+        }
+        Loaded::CtPackets => Some((Property::named("ct packets")?.into(), 0, true)),
+        Loaded::OrderedCtPackets => Some((Property::named("ct packets")?.into(), 0, false)),
         // A part of an address is compared with a prefix of another length.
         Loaded::Part { .. } => None,
         other => {
             let operand = other.operand(headers)?;
-            Some((operand, operand.property.is_in_host_order()))
+            Some((operand, 0, operand.property.is_in_host_order()))
         }
     }
 }
@@ -288,46 +300,22 @@ impl Decoder<'_, '_> {
             ("socket", Some(2), _) => ("socket wildcard", 1, 2),
             ("socket", Some(3), _) => ("socket cgroupv2", 8, 2),
             ("osf", ..) => ("osf name", 16, 1),
-            ("xfrm", ..) => ("ipsec", 4, 1),
+            ("xfrm", _, Some(key)) => {
+                let direction = parts.get(NFTA_XFRM_DIR).and_then(|direction| direction.u8().ok());
+                let is_first = parts.u32(NFTA_XFRM_SPNUM).unwrap_or(0) == 0;
+                let name = match (key, direction.filter(|_| is_first)) {
+                    (NFT_XFRM_KEY_REQID, Some(0)) => "ipsec in reqid",
+                    (NFT_XFRM_KEY_REQID, Some(_)) => "ipsec out reqid",
+                    (NFT_XFRM_KEY_SPI, Some(0)) => "ipsec in spi",
+                    (NFT_XFRM_KEY_SPI, Some(_)) => "ipsec out spi",
+                    _ => "ipsec",
+                };
+                (name, 4, 1)
+            }
             ("tunnel", ..) => ("tunnel", 4, 2),
             _ => return None,
         };
         self.load_to(parts, register, Some((Loaded::property(Property::named(name)?), bytes)))
-    }
-
-    /// Options of a header.
-    pub(super) fn exthdr(&mut self, parts: &Parts<'_>) -> Option<()> {
-        let kind = parts.get(NFTA_EXTHDR_TYPE).and_then(|kind| kind.u8().ok());
-        let exists = parts.u32(NFTA_EXTHDR_FLAGS).is_some_and(|flags| flags & 1 != 0);
-        let (operation, offset) = (parts.u32(NFTA_EXTHDR_OP).unwrap_or(0), parts.u32(NFTA_EXTHDR_OFFSET));
-        let name = match (operation, kind, exists, offset) {
-            (1, Some(2), true, _) => "tcp option maxseg",
-            (1, Some(2), false, _) => "tcp option maxseg size",
-            (1, Some(3), true, _) => "tcp option window",
-            (1, Some(3), false, _) => "tcp option window count",
-            (1, Some(4), ..) => "tcp option sack-perm",
-            (1, Some(8), ..) => "tcp option timestamp",
-            (1, ..) => "tcp option",
-            (0, Some(0), true, _) => "exthdr hbh",
-            (0, Some(43), true, _) => "exthdr rt",
-            (0, Some(44), true, _) => "exthdr frag",
-            (0, Some(60), true, _) => "exthdr dst",
-            (3, ..) => "sctp chunk",
-            _ => "exthdr",
-        };
-        if let Some(from) = parts.register(NFTA_EXTHDR_SREG) {
-            // No rule here compares it afterwards.
-            let text = format!("{name} set {}", self.constant_text(&self.registers.at(from)));
-            self.opaque(text, Outcome::Nothing);
-            return Some(());
-        }
-        if parts.u32(NFTA_EXTHDR_DREG).is_none() {
-            self.opaque("reset tcp option".to_owned(), Outcome::Nothing);
-            return Some(());
-        }
-        let bytes = usize::try_from(parts.u32(NFTA_EXTHDR_LEN).unwrap_or(1)).unwrap_or(1);
-        let loaded = Loaded::property(Property::named(name)?);
-        self.load_to(parts, NFTA_EXTHDR_DREG, Some((loaded, if exists { 1 } else { bytes })))
     }
 
     /// `ip dscp set value` and others that change a header.
@@ -420,19 +408,17 @@ fn network(first: IpAddr, last: IpAddr) -> Option<ipnet::IpNet> {
     nets.into_iter().find(|net| net.network() == first && net.broadcast() == last)
 }
 
+/// The greatest mask of a part of a property.
+const MAX_PART: u128 = u128::MAX - 1;
 /// The index of `lo` in each network namespace.
 const LOOPBACK_INDEX: u128 = 1;
 // `include/uapi/linux/netfilter/nf_tables.h`.
 const NFTA_REDIR_REG_PROTO_MIN: u16 = 1;
 const NFTA_REDIR_REG_PROTO_MAX: u16 = 2;
 const NFTA_NAT_FLAGS: u16 = 7;
-
-const NFTA_EXTHDR_DREG: u16 = 1;
-const NFTA_EXTHDR_TYPE: u16 = 2;
-const NFTA_EXTHDR_OFFSET: u16 = 3;
-const NFTA_EXTHDR_LEN: u16 = 4;
-const NFTA_EXTHDR_FLAGS: u16 = 5;
-const NFTA_EXTHDR_OP: u16 = 6;
-const NFTA_EXTHDR_SREG: u16 = 7;
+const NFTA_XFRM_DIR: u16 = 3;
+const NFTA_XFRM_SPNUM: u16 = 4;
+const NFT_XFRM_KEY_REQID: u32 = 5;
+const NFT_XFRM_KEY_SPI: u32 = 6;
 /// `NF_NAT_RANGE_NETMAP`.
 const NF_NAT_RANGE_NETMAP: u32 = 1 << 6;

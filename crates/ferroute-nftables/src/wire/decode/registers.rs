@@ -17,8 +17,8 @@ use super::{
     headers::Headers,
 };
 use crate::model::{
-    ClassId, DataType, End, FibResult, Field, HashInput, Name, NumberSource, Operand, Property, Sender, family_name,
-    key_text,
+    ClassId, DataType, End, FibInterface, FibResult, Field, HashInput, Name, NumberSource, Operand, Property, Sender,
+    family_name, key_text,
 };
 
 /// The content of a register.
@@ -386,10 +386,13 @@ pub(super) fn fib(parts: &Parts<'_>) -> Option<(Loaded, usize)> {
         NFT_FIB_RESULT_OIFNAME => (FibResult::InterfaceName, 16),
         _ => (FibResult::Type, 4),
     };
-    let (source, mark, iif) =
-        (flags & NFTA_FIB_F_SADDR != 0, flags & NFTA_FIB_F_MARK != 0, flags & NFTA_FIB_F_IIF != 0);
-    let is_known = flags & NFTA_FIB_F_OIF == 0;
-    is_known.then(|| (Loaded::property(Property::Fib { source, mark, iif, result }), bytes))
+    let (source, mark) = (flags & NFTA_FIB_F_SADDR != 0, flags & NFTA_FIB_F_MARK != 0);
+    let interface = match (flags & NFTA_FIB_F_IIF != 0, flags & NFTA_FIB_F_OIF != 0) {
+        (true, _) => FibInterface::Input,
+        (false, true) => FibInterface::Output,
+        (false, false) => FibInterface::Any,
+    };
+    Some((Loaded::property(Property::Fib { source, mark, interface, result }), bytes))
 }
 
 /// Decodes `numgen`.

@@ -24,8 +24,8 @@ pub(super) fn text(parts: &Parts<'_>) -> Option<(String, Outcome)> {
         "limit" => (limit(parts)?, Outcome::Condition),
         "last" => ("last".to_owned(), Outcome::Nothing),
         "quota" => {
-            let kind = if flag(2, 1) { "over" } else { "until" };
-            (format!("quota {kind} {} bytes", number(1)?), Outcome::Condition)
+            let over = if flag(2, 1) { "over " } else { "" };
+            (format!("quota {over}{}", bytes(number(1)?)), Outcome::Condition)
         }
         "connlimit" => {
             let over = if flag(2, 1) { "over " } else { "" };
@@ -84,8 +84,26 @@ fn limit(parts: &Parts<'_>) -> Option<String> {
         _ => return None,
     };
     let over = if parts.u32(NFTA_LIMIT_FLAGS).is_some_and(|flags| flags & 1 != 0) { "over " } else { "" };
-    let bytes = if parts.u32(NFTA_LIMIT_TYPE) == Some(1) { " bytes" } else { "" };
-    Some(format!("limit rate {over}{rate}{bytes}/{unit}"))
+    if parts.u32(NFTA_LIMIT_TYPE) == Some(1) {
+        return Some(format!("limit rate {over}{}/{unit}", bytes(rate)));
+    }
+    let burst = parts.u32(NFTA_LIMIT_BURST).filter(|burst| *burst != DEFAULT_BURST);
+    let burst = burst.map_or_else(String::new, |burst| format!(" burst {burst} packets"));
+    Some(format!("limit rate {over}{rate}/{unit}{burst}"))
 }
 
+/// Returns a number of bytes as `nft` prints it: in the largest unit of which it is a multiple.
+fn bytes(number: u64) -> String {
+    let (mut number, mut unit) = (number, "bytes");
+    for greater in ["kbytes", "mbytes"] {
+        if number == 0 || !number.is_multiple_of(1024) {
+            break;
+        }
+        (number, unit) = (number / 1024, greater);
+    }
+    format!("{number} {unit}")
+}
+
+/// The burst of `nft` for a limit without one, in packets.
+const DEFAULT_BURST: u32 = 5;
 // `include/uapi/linux/netfilter/nf_tables.h`.

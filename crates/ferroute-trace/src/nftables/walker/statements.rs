@@ -7,7 +7,7 @@ use ferroute_nftables::{
     kernel::MemoryTable,
     model::{
         CmpOp, Data, Element, ElementOp, Field, Foreign, KeyText, Name, NatConstant, NatKind, Opaque, Operand, Outcome,
-        Property, Source, Statement, Verdict as RuleVerdict, key_text,
+        Property, Source, Statement, Verdict as RuleVerdict,
     },
 };
 
@@ -15,7 +15,7 @@ use super::{
     super::{
         changes::{Found, Held},
         conditions::{LookupError, MatchResult, NO_CONNECTION, RandomNumber, over_limit, random_range},
-        foreign::{Known, Lookup, choice, distinct_data, is_fixed, number_of},
+        foreign::{Known, Lookup, distinct_data, is_fixed, number_of},
     },
     ChainWalker, StatementResult,
 };
@@ -396,11 +396,11 @@ fn choose<'t>(
     };
     let family = walker.packet.family();
     let Some(possible) = possible else {
-        let reason = format!("element of @{map} for {}", key_text(key, family));
+        let reason = format!("result of {}", table.lookup_text(key, map, family));
         return Err(StatementResult::End(Verdict::Unknown { reason }));
     };
     for (element, data) in possible {
-        let condition = choice(key, map, &data, family);
+        let condition = format!("`{}` yields {data}", table.lookup_text(key, map, family));
         match walker.assumed(&condition) {
             Some(true) => return Ok(Held::Listed(element)),
             Some(false) => {}
