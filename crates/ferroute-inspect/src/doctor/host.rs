@@ -22,7 +22,7 @@ use ferroute_nftables::{
 use ferroute_proxy::{control::request_status, host_setup::relied_on};
 
 pub(crate) use self::routes::unrouted;
-use self::{bridges::without_hairpin, firewalls::refusals, translations::earlier};
+use self::{bridges::without_hairpin, translations::earlier};
 use super::{FamilyInputs, Inputs, NodePort, Reading};
 use crate::desired::Desired;
 
@@ -60,15 +60,17 @@ pub fn read_inputs(desired: &Desired, connect: bool) -> Inputs {
 fn family_inputs(family: IpFamily, desired: &Desired, bridges: &Reading<Vec<Bridge>>) -> FamilyInputs {
     let rules = rules::read(family);
     let of_rules = || rules.as_ref().map_err(Clone::clone);
+    let walks = of_rules().and_then(|rules| firewalls::walk(desired, rules));
+    let forward_policy_drops = walks.as_ref().ok().and_then(|walks| walks.forward_policy_drops);
     FamilyInputs {
         in_kernel: family == IpFamily::V4 || kernel_has_ipv6(),
         has_services: desired.has_objects.then(|| !desired.table(family).entries.is_empty()),
         supported: REGISTRY.active(desired.resolved.mode).probe(&desired.resolved, family),
-        backends: of_rules().map(rules::backends),
+        backends: of_rules().map(|rules| rules::backends(rules, forward_policy_drops)),
         unread: of_rules().map_or_else(|_| Vec::new(), |rules| rules.unread.clone()),
         active_proxies: of_rules().map(rules::active_proxies),
         earlier_translations: of_rules().and_then(|rules| earlier(desired, rules)),
-        firewall_refusals: of_rules().and_then(|rules| refusals(desired, rules)),
+        firewall_refusals: walks.map(|walks| walks.refusals),
         full_affinity_lists: of_rules().and_then(rules::full_affinity_lists),
         table_is_owned: rules::table_is_owned(family),
         unrouted: unrouted(cluster_ips(desired, family)),

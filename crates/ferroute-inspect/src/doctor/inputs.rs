@@ -65,7 +65,7 @@ pub struct FamilyInputs {
     pub table_is_owned: Reading<bool>,
     /// Rules of other programs that may translate packets to Services before the proxy does.
     pub earlier_translations: Reading<Vec<EarlierTranslation>>,
-    /// Rules of other programs in tables of their own that refuse packets to Services.
+    /// Rules of other programs that refuse packets to Services, in tables without rules of the proxy.
     pub firewall_refusals: Reading<Vec<FirewallRefusal>>,
     /// A cluster IP to which the kernel has no route; `None` if there is none.
     pub unrouted: Reading<Option<IpAddr>>,
@@ -87,7 +87,7 @@ pub struct BackendRules {
     pub backend: String,
     /// The number of rules, of any program.
     pub rules: usize,
-    /// Whether the policy of `FORWARD` is DROP.
+    /// Whether the policy of `FORWARD` is DROP, unless no packet to a Service meets it.
     pub forward_drops: bool,
     /// Whether `INPUT` drops or rejects packets that no rule accepts, before it reaches a rule that accepts Service traffic of ipvs
     /// or userspace mode.

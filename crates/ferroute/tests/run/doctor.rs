@@ -1,7 +1,11 @@
 //! `ferroute doctor` on a host with a proxy.
 
-use std::net::TcpListener;
+use std::{
+    net::{SocketAddr, TcpListener, TcpStream},
+    time::Duration,
+};
 
+use ferroute_testing::NetNs;
 use serde_json::Value;
 
 use crate::{Case, Mode, cluster::pod_addresses, in_each_mode, in_every_mode, web, web_tcp};
@@ -164,11 +168,11 @@ fn translations_before_those_of_the_proxy_are_reported(mode: Mode) {
     }
 }
 
-fn firewalls_in_other_tables_are_reported(mode: Mode) {
+/// Returns a cluster whose Service has a node port, and a pod on its node that is no endpoint.
+fn with_node_port(mode: Mode) -> (Case, NetNs) {
     let node_port = "type: NodePort\n  ports: [{name: tcp, port: 80, nodePort: 30080}, {name: udp";
     let case = Case::new(mode, &web(&[0, 1]).replace("ports: [{name: tcp, port: 80}, {name: udp", node_port));
-    // A pod that is no endpoint.
-    let (pod, node) = (ferroute_testing::NetNs::new(), &case.cluster.node);
+    let (pod, node) = (NetNs::new(), &case.cluster.node);
     node.link("pod", &pod, "eth0");
     node.add_address("10.245.0.1/24", "pod");
     node.add_address("fd00:245::1/64", "pod");
@@ -177,6 +181,23 @@ fn firewalls_in_other_tables_are_reported(mode: Mode) {
     for gateway in ["10.245.0.1", "fd00:245::1"] {
         pod.command("ip", &["route", "add", "default", "via", gateway]);
     }
+    (case, pod)
+}
+
+/// Asserts whether the pod reaches the cluster IPs, and the client the node ports.
+fn assert_connections(case: &Case, pod: &NetNs, expected: [bool; 2], rules: &str) {
+    let connects = |namespace: &NetNs, to: &SocketAddr| {
+        namespace.run(|| TcpStream::connect_timeout(to, Duration::from_secs(1)).is_ok())
+    };
+    let node_ports = ["192.168.0.1:30080", "[fd00:168::1]:30080"].map(|address| address.parse().unwrap());
+    for (cluster_ip, node_port) in web_tcp().iter().zip(&node_ports) {
+        let found = [connects(pod, cluster_ip), connects(&case.cluster.client, node_port)];
+        assert_eq!(found, expected, "{rules}: pod to {cluster_ip}, client to {node_port}");
+    }
+}
+
+fn firewalls_in_other_tables_are_reported(mode: Mode) {
+    let (case, pod) = with_node_port(mode);
     // Packets to the process of userspace mode pass input, those of the other modes forward.
     let chains = |rules: &str| {
         let mut text = "table inet fw; delete table inet fw; table inet fw {\n".to_owned();
@@ -205,14 +226,7 @@ fn firewalls_in_other_tables_are_reported(mode: Mode) {
     ];
     for (rules, refuses_pods, refuses_others) in cases {
         case.cluster.node.feed("nft", &["-f", "-"], &chains(&rules));
-        let connects = |namespace: &ferroute_testing::NetNs, to: &std::net::SocketAddr| {
-            namespace.run(|| std::net::TcpStream::connect_timeout(to, std::time::Duration::from_secs(1)).is_ok())
-        };
-        let node_ports = ["192.168.0.1:30080", "[fd00:168::1]:30080"].map(|address| address.parse().unwrap());
-        for (cluster_ip, node_port) in web_tcp().iter().zip(&node_ports) {
-            assert_eq!(connects(&pod, cluster_ip), !refuses_pods, "{rules}: pod to {cluster_ip}");
-            assert_eq!(connects(&case.cluster.client, node_port), !refuses_others, "{rules}: client to {node_port}");
-        }
+        assert_connections(&case, &pod, [!refuses_pods, !refuses_others], &rules);
         let (status, examination) = examine(&case, &["--no-connect"]);
         let found = |code: &str| {
             let findings = findings_of(&examination, "firewall-tables");
@@ -225,6 +239,56 @@ fn firewalls_in_other_tables_are_reported(mode: Mode) {
         for finding in findings_of(&examination, "firewall-tables") {
             let problem = finding["problem"].as_str().unwrap();
             assert!(problem.contains("default/web:tcp") && problem.contains("of table inet fw"), "{problem}");
+        }
+    }
+}
+
+/// In nftables mode, no rule of the proxy accepts what the chain FORWARD of iptables drops; the rule that `doctor` suggests does.
+#[test]
+fn firewalls_of_iptables_are_reported_until_a_rule_accepts_services() {
+    let (case, pod) = with_node_port(Mode::Nftables);
+    const REPLIES: &str = "-A FORWARD -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT\n";
+    const SERVICES: &str = "-A FORWARD -m conntrack --ctstate DNAT -j ACCEPT\n";
+    const PODS: &str = "-A FORWARD -i pod -j ACCEPT\n";
+    // Those of the endpoints.
+    const PORTS: &str =
+        "-A FORWARD -p tcp -m tcp --dport 8080 -j ACCEPT\n-A FORWARD -p udp -m udp --dport 8080 -j ACCEPT\n";
+    // Whether the pod and the client connect, and what `doctor` finds in each IP family.
+    for (policy, rules, connects, found) in [
+        ("DROP", String::new(), [false, false], &["forward-policy.drops"][..]),
+        ("DROP", [REPLIES, PODS].concat(), [true, false], &["forward-policy.drops"]),
+        ("DROP", [REPLIES, SERVICES].concat(), [true, true], &[]),
+        ("DROP", [REPLIES, PORTS].concat(), [true, true], &[]),
+        (
+            "ACCEPT",
+            [REPLIES, "-A FORWARD -j DROP\n"].concat(),
+            [false, false],
+            &["firewall-tables.others", "firewall-tables.pods"],
+        ),
+        // Those of the endpoints are refused.
+        (
+            "ACCEPT",
+            [REPLIES, PODS, "-A FORWARD -j REJECT\n"].concat(),
+            [true, false],
+            &["firewall-tables.others", "firewall-tables.pods"],
+        ),
+        ("ACCEPT", [REPLIES, SERVICES, "-A FORWARD -j REJECT\n"].concat(), [true, true], &[]),
+    ] {
+        let text = format!("*filter\n:FORWARD {policy} [0:0]\n{rules}COMMIT\n");
+        for program in ["iptables-nft-restore", "ip6tables-nft-restore"] {
+            case.cluster.node.feed(program, &[], &text);
+        }
+        assert_connections(&case, &pod, connects, &text);
+        let (_, examination) = examine(&case, &["--no-connect"]);
+        for family in ["IPv4", "IPv6"] {
+            let checks =
+                ["forward-policy", "firewall-tables"].iter().flat_map(|check| findings_of(&examination, check));
+            let mut codes: Vec<&str> = checks
+                .filter(|finding| finding["values"]["family"] == family)
+                .map(|finding| finding["code"].as_str().unwrap())
+                .collect();
+            codes.sort_unstable();
+            assert_eq!(codes, found, "{text}: {examination:#}");
         }
     }
 }

@@ -1,8 +1,9 @@
-//! Tables of nf_tables of other programs, such as firewalld's, that refuse packets to Services. Rules of the proxy cannot accept
-//! what another table drops.
+//! Rules of other programs, such as firewalld's, that refuse packets to Services. Rules of the proxy cannot accept what another table
+//! drops.
 //!
 //! Packets of a pod on this node and of other hosts are walked through the planned rules together with these tables, so that the
-//! result does not depend on a running proxy. Firewalls in the tables of iptables have checks of their own.
+//! result does not depend on a running proxy. In modes whose rules are in the tables of iptables, firewalls there have checks of
+//! their own.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -22,29 +23,42 @@ use crate::{
     trace::kernel_host,
 };
 
-/// Returns the rules of other programs that refuse packets to Services, each with one Service.
-pub(super) fn refusals(desired: &Desired, rules: &KernelRules) -> Reading<Vec<FirewallRefusal>> {
+/// What packets to Services meet.
+#[derive(Default)]
+pub(super) struct Walks {
+    /// The rules that refuse some, each with one Service.
+    pub(super) refusals: Vec<FirewallRefusal>,
+    /// Whether the policy of the chain `FORWARD` of iptables drops some; [`None`] if no packets of other hosts were walked through it.
+    pub(super) forward_policy_drops: Option<bool>,
+}
+
+/// Walks packets to Services through the rules of other programs.
+pub(super) fn walk(desired: &Desired, rules: &KernelRules) -> Reading<Walks> {
+    let mode = REGISTRY.active(desired.resolved.mode);
+    let iptables = if mode.traits().accepts_in_firewalls { &[][..] } else { &rules.iptables[..] };
     let firewalls: Vec<(String, &TableSnapshot)> = rules
         .nftables
         .iter()
         .filter(|snapshot| is_firewall(snapshot))
         .map(|snapshot| (format!("{} {}", snapshot.family, snapshot.name), snapshot))
         .collect();
-    if firewalls.is_empty() {
-        return Ok(Vec::new());
+    if firewalls.is_empty() && iptables.is_empty() {
+        return Ok(Walks::default());
     }
     let failed = |error: anyhow::Error| format!("{error:#}");
     let host = kernel_host().map_err(failed)?;
-    let mode = REGISTRY.active(desired.resolved.mode);
     let table = desired.table(rules.family);
     let planned = mode.plan(&desired.resolved, table, &desired.host.addresses).map_err(failed)?;
     let mut ruleset = Ruleset::from_rules(&*planned);
+    ruleset.add_ipsets(&rules.ipsets);
+    iptables.iter().for_each(|backend| ruleset.add_iptables(&backend.saved.rules));
     for (name, snapshot) in &firewalls {
         ruleset.add_nftables_table(name.clone(), &snapshot.table);
     }
-    let names: Vec<&str> = firewalls.iter().map(|(name, _)| name.as_str()).collect();
+    let of_iptables = TableName::ALL.iter().map(|table| table.as_str()).filter(|_| !iptables.is_empty());
+    let names: Vec<&str> = firewalls.iter().map(|(name, _)| name.as_str()).chain(of_iptables).collect();
     let pod = local_pod(desired, rules.family);
-    let mut found: Vec<FirewallRefusal> = Vec::new();
+    let mut walks = Walks::default();
     let is_served = |destination: &&Destination| destination.has_endpoints;
     let all = destinations(desired, rules.family, mode.traits());
     for destination in all.iter().filter(is_served).take(MAX_WALKS) {
@@ -58,14 +72,19 @@ pub(super) fn refusals(desired: &Desired, rules: &KernelRules) -> Reading<Vec<Fi
             Some(Packet::arriving(destination.protocol, from, to, &interface))
         });
         // A firewall may permit some clients only.
-        let refusals: Option<Vec<String>> =
+        let refusals: Option<Vec<Refusal>> =
             packets.map(|packet| refusal(ruleset.leaves(&host, &packet), &names)).collect();
-        let Some(rule) = refusals.and_then(|rules| rules.into_iter().next()) else { continue };
-        if found.iter().all(|other| (other.client, &other.rule) != (client, &rule)) {
-            found.push(FirewallRefusal { rule, service: destination.service.clone(), client });
+        let refusal = refusals.and_then(|refusals| refusals.into_iter().next());
+        let is_forward_policy = refusal == Some(Refusal::ForwardPolicy);
+        if !iptables.is_empty() && (client == Client::Outside || is_forward_policy) {
+            *walks.forward_policy_drops.get_or_insert(false) |= is_forward_policy;
+        }
+        let Some(Refusal::Rule(rule)) = refusal else { continue };
+        if walks.refusals.iter().all(|other| (other.client, &other.rule) != (client, &rule)) {
+            walks.refusals.push(FirewallRefusal { rule, service: destination.service.clone(), client });
         }
     }
-    Ok(found)
+    Ok(walks)
 }
 
 /// Reports whether rules of another program filter packets in a table that is not one of iptables.
@@ -101,8 +120,17 @@ fn neighbour(address: IpAddr) -> IpAddr {
     }
 }
 
+/// What refuses a packet.
+#[derive(PartialEq, Eq)]
+enum Refusal {
+    /// A rule in the words of its program, or the policy of a chain.
+    Rule(String),
+    /// The policy of the chain `FORWARD` of iptables.
+    ForwardPolicy,
+}
+
 /// Returns the rule, or the policy, of one of these tables that refuses a packet, whatever the assumptions.
-fn refusal(leaves: impl Iterator<Item = Leaf>, tables: &[&str]) -> Option<String> {
+fn refusal(leaves: impl Iterator<Item = Leaf>, tables: &[&str]) -> Option<Refusal> {
     let mut refused = None;
     for leaf in leaves.take(MAX_LEAVES) {
         let rule = match leaf.verdict {
@@ -118,14 +146,19 @@ fn refusal(leaves: impl Iterator<Item = Leaf>, tables: &[&str]) -> Option<String
 }
 
 /// Returns the last rule or policy of the events, if it is of one of these tables.
-fn last_rule(events: &[Event], tables: &[&str]) -> Option<String> {
+fn last_rule(events: &[Event], tables: &[&str]) -> Option<Refusal> {
     let table = events.iter().rev().find_map(|event| match event {
         Event::Hook { table, .. } => Some(table.as_ref()),
         _ => None,
     })?;
     let last = events.iter().rev().find_map(|event| match event {
-        Event::Policy { chain, .. } => Some(format!("the policy of chain {chain} of table {table}")),
-        Event::Rule { chain, text, mismatch: None, .. } => Some(format!("{text} in chain {chain} of table {table}")),
+        Event::Policy { chain, .. } if (table, chain.as_str()) == (TableName::Filter.as_str(), "FORWARD") => {
+            Some(Refusal::ForwardPolicy)
+        }
+        Event::Policy { chain, .. } => Some(Refusal::Rule(format!("the policy of chain {chain} of table {table}"))),
+        Event::Rule { chain, text, mismatch: None, .. } => {
+            Some(Refusal::Rule(format!("{text} in chain {chain} of table {table}")))
+        }
         _ => None,
     });
     last.filter(|_| tables.contains(&table))

@@ -69,18 +69,20 @@ pub(super) fn table_is_owned(family: IpFamily) -> Reading<bool> {
     }
 }
 
-/// Returns the rules of each backend of iptables.
-pub(super) fn backends(rules: &KernelRules) -> Vec<BackendRules> {
-    rules.iptables.iter().map(backend).collect()
+/// Returns the rules of each backend of iptables. `forward_policy_drops`: whether the policy of `FORWARD` drops packets to Services;
+/// [`None`] if that is not known.
+pub(super) fn backends(rules: &KernelRules, forward_policy_drops: Option<bool>) -> Vec<BackendRules> {
+    rules.iptables.iter().map(|snapshot| backend(snapshot, forward_policy_drops)).collect()
 }
 
-fn backend(BackendSnapshot { backend, saved }: &BackendSnapshot) -> BackendRules {
+fn backend(BackendSnapshot { backend, saved }: &BackendSnapshot, forward_policy_drops: Option<bool>) -> BackendRules {
     let tables = saved.rules.tables.values();
     let forward = saved.rules.chain(TableName::Filter, ChainName::FORWARD).and_then(|chain| chain.head);
     BackendRules {
         backend: backend.to_string(),
         rules: tables.flat_map(|table| table.chains.values()).map(|chain| chain.rules.len()).sum(),
-        forward_drops: forward.is_some_and(|head| head.policy == Some(Policy::Drop)),
+        forward_drops: forward.is_some_and(|head| head.policy == Some(Policy::Drop))
+            && forward_policy_drops != Some(false),
         input_drops: saved.rules.chain(TableName::Filter, ChainName::INPUT).is_some_and(input_drops),
     }
 }
