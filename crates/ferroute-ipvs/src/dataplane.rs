@@ -1,4 +1,5 @@
 use std::{
+    collections::{HashMap, HashSet},
     error::Error,
     fmt,
     net::IpAddr,
@@ -214,15 +215,18 @@ impl<K: Kernel, R: RuleWriter> IpvsDataplane<K, R> {
         }
         if is_graceful(key.protocol) {
             // First the weight, so that no connection starts between the count and the deletion.
-            let terminating = self.terminating.of(key);
-            for real in remove.iter().filter(|real| !terminating.contains(real)) {
-                self.push(Operation::SetWeight(key, *real, 0), written)?;
+            for real in remove {
+                if !self.terminating.contains(key, real) {
+                    self.push(Operation::SetWeight(key, *real, 0), written)?;
+                }
             }
         }
         let now = Instant::now();
         let existing = if is_graceful(key.protocol) { self.read_real_servers(key)? } else { Vec::new() };
+        let in_use = existing.iter().filter(|existing| existing.connections > 0);
+        let in_use: HashSet<RealServer> = in_use.map(|existing| existing.real).collect();
         for real in remove {
-            if existing.iter().any(|existing| existing.real == *real && existing.connections > 0) {
+            if in_use.contains(real) {
                 self.terminating.add(key, *real, now);
             } else {
                 self.push(Operation::DeleteRealServer(key, *real), written)?;
@@ -240,8 +244,10 @@ impl<K: Kernel, R: RuleWriter> IpvsDataplane<K, R> {
         let mut written = Written::default();
         for key in self.terminating.due(now) {
             let existing = self.read_real_servers(key)?;
+            let existing: HashMap<RealServer, &KernelRealServer> =
+                existing.iter().map(|existing| (existing.real, existing)).collect();
             for real in self.terminating.of(key) {
-                match existing.iter().find(|existing| existing.real == real) {
+                match existing.get(&real) {
                     Some(existing) if existing.connections > 0 => {}
                     found => {
                         if found.is_some() {
@@ -285,8 +291,7 @@ impl<K: Kernel, R: RuleWriter> IpvsDataplane<K, R> {
     fn ignore_terminating(&self, difference: &mut Difference) {
         difference.servers.retain_mut(|change| match change {
             ServerChange::Edit(key, edit) => {
-                let terminating = self.terminating.of(*key);
-                edit.remove.retain(|real| !terminating.contains(real));
+                edit.remove.retain(|real| !self.terminating.contains(*key, real));
                 **edit != ServerEdit::default()
             }
             ServerChange::Add(_) => true,

@@ -1,9 +1,9 @@
 //! The changes that turn the objects in the kernel into the planned ones.
 
-use std::net::IpAddr;
+use std::{collections::HashMap, net::IpAddr};
 
 use crate::{
-    kernel::KernelState,
+    kernel::{KernelRealServer, KernelState},
     plan::{Delta, Entry, IpvsPlan, RealServer, Server, ServerKey, SetKind},
 };
 
@@ -86,13 +86,15 @@ impl Difference {
                 difference.servers.push(ServerChange::Add(*key));
                 continue;
             };
-            let existing = |real: &RealServer| old.real_servers.iter().find(|existing| existing.real == *real);
+            // A Service may have 100,000 endpoints.
+            let existing: HashMap<RealServer, &KernelRealServer> =
+                old.real_servers.iter().map(|existing| (existing.real, existing)).collect();
             let is_planned = |real: &RealServer| new.real_servers().weight(*real).is_some();
             let scheduler = &state.context().scheduler;
             let settings = old.config != new.settings(scheduler).with_scheduler(scheduler);
-            let add: Vec<_> = new.real_servers().iter().filter(|(real, _)| existing(real).is_none()).collect();
+            let add: Vec<_> = new.real_servers().iter().filter(|(real, _)| !existing.contains_key(real)).collect();
             let differs = |(real, weight): &(RealServer, u16)| {
-                existing(real).is_some_and(|old| old.weight != u32::from(*weight) || !old.is_masqueraded)
+                existing.get(real).is_some_and(|old| old.weight != u32::from(*weight) || !old.is_masqueraded)
             };
             let restore: Vec<_> = new.real_servers().iter().filter(differs).collect();
             let others = old.real_servers.iter().map(|old| old.real);

@@ -58,6 +58,11 @@ impl Terminating {
         }
     }
 
+    /// Reports whether a real server of a virtual server terminates.
+    pub(crate) fn contains(&self, key: ServerKey, real: &RealServer) -> bool {
+        self.servers.get(&key).is_some_and(|servers| servers.contains(real))
+    }
+
     /// Returns the terminating real servers of a virtual server.
     pub(crate) fn of(&self, key: ServerKey) -> Vec<RealServer> {
         self.servers.get(&key).into_iter().flatten().copied().collect()

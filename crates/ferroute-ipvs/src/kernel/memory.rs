@@ -4,7 +4,7 @@ use ferroute_core::IpFamily;
 
 use super::{Kernel, KernelRealServer, KernelServer, KernelState, Operation, Refused};
 use crate::{
-    plan::{ServerKey, SetKind},
+    plan::{RealServer, ServerKey, SetKind},
     sets::DEFAULT_CAPACITY,
 };
 
@@ -13,7 +13,7 @@ use crate::{
 pub struct MemoryKernel {
     family: IpFamily,
     scheduler: Box<str>,
-    /// The objects.
+    /// The objects. The real servers of each virtual server are sorted.
     pub state: KernelState,
     /// The maximum number of entries of each set.
     capacities: [usize; SetKind::ALL.len()],
@@ -90,24 +90,26 @@ impl MemoryKernel {
             Operation::DeleteServer(key) => _ = self.state.servers.remove(&key),
             Operation::AddRealServer(key, real, weight) => {
                 let real_servers = &mut self.server(key)?.real_servers;
-                if real_servers.iter().any(|existing| existing.real == real) {
-                    return Err(MemoryError::Exists);
-                }
-                real_servers.push(KernelRealServer {
+                let Err(at) = position(real_servers, real) else { return Err(MemoryError::Exists) };
+                let added = KernelRealServer {
                     real,
                     weight: weight.into(),
                     is_masqueraded: true,
                     connections: 0,
                     total_connections: 0,
-                });
+                };
+                real_servers.insert(at, added);
             }
             Operation::SetWeight(key, real, weight) => {
-                let mut real_servers = self.server(key)?.real_servers.iter_mut();
-                let existing = real_servers.find(|existing| existing.real == real).ok_or(MemoryError::NotFound)?;
-                (existing.weight, existing.is_masqueraded) = (weight.into(), true);
+                let real_servers = &mut self.server(key)?.real_servers;
+                let at = position(real_servers, real).map_err(|_| MemoryError::NotFound)?;
+                (real_servers[at].weight, real_servers[at].is_masqueraded) = (weight.into(), true);
             }
             Operation::DeleteRealServer(key, real) => {
-                self.server(key)?.real_servers.retain(|existing| existing.real != real);
+                let real_servers = &mut self.server(key)?.real_servers;
+                if let Ok(at) = position(real_servers, real) {
+                    real_servers.remove(at);
+                }
             }
             // The kernel adds the route of a new address only.
             Operation::Bind(address) => _ = self.state.addresses.insert(address),
@@ -166,4 +168,9 @@ impl Kernel for MemoryKernel {
     fn flush(&mut self) -> Result<Vec<Refused<MemoryError>>, MemoryError> {
         Ok(std::mem::take(&mut self.refused))
     }
+}
+
+/// Returns the position of a real server in a list that is sorted, or the one at which it belongs there.
+fn position(real_servers: &[KernelRealServer], real: RealServer) -> Result<usize, usize> {
+    real_servers.binary_search_by_key(&real, |existing| existing.real)
 }
