@@ -41,11 +41,24 @@ pub(crate) fn completions(args: &CompletionsArgs, out: &mut impl Write) -> anyho
     let name = command.get_name().to_owned();
     let mut text = Vec::new();
     clap_complete::generate(args.shell, &mut command, name, &mut text);
-    if args.kube_proxy {
-        return Ok(out.write_all(&text)?);
+    let mut text = String::from_utf8(text)?;
+    if args.shell == Shell::Zsh {
+        text = with_escaped_names(text, &command);
     }
-    let text = with_services(args.shell, &String::from_utf8(text)?);
+    if !args.kube_proxy {
+        text = with_services(args.shell, &text);
+    }
     Ok(out.write_all(text.as_bytes())?)
+}
+
+/// Escapes colons in the names of values, which end them in zsh.
+fn with_escaped_names(mut script: String, command: &Command) -> String {
+    for name in command.get_arguments().flat_map(|argument| argument.get_value_names().unwrap_or_default()) {
+        if name.contains(':') {
+            script = script.replace(&format!("]:{name}:"), &format!("]:{}:", name.replace(':', "\\:")));
+        }
+    }
+    command.get_subcommands().fold(script, with_escaped_names)
 }
 
 /// The hidden command that prints the names of Services.
@@ -67,7 +80,7 @@ fn with_services(shell: Shell, script: &str) -> String {
         Shell::Fish => format!("{script}{FISH}"),
         Shell::Zsh => {
             let complete = |line: &str| {
-                let starts = ["':service -- ", "'--service=", "'--to=", "'*::ends -- "];
+                let starts = ["':service -- ", "--service=", "'--to=", "'*::ends -- "];
                 let takes_service = starts.iter().any(|start| line.contains(start));
                 if takes_service { line.replace(":_default'", ":_ferroute_services'") } else { line.to_owned() }
             };
@@ -89,8 +102,10 @@ _ferroute_with_services() {
     esac
     local at source=()
     for ((at = 2; at < COMP_CWORD - 1; at++)); do
-        case "${COMP_WORDS[at]}" in
-            --manifests|--kubeconfig|--master|--config) source+=("${COMP_WORDS[at]}" "${COMP_WORDS[at+1]}") ;;
+        case "${COMP_WORDS[at]} ${COMP_WORDS[at+1]}" in
+            # An equals sign is a word of its own.
+            "--manifests ="|"--kubeconfig ="|"--master ="|"--config =") source+=("${COMP_WORDS[at]}" "${COMP_WORDS[at+2]}") ;;
+            --manifests\ *|--kubeconfig\ *|--master\ *|--config\ *) source+=("${COMP_WORDS[at]}" "${COMP_WORDS[at+1]}") ;;
         esac
     done
     COMPREPLY+=($(compgen -W "$(ferroute complete-services "${source[@]}" 2>/dev/null)" -- "${COMP_WORDS[COMP_CWORD]}"))
@@ -99,15 +114,37 @@ complete -F _ferroute_with_services -o bashdefault -o default ferroute
 "#;
 
 const FISH: &str = r#"
-complete -c ferroute -n "__fish_seen_subcommand_from explain trace" -f -a "(ferroute complete-services 2>/dev/null)"
-complete -c ferroute -n "__fish_seen_subcommand_from status" -l service -x -a "(ferroute complete-services 2>/dev/null)"
-complete -c ferroute -n "__fish_seen_subcommand_from trace" -l to -x -a "(ferroute complete-services 2>/dev/null)"
+function __ferroute_services
+    set -l words (commandline -opc)
+    set -l source
+    for at in (seq 2 (count $words))
+        switch $words[$at]
+            case --manifests --kubeconfig --master --config
+                set -a source $words[$at] $words[(math $at + 1)]
+            case '--manifests=*' '--kubeconfig=*' '--master=*' '--config=*'
+                set -a source $words[$at]
+        end
+    end
+    ferroute complete-services $source 2>/dev/null
+end
+complete -c ferroute -n "__fish_seen_subcommand_from explain trace" -f -a "(__ferroute_services)"
+complete -c ferroute -n "__fish_seen_subcommand_from status flows" -l service -x -a "(__ferroute_services)"
+complete -c ferroute -n "__fish_seen_subcommand_from trace" -l to -x -a "(__ferroute_services)"
 "#;
 
 const ZSH: &str = r#"
 _ferroute_services() {
-    local -a names
-    names=(${(f)"$(ferroute complete-services 2>/dev/null)"})
+    local -a names line source
+    local at
+    # The array of words has not all of them here.
+    line=(${(zQ)LBUFFER})
+    for ((at = 2; at < $#line; at++)); do
+        case $line[at] in
+            --manifests|--kubeconfig|--master|--config) source+=($line[at] $line[at+1]) ;;
+            --manifests=*|--kubeconfig=*|--master=*|--config=*) source+=($line[at]) ;;
+        esac
+    done
+    names=(${(f)"$(ferroute complete-services $source 2>/dev/null)"})
     compadd -a names
 }
 "#;
@@ -232,6 +269,7 @@ mod tests {
         assert_eq!(complete("ferroute explain shop/c"), ["shop/cart"]);
         assert_eq!(complete("ferroute trace pod shop/w"), ["shop/web"]);
         assert_eq!(complete("ferroute explain --manifests a.yaml svc "), ["shop/file"]);
+        assert_eq!(complete("ferroute explain --manifests = a.yaml svc "), ["shop/file"]);
         assert!(complete("ferroute doctor ").is_empty() && complete("ferroute trace --in ").is_empty());
     }
 
