@@ -113,8 +113,8 @@ pub enum Foreign {
         key: Vec<Operand>,
         /// A map of such keys to addresses, ports, both, or networks.
         map: Name,
-        /// The address or port that is not from the map.
-        constant: Option<NatConstant>,
+        /// The address or port that is not in the data of `map`.
+        other: Option<NatPart>,
         /// `prefix`: the data are networks.
         prefix: bool,
     },
@@ -171,13 +171,20 @@ pub enum Source {
     },
 }
 
-/// The part of a translation that is the same for all packets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NatConstant {
-    /// The address.
+/// The part of a translation that is not in the data of its map.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NatPart {
+    /// An address.
     Address(IpAddr),
-    /// The port.
+    /// A port.
     Port(u16),
+    /// The port in the data of another map.
+    PortOf {
+        /// The fields of the key.
+        key: Vec<Operand>,
+        /// The map.
+        map: Name,
+    },
 }
 
 /// A kind of translation.
@@ -313,15 +320,18 @@ impl Foreign {
                 format!("masquerade{to}{space}{}", names.join(","))
             }
             Self::NatPrefix { kind, net } => format!("{} prefix to {net}", kind.name()),
-            Self::NatMap { kind, key, map, constant, prefix } => {
+            Self::NatMap { kind, key, map, other, prefix } => {
                 let ip = super::family_name(family);
                 let of = if *kind == NatKind::Redirect { String::new() } else { format!(" {ip}") };
                 let prefix = if *prefix { " prefix" } else { "" };
-                let (before, after) = match constant {
+                let (before, after) = match other {
                     None => (String::new(), String::new()),
-                    Some(NatConstant::Address(IpAddr::V6(address))) => (format!("[{address}]:"), String::new()),
-                    Some(NatConstant::Address(address)) => (format!("{address}:"), String::new()),
-                    Some(NatConstant::Port(port)) => (String::new(), format!(":{port}")),
+                    Some(NatPart::Address(IpAddr::V6(address))) => (format!("[{address}]:"), String::new()),
+                    Some(NatPart::Address(address)) => (format!("{address}:"), String::new()),
+                    Some(NatPart::Port(port)) => (String::new(), format!(":{port}")),
+                    Some(NatPart::PortOf { key, map }) => {
+                        (String::new(), format!(":{} map {}", key_text(key, family), set(map, key)))
+                    }
                 };
                 format!("{}{of}{prefix} to {before}{} map {}{after}", kind.name(), key_text(key, family), set(map, key))
             }

@@ -74,7 +74,10 @@ impl RuleReader {
     ) -> Option<Option<Source>> {
         let start = cursor.at;
         let is_alone = ![",", "&", "|", "^", "and", "or", "xor", ".", "map"].contains(&cursor.peek_at(1));
-        if let Some(number) = property.words(reading.family).parse(cursor.peek()).filter(|_| is_alone) {
+        let words = property.words(reading.family);
+        // A name is in quotes, unlike the beginning of an expression.
+        let is_alone = is_alone && (words != Words::Text || cursor.peek().starts_with('"'));
+        if let Some(number) = words.parse(cursor.peek()).filter(|_| is_alone) {
             cursor.at += 1;
             return Some(Some(Source::Constant(Value::Other(number))));
         }

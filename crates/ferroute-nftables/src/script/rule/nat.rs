@@ -12,7 +12,7 @@ use super::{
     },
     Reading, RuleReader,
 };
-use crate::model::{Foreign, Name, NatConstant, NatKind, Words};
+use crate::model::{Foreign, Name, NatKind, NatPart, Words};
 
 impl RuleReader {
     /// Reads `redirect`, `dnat` or `snat`.
@@ -62,7 +62,7 @@ impl RuleReader {
         reading: &mut Reading,
     ) -> Option<Foreign> {
         cursor.accept(":");
-        let mut constant = None;
+        let mut other = None;
         // `10.0.0.1:numgen inc mod 2 map {`.
         let word = cursor.peek();
         let split = word.rsplit_once(':').and_then(|(address, rest)| {
@@ -73,7 +73,7 @@ impl RuleReader {
         let mut inner = match split {
             Some((address, rest)) => {
                 reading.require(Requirements { family: Some(IpFamily::of(address)), protocol: None });
-                constant = Some(NatConstant::Address(address));
+                other = Some(NatPart::Address(address));
                 own = cursor.tokens[cursor.at..].to_vec();
                 own[0].text = rest.to_owned();
                 if rest.is_empty() {
@@ -92,19 +92,30 @@ impl RuleReader {
         let map = match named {
             Some((name, port)) => {
                 inner.at += 1;
-                constant = Some(NatConstant::Port(ports(port)?.0));
+                other = Some(NatPart::Port(ports(port)?.0));
                 Name::from(name)
             }
             None => self.set(&mut inner, &key, true)?,
         };
         cursor.at = cursor.tokens.len() - (inner.tokens.len() - inner.at);
         // `map { … } : 8080`.
-        if constant.is_none() && cursor.peek().starts_with(':') {
+        if other.is_none() && cursor.peek().starts_with(':') {
             let word = cursor.take().trim_start_matches(':');
-            let word = if word.is_empty() { cursor.take() } else { word };
-            constant = Some(NatConstant::Port(ports(word)?.0));
+            let word = if word.is_empty() { cursor.peek() } else { word };
+            other = Some(match ports(word) {
+                Some((port, _)) => {
+                    cursor.at += usize::from(cursor.peek() == word);
+                    NatPart::Port(port)
+                }
+                // `map { … } : tcp dport map { … }`.
+                None => {
+                    let key = self.key(cursor, reading)?;
+                    let map = if cursor.accept("map") { self.set(cursor, &key, true)? } else { return None };
+                    NatPart::PortOf { key, map }
+                }
+            });
         }
-        Some(Foreign::NatMap { kind, key, map, constant, prefix })
+        Some(Foreign::NatMap { kind, key, map, other, prefix })
     }
 }
 

@@ -12,7 +12,7 @@ use super::{
     registers::{self, Loaded, NFT_CT_LABELS, NFT_CT_MARK, number},
 };
 use crate::model::{
-    CmpOp, FibResult, Field, Foreign, IfName, Named, NatConstant, NatKind, NumberSource, Operand, Outcome, Property,
+    CmpOp, FibResult, Field, Foreign, IfName, Named, NatKind, NatPart, NumberSource, Operand, Outcome, Property,
     Source, Value, Words, fib_existence, hash_inputs,
 };
 
@@ -227,7 +227,7 @@ impl Decoder<'_, '_> {
 
     /// Returns a translation to data of a map; `None` if this is another one.
     fn nat_map(&self, kind: NatKind, prefix: bool, address: Option<&Loaded>, port: Option<&Loaded>) -> Option<Foreign> {
-        let (key, map, constant) = match (address, port) {
+        let (key, map, other) = match (address, port) {
             (Some(Loaded::MapData { key, map, offset: 0 }), None)
             | (None, Some(Loaded::MapData { key, map, offset: 0 })) => (key, map, None),
             // Both are in one element.
@@ -235,15 +235,19 @@ impl Decoder<'_, '_> {
                 Some(Loaded::MapData { key, map, offset: 0 }),
                 Some(Loaded::MapData { key: same, map: also, offset: 1.. }),
             ) if key == same && map == also => (key, map, None),
+            (
+                Some(Loaded::MapData { key, map, offset: 0 }),
+                Some(Loaded::MapData { key: second, map: ports, offset: 0 }),
+            ) => (key, map, Some(NatPart::PortOf { key: second.clone(), map: ports.clone() })),
             (Some(Loaded::MapData { key, map, offset: 0 }), Some(Loaded::Constant(port))) => {
-                (key, map, Some(NatConstant::Port(u16::from_be_bytes(*port.first_chunk()?))))
+                (key, map, Some(NatPart::Port(u16::from_be_bytes(*port.first_chunk()?))))
             }
             (Some(Loaded::Constant(address)), Some(Loaded::MapData { key, map, offset: 0 })) => {
-                (key, map, Some(NatConstant::Address(self.address(address)?)))
+                (key, map, Some(NatPart::Address(self.address(address)?)))
             }
             _ => return None,
         };
-        Some(Foreign::NatMap { kind, key: key.clone(), map: map.clone(), constant, prefix })
+        Some(Foreign::NatMap { kind, key: key.clone(), map: map.clone(), other, prefix })
     }
 
     /// Returns the new address and port of a translation.

@@ -6,7 +6,7 @@ use ferroute_nftables::{
     ClassId, Value,
     kernel::MemoryTable,
     model::{
-        CmpOp, Data, Element, ElementOp, Field, Foreign, KeyText, Name, NatConstant, NatKind, Opaque, Operand, Outcome,
+        CmpOp, Data, Element, ElementOp, Field, Foreign, KeyText, Name, NatKind, NatPart, Opaque, Operand, Outcome,
         Property, Source, Statement, Verdict as RuleVerdict,
     },
 };
@@ -93,7 +93,7 @@ impl<'a> ChainWalker<'a> {
                 Err(LookupError::Unknown(_)) => {
                     let key = key.iter().map(|field| Property::Field(*field).into()).collect();
                     let (kind, map) = (NatKind::Destination, map.clone());
-                    let foreign = Foreign::NatMap { kind, key, map, constant: None, prefix: false };
+                    let foreign = Foreign::NatMap { kind, key, map, other: None, prefix: false };
                     self.change(&foreign, random, effects, walker)
                 }
             },
@@ -247,6 +247,15 @@ impl<'a> ChainWalker<'a> {
             }
             _ => None,
         };
+        let port_of = match foreign {
+            Foreign::NatMap { other: Some(NatPart::PortOf { key, map }), .. } => {
+                match choose(walker, table, key, map, random) {
+                    Ok(element) => port_in(&element),
+                    Err(result) => return result,
+                }
+            }
+            _ => None,
+        };
         let packet = &mut walker.packet;
         match (foreign, found.as_ref().and_then(|element| element.data.as_ref())) {
             (Foreign::Write { property, value, .. }, data) => {
@@ -309,7 +318,7 @@ impl<'a> ChainWalker<'a> {
                 let address = mapped(translated(packet, *kind), net.network(), net.broadcast());
                 translate(packet, *kind, Some(address), None, hook, None, effects)
             }
-            (Foreign::NatMap { kind, map, prefix, constant, .. }, Some(Data::Values(values))) => {
+            (Foreign::NatMap { kind, map, prefix, other, .. }, Some(Data::Values(values))) => {
                 let element = found.as_ref().map(|element| format!("@{map} {}", KeyText(&element.key)));
                 let (address, port) = match values.as_slice() {
                     [Value::Address(first), Value::Address(last)] if *prefix => {
@@ -321,10 +330,12 @@ impl<'a> ChainWalker<'a> {
                     [Value::Port(port)] => (None, Some(*port)),
                     _ => return invalid_element(map),
                 };
-                let (address, port) = match constant {
+                let (address, port) = match other {
                     None => (address, port),
-                    Some(NatConstant::Address(address)) => (Some(*address), port),
-                    Some(NatConstant::Port(port)) => (address, Some(*port)),
+                    Some(NatPart::Address(address)) => (Some(*address), port),
+                    Some(NatPart::Port(port)) => (address, Some(*port)),
+                    Some(NatPart::PortOf { map, .. }) if port_of.is_none() => return invalid_element(map),
+                    Some(NatPart::PortOf { .. }) => (address, port_of),
                 };
                 translate(packet, *kind, address, port, hook, element, effects)
             }
@@ -501,6 +512,17 @@ fn class_of(element: &Element) -> Option<ClassId> {
     match &element.data {
         Some(Data::Values(fields)) => match fields.as_slice() {
             [Value::ClassId(class)] => Some(*class),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// Returns the port that is the data of an element.
+fn port_in(element: &Element) -> Option<u16> {
+    match &element.data {
+        Some(Data::Values(values)) => match values.as_slice() {
+            [Value::Port(port)] => Some(*port),
             _ => None,
         },
         _ => None,
