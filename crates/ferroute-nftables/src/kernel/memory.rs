@@ -304,8 +304,8 @@ impl MemoryTable {
 
     /// Returns a lookup in a map in `nft` syntax, with the elements of one that has no name.
     pub fn lookup_text(&self, key: &[Operand], map: &Name, family: IpFamily) -> String {
-        let is_verdict_map = self.set(map).is_some_and(|set| set.data == SetData::Verdict);
-        let word = if is_verdict_map { "vmap" } else { "map" };
+        let data = self.sets.get(map).and_then(|set| set.elements.values().next()).map(|element| &element.data);
+        let word = if matches!(data, Some(Some(Data::Verdict(_)))) { "vmap" } else { "map" };
         format!("{} {word} {}", key_text(key, family), set_text(map, key, family, &|name| self.anonymous(name)))
     }
 

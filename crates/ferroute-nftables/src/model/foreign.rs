@@ -218,10 +218,11 @@ impl From<Property> for Operand {
 impl Operand {
     /// Returns the operand in `nft` syntax.
     pub fn text(self, family: IpFamily) -> String {
-        let left = self.property.text(family);
-        match self.mask {
-            u128::MAX => left,
-            mask => format!("{left} & {}", self.property.words(family).text(mask)),
+        let (left, words) = (self.property.text(family), self.property.words(family));
+        match (self.mask, words) {
+            (u128::MAX, _) => left,
+            (mask, Words::Flags(_)) if mask.count_ones() > 1 => format!("{left} & ({})", words.text(mask)),
+            (mask, _) => format!("{left} & {}", words.text(mask)),
         }
     }
 
@@ -305,7 +306,8 @@ impl Foreign {
                 format!("{} set {}", mark(*to_connection), mark_text(mark(*from_connection), *mask, *xor))
             }
             Self::SetMarkMap { to_connection, key, map } => {
-                format!("{} set {} map {}", mark(*to_connection), key_text(key, family), set(map, key))
+                let set = data_set_text(map, key, Some(Words::Hexadecimal(8)), family, elements);
+                format!("{} set {} map {set}", mark(*to_connection), key_text(key, family))
             }
             Self::SetMarkNumber { to_connection, number } => {
                 format!("{} set {}", mark(*to_connection), number.text(family))

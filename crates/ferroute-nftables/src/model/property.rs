@@ -346,8 +346,16 @@ const fn absent(text: &'static str, words: Words) -> Named {
 }
 
 const GROUPS: Words = Words::Names(&[(0, "default")]);
-const HARDWARE: Words =
-    Words::Names(&[(1, "ether"), (512, "ppp"), (768, "ipip"), (772, "loopback"), (776, "sit"), (778, "ipgre")]);
+const REALMS: Words = Words::Names(&[(0, "\"cosmos\"")]);
+const HARDWARE: Words = Words::Names(&[
+    (1, "ether"),
+    (512, "ppp"),
+    (768, "ipip"),
+    (769, "ipip6"),
+    (772, "loopback"),
+    (776, "sit"),
+    (778, "ipgre"),
+]);
 const ETHER_TYPES: Words =
     Words::Names(&[(0x800, "ip"), (0x806, "arp"), (0x86dd, "ip6"), (0x8100, "8021q"), (0x88a8, "8021ad")]);
 const ECN: Words = Words::Names(&[(0, "not-ect"), (1, "ect1"), (2, "ect0"), (3, "ce")]);
@@ -375,7 +383,7 @@ static NAMED: &[Named] = &[
     named("meta sdifname", Words::Text),
     host("meta sdif", Words::Number),
     host("meta nftrace", Words::Number),
-    host("meta rtclassid", Words::Number),
+    host("meta rtclassid", REALMS),
     host("meta secmark", Words::Number),
     host("meta cpu", Words::Number),
     named("meta random", Words::Number),
@@ -399,7 +407,7 @@ static NAMED: &[Named] = &[
     host("ct reply avgpkt", Words::Number),
     host("ct event", Words::Hexadecimal(8)),
     named("ct id", Words::Number),
-    host("rt classid", Words::Number),
+    host("rt classid", REALMS),
     named("rt ip nexthop", Words::Ipv4),
     named("rt ip6 nexthop", Words::Ipv6),
     host("rt mtu", Words::Number),
@@ -445,7 +453,17 @@ static NAMED: &[Named] = &[
     named("tcp option maxseg", Words::Existence),
     named("tcp option window count", Words::Number),
     named("tcp option window", Words::Existence),
+    named("tcp option maxseg length", Words::Number),
+    named("tcp option window length", Words::Number),
+    named("tcp option sack-perm length", Words::Number),
     named("tcp option sack-perm", Words::Existence),
+    named("tcp option sack length", Words::Number),
+    named("tcp option sack left", Words::Number),
+    named("tcp option sack right", Words::Number),
+    named("tcp option sack", Words::Existence),
+    named("tcp option timestamp length", Words::Number),
+    named("tcp option eol", Words::Existence),
+    named("tcp option nop", Words::Existence),
     named("tcp option timestamp tsval", Words::Number),
     named("tcp option timestamp tsecr", Words::Number),
     named("tcp option timestamp", Words::Existence),
@@ -474,10 +492,12 @@ static NAMED: &[Named] = &[
     absent("frag reserved", Words::Number),
     absent("frag frag-off", Words::Number),
     absent("frag more-fragments", Words::Number),
+    absent("frag reserved2", Words::Number),
     absent("frag id", Words::Number),
     absent("mh nexthdr", PROTOCOLS),
     absent("mh hdrlength", Words::Number),
     absent("mh type", MOBILITY_TYPES),
+    absent("mh reserved", Words::Number),
     absent("mh checksum", Words::Number),
     absent("exthdr", Words::Number),
     absent("ip option lsrr", Words::Existence),
@@ -490,6 +510,20 @@ static NAMED: &[Named] = &[
     absent("sctp chunk data", Words::Existence),
     absent("sctp chunk abort", Words::Existence),
     absent("sctp chunk shutdown", Words::Existence),
+    absent("sctp chunk init-ack", Words::Existence),
+    absent("sctp chunk sack", Words::Existence),
+    absent("sctp chunk heartbeat", Words::Existence),
+    absent("sctp chunk heartbeat-ack", Words::Existence),
+    absent("sctp chunk shutdown-ack", Words::Existence),
+    absent("sctp chunk error", Words::Existence),
+    absent("sctp chunk cookie-echo", Words::Existence),
+    absent("sctp chunk cookie-ack", Words::Existence),
+    absent("sctp chunk ecne", Words::Existence),
+    absent("sctp chunk cwr", Words::Existence),
+    absent("sctp chunk shutdown-complete", Words::Existence),
+    absent("sctp chunk asconf-ack", Words::Existence),
+    absent("sctp chunk forward-tsn", Words::Existence),
+    absent("sctp chunk asconf", Words::Existence),
     named("sctp chunk", Words::Number),
     absent("ah nexthdr", PROTOCOLS),
     absent("ah spi", Words::Number),
@@ -518,6 +552,11 @@ const MOBILITY_TYPES: Words = Words::Names(&[
     (5, "binding-update"),
     (6, "binding-acknowledgement"),
     (7, "binding-error"),
+    (8, "fast-binding-update"),
+    (9, "fast-binding-acknowledgement"),
+    (10, "fast-binding-advertisement"),
+    (11, "experimental-mobility-header"),
+    (12, "home-agent-switch-message"),
 ]);
 const IGMP_TYPES: Words = Words::Names(&[
     (0x11, "membership-query"),

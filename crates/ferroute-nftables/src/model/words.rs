@@ -117,6 +117,7 @@ impl Words {
                 named.map_or_else(|| number(text).filter(|port| *port <= u16::MAX.into()), |(port, _)| Some(*port))
             }
             Self::ClassId if text == "none" => Some(0),
+            Self::ClassId if text == "root" => Some(u32::MAX.into()),
             Self::ClassId => {
                 let (major, minor) = text.split_once(':')?;
                 let half = |text| u16::from_str_radix(text, 16).ok();
@@ -254,6 +255,46 @@ pub(super) const PROTOCOL_NAMES: &[(u32, &str)] = &[
     (112, "vrrp"),
     (132, "sctp"),
     (136, "udplite"),
+    // More of those in `/etc/protocols`, from which `nft` takes the names.
+    (3, "ggp"),
+    (4, "ipencap"),
+    (5, "st"),
+    (8, "egp"),
+    (9, "igp"),
+    (12, "pup"),
+    (20, "hmp"),
+    (22, "xns-idp"),
+    (27, "rdp"),
+    (29, "iso-tp4"),
+    (36, "xtp"),
+    (37, "ddp"),
+    (38, "idpr-cmtp"),
+    (43, "ipv6-route"),
+    (45, "idrp"),
+    (46, "rsvp"),
+    (57, "skip"),
+    (58, "icmpv6"),
+    (59, "ipv6-nonxt"),
+    (60, "ipv6-opts"),
+    (73, "rspf"),
+    (81, "vmtp"),
+    (88, "eigrp"),
+    (89, "ospf"),
+    (93, "ax.25"),
+    (97, "etherip"),
+    (98, "encap"),
+    (108, "ipcomp"),
+    (115, "l2tp"),
+    (124, "isis"),
+    (133, "fc"),
+    (135, "mobility-header"),
+    (137, "mpls-in-ip"),
+    (138, "manet"),
+    (139, "hip"),
+    (140, "shim6"),
+    (141, "wesp"),
+    (142, "rohc"),
+    (143, "ethernet"),
 ];
 /// Differentiated services code points.
 pub(super) const DSCP: Words = Words::Names(&[

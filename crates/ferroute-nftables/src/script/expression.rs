@@ -41,7 +41,6 @@ pub(super) fn property(cursor: &mut Cursor<'_>, family: IpFamily) -> Option<(Pro
             )
         }
         "tcp" | "udp" | "sctp" | "dccp" | "udplite" | "th" => {
-            let protocol = protocol_number(word);
             let property = match cursor.take() {
                 "option" if word == "tcp" => option("tcp option", cursor)?,
                 "chunk" if word == "sctp" => option("sctp chunk", cursor)?,
@@ -50,29 +49,25 @@ pub(super) fn property(cursor: &mut Cursor<'_>, family: IpFamily) -> Option<(Pro
                 "flags" if word == "tcp" => Property::TcpFlags,
                 field => Property::named(&format!("{word} {field}"))?,
             };
-            Some((property, Requirements { family: None, protocol }))
+            Some((property, requirements(word)))
         }
-        "icmp" | "icmpv6" | "igmp" | "ah" | "esp" | "comp" => {
-            let property = Property::named(&format!("{word} {}", cursor.take()))?;
-            let (family, protocol) = match word {
-                "icmp" => (Some(IpFamily::V4), 1),
-                "icmpv6" => (Some(IpFamily::V6), 58),
-                "igmp" => (Some(IpFamily::V4), 2),
-                "esp" => (None, 50),
-                "ah" => (None, 51),
-                _ => (None, 108),
-            };
-            Some((property, Requirements { family, protocol: Some(protocol) }))
-        }
-        "hbh" | "dst" | "frag" | "mh" | "srh" | "exthdr" => {
-            of_family(Property::named(&format!("{word} {}", cursor.take()))?, IpFamily::V6)
+        "icmp" | "icmpv6" | "igmp" | "ah" | "esp" | "comp" | "hbh" | "dst" | "frag" | "mh" | "srh" | "exthdr" => {
+            Some((Property::named(&format!("{word} {}", cursor.take()))?, requirements(word)))
         }
         "ether" | "vlan" => plain(Property::named(&format!("{word} {}", cursor.take()))?),
         "meta" => plain(meta(cursor.take())?),
         "ct" => plain(connection(cursor)?),
         "fib" => plain(fib(cursor)?),
         "numgen" | "jhash" | "symhash" => plain(number(word, cursor, family)?),
-        "socket" | "rt" | "osf" => {
+        "osf" => {
+            if cursor.accept("ttl") {
+                cursor.at += 1;
+            }
+            // The version is a part of the name for the kernel.
+            ["name", "version"].contains(&cursor.take()).then_some(())?;
+            plain(Property::named("osf name")?)
+        }
+        "socket" | "rt" => {
             let mut text = format!("{word} {}", cursor.take());
             if Property::named(&text).is_none() {
                 text += &format!(" {}", cursor.take());
@@ -136,6 +131,7 @@ fn connection(cursor: &mut Cursor<'_>) -> Option<Property> {
             "proto-src" => End::Sport,
             "proto-dst" => End::Dport,
             "protocol" => return Some(Property::CtProtocol),
+            "zone" => return Some(Property::CtZone),
             key => return Property::named(&format!("ct {} {key}", if reply { "reply" } else { "original" })),
         };
         return Some(Property::CtEnd { reply, end });
@@ -248,14 +244,23 @@ fn payload(text: &str, family: IpFamily) -> Option<Property> {
     Some(field.map_or(Property::Payload { base, offset, length }, Property::Field))
 }
 
-/// Returns the number of a protocol with ports; `None` for any.
-fn protocol_number(name: &str) -> Option<u8> {
-    Some(match name {
-        "tcp" => Protocol::Tcp.number(),
-        "udp" => Protocol::Udp.number(),
-        "sctp" => Protocol::Sctp.number(),
-        "dccp" => 33,
-        "udplite" => 136,
-        _ => return None,
-    })
+/// Returns what a header with this name requires of a packet.
+pub(super) fn requirements(header: &str) -> Requirements {
+    let (family, protocol) = match header {
+        "tcp" => (None, Some(Protocol::Tcp.number())),
+        "udp" => (None, Some(Protocol::Udp.number())),
+        "sctp" => (None, Some(Protocol::Sctp.number())),
+        "dccp" => (None, Some(33)),
+        "esp" => (None, Some(50)),
+        "ah" => (None, Some(51)),
+        "comp" => (None, Some(108)),
+        "udplite" => (None, Some(136)),
+        "icmp" => (Some(IpFamily::V4), Some(1)),
+        "igmp" => (Some(IpFamily::V4), Some(2)),
+        "icmpv6" => (Some(IpFamily::V6), Some(58)),
+        "ip" => (Some(IpFamily::V4), None),
+        "ip6" | "hbh" | "dst" | "frag" | "mh" | "srh" | "exthdr" => (Some(IpFamily::V6), None),
+        _ => (None, None),
+    };
+    Requirements { family, protocol }
 }

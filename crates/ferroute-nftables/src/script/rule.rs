@@ -144,8 +144,18 @@ impl RuleReader {
                 let table = cursor.take().trim_start_matches('@').to_owned();
                 reading.statements.push(Statement::FlowAdd(Name::from(table.as_str())));
             }
+            // A copy is sent elsewhere.
             "dup" => {
-                cursor.at = cursor.tokens.len();
+                cursor.at += 1;
+                cursor.accept("to");
+                self.skip_value(cursor, reading)?;
+                if cursor.accept("device") {
+                    self.skip_value(cursor, reading)?;
+                }
+                nothing(reading, cursor);
+            }
+            "reset" => {
+                cursor.at += 4;
                 nothing(reading, cursor);
             }
             "tproxy" => {
@@ -175,6 +185,16 @@ impl RuleReader {
             "redirect" | "dnat" | "snat" => self.nat(cursor, reading)?,
             "reject" => {
                 cursor.at += 1;
+                let family = match (cursor.peek(), cursor.peek_at(1)) {
+                    ("with", "icmp") => Some(IpFamily::V4),
+                    ("with", "icmpv6") => Some(IpFamily::V6),
+                    _ => None,
+                };
+                if cursor.peek() != "with" && reading.known.family.is_none() {
+                    reading.statements.push(Statement::Reject(RejectWith::parse("icmpx", "port-unreachable")?));
+                    return Some(());
+                }
+                reading.require(Requirements { family, protocol: None });
                 reading.statements.push(Statement::Reject(reject(cursor)?));
             }
             "add" | "update" | "delete" | "set" | "meter" => self.element(cursor, reading)?,
@@ -291,14 +311,17 @@ impl RuleReader {
     /// Skips a value that is assigned: words with commas between them, or the result of an expression.
     fn skip_value(&mut self, cursor: &mut Cursor<'_>, reading: &mut Reading) -> Option<()> {
         let start = cursor.at;
-        if self.key(cursor, reading).is_none() {
+        if cursor.peek() == "(" {
+            let length = cursor.tokens[start..].iter().position(|token| token.text == ")")?;
+            cursor.at += length + 1;
+        } else if self.key(cursor, reading).is_none() {
             cursor.at = start + 1;
+        }
+        while [",", "&", "|", "^", "<<", ">>", "and", "or", "xor"].contains(&cursor.peek()) {
+            cursor.at += 2;
         }
         if cursor.accept("map") && !cursor.take().starts_with('@') {
             cursor.block()?;
-        }
-        while [",", "&", "|", "^", "and", "or", "xor"].contains(&cursor.peek()) {
-            cursor.at += 2;
         }
         Some(())
     }
@@ -380,6 +403,10 @@ fn extension(kind: &str, name: &str, reading: &mut Reading) -> Option<()> {
 /// Adds words that are not supported: as a condition, if a statement follows that decides something.
 fn unknown(cursor: &mut Cursor<'_>, reading: &mut Reading) {
     let (start, mut depth) = (cursor.at, 0_i32);
+    // Those about a header are about packets that have it.
+    if cursor.peek_at(2) != "set" {
+        reading.require(expression::requirements(cursor.peek()));
+    }
     cursor.at += 1;
     while !cursor.is_at_end() {
         match cursor.peek() {

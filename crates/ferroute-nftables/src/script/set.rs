@@ -233,6 +233,11 @@ pub(super) fn value(text: &str, words: Words) -> Option<Value> {
             None => Value::IfName(IfName::new(name)),
         });
     }
+    if let Words::Flags(_) = words {
+        let mut flags = text.trim_matches(['(', ')']).split('|');
+        let value = flags.try_fold(0, |value, flag| Some(value | words.parse(flag.trim())?));
+        return value.map(Value::Other);
+    }
     if let Some(number) = words.parse(text) {
         return Some(if words == Words::Port {
             Value::Port(u16::try_from(number).ok()?)

@@ -44,7 +44,7 @@ fn chains_without_a_name_are_read_where_they_are_called() {
                 "__chain0",
                 &["meta nfproto ipv4 ip saddr 10.0.0.1 drop", "meta l4proto udp th dport 5 goto __chain1", "accept",]
             ),
-            of("__chain1", &["reject"]),
+            of("__chain1", &["reject with icmpx port-unreachable"]),
             of("c", &["meta l4proto tcp th dport 80 jump __chain0", "drop"]),
         ]
     );
@@ -84,7 +84,7 @@ fn rules_are_printed_as_nft_prints_those_of_the_kernel() {
         ("limit rate 5/minute burst 5 packets accept", "limit rate 5/minute burst 5 packets accept"),
         ("log prefix \"a b\" level debug flags all drop", "log prefix \"a b\" level debug flags all drop"),
         ("reject with icmpx admin-prohibited", "reject with icmpx admin-prohibited"),
-        ("reject with icmp type host-unreachable", "reject with icmp host-unreachable"),
+        ("reject with icmp type host-unreachable", "meta nfproto ipv4 reject with icmp host-unreachable"),
         ("masquerade fully-random", "masquerade fully-random"),
         ("ip protocol tcp dnat to 10.0.0.9:8080", "meta nfproto ipv4 meta l4proto tcp dnat to 10.0.0.9:8080"),
         (
@@ -112,6 +112,19 @@ fn rules_are_printed_as_nft_prints_those_of_the_kernel() {
             "meta nfproto ipv4 meta l4proto tcp ip saddr . th dport @both jump other comment \"x y\"",
         ),
         ("frobnicate 7 drop", "frobnicate 7 drop"),
+        ("dup to 192.168.2.1 device \"lo\" drop", "dup to 192.168.2.1 device \"lo\" drop"),
+        ("reset tcp option 30 drop", "reset tcp option 30 drop"),
+        ("icmp mtu 33 drop", "meta nfproto ipv4 meta l4proto icmp icmp mtu 33 drop"),
+        ("meta mark 0xffffff00/24 drop", "meta mark & 0xffffff00 == 0xffffff00 drop"),
+        ("osf ttl skip version \"Linux:3.0\" drop", "osf name \"Linux:3.0\" drop"),
+        (
+            "ct mark set meta mark map { 1 : 0x0000000a } accept",
+            "ct mark set meta mark map { 0x00000001 : 0x0000000a } accept",
+        ),
+        (
+            "meta priority set (@nh,8,8 & 0xfc) >> 2 map @priomap accept",
+            "meta priority set ( @nh,8,8 & 0xfc ) >> 2 map @priomap accept",
+        ),
         ("exthdr frag missing rt type 0 drop", "meta nfproto ipv6 exthdr frag missing rt type 0 drop"),
         ("rt classid 5 ip option lsrr exists drop", "rt classid 5 meta nfproto ipv4 ip option lsrr exists drop"),
         ("mh type home-test-init hbh nexthdr tcp", "meta nfproto ipv6 mh type home-test-init hbh nexthdr tcp"),

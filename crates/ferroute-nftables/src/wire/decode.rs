@@ -242,12 +242,21 @@ impl<'a> Decoder<'a, '_> {
                 loaded.masked(mask, xor, headers)
             }
             // A part of a header, whose value is the number in it: `ip dscp`.
-            (NFT_BITWISE_RSHIFT, Loaded::Operand { operand: Operand { property, mask: u128::MAX, .. }, .. }) => {
-                Some(Loaded::property(*property))
-            }
+            (
+                NFT_BITWISE_RSHIFT,
+                Loaded::Operand { operand: Operand { property, mask: u128::MAX, shift: 1.. }, .. },
+            ) => Some(Loaded::property(*property)),
             _ => None,
         };
-        let unknown = || Loaded::Unknown(format!("bits of {}", loaded.text(headers)));
+        let unknown = || {
+            let (text, bits) = (loaded.text(headers), parts.get(NFTA_BITWISE_DATA).and_then(value));
+            let bits = bits.and_then(|bits| number(bits, true));
+            Loaded::Unknown(match (operation, bits) {
+                (NFT_BITWISE_LSHIFT, Some(bits)) => format!("{text} << {bits}"),
+                (NFT_BITWISE_RSHIFT, Some(bits)) => format!("{text} >> {bits}"),
+                _ => format!("bits of {text}"),
+            })
+        };
         self.registers.put(to, result.unwrap_or_else(unknown), length);
         Some(())
     }
@@ -513,8 +522,10 @@ fn operator(op: CmpOp) -> &'static str {
     }
 }
 
-/// `NFT_BITWISE_RSHIFT`.
+// `enum nft_bitwise_ops`, and how many bits are shifted.
+const NFT_BITWISE_LSHIFT: u32 = 1;
 const NFT_BITWISE_RSHIFT: u32 = 2;
+const NFTA_BITWISE_DATA: u16 = 7;
 /// `NFTA_PAYLOAD_SREG`.
 const NFTA_PAYLOAD_SREG: u16 = 5;
 

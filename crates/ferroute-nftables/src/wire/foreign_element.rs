@@ -200,6 +200,9 @@ fn cover_field(first: Value, last: Value, is_last: bool) -> Option<Vec<Value>> {
         (first, last) if first == last && !(is_last && matches!(first, Value::Address(_))) => vec![first],
         (Value::Address(first), Value::Address(last)) => networks(first, last)?.map(Value::Network).collect(),
         (Value::Port(first), Value::Port(last)) if first <= last => vec![Value::PortRange(first, last)],
+        (Value::Protocol(first), Value::Protocol(last)) if first <= last => {
+            vec![Value::OtherRange(first.into(), last.into())]
+        }
         (Value::Other(first), Value::Other(last)) if first <= last => vec![Value::OtherRange(first, last)],
         (Value::IfName(first), Value::IfName(last)) => vec![Value::IfNamePrefix(prefix(first, last)?)],
         _ => return None,

@@ -214,7 +214,13 @@ impl SetParts {
                 SetData::Values(any_types_of(number, self.data_length, SetKind::Exact).or_else(range)?)
             }
         };
-        let key = any_types_of(self.key, self.key_length, kind)?;
+        let mut key = any_types_of(self.key, self.key_length, kind)?;
+        if let [single @ (DataType::Integer | DataType::Other { .. })] = &mut key[..]
+            && userdata::has_big_endian_key(&self.userdata)
+        {
+            let length = u8::try_from(single.length()).ok()?;
+            *single = DataType::Other { length, host_order: false };
+        }
         let (protocol, comment) = (self.protocol(&data), userdata::read_set_comment(&self.userdata));
         Some(Set { name: name.clone(), key, data, kind, counter: self.counter, limit: self.limit, protocol, comment })
     }
@@ -281,12 +287,15 @@ fn any_types_of(number: u32, length: u32, kind: SetKind) -> Option<Vec<DataType>
     let types: Vec<DataType> = match numbers[..] {
         // The length of integers is that of the key.
         [single] => vec![any_type_of(single, Some(length), kind == SetKind::Interval)?],
-        _ => numbers.iter().map(|number| any_type_of(*number, None, false)).collect::<Option<_>>()?,
+        _ => {
+            let is_range = kind == SetKind::Interval;
+            numbers.iter().map(|number| any_type_of(*number, None, is_range)).collect::<Option<_>>()?
+        }
     };
     (crate::model::length(&types) == length).then_some(types)
 }
 
-/// Returns the type with a number. In ranges of a single field, `nft` has all numbers in network byte order.
+/// Returns the type with a number. In ranges, `nft` has all numbers in network byte order.
 fn any_type_of(number: u32, length: Option<usize>, is_range: bool) -> Option<DataType> {
     let known = types_of(number).and_then(|types| <[DataType; 1]>::try_from(types).ok()).map(|[known]| known);
     let fits = |data_type: &DataType| length.is_none_or(|length| length == data_type.length());

@@ -66,6 +66,11 @@ pub(super) fn read_protocol(userdata: &[u8], types: &[DataType]) -> Option<Proto
     protocols.into_iter().find(|protocol| stored == examples(types, Some(*protocol)))
 }
 
+/// Reports whether the numbers of a key with one field are in network byte order, as those in headers are.
+pub(super) fn has_big_endian_key(userdata: &[u8]) -> bool {
+    find(userdata, NFTNL_UDATA_SET_KEYBYTEORDER) == Some(&BYTEORDER_BIG_ENDIAN.to_ne_bytes())
+}
+
 fn read(userdata: &[u8], entry_type: u8) -> Option<Comment> {
     let value = find(userdata, entry_type)?;
     let text = value.strip_suffix(&[0]).unwrap_or(value);

@@ -361,7 +361,7 @@ impl PacketState<'_> {
             Field::CtState if self.connection.intersects(CtStates::UNTRACKED) => Value::Integer(STATE_UNTRACKED),
             Field::CtState if self.has_connection() => Value::Integer(STATE_NEW),
             Field::CtState => Value::Integer(STATE_INVALID),
-            Field::CtStatus => return Err("the connection's status".to_owned()),
+            Field::CtStatus => Value::Integer(self.status()),
             Field::CtOriginalDaddr => self.tracked.1.ip().into(),
             Field::CtOriginalDport => Value::Port(self.tracked.1.port()),
             Field::FibSaddrType => self.fib_type(self.source.ip())?,

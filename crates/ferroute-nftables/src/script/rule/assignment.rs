@@ -46,7 +46,9 @@ impl RuleReader {
                 return Some(());
             }
         };
-        if let Some((from_connection, mask, xor)) = mark(cursor) {
+        if let Some((from_connection, mask, xor)) =
+            mark(cursor).filter(|_| !["map", ">>", "<<"].contains(&cursor.peek()))
+        {
             reading.foreign(Foreign::SetMark { to_connection, from_connection, mask, xor });
             return Some(());
         }

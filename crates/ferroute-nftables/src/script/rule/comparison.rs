@@ -82,6 +82,12 @@ pub(super) fn comparison(operand: Operand, cursor: &mut Cursor<'_>, family: IpFa
         op: op.unwrap_or(CmpOp::Eq),
         value: value ^ flipped,
     };
+    if let (Words::Hexadecimal(8), Some((number, length))) = (words, text.split_once('/')) {
+        // A prefix of a mark.
+        let bits: u32 = length.parse().ok().filter(|bits| (1..=32).contains(bits))?;
+        let operand = Operand { mask: u128::from(u32::MAX << (32 - bits)), ..operand };
+        return Some(compare(operand, words.parse(number)?));
+    }
     match value(&text, words)? {
         Value::Network(net) => {
             let number = |address: IpAddr| Value::Address(address).number();

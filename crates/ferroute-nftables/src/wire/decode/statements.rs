@@ -85,7 +85,9 @@ fn limit(parts: &Parts<'_>) -> Option<String> {
     };
     let over = if parts.u32(NFTA_LIMIT_FLAGS).is_some_and(|flags| flags & 1 != 0) { "over " } else { "" };
     if parts.u32(NFTA_LIMIT_TYPE) == Some(1) {
-        return Some(format!("limit rate {over}{}/{unit}", bytes(rate)));
+        let burst = parts.u32(NFTA_LIMIT_BURST).filter(|burst| *burst > 0);
+        let burst = burst.map_or_else(String::new, |burst| format!(" burst {}", bytes(burst.into())));
+        return Some(format!("limit rate {over}{}/{unit}{burst}", bytes(rate)));
     }
     let burst = parts.u32(NFTA_LIMIT_BURST).filter(|burst| *burst != DEFAULT_BURST);
     let burst = burst.map_or_else(String::new, |burst| format!(" burst {burst} packets"));

@@ -319,7 +319,7 @@ impl<'a> ChainWalker<'a> {
                 translate(packet, *kind, Some(address), None, hook, None, effects)
             }
             (Foreign::NatMap { kind, map, prefix, other, .. }, Some(Data::Values(values))) => {
-                let element = found.as_ref().map(|element| format!("@{map} {}", KeyText(&element.key)));
+                let element = found.as_ref().map(|element| label(map, element));
                 let (address, port) = match values.as_slice() {
                     [Value::Address(first), Value::Address(last)] if *prefix => {
                         (Some(mapped(translated(packet, *kind), *first, *last)), None)
@@ -503,7 +503,7 @@ fn dnat_to_element(
         [Value::Address(address)] => SocketAddr::new(address, packet.destination.port()),
         _ => return invalid_element(map),
     };
-    let element = Some(format!("@{map} {}", KeyText(&element.key)));
+    let element = Some(label(map, element));
     effects.push((packet.dnat(after), element));
     StatementResult::Verdict(RuleVerdict::Accept)
 }
@@ -516,6 +516,12 @@ fn class_of(element: &Element) -> Option<ClassId> {
         },
         _ => None,
     }
+}
+
+/// Returns an element's key with the name of its map, if that has one.
+fn label(map: &Name, element: &Element) -> String {
+    let name = if map.as_str().starts_with("__") { String::new() } else { format!("@{map} ") };
+    format!("{name}{}", KeyText(&element.key))
 }
 
 /// Returns the port that is the data of an element.
