@@ -7,7 +7,7 @@ mod toy;
 
 use std::process::ExitCode;
 
-use ferroute_config::{FieldErrors, KubeProxyConfiguration, ModeName, Resolved, settings::Settings};
+use ferroute_config::{FieldErrors, KubeProxyConfiguration, Resolved, settings::Settings};
 use ferroute_core::{
     IpFamily, Protocol, ServiceTable,
     testing::{Cluster, pod, service, slice},
