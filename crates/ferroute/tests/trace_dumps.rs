@@ -188,7 +188,7 @@ fn packets_end_where_they_do_on_the_node() {
             "--from 10.128.1.44 --to 198.51.100.7:443",
             &["=> not translated, delivered to 198.51.100.7:443 through br-ex, with source 192.168.120.77"],
         ),
-        ("ovn", "--from 10.128.0.9 --to 198.51.100.7:22623", &["=> rejected with icmp port-unreachable"]),
+        ("ovn", "--from 10.128.0.9 --to 198.51.100.7:22623", &["=> rejected with icmpx port-unreachable"]),
     ] {
         let results = results(name, arguments);
         let results: Vec<&str> = results.iter().map(String::as_str).collect();

@@ -190,7 +190,7 @@ impl RuleReader {
                     ("with", "icmpv6") => Some(IpFamily::V6),
                     _ => None,
                 };
-                if cursor.peek() != "with" && reading.known.family.is_none() {
+                if self.is_inet && cursor.peek() != "with" {
                     reading.statements.push(Statement::Reject(RejectWith::parse("icmpx", "port-unreachable")?));
                     return Some(());
                 }
