@@ -250,7 +250,7 @@ fn client_with_affinity_has_one_endpoint_for_all_frontends_of_a_service_port() {
 
 #[test]
 fn clients_beyond_the_share_of_a_list_are_served_without_taking_the_affinity_of_others() {
-    let case = Case::new(3, IpFamily::V4, &cluster(web().affinity(300), (0..3).map(local)));
+    let mut case = Case::new(3, IpFamily::V4, &cluster(web().affinity(300), (0..3).map(local)));
     let Lab { node, client, .. } = &case.lab;
     let addresses: Vec<String> = (20..30).map(|i| format!("192.168.0.{i}")).collect();
     for address in &addresses {
@@ -258,7 +258,8 @@ fn clients_beyond_the_share_of_a_list_are_served_without_taking_the_affinity_of_
     }
     // A part of 3 instead of thousands.
     let listed = node.command("nft", &["list", "set", "ip", "ferroute", "new-clients-300-2"]);
-    assert_eq!(listed.matches("limit rate 9437184/day burst 32768 packets").count(), 3, "set and two lists: {listed}");
+    let planned = |listed: &str| listed.matches("limit rate 9437184/day burst 32768 packets").count();
+    assert_eq!(planned(&listed), 3, "set and two lists: {listed}");
     for list in ["1:1", "1:5"] {
         let set = "element ip ferroute new-clients-300-2";
         let commands = format!("delete {set} {{ {list} }}; add {set} {{ {list} limit rate 1/hour burst 3 packets }}");
@@ -284,6 +285,11 @@ fn clients_beyond_the_share_of_a_list_are_served_without_taking_the_affinity_of_
     // The other port's clients have a share of their own.
     assert_eq!(spread(|| tcp(client, "10.96.0.1:80")).0.len(), 1);
     assert_eq!(clients(), 4);
+    // The limits of the elements are noticed, and repaired.
+    assert!(case.dataplane.was_modified_externally().unwrap());
+    case.dataplane.resync(case.tracker.table(IpFamily::V4)).unwrap();
+    assert_eq!(planned(&node.command("nft", &["list", "set", "ip", "ferroute", "new-clients-300-2"])), 3);
+    assert!(!case.dataplane.was_modified_externally().unwrap());
 }
 
 /// Whoever may create Services in a namespace may give them many ports.

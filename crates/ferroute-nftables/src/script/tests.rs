@@ -115,6 +115,7 @@ fn rules_are_printed_as_nft_prints_those_of_the_kernel() {
         ("dup to 192.168.2.1 device \"lo\" drop", "dup to 192.168.2.1 device \"lo\" drop"),
         ("reset tcp option 30 drop", "reset tcp option 30 drop"),
         ("icmp mtu 33 drop", "meta nfproto ipv4 meta l4proto icmp icmp mtu 33 drop"),
+        ("@nh,0,0 | 0x5 == 0x5 drop", "@nh,0,0 & 0x0 == 0x0 drop"),
         ("meta mark 0xffffff00/24 drop", "meta mark & 0xffffff00 == 0xffffff00 drop"),
         ("osf ttl skip version \"Linux:3.0\" drop", "osf name \"Linux:3.0\" drop"),
         (

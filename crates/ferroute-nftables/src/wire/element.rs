@@ -5,7 +5,7 @@ use ferroute_netlink::{Attribute, Error, Malformed, Message, Writer};
 use ipnet::IpNet;
 
 use super::decode::{index_name, number};
-use super::{constants::*, object::COUNTER, userdata};
+use super::{constants::*, listing::limit_in, object::COUNTER, userdata};
 use crate::kernel::{Counter, OnElement};
 use crate::model::{
     ClassId, Data, DataType, Element, IfName, KEY_FIELDS, Key, Set, SetData, SetKind, Value, Values, Verdict,
@@ -84,6 +84,8 @@ fn parse(entry: &Attribute<'_>, set: &Set) -> Result<Option<Element>, Malformed>
             NFTA_SET_ELEM_KEY_END => last = value_of(&attribute)?,
             NFTA_SET_ELEM_DATA => data = parse_datum(&attribute, set)?,
             NFTA_SET_ELEM_USERDATA => comment = userdata::read_comment(attribute.payload),
+            // An element has its own limit, which is the set's unless another program added it.
+            NFTA_SET_ELEM_EXPR if set.limit.is_some() && limit_in(&attribute)? != set.limit => return Ok(None),
             _ => {}
         }
     }

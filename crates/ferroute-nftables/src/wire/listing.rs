@@ -182,12 +182,7 @@ impl SetParts {
                 let Some(name) = attribute.nested().first(NFTA_EXPR_NAME)? else { return Ok(()) };
                 match name.text().unwrap_or_default() {
                     COUNTER => self.counter = true,
-                    name @ (LIMIT | CONNLIMIT) => {
-                        let read = if name == LIMIT { limit } else { connection_limit };
-                        let data = attribute.nested().first(NFTA_EXPR_DATA)?;
-                        // One that cannot be read is none of the proxy's.
-                        self.limit = data.and_then(|data| read(&data).ok().flatten());
-                    }
+                    LIMIT | CONNLIMIT => self.limit = limit_in(attribute)?,
                     _ => self.is_special = true,
                 }
             }
@@ -255,6 +250,17 @@ impl SetParts {
             Set { name: name.clone(), key, data, kind, counter: self.counter, limit: self.limit, protocol, comment };
         (set_flags(&declared) == self.flags && !self.is_special).then_some(declared)
     }
+}
+
+/// Returns the limit in an expression of a set or an element; `None` if it is another one, or none of the proxy's.
+pub(super) fn limit_in(expression: &Attribute<'_>) -> Result<Option<Limit>, Malformed> {
+    let name = expression.nested().first(NFTA_EXPR_NAME)?;
+    let read = match name.as_ref().and_then(|name| name.text()) {
+        Some(LIMIT) => limit,
+        Some(CONNLIMIT) => connection_limit,
+        _ => return Ok(None),
+    };
+    Ok(expression.nested().first(NFTA_EXPR_DATA)?.and_then(|data| read(&data).ok().flatten()))
 }
 
 /// Returns a limit; `None` if the model cannot represent it.

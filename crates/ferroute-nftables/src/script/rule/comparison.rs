@@ -26,7 +26,9 @@ pub(super) fn comparison(operand: Operand, cursor: &mut Cursor<'_>, family: IpFa
             cursor.at += 1;
             flipped = flags_value(cursor, words)?;
             let whole = match words {
-                Words::Hexadecimal(digits) => u128::MAX >> (128 - 4 * u32::from(digits)),
+                Words::Hexadecimal(digits) => {
+                    u128::MAX.checked_shr(u128::BITS.saturating_sub(4 * u32::from(digits))).unwrap_or(0)
+                }
                 _ => u128::MAX,
             };
             mask &= whole & !flipped;
