@@ -23,6 +23,7 @@ pub use foreign::{ElementOp, Elements, Foreign, NatKind, NatPart, Operand, Sourc
 pub(crate) use foreign::{fib_existence, hash_inputs, set_text};
 pub(crate) use name::Printable;
 pub use name::{Comment, Name};
+pub(crate) use property::protocol_of;
 pub use property::{End, FibInterface, FibResult, HASH_INPUTS, Named, NumberSource, PayloadBase, Property, Sender};
 pub use rule::{
     CmpOp, Expression, Field, HashInput, Match, Opaque, Outcome, PriorityBits, RejectWith, Rule, Statement,

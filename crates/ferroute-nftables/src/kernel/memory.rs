@@ -312,8 +312,7 @@ impl MemoryTable {
     /// Returns the elements of a set, if it has no name: `nft` makes one of a list in a rule.
     fn anonymous(&self, name: &Name) -> Option<Vec<Element>> {
         let set = self.sets.get(name)?;
-        let is_anonymous = ["__set", "__map"].iter().any(|prefix| name.as_str().starts_with(prefix));
-        (is_anonymous && set.read.undecoded == 0).then(|| set.elements.values().cloned().collect())
+        (name.is_anonymous() && set.read.undecoded == 0).then(|| set.elements.values().cloned().collect())
     }
 
     /// Returns all rules.

@@ -21,6 +21,11 @@ impl Name {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+
+    /// Reports whether this is the name of a set or map without one: `nft` creates it for a list in a rule.
+    pub fn is_anonymous(&self) -> bool {
+        ["__set", "__map"].iter().any(|prefix| self.0.starts_with(prefix))
+    }
 }
 
 impl Comment {

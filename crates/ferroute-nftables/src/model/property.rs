@@ -4,7 +4,7 @@ use ferroute_core::IpFamily;
 
 use super::{
     Field, family_name,
-    words::{ADDRESS_TYPES, CT_STATES, CT_STATUSES, DSCP, PROTOCOLS, Words},
+    words::{ADDRESS_TYPES, CT_STATES, CT_STATUSES, DSCP, PROTOCOL_NAMES, PROTOCOLS, Words},
 };
 
 /// A property of a packet that a rule can load. Those from [`Property::Named`] on are not known when a packet is traced.
@@ -172,8 +172,7 @@ pub struct Named {
     pub words: Words,
     /// The kernel has it in the host's byte order.
     pub host_order: bool,
-    /// First packets of connections through Services have none: a header of another protocol, an extension header, or an option of
-    /// IPv4.
+    /// First packets of connections through Services have none: an extension header, an option of IPv4, or another chunk of SCTP.
     pub absent: bool,
 }
 
@@ -321,6 +320,24 @@ impl Property {
     }
 }
 
+impl Named {
+    /// Returns the protocol whose header this is a part of.
+    pub fn protocol(&self) -> Option<u8> {
+        protocol_of(self.text.split(' ').next()?)
+    }
+}
+
+/// Returns the protocol of a header, by its name in `nft` syntax; [`None`] for headers of any protocol.
+pub(crate) fn protocol_of(header: &str) -> Option<u8> {
+    let is_header = PROTOCOL_HEADERS.contains(&header);
+    let (number, _) = PROTOCOL_NAMES.iter().find(|(_, name)| is_header && *name == header)?;
+    u8::try_from(*number).ok()
+}
+
+/// The headers of the names in [`PROTOCOL_NAMES`] that rules match.
+const PROTOCOL_HEADERS: [&str; 11] =
+    ["ah", "comp", "dccp", "esp", "icmp", "icmpv6", "igmp", "sctp", "tcp", "udp", "udplite"];
+
 impl PayloadBase {
     /// Returns the base in `nft` syntax.
     pub fn text(self) -> &'static str {
@@ -439,10 +456,10 @@ static NAMED: &[Named] = &[
     named("udp checksum", Words::Number),
     named("sctp vtag", Words::Number),
     named("sctp checksum", Words::Number),
-    absent("icmp type", ICMP_TYPES),
-    absent("icmp code", Words::Number),
-    absent("icmpv6 type", ICMPV6_TYPES),
-    absent("icmpv6 code", Words::Number),
+    named("icmp type", ICMP_TYPES),
+    named("icmp code", Words::Number),
+    named("icmpv6 type", ICMPV6_TYPES),
+    named("icmpv6 code", Words::Number),
     named("ether saddr", Words::Ether),
     named("ether daddr", Words::Ether),
     named("ether type", ETHER_TYPES),
@@ -525,16 +542,16 @@ static NAMED: &[Named] = &[
     absent("sctp chunk forward-tsn", Words::Existence),
     absent("sctp chunk asconf", Words::Existence),
     named("sctp chunk", Words::Number),
-    absent("ah nexthdr", PROTOCOLS),
-    absent("ah spi", Words::Number),
-    absent("ah sequence", Words::Number),
-    absent("esp spi", Words::Number),
-    absent("esp sequence", Words::Number),
-    absent("comp nexthdr", PROTOCOLS),
-    absent("comp cpi", Words::Number),
-    absent("igmp type", IGMP_TYPES),
-    absent("igmp group", Words::Ipv4),
-    absent("dccp type", DCCP_TYPES),
+    named("ah nexthdr", PROTOCOLS),
+    named("ah spi", Words::Number),
+    named("ah sequence", Words::Number),
+    named("esp spi", Words::Number),
+    named("esp sequence", Words::Number),
+    named("comp nexthdr", PROTOCOLS),
+    named("comp cpi", Words::Number),
+    named("igmp type", IGMP_TYPES),
+    named("igmp group", Words::Ipv4),
+    named("dccp type", DCCP_TYPES),
     host("ipsec in reqid", Words::Number),
     named("ipsec in spi", Words::Number),
     host("ipsec out reqid", Words::Number),

@@ -1,11 +1,14 @@
 //! Properties of packets: the left-hand sides of conditions.
 
-use ferroute_core::{IpFamily, Protocol};
+use ferroute_core::IpFamily;
 use ferroute_netlink::nf_tables::{DESTINATION_PORT_OFFSET, SOURCE_PORT_OFFSET};
 
 use super::lexer::Cursor;
 use crate::{
-    model::{DataType, End, FibInterface, FibResult, Field, NumberSource, PayloadBase, Property, Sender, hash_inputs},
+    model::{
+        DataType, End, FibInterface, FibResult, Field, NumberSource, PayloadBase, Property, Sender, hash_inputs,
+        protocol_of,
+    },
     wire::{destination_offset, protocol_offset, source_offset},
 };
 
@@ -246,21 +249,10 @@ fn payload(text: &str, family: IpFamily) -> Option<Property> {
 
 /// Returns what a header with this name requires of a packet.
 pub(super) fn requirements(header: &str) -> Requirements {
-    let (family, protocol) = match header {
-        "tcp" => (None, Some(Protocol::Tcp.number())),
-        "udp" => (None, Some(Protocol::Udp.number())),
-        "sctp" => (None, Some(Protocol::Sctp.number())),
-        "dccp" => (None, Some(33)),
-        "esp" => (None, Some(50)),
-        "ah" => (None, Some(51)),
-        "comp" => (None, Some(108)),
-        "udplite" => (None, Some(136)),
-        "icmp" => (Some(IpFamily::V4), Some(1)),
-        "igmp" => (Some(IpFamily::V4), Some(2)),
-        "icmpv6" => (Some(IpFamily::V6), Some(58)),
-        "ip" => (Some(IpFamily::V4), None),
-        "ip6" | "hbh" | "dst" | "frag" | "mh" | "srh" | "exthdr" => (Some(IpFamily::V6), None),
-        _ => (None, None),
+    let family = match header {
+        "ip" | "icmp" | "igmp" => Some(IpFamily::V4),
+        "ip6" | "icmpv6" | "hbh" | "dst" | "frag" | "mh" | "srh" | "exthdr" => Some(IpFamily::V6),
+        _ => None,
     };
-    Requirements { family, protocol }
+    Requirements { family, protocol: protocol_of(header) }
 }

@@ -185,17 +185,8 @@ impl RuleReader {
             "redirect" | "dnat" | "snat" => self.nat(cursor, reading)?,
             "reject" => {
                 cursor.at += 1;
-                let family = match (cursor.peek(), cursor.peek_at(1)) {
-                    ("with", "icmp") => Some(IpFamily::V4),
-                    ("with", "icmpv6") => Some(IpFamily::V6),
-                    _ => None,
-                };
-                if self.is_inet && cursor.peek() != "with" {
-                    reading.statements.push(Statement::Reject(RejectWith::parse("icmpx", "port-unreachable")?));
-                    return Some(());
-                }
-                reading.require(Requirements { family, protocol: None });
-                reading.statements.push(Statement::Reject(reject(cursor)?));
+                let with = self.reject(cursor, reading)?;
+                reading.statements.push(Statement::Reject(with));
             }
             "add" | "update" | "delete" | "set" | "meter" => self.element(cursor, reading)?,
             "xt" => {
@@ -263,6 +254,22 @@ impl RuleReader {
         }
         reading.foreign(foreign);
         Some(())
+    }
+
+    /// Reads how packets are rejected, and adds what that requires of them.
+    fn reject(&self, cursor: &mut Cursor<'_>, reading: &mut Reading) -> Option<RejectWith> {
+        let kind = if cursor.accept("with") { cursor.take() } else { "" };
+        let family = match kind {
+            "" if self.is_inet => return RejectWith::parse("icmpx", "port-unreachable"),
+            "" => return Some(RejectWith::PortUnreachable),
+            "tcp" => return cursor.accept("reset").then_some(RejectWith::TcpReset),
+            "icmp" => Some(IpFamily::V4),
+            "icmpv6" => Some(IpFamily::V6),
+            _ => None,
+        };
+        reading.require(Requirements { family, protocol: None });
+        cursor.accept("type");
+        RejectWith::parse(kind, cursor.take())
     }
 
     /// Reads the fields of a key, and adds what they require of packets.
@@ -352,18 +359,6 @@ impl Reading {
             self.known.protocol = Some(protocol);
         }
     }
-}
-
-fn reject(cursor: &mut Cursor<'_>) -> Option<RejectWith> {
-    if !cursor.accept("with") {
-        return Some(RejectWith::PortUnreachable);
-    }
-    let kind = cursor.take();
-    if kind == "tcp" {
-        return cursor.accept("reset").then_some(RejectWith::TcpReset);
-    }
-    cursor.accept("type");
-    RejectWith::parse(kind, cursor.take())
 }
 
 /// Skips `limit` or `quota` with its options.

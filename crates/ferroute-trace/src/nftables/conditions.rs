@@ -230,7 +230,7 @@ impl PacketState<'_> {
         found.ok_or_else(|| match table.undecoded(map) {
             0 if self.explain => {
                 let operands: Vec<Operand> = fields.iter().map(|field| Property::Field(*field).into()).collect();
-                let place = if map.as_str().starts_with("__") { "the list".to_owned() } else { format!("@{map}") };
+                let place = if map.is_anonymous() { "the list".to_owned() } else { format!("@{map}") };
                 LookupError::NotFound(format!("{} is not in {place}", fields_text(&key, &operands, self.family())))
             }
             0 => LookupError::NotFound(String::new()),

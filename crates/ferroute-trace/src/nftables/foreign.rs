@@ -1,6 +1,6 @@
 //! Constructs of other programs' rules. `docs/tracing.md` lists what is decided.
 
-use ferroute_core::{IpFamily, Protocol};
+use ferroute_core::IpFamily;
 use ferroute_iptables::{Rule, Target};
 use ferroute_nftables::{
     Value,
@@ -137,7 +137,7 @@ impl PacketState<'_> {
             )
         };
         let values: Vec<String> = key.iter().zip(fields).map(text).collect();
-        let place = if map.as_str().starts_with("__") { "the list".to_owned() } else { format!("@{map}") };
+        let place = if map.is_anonymous() { "the list".to_owned() } else { format!("@{map}") };
         format!("{} is not in {place}", values.join(" . "))
     }
 
@@ -241,13 +241,7 @@ impl PacketState<'_> {
 
     /// Reports whether the packet has no header of this kind, or no such option in it.
     fn lacks_header(&self, named: &Named) -> bool {
-        let protocol = match named.text.split(' ').next() {
-            Some("tcp") => Protocol::Tcp,
-            Some("udp") => Protocol::Udp,
-            Some("sctp") => Protocol::Sctp,
-            _ => return named.absent,
-        };
-        named.absent || self.protocol() != protocol
+        named.absent || named.protocol().is_some_and(|protocol| protocol != self.protocol().number())
     }
 
     /// Looks up a route as the expression `fib` does.

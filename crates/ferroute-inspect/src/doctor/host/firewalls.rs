@@ -8,7 +8,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use ferroute_core::{Client, IpFamily};
-use ferroute_iptables::TableName;
+use ferroute_iptables::{ChainName, TableName};
 use ferroute_modes::{REGISTRY, kernel_rules::KernelRules};
 use ferroute_nftables::{
     kernel::{TableFamily, TableSnapshot},
@@ -152,7 +152,9 @@ fn last_rule(events: &[Event], tables: &[&str]) -> Option<Refusal> {
         _ => None,
     })?;
     let last = events.iter().rev().find_map(|event| match event {
-        Event::Policy { chain, .. } if (table, chain.as_str()) == (TableName::Filter.as_str(), "FORWARD") => {
+        Event::Policy { chain, .. }
+            if (table, chain.as_str()) == (TableName::Filter.as_str(), ChainName::FORWARD.as_str()) =>
+        {
             Some(Refusal::ForwardPolicy)
         }
         Event::Policy { chain, .. } => Some(Refusal::Rule(format!("the policy of chain {chain} of table {table}"))),

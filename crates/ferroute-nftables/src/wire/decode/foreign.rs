@@ -75,18 +75,14 @@ pub(super) fn range(headers: Headers, loaded: &Loaded, first: &[u8], last: &[u8]
 /// Returns the property in a register, the bits of it that are flipped, and whether it is in the host's byte order.
 fn operand(headers: Headers, loaded: &Loaded) -> Option<(Operand, u128, bool)> {
     match loaded {
-        Loaded::Operand { operand, xor, host_order } => Some((*operand, *xor, *host_order)),
-        Loaded::Bitwise { field, mask, xor } => {
-            Some((Operand { mask: (*mask).into(), ..Property::Field(*field).into() }, (*xor).into(), true))
-        }
         Loaded::CtPackets => Some((Property::named("ct packets")?.into(), 0, true)),
         Loaded::OrderedCtPackets => Some((Property::named("ct packets")?.into(), 0, false)),
         // A part of an address is compared with a prefix of another length.
         Loaded::Part { .. } => None,
-        other => {
+        other => other.number().or_else(|| {
             let operand = other.operand(headers)?;
             Some((operand, 0, operand.property.is_in_host_order()))
-        }
+        }),
     }
 }
 

@@ -188,9 +188,9 @@ impl Loaded {
         }
     }
 
-    /// Returns the content with its bytes reversed, if it is a number.
-    pub(super) fn reversed(&self) -> Option<Self> {
-        let (operand, xor, host_order) = match self {
+    /// Returns a number's property, the bits of it that are flipped, and whether it is in the host's byte order.
+    pub(super) fn number(&self) -> Option<(Operand, u128, bool)> {
+        Some(match self {
             Self::Operand { operand, xor, host_order } => (*operand, *xor, *host_order),
             Self::Field(field) => (Property::Field(*field).into(), 0, Property::Field(*field).is_in_host_order()),
             Self::Bitwise { field, mask, xor } => {
@@ -198,7 +198,12 @@ impl Loaded {
                 (operand, (*xor).into(), true)
             }
             _ => return None,
-        };
+        })
+    }
+
+    /// Returns the content with its bytes reversed, if it is a number.
+    pub(super) fn reversed(&self) -> Option<Self> {
+        let (operand, xor, host_order) = self.number()?;
         Some(Self::Operand { operand, xor, host_order: !host_order })
     }
 

@@ -250,7 +250,10 @@ impl<'a> ChainWalker<'a> {
         let port_of = match foreign {
             Foreign::NatMap { other: Some(NatPart::PortOf { key, map }), .. } => {
                 match choose(walker, table, key, map, random) {
-                    Ok(element) => port_in(&element),
+                    Ok(element) => match value_of(&element) {
+                        Some(Value::Port(port)) => Some(port),
+                        _ => return invalid_element(map),
+                    },
                     Err(result) => return result,
                 }
             }
@@ -334,7 +337,6 @@ impl<'a> ChainWalker<'a> {
                     None => (address, port),
                     Some(NatPart::Address(address)) => (Some(*address), port),
                     Some(NatPart::Port(port)) => (address, Some(*port)),
-                    Some(NatPart::PortOf { map, .. }) if port_of.is_none() => return invalid_element(map),
                     Some(NatPart::PortOf { .. }) => (address, port_of),
                 };
                 translate(packet, *kind, address, port, hook, element, effects)
@@ -509,9 +511,17 @@ fn dnat_to_element(
 }
 
 fn class_of(element: &Element) -> Option<ClassId> {
+    match value_of(element)? {
+        Value::ClassId(class) => Some(class),
+        _ => None,
+    }
+}
+
+/// Returns the only value that is the data of an element.
+fn value_of(element: &Element) -> Option<Value> {
     match &element.data {
-        Some(Data::Values(fields)) => match fields.as_slice() {
-            [Value::ClassId(class)] => Some(*class),
+        Some(Data::Values(values)) => match values.as_slice() {
+            [value] => Some(*value),
             _ => None,
         },
         _ => None,
@@ -520,19 +530,8 @@ fn class_of(element: &Element) -> Option<ClassId> {
 
 /// Returns an element's key with the name of its map, if that has one.
 fn label(map: &Name, element: &Element) -> String {
-    let name = if map.as_str().starts_with("__") { String::new() } else { format!("@{map} ") };
+    let name = if map.is_anonymous() { String::new() } else { format!("@{map} ") };
     format!("{name}{}", KeyText(&element.key))
-}
-
-/// Returns the port that is the data of an element.
-fn port_in(element: &Element) -> Option<u16> {
-    match &element.data {
-        Some(Data::Values(values)) => match values.as_slice() {
-            [Value::Port(port)] => Some(*port),
-            _ => None,
-        },
-        _ => None,
-    }
 }
 
 /// The result for an element of the wrong type. The kernel rejects rules that use a map in this way.
