@@ -7,28 +7,28 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-/// How the endpoints of a Service share its connections, as its annotations request.
+/// Balancing of connections among the endpoints of a Service, as requested by its annotations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Balancing {
-    /// The method; `None` for the mode's own.
+    /// Method; `None` for the default of the mode.
     pub method: Option<Method>,
     /// The size of the table of the methods that hash.
     pub table_size: TableSize,
-    /// Endpoints that do not answer get no connections for a while. Only over TCP. `None` for the default of the cluster, which
-    /// [`BalancingDefaults`] replaces.
+    /// Whether endpoints that do not answer get no connections for a while; TCP only. `None` for the default of the
+    /// cluster, which [`BalancingDefaults`] replaces.
     pub passive_ejection: Option<bool>,
     /// Seconds in which a new endpoint reaches its full share of the connections.
     pub slow_start: Option<NonZeroU32>,
-    /// How many times as many connections endpoints in the zone of the node get as others.
+    /// Number of connections of an endpoint in the node's zone for each connection of an endpoint elsewhere.
     pub zone_weight: Option<NonZeroU16>,
     /// Seconds after which open connections to a terminating endpoint end; `None` if they may stay.
     pub drain_timeout: Option<NonZeroU32>,
 }
 
-/// What applies to Services whose annotations request nothing else.
+/// Defaults for Services whose annotations do not set these values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BalancingDefaults {
-    /// The method; `None` for the mode's own.
+    /// Method; `None` for the default of the mode.
     pub method: Option<Method>,
     /// See [`Balancing::passive_ejection`].
     pub passive_ejection: bool,
@@ -45,7 +45,7 @@ pub struct Share(u8);
 pub enum Method {
     /// Any endpoint, each with the same probability.
     Random,
-    /// One after another.
+    /// In turn.
     RoundRobin,
     /// By a hash of the client's address: a client reaches the same endpoint through every node.
     SourceHash,
@@ -76,7 +76,7 @@ impl Share {
     /// The whole weight.
     pub const FULL: Self = Self(16);
 
-    /// Returns a share of this many sixteenths; `None` if it is none, or more than the whole.
+    /// Returns a share of this many sixteenths; `None` for zero and for more than sixteen.
     pub fn new(sixteenths: u8) -> Option<Self> {
         (1..=Self::FULL.0).contains(&sixteenths).then_some(Self(sixteenths))
     }
@@ -150,7 +150,7 @@ impl TableSize {
     pub const ALL: [Self; 7] =
         [Self(1 << 10), Self(1 << 11), Self(1 << 12), Self(1 << 13), Self(1 << 14), Self(1 << 15), Self(1 << 16)];
 
-    /// Returns a size; `None` if this number is none.
+    /// Returns a size; `None` if the number is not a valid size.
     pub fn new(size: u32) -> Option<Self> {
         Self::ALL.into_iter().find(|known| known.0 == size)
     }
@@ -171,8 +171,8 @@ impl TableSize {
 }
 
 impl Default for TableSize {
-    /// Returns the smallest size with which 100 endpoints differ by at most 3 % in their shares, and one endpoint more or less
-    /// moves at most 1.25 times as many clients as it must.
+    /// Returns the smallest size with which the shares of 100 endpoints differ by at most 3 %, and with which adding or
+    /// removing an endpoint moves at most 1.25 times the unavoidable number of clients.
     fn default() -> Self {
         Self(1 << 15)
     }

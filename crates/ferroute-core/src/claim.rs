@@ -12,8 +12,8 @@ use crate::{Frontend, FrontendKind, Reservation, ServicePort, ServicePortName};
 ///
 /// Anyone who may create Services can list any address in `externalIPs`, so several service ports may claim one
 /// frontend. The least claim owns it: addresses that only the API server assigns ([`FrontendKind::ClusterIp`] and
-/// [`FrontendKind::NodePort`]) come before those of load balancers, which their controllers assign, and these before
-/// external IPs, which users write. Among equals, the older Service comes first, then the first by name.
+/// [`FrontendKind::NodePort`]) come before those of load balancers, which their controllers assign, followed by
+/// external IPs, which users write. Among equal claims, the older Service comes first, then the first by name.
 ///
 /// A [`Reservation`] comes before the addresses of load balancers and external IPs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,7 +33,7 @@ pub struct CreationTime {
     seconds: Option<NonZeroU32>,
 }
 
-/// The frontends that a service port claims and others own.
+/// Frontends that a service port claims and other service ports own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LostFrontends {
     /// The service port with all the frontends that it claims. The one in [`ServiceTable::entries`] lacks the lost ones.
@@ -44,7 +44,7 @@ pub struct LostFrontends {
     pub frontends: Vec<LostFrontend>,
 }
 
-/// A frontend that a service port claims and another one owns.
+/// A frontend that a service port claims and another service port owns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LostFrontend {
     /// The kind of the lost claim.
@@ -58,10 +58,10 @@ pub struct LostFrontend {
 /// The owner of a frontend that a service port claims in vain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FrontendOwner {
-    /// Another service port, by this claim. Its kind is [`FrontendKind::NodePort`] also where the frontend is an address of the
-    /// node.
+    /// Another service port, by this claim. Its kind is [`FrontendKind::NodePort`] even if the frontend is an address
+    /// of the node.
     ServicePort(Claim),
-    /// No Service may have it.
+    /// Reserved; no Service may have the frontend.
     Reserved(Reservation),
 }
 

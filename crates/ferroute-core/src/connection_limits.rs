@@ -8,30 +8,30 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ConnectionLimits {
-    /// How many connections may be open at a time.
+    /// Maximum number of open connections.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub connections: Option<NonZeroU32>,
-    /// How many connections a client may have open at a time.
+    /// Maximum number of open connections of a client.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_connections: Option<NonZeroU32>,
-    /// How often a connection may be opened.
+    /// Maximum rate of new connections.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<ConnectionRate>,
-    /// How often a client may open a connection.
+    /// Maximum rate of new connections of a client.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_rate: Option<ConnectionRate>,
-    /// What happens to connections beyond the limits.
+    /// Handling of connections beyond the limits.
     pub over_limit: OverLimit,
 }
 
-/// What happens to a connection beyond a limit.
+/// Handling of a connection beyond a limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OverLimit {
-    /// It is rejected.
+    /// Rejected.
     #[default]
     Reject,
-    /// It is dropped.
+    /// Dropped.
     Drop,
 }
 
@@ -55,7 +55,7 @@ pub struct ConnectionRate {
     /// Connections per unit.
     count: NonZeroU32,
     unit: RateUnit,
-    /// How many may come at once: tokens of a bucket that the rate fills.
+    /// Maximum burst: tokens of a bucket that the rate refills.
     burst: NonZeroU32,
 }
 
@@ -68,8 +68,8 @@ enum RateUnit {
 }
 
 impl ConnectionLimits {
-    /// Returns the limits that exist, in the order in which they are checked: a client that exceeds its own does not use up the
-    /// Service's.
+    /// Returns the limits that exist, in the order in which they are checked. The limit per client comes first, so that
+    /// a client that exceeds it does not use up the limit of the Service.
     pub fn kinds(&self) -> impl Iterator<Item = LimitKind> + use<> {
         let Self { connections, client_connections, rate, client_rate, over_limit: _ } = *self;
         let kinds = [
@@ -121,7 +121,7 @@ impl ConnectionRate {
         self.burst
     }
 
-    /// Returns the seconds after which a client without new connections may have a full burst again.
+    /// Returns the seconds after which the full burst is available again to a client without new connections.
     fn seconds_to_refill(self) -> u64 {
         (u64::from(self.burst.get()) * SECONDS_PER_DAY).div_ceil(self.per_day())
     }

@@ -26,7 +26,7 @@ pub enum DataplaneError {
     ChangedWhileReading {
         /// The rules, as in [`DataplaneError::Read`].
         rules: String,
-        /// The object that never was the same for the time of one read: `set cluster-ips`.
+        /// Object that changed during every attempt to read it: `set cluster-ips`.
         object: String,
     },
     /// The rules could not be written.
@@ -67,15 +67,15 @@ pub struct SyncReport {
     /// Service ports whose rules the kernel refused. Their previous rules stay if there are any, and all other changes are
     /// applied.
     pub rejected: Vec<Rejection>,
-    /// Service ports that are not served, because there are more than the mode has numbers for. They are tried again when
-    /// they change and with each full sync.
+    /// Service ports that are not served because the mode has no more numbers for them. They are retried when they
+    /// change and with each full sync.
     pub unserved: BTreeSet<ServicePortName>,
-    /// Service ports whose protocol the mode does not serve, in the first sync that has them.
+    /// Service ports whose protocol the mode does not support, in the first sync that has them.
     pub unsupported: BTreeSet<ServicePortName>,
     /// Number of unused objects that the kernel refused to delete. They are harmless; deletion is retried.
     pub refused_removals: usize,
-    /// UDP frontends in the kernel's rules before a full sync, of any proxy; empty after others. Connection tracking keeps the
-    /// flows to those of them that no service port has, until their entries are deleted.
+    /// UDP frontends of any proxy in the kernel's rules before a full sync; empty after other syncs. If no service port
+    /// has such a frontend any more, connection tracking keeps its flows until their entries are deleted.
     pub udp_frontends_before: BTreeSet<Frontend>,
     /// Time spent in the kernel, or in the programs that write rules to it.
     pub kernel_time: Duration,
@@ -132,8 +132,8 @@ pub struct TableReport {
 /// Programs the rules of one IP family into the kernel. Each proxy mode implements it.
 ///
 /// This trait separates the Kubernetes side of the proxy, which has no rules, from the kernel side, which has no
-/// Kubernetes objects. A call that fails leaves the rules applied before active. A call that takes long beats
-/// ([`Heartbeat::beat_thread`](crate::Heartbeat::beat_thread)) whenever a part of it is done.
+/// Kubernetes objects. If a call fails, the previous rules stay active. A long call reports progress
+/// ([`Heartbeat::beat_thread`](crate::Heartbeat::beat_thread)) after each part.
 pub trait Dataplane: Send {
     /// Applies `changes` since the last successful call; `table` is the state to reach.
     ///
@@ -158,17 +158,19 @@ pub trait Dataplane: Send {
     /// The rules could not be read.
     fn was_modified_externally(&mut self) -> Result<bool, DataplaneError>;
 
-    /// Sets the addresses of the host's interfaces, before each sync: those by which the tracker decided the owners of node ports
-    /// and of other frontends. Modes whose rules do not depend on them ignore them.
+    /// Sets the addresses of the host's interfaces, before each sync: the same addresses by which the tracker decided
+    /// the owners of node ports and of other frontends. Ignored by modes whose rules do not depend on them.
     fn set_host_addresses(&mut self, _addresses: &[IpAddr]) {}
 
-    /// Returns why connections to Services fail although the rules are right. Called after each check for external modifications.
+    /// Returns the reason why connections to Services fail although the rules are correct. Called after each check for
+    /// external modifications.
     fn problem(&mut self) -> Option<&'static str> {
         None
     }
 
-    /// Does periodic work that no change of the desired state causes, such as the removal of objects that connections
-    /// needed. Called about once per second; must be cheap if there is nothing to do, and reports errors itself.
+    /// Does periodic work that is independent of changes to the desired state, such as the removal of objects that
+    /// connections needed. Called about once per second; must be cheap if there is nothing to do, and logs its own
+    /// errors.
     fn maintain(&mut self) {}
 
     /// Returns the ports of this host on which a process relays UDP flows, with the service port that each serves. Empty in

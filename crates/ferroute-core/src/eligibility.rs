@@ -35,7 +35,7 @@ impl Eligibility {
     }
 }
 
-/// The endpoints that traffic may use, whatever their conditions.
+/// Endpoints that traffic may use, regardless of their conditions.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Scope<'a> {
     /// All endpoints.
@@ -53,7 +53,7 @@ pub(crate) enum Scope<'a> {
 pub(crate) struct Selection<'a> {
     scope: Scope<'a>,
     any_ready: bool,
-    /// Ejected endpoints are not used: at least half of the others remain.
+    /// Whether ejected endpoints are excluded, which requires that at least half of the endpoints remain.
     ejects: bool,
 }
 
@@ -62,7 +62,7 @@ impl<'a> Selection<'a> {
     /// terminating.
     pub(crate) fn new(endpoints: &[Endpoint], scope: Scope<'a>) -> Self {
         let within = || endpoints.iter().filter(|endpoint| endpoint.accepts() && scope.excludes(endpoint).is_none());
-        // Nearly all service ports have none.
+        // Few service ports have ejected endpoints.
         let has_ejected = endpoints.iter().any(|endpoint| endpoint.ejected);
         let ejects = has_ejected && {
             let (all, ejected) = (within().count(), within().filter(|endpoint| endpoint.ejected).count());
@@ -71,8 +71,8 @@ impl<'a> Selection<'a> {
         Self { scope, any_ready: within().next().is_some(), ejects }
     }
 
-    /// Returns the eligibility of an endpoint. If several reasons exclude it, its weight comes first, then conditions, then the
-    /// node, then hints, because hints apply to ready endpoints only.
+    /// Returns the eligibility of an endpoint. If several reasons exclude it, they are checked in this order: weight,
+    /// conditions, node, hints. Hints are last because they apply to ready endpoints only.
     pub(crate) fn eligibility(&self, endpoint: &Endpoint) -> Eligibility {
         if endpoint.weight == 0 {
             return Eligibility::Drained;

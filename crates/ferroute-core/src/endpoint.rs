@@ -28,13 +28,14 @@ pub struct Endpoint {
     pub terminating: bool,
     /// Runs on this node.
     pub local: bool,
-    /// Its node is unknown, and may be this one.
+    /// Whether the node of the endpoint is unknown, so that it may be this one.
     pub node_unknown: bool,
     /// Topology hints, shared between endpoints with the same hints.
     pub hints: Option<Arc<Hints>>,
-    /// Its share of the connections, compared with the weights of the others; 0 for no new connections.
+    /// Share of the connections relative to the weights of the other endpoints; 0 for no new connections.
     pub weight: u16,
-    /// It did not answer, and gets no connections for a while if there are enough others.
+    /// Whether the endpoint did not answer. It then gets no connections for a while if there are enough other
+    /// endpoints.
     pub ejected: bool,
 }
 
@@ -52,8 +53,9 @@ impl Endpoint {
         self.ready && self.weight > 0
     }
 
-    /// Reports whether the endpoint runs on this node or on an unknown one. Rules that are harmless for endpoints of other nodes
-    /// apply to it; traffic policy Local does not use it, because each node would do so.
+    /// Reports whether the endpoint runs on this node or on an unknown one. Rules that are harmless for remote
+    /// endpoints apply to an endpoint on an unknown node. Traffic policy Local does not use it, because every node
+    /// would use it.
     pub fn may_be_local(&self) -> bool {
         self.local || self.node_unknown
     }

@@ -16,7 +16,7 @@ pub struct Endpoints(Stored);
 enum Stored {
     V4(Box<[Plain<Ipv4Addr>]>),
     V6(Box<[Plain<Ipv6Addr>]>),
-    /// Some have hints or weights.
+    /// Endpoints of which some have hints or weights.
     Other(Box<[Endpoint]>),
 }
 
@@ -107,7 +107,7 @@ impl fmt::Debug for Endpoints {
 }
 
 impl<A: Copy + Into<IpAddr>> Plain<A> {
-    /// Returns `None` for an endpoint with hints or another weight.
+    /// Returns `None` for an endpoint with hints or a weight other than the default.
     fn new(address: A, endpoint: &Endpoint) -> Option<Self> {
         let Endpoint { address: _, port, ready, serving, terminating, local, node_unknown, ref hints, weight, ejected } =
             *endpoint;

@@ -4,9 +4,9 @@ use std::fmt::{self, Display, Write};
 
 /// A value whose text is written on one line without characters that control a terminal.
 ///
-/// Control characters, line breaks, bidirectional overrides and other invisible characters are written as escapes such as
-/// `\n` and `\u{1b}`; everything else, backslashes and quotation marks included, is written as it is. For output that
-/// people read; JSON has escapes of its own.
+/// Control characters, line breaks, bidirectional overrides and other invisible characters are written as escapes such
+/// as `\n` and `\u{1b}`; all other characters, including backslashes and quotation marks, are written unchanged. For
+/// human-readable output; JSON has its own escapes.
 ///
 /// ```
 /// use ferroute_core::Escaped;
@@ -45,7 +45,7 @@ impl Writer<'_, '_> {
         match c {
             ' '..='~' => true,
             '\n' => self.keeps_lines,
-            // Of the characters that have escapes in Rust, those above have been written. The others are invisible.
+            // Among the characters that have escapes in Rust, those above have been written. The others are invisible.
             c => !c.is_ascii() && c.escape_debug().len() == 1,
         }
     }

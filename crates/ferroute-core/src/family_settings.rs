@@ -4,7 +4,7 @@ use ipnet::IpNet;
 
 use crate::{IpFamily, LocalTraffic, ModeTraits, NodePortMatch, ProxySettings, ServiceTable};
 
-/// The proxy's settings, resolved for one IP family of a node. If they change, rules of every Service may.
+/// Settings of the proxy, resolved for one IP family of a node. A change may affect the rules of every Service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FamilySettings {
     /// The IP family.

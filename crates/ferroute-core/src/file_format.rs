@@ -1,6 +1,6 @@
 use std::fmt;
 
-/// A format of files that have text in them, but must be converted before they can be read as such.
+/// A file format that contains text but must be converted before the text can be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileFormat {
     /// Compressed with this program.
@@ -12,7 +12,7 @@ pub enum FileFormat {
 }
 
 impl FileFormat {
-    /// Recognizes a format by the first bytes of a file; `None` if they may be text.
+    /// Recognizes a format by the first bytes of a file; `None` if the file may be text.
     pub fn of(start: &[u8]) -> Option<Self> {
         Some(match start {
             [0x1f, 0x8b, ..] => Self::Compressed("gzip"),

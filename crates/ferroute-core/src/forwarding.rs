@@ -1,4 +1,5 @@
-//! What the proxy does with a connection to a Service, decided once: planners encode it, commands print or compare it.
+//! The proxy's decisions about connections to a Service. They are made here only: planners encode them, commands print
+//! or compare them.
 //!
 //! ```text
 //!   Service, ModeTraits, settings ──► Routes     the list of endpoints and the source address, for each kind of frontend and
@@ -24,7 +25,8 @@ use crate::{
 /// A class of clients, by what the rules can recognise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Client {
-    /// A pod, as recognised by the configured [`LocalTraffic`](crate::LocalTraffic). Without one, pods are outside.
+    /// A pod, recognised by the configured [`LocalTraffic`](crate::LocalTraffic). If none is configured, pods count as
+    /// outside.
     Pod,
     /// The node itself.
     Node,
@@ -35,13 +37,13 @@ pub enum Client {
 /// The source address that an endpoint sees, except for connections of an endpoint to itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SourceAddress {
-    /// The one that the packet has.
+    /// The source address of the packet.
     Kept,
     /// The node's: the connection is masqueraded or relayed.
     Node,
 }
 
-/// How connections of a class of clients are forwarded if their list has endpoints.
+/// Forwarding of connections of a class of clients, if their list has endpoints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Route {
     /// The list of endpoints that they use.
@@ -61,16 +63,16 @@ pub struct Routes {
     pub outside: Route,
 }
 
-/// What happens to a connection.
+/// Result of forwarding a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Outcome {
-    /// It is forwarded to one of the endpoints of a list, which is not empty.
+    /// Forwarded to one of the endpoints of a non-empty list.
     Forward(Route),
-    /// It is rejected.
+    /// Rejected.
     Reject(Refusal),
-    /// It is dropped.
+    /// Dropped.
     Drop(Refusal),
-    /// The proxy has no rule for it.
+    /// Not handled: the proxy has no rule for the connection.
     NotOurs,
 }
 
@@ -87,12 +89,12 @@ pub enum Refusal {
     SourceRanges,
 }
 
-/// What a mode does with the connections to a service port.
+/// Forwarding decisions of a mode for the connections to a service port.
 #[derive(Clone, Debug)]
 pub struct PortForwarding<'a> {
     /// The service port, with the frontends that it owns.
     pub service: &'a ServicePort,
-    /// Its protocol.
+    /// Protocol.
     pub protocol: Protocol,
     /// The endpoints of each policy.
     pub endpoints: EndpointSets,
@@ -105,7 +107,7 @@ pub struct PortForwarding<'a> {
     traits: &'a ModeTraits,
 }
 
-/// Returns what a mode with these traits does with the connections to a service port of `table`.
+/// Returns the forwarding decisions of a mode with these traits for the connections to a service port of `table`.
 pub fn forwarding<'a>(
     table: &ServiceTable,
     name: &ServicePortName,
@@ -125,8 +127,8 @@ impl Client {
 impl Routes {
     /// Returns the routes of cluster IPs of Services with this internal policy. They do not depend on endpoints.
     ///
-    /// Endpoints may have no route to clients outside of the cluster, so their connections are masqueraded where pods can be
-    /// recognised.
+    /// Endpoints may have no route to clients outside of the cluster, so connections of these clients are masqueraded
+    /// if pods can be recognised.
     pub fn internal(policy: TrafficPolicy, settings: &FamilySettings, traits: &ModeTraits) -> Self {
         let route = |is_masqueraded| Route {
             list: policy,
@@ -223,14 +225,15 @@ impl<'a> PortForwarding<'a> {
     /// Returns the route that connections use in place of one whose list may have no endpoints.
     fn effective_route(&self, route: Route, client: Client) -> Route {
         let list = self.effective(route.list);
-        // The endpoints of other nodes would send replies to the Service's address to other hosts, or to nobody.
+        // Endpoints on other nodes would send replies to the Service's address, where they are lost or reach other
+        // hosts.
         let lacks_source =
             list != route.list && client == Client::Node && self.traits.sources == Sources::ServiceOfNode;
         Route { list, source: if lacks_source { SourceAddress::Node } else { route.source } }
     }
 
-    /// Returns the outcome with the source address that all endpoints of the list see. It differs from that of the route only if all
-    /// of them keep sources.
+    /// Returns the outcome with the source address that all endpoints of the list see. It differs from the outcome of
+    /// the route only if all of them keep sources.
     pub fn as_seen(&self, outcome: Outcome, client: Client) -> Outcome {
         let keeps_sources = |endpoint: &Endpoint| self.keeps_sources(endpoint, client == Client::Node);
         match outcome {
@@ -241,8 +244,9 @@ impl<'a> PortForwarding<'a> {
         }
     }
 
-    /// Reports whether an endpoint sees the addresses of clients, or of the node itself, also where others see the node's, because
-    /// it is in [`FamilySettings::no_masquerade_cidrs`]. It could not answer to the node where that has the Service's address.
+    /// Reports whether an endpoint in [`FamilySettings::no_masquerade_cidrs`] sees the original source address of
+    /// clients, or of the node itself, where other endpoints see the node's. If the node's connections have the
+    /// Service's address as their source, it could not reply to the node.
     pub fn keeps_sources(&self, endpoint: &Endpoint, is_from_node: bool) -> bool {
         self.is_in_no_masquerade_cidrs(endpoint)
             && match self.traits.sources {
@@ -261,12 +265,13 @@ impl<'a> PortForwarding<'a> {
         self.traits.hairpin == Hairpin::All || endpoint.may_be_local() || self.is_in_no_masquerade_cidrs(endpoint)
     }
 
-    /// Returns the method that chooses endpoints, if it is not the mode's own.
+    /// Returns the method that chooses endpoints; `None` for the default of the mode.
     pub fn method(&self) -> Option<Method> {
         self.service.balancing.method.filter(|method| self.traits.methods.contains(method))
     }
 
-    /// Returns the limits of the connections to the service port; `None` if it has none, or the mode does not support them.
+    /// Returns the limits of the connections to the service port; `None` if there are none or the mode does not support
+    /// them.
     pub fn limits(&self) -> Option<&ConnectionLimits> {
         self.service.limits.as_deref().filter(|_| self.traits.limits)
     }
@@ -282,7 +287,7 @@ impl<'a> PortForwarding<'a> {
         [pod, node, outside].into_iter().any(|route| self.list(route.list).is_ok())
     }
 
-    /// Returns what happens to connections of a class of clients that may use the frontend.
+    /// Returns the outcome of connections of a class of clients that may use the frontend.
     pub fn outcome(&self, kind: FrontendKind, client: Client) -> Outcome {
         let route = self.routes(kind).of(client);
         match self.list(route.list) {
@@ -291,7 +296,7 @@ impl<'a> PortForwarding<'a> {
         }
     }
 
-    /// Returns what happens to connections of clients outside of the source ranges to a restricted frontend.
+    /// Returns the outcome of connections to a restricted frontend from clients outside of the source ranges.
     pub fn outcome_outside_source_ranges(&self, kind: FrontendKind, client: Client) -> Outcome {
         match self.list(TrafficPolicy::Cluster) {
             Err(refusal @ (Refusal::NoEndpoints | Refusal::UnsupportedProtocol))
@@ -308,7 +313,8 @@ impl<'a> PortForwarding<'a> {
             && matches!(kind, FrontendKind::ExternalIp | FrontendKind::LoadBalancer)
             && !self.traits.rejects_own_external_connections;
         match (refusal, self.traits.without_local_endpoints) {
-            // The other host may support the protocol, but this Service's address is the same everywhere.
+            // Another host with the address may support the protocol, but this Service's address is the same
+            // everywhere.
             (Refusal::UnsupportedProtocol, _) => Outcome::Reject(refusal),
             _ if leaves_node => Outcome::NotOurs,
             (Refusal::NoLocalEndpoints, WithoutLocalEndpoints::Drop) | (Refusal::SourceRanges, _) => {
@@ -318,8 +324,8 @@ impl<'a> PortForwarding<'a> {
         }
     }
 
-    /// Reports whether a kind of frontend has source ranges. An address may be of two kinds, of which one has none; see
-    /// [`PortForwarding::is_restricted`].
+    /// Reports whether a kind of frontend has source ranges. An address may be of two kinds of which only one has
+    /// source ranges; see [`PortForwarding::is_restricted`].
     pub fn has_source_ranges(&self, kind: FrontendKind) -> bool {
         let ServicePort { load_balancer_source_ranges: ranges, source_ranges_scope: scope, .. } = self.service;
         let is_in_scope = kind == FrontendKind::LoadBalancer || self.traits.source_ranges_scope && scope.contains(kind);
@@ -328,7 +334,7 @@ impl<'a> PortForwarding<'a> {
 
     /// Reports whether only clients in [`PortForwarding::permitted_sources`] may use a frontend of [`ServicePort::frontends`].
     pub fn is_restricted(&self, kind: FrontendKind, frontend: Frontend) -> bool {
-        // Most Services have no source ranges, and some have thousands of addresses.
+        // Checked first: most Services have no source ranges, and some have thousands of addresses.
         if self.service.load_balancer_source_ranges.is_empty() {
             return false;
         }
@@ -343,8 +349,8 @@ impl<'a> PortForwarding<'a> {
 
     /// Returns the sources that may use these restricted addresses.
     ///
-    /// If the node may, so may these addresses themselves: where they are assigned to the node, its own packets have them as
-    /// their source.
+    /// If the node is permitted, these addresses are permitted as well: if they are assigned to the node, its own
+    /// packets have them as their source.
     pub fn permitted_sources(&self, addresses: &[IpAddr]) -> Vec<IpNet> {
         let mut sources = self.service.load_balancer_source_ranges.clone();
         if self.permits_node() {

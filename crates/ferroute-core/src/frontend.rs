@@ -9,11 +9,12 @@ use crate::{Protocol, ServicePort};
 
 /// An address, protocol and port on which a service port accepts connections.
 ///
-/// Several service ports may claim the same frontend, and one of them as an external IP, another as a load balancer's
-/// address; [`Claim`](crate::Claim) defines the owner. The [`FrontendKind`] is therefore not part of a frontend; [`ServicePort::frontends`] returns both.
+/// Several service ports may claim the same frontend, for example one as an external IP and another as a load
+/// balancer's address; [`Claim`](crate::Claim) defines the owner. The [`FrontendKind`] is therefore not part of a
+/// frontend; [`ServicePort::frontends`] returns both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Frontend {
-    /// The address; `None` for a node port, which is on all addresses of [`ProxySettings::node_ports`].
+    /// Address; `None` for a node port, which exists at all addresses of [`ProxySettings::node_ports`].
     ///
     /// [`ProxySettings::node_ports`]: crate::ProxySettings::node_ports
     #[serde(default, skip_serializing_if = "Option::is_none")]

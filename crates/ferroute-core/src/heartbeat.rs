@@ -9,8 +9,7 @@ use std::{
 
 /// The time of the last progress of a thread, for watchers on other threads. Clones share it.
 ///
-/// Code that takes long, such as a sync in parts, calls [`Heartbeat::beat_thread`], and need not know whether and by whom its
-/// thread is watched.
+/// Long-running code, such as a sync in parts, calls [`Heartbeat::beat_thread`] whether or not its thread is watched.
 #[derive(Clone, Debug)]
 pub struct Heartbeat {
     start: Instant,

@@ -2,8 +2,8 @@ use std::net::IpAddr;
 
 /// State of the host that planned rules depend on, besides the Services and the Node.
 ///
-/// Every mode's planner takes it as an argument and reads the fields that its rules need; none reads the host itself.
-/// The default is a host without addresses and optional features.
+/// Every mode's planner takes it as an argument, reads the fields that its rules need, and never reads the host itself.
+/// The default is a host without addresses or optional features.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostState {
     /// Addresses of all interfaces, of both families.

@@ -11,7 +11,7 @@
 //! [`ServiceTable::endpoint_sets`] applies traffic policies and topology hints. [`Dataplane`] is the interface of the
 //! proxy modes, each of which turns tables into kernel rules.
 //!
-//! Everything here is a pure function of its input: no I/O, no clock, no async, no randomness, no rule syntax.
+//! All functions are pure functions of their input: no I/O, no clock, no async, no randomness, no rule syntax.
 //!
 //! # Example
 //!

@@ -7,7 +7,7 @@ use crate::{IpFamily, NodeView};
 /// The method of recognising packets from local pods (`detectLocalMode`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum LocalTrafficDetector {
-    /// None; rules that depend on it are not written.
+    /// No detection; rules that depend on it are not written.
     #[default]
     None,
     /// Source address in the cluster's pod networks (`ClusterCIDR`), at most one per family.

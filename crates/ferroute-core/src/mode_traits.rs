@@ -1,89 +1,91 @@
-//! How the proxy modes differ from each other in what they do with connections: one field per difference, one constant per mode.
+//! Differences between the proxy modes in the handling of connections: one field per difference, one constant per mode.
 
 use crate::{
     Balancing, Client, IpFamily, Method, NodePortAddresses, Protocol,
     limits::{EndpointLimits, MAX_ENDPOINTS},
 };
 
-/// What a proxy mode does differently from others. [`forwarding`](crate::PortForwarding) applies the traits, planners encode the
-/// result, and the commands compare them.
+/// Behaviour of a proxy mode that differs from other modes. [`forwarding`](crate::PortForwarding) applies the traits,
+/// planners encode the result, and the commands compare them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ModeTraits {
     /// The policy Local without a usable endpoint on this node.
     pub without_local_endpoints: WithoutLocalEndpoints,
-    /// External policy Local also applies to pods of this node and to the node itself.
+    /// Whether external policy Local also applies to pods of this node and to the node itself.
     pub local_policy_for_all_clients: bool,
     /// The source address that endpoints see.
     pub sources: Sources,
-    /// The protocols that are served. Connections by others are rejected.
+    /// Supported protocols. Connections with other protocols are rejected.
     pub protocols: &'static [Protocol],
-    /// The endpoints whose connections to themselves are masqueraded.
+    /// Endpoints whose connections to themselves are masqueraded.
     pub hairpin: Hairpin,
-    /// The node's own connections to an external IP or a load balancer IP without endpoints are rejected. Otherwise they leave
-    /// the node, where another host may have the address.
+    /// Whether the node's own connections to an external IP or a load balancer IP without endpoints are rejected.
+    /// Otherwise they leave the node, because another host may have the address.
     pub rejects_own_external_connections: bool,
-    /// The clients to which source ranges are applied before connections to a Service without endpoints are rejected.
+    /// Clients to which source ranges are applied before connections to a Service without endpoints are rejected.
     pub source_ranges_before_rejection: &'static [Client],
-    /// Source ranges apply to a load balancer IP even if the Service also lists it as an external IP.
+    /// Whether source ranges apply to a load balancer IP that the Service also lists as an external IP.
     pub source_ranges_on_external_ips: bool,
-    /// Connections to a port of a cluster IP that its Service does not have.
+    /// Handling of connections to a port of a cluster IP that its Service does not have.
     pub unknown_ports: Unserved,
-    /// Packets to addresses in the networks of cluster IPs that no Service has.
+    /// Handling of packets to addresses in the networks of cluster IPs that no Service has.
     pub unassigned_addresses: Unserved,
-    /// The addresses that serve node ports if none are configured.
+    /// Addresses that serve node ports if none are configured.
     pub node_ports_by_default: NodePortsByDefault,
-    /// Node ports without endpoints are rejected or dropped at all addresses of the node, not only at those that serve node
-    /// ports.
+    /// Whether node ports without endpoints are rejected or dropped at all addresses of the node, not only at those
+    /// that serve node ports.
     pub refuses_node_ports_at_all_addresses: bool,
-    /// The IP families whose node ports can be served on localhost.
+    /// IP families whose node ports can be served on localhost.
     pub localhost_node_ports: &'static [IpFamily],
-    /// Service addresses are addresses of the host, which respond to ping.
+    /// Whether Service addresses are addresses of the host, which respond to ping.
     pub binds_service_addresses: bool,
-    /// Rules accept traffic of Services that a firewall in the iptables tables would drop.
+    /// Whether rules accept traffic of Services that a firewall in the iptables tables would drop.
     pub accepts_in_firewalls: bool,
-    /// The methods that can choose endpoints. A Service that requests another one gets the mode's own.
+    /// Supported methods of choosing endpoints. A Service that requests an unsupported method gets the default of the
+    /// mode.
     pub methods: &'static [Method],
-    /// [`Method::LeastConnections`] chooses by weights that the proxy sets, not by counts of the kernel.
+    /// Whether [`Method::LeastConnections`] chooses by weights that the proxy sets, instead of by counts of the kernel.
     pub least_connections_by_weights: bool,
-    /// Endpoints get connections in proportion to their weights.
+    /// Whether endpoints get connections in proportion to their weights.
     pub weights: bool,
-    /// Open connections to a terminating endpoint end after the time that a Service requests.
+    /// Whether open connections to a terminating endpoint end after the time that a Service requests.
     pub drain_timeouts: bool,
-    /// Source ranges apply to the addresses that a Service requests, besides those of load balancers.
+    /// Whether a Service can request source ranges for addresses other than those of load balancers.
     pub source_ranges_scope: bool,
-    /// Connections have the limits that a Service requests.
+    /// Whether the limits of connections that a Service requests are enforced.
     pub limits: bool,
-    /// The numbers of endpoints of a service port that can be used.
+    /// Maximum numbers of endpoints of a service port.
     pub endpoint_limits: EndpointLimits,
 }
 
-/// What happens to connections with policy Local where this node has no usable endpoint and others have.
+/// Handling of connections with policy Local if only other nodes have usable endpoints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WithoutLocalEndpoints {
-    /// They are dropped, so that a load balancer or the client tries another node.
+    /// Dropped, so that a load balancer or the client tries another node.
     Drop,
-    /// They use the endpoints of policy Cluster, if the service port has such traffic.
+    /// Forwarded to the endpoints of policy Cluster, if the service port has such traffic.
     UseCluster,
 }
 
 /// The source address that endpoints see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sources {
-    /// The client's, unless the connection has to be masqueraded for its replies to return through this node.
+    /// The client's address, unless the connection has to be masqueraded for its replies to return through this node.
     Clients,
-    /// As [`Sources::Clients`], but the node's own connections have the Service's address as their source: those to cluster IPs
-    /// are always masqueraded, and those to external addresses with policy Local only where this node has no endpoint.
+    /// As [`Sources::Clients`], but the node's own connections have the Service's address as their source. Those to
+    /// cluster IPs are always masqueraded, and those to external addresses with policy Local only if this node has no
+    /// endpoint.
     ServiceOfNode,
     /// The node's: a process relays all connections.
     Node,
 }
 
-/// The endpoints whose connections to themselves through a Service are masqueraded.
+/// Endpoints whose connections to themselves through a Service are masqueraded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hairpin {
     /// All endpoints.
     All,
-    /// Endpoints on this node, and those whose node is unknown.
+    /// Endpoints on this node or on an unknown one.
     OnThisNode,
 }
 
@@ -105,14 +107,14 @@ impl From<NodePortsByDefault> for NodePortAddresses {
     }
 }
 
-/// What happens to packets for which no Service has a frontend.
+/// Handling of packets for which no Service has a frontend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unserved {
     /// No rule matches; they are routed as without a proxy.
     Routed,
-    /// They are rejected.
+    /// Rejected.
     Rejected,
-    /// They are dropped.
+    /// Dropped.
     Dropped,
 }
 
@@ -196,7 +198,7 @@ impl ModeTraits {
         refuses_node_ports_at_all_addresses: false,
         localhost_node_ports: &[],
         binds_service_addresses: true,
-        // Its own is the configured scheduler.
+        // The default method is the configured scheduler.
         methods: &[Method::RoundRobin, Method::SourceHash, Method::SourcePortHash, Method::LeastConnections],
         weights: true,
         drain_timeouts: false,
@@ -220,7 +222,7 @@ impl ModeTraits {
 pub struct ModeTrait {
     /// The name in JSON.
     pub name: &'static str,
-    /// What it is about: a statement or a matter, of which [`ModeTrait::value`] is the answer.
+    /// Description of the trait: a statement or a topic, to which [`ModeTrait::value`] is the answer.
     pub title: &'static str,
     value: fn(&ModeTraits) -> String,
     copy: fn(&mut ModeTraits, &ModeTraits),
@@ -232,7 +234,7 @@ impl ModeTrait {
         (self.value)(traits)
     }
 
-    /// Returns `traits` with this one taken from `other`.
+    /// Returns `traits` with the value of this trait taken from `other`.
     pub fn replaced(&self, traits: &ModeTraits, other: &ModeTraits) -> ModeTraits {
         let mut replaced = *traits;
         (self.copy)(&mut replaced, other);

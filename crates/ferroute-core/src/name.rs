@@ -10,11 +10,11 @@ use crate::Protocol;
 /// their text.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct NamespacedName {
-    /// The length of the namespace in digits of six bits, the lowest first, all but the last with [`MORE_DIGITS`]. Then
-    /// `namespace/name`, or `name` without a namespace.
+    /// The length of the namespace in digits of six bits, the lowest first; all digits but the last have
+    /// [`MORE_DIGITS`] set. It is followed by `namespace/name`, or by `name` without a namespace.
     ///
-    /// The length is part of names because this type does not reject slashes in them. It has no field of its own because a
-    /// large cluster has a million names.
+    /// The length is part of names because this type does not reject slashes in them. It is not a separate field
+    /// because a large cluster has a million names.
     text: Arc<str>,
 }
 
@@ -125,10 +125,11 @@ impl fmt::Display for ServicePortName {
     }
 }
 
-/// The bits of a digit of a length. One digit suffices for the namespaces of Kubernetes, whose names have at most 63 characters.
+/// Bits of a digit of a length. One digit suffices for the namespaces of Kubernetes, whose names have at most 63
+/// characters.
 const DIGIT: u8 = 0x3f;
 const DIGIT_BITS: usize = 6;
-/// The bit of all digits but the last.
+/// Bit that is set in all digits but the last.
 const MORE_DIGITS: u8 = 0x40;
 
 #[cfg(test)]

@@ -15,8 +15,8 @@ pub struct NodeView {
     pub addresses: Vec<IpAddr>,
     /// Pod networks, at most one per family.
     pub pod_cidrs: Vec<IpNet>,
-    /// The node is being deleted, or has the taint [`ferroute_api::labels::TO_BE_DELETED_TAINT`]: load balancers should
-    /// not send new connections.
+    /// Whether the node is being deleted or has the taint [`ferroute_api::labels::TO_BE_DELETED_TAINT`], so that load
+    /// balancers should not send new connections.
     pub to_be_deleted: bool,
 }
 

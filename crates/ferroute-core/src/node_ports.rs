@@ -14,7 +14,7 @@ pub enum NodePortAddresses {
     Primary,
     /// The addresses within these networks.
     Within(Vec<IpNet>),
-    /// The primary address of each family, and those within these networks.
+    /// The primary address of each family, and the addresses within these networks.
     PrimaryAnd(Vec<IpNet>),
 }
 

@@ -1,8 +1,8 @@
 //! Validation of API objects.
 //!
-//! Each function converts an object into a value that is valid by its type, or returns the errors of the object at once,
-//! by field. An object is accepted or rejected as a whole. The API server validates most of this too, but manifest files
-//! never passed through one, and rules are built from these values as text.
+//! Each function converts an object into a value that is valid by its type, or returns the errors of the object at
+//! once, by field. An object is accepted or rejected as a whole. The API server validates most fields as well, but
+//! objects in manifest files were never validated by an API server, and rules are built from these values as text.
 
 mod address;
 mod balancing;
@@ -123,7 +123,7 @@ impl Errors {
     }
 }
 
-/// Abbreviates the middle of a text: a value may have a megabyte, and errors are logged, kept and sent as Events.
+/// Abbreviates the middle of a text: a value may be a megabyte long, and errors are logged, kept and sent as Events.
 fn abbreviated(text: String) -> String {
     if text.len() <= 4 * KEPT_OF_PROBLEM {
         return text;
@@ -136,7 +136,7 @@ fn abbreviated(text: String) -> String {
 /// Errors that are kept of an object.
 pub const MAX_ERRORS: usize = 20;
 
-/// Characters at the start and at the end of a long [`FieldError::problem`] that are kept.
+/// Number of characters kept at the start and at the end of a long [`FieldError::problem`].
 const KEPT_OF_PROBLEM: usize = 100;
 
 /// Adds an error to a list, which may be full.
@@ -154,7 +154,7 @@ fn parse_port(number: i32) -> Result<NonZeroU16, String> {
         .ok_or_else(|| format!("invalid port {number} (want 1 to 65535)"))
 }
 
-/// Parses a protocol. TCP if there is none.
+/// Parses a protocol; the default is TCP.
 fn parse_protocol(text: Option<&str>) -> Result<Protocol, UnknownProtocol> {
     text.filter(|text| !text.is_empty()).map_or(Ok(Protocol::Tcp), str::parse)
 }

@@ -14,7 +14,7 @@ struct Counters {
 }
 
 impl Progress {
-    /// Returns the numbers of applied and of all service ports in the current or last sync.
+    /// Returns the number of applied service ports and the number of all service ports in the current or last sync.
     pub fn get(&self) -> (usize, usize) {
         (self.0.done.load(Relaxed), self.0.total.load(Relaxed))
     }

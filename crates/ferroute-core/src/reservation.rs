@@ -9,21 +9,21 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Frontend, IpFamily, Protocol, ProxySettings};
 
-/// Why no load balancer IP and no external IP may have a frontend.
+/// Reason why a frontend may be neither a load balancer IP nor an external IP.
 ///
-/// Anyone who may create Services can list any address in `externalIPs`. A few addresses and ports are needed by the node
-/// itself: without a connection to the API server, the proxy would never learn that the Service is gone.
+/// Anyone who may create Services can list any address in `externalIPs`. The node itself needs a few addresses and
+/// ports: without a connection to the API server, the proxy would not receive the deletion of the Service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Reservation {
-    /// The API server listens there: the one that the proxy connects to, or an endpoint of `default/kubernetes`.
+    /// Address of an API server: the one that the proxy connects to, or an endpoint of `default/kubernetes`.
     ApiServer,
     /// The proxy itself serves health checks or metrics there.
     Proxy,
-    /// The node's own port, which [`ProxySettings::protected_node_ports`] contains.
+    /// Port of the node itself, from [`ProxySettings::protected_node_ports`].
     Node,
-    /// Another host has the address: an API server, a Node, or a next hop of this host's routes. The mode would make it an address
-    /// of this host on all ports.
+    /// Address of another host: an API server, a Node, or a next hop of this host's routes. The mode would make it an
+    /// address of this host on all ports.
     OtherHost,
 }
 
@@ -33,13 +33,13 @@ pub enum Reservation {
 pub struct OtherHosts {
     /// The addresses and ports of the API server that the proxy connects to, or of the HTTP proxy before it.
     pub api_server: Vec<SocketAddr>,
-    /// In modes that make Service addresses local
-    /// ([`binds_service_addresses`](crate::ModeTraits::binds_service_addresses)), the addresses of Nodes and next hops. `None` in
-    /// other modes, in which a Service takes over single ports only.
+    /// Addresses of Nodes and next hops, in modes that make Service addresses local
+    /// ([`binds_service_addresses`](crate::ModeTraits::binds_service_addresses)). `None` in other modes, in which a
+    /// Service takes over single ports only.
     pub addresses: Option<Vec<IpAddr>>,
 }
 
-/// The frontends of one IP family that are reserved.
+/// The reserved frontends of one IP family.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Reservations {
     /// Single ports.
@@ -63,8 +63,8 @@ impl fmt::Display for Reservation {
 }
 
 impl Reservations {
-    /// Returns the reservations of a family. `endpoints` are those of the API server, `host` has the addresses of this host's
-    /// interfaces.
+    /// Returns the reservations of a family. `endpoints` are the endpoints of the API server; `host` has the addresses
+    /// of this host's interfaces.
     pub(crate) fn new(
         family: IpFamily,
         settings: &ProxySettings,

@@ -1,6 +1,6 @@
 //! RFC 3339 times, as the Kubernetes API and Go's JSON encoder write them.
 //!
-//! This is the one place that converts between [`SystemTime`] and `jiff`.
+//! All conversions between [`SystemTime`] and `jiff` are here.
 
 use std::time::SystemTime;
 

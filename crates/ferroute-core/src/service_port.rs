@@ -39,7 +39,7 @@ pub struct Affinity {
     pub timeout_seconds: u32,
 }
 
-/// The addresses of a Service, besides those of load balancers, to which source ranges apply.
+/// Addresses of a Service, other than those of load balancers, to which source ranges apply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SourceRangesScope {
     /// The cluster IP.
@@ -94,11 +94,11 @@ pub struct ServicePort {
     pub node_port: Option<NonZeroU16>,
     /// Addresses that external routers route to nodes.
     pub external_ips: Vec<IpAddr>,
-    /// Addresses of load balancers that forward packets with their destination unchanged (`ipMode` VIP).
+    /// Addresses of load balancers that do not change the destination of packets that they forward (`ipMode` VIP).
     pub load_balancer_vips: Vec<IpAddr>,
     /// Sources that may use `load_balancer_vips`; empty for all.
     pub load_balancer_source_ranges: Vec<IpNet>,
-    /// Other addresses that only these sources may use.
+    /// Other addresses to which the source ranges apply.
     pub source_ranges_scope: SourceRangesScope,
     /// Port on which load balancers query the number of local endpoints; only with external policy Local.
     pub health_check_node_port: Option<NonZeroU16>,
@@ -108,14 +108,14 @@ pub struct ServicePort {
     pub internal_policy: TrafficPolicy,
     /// Policy of traffic to all other addresses.
     pub external_policy: TrafficPolicy,
-    /// How the endpoints share connections.
+    /// Balancing of connections among the endpoints.
     pub balancing: Balancing,
-    /// Limits of its connections; `None` if there is none.
+    /// Limits of the connections; `None` if there are none.
     pub limits: Option<Box<ConnectionLimits>>,
-    /// The creation time of the Service, which decides between Services that claim one address.
+    /// Creation time of the Service, by which Services that claim the same address are ordered.
     pub created: CreationTime,
-    /// The rest of the cluster depends on it: it belongs to the API server or to cluster DNS. Where rules are written in
-    /// several transactions, its rules are in the first.
+    /// Whether the rest of the cluster depends on the service port: it belongs to the API server or to cluster DNS. If
+    /// rules are written in several transactions, its rules are in the first.
     pub is_urgent: bool,
 }
 

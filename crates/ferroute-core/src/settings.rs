@@ -15,8 +15,8 @@ use crate::{
 pub struct ProxySettings {
     /// Masquerade all traffic to cluster IPs.
     pub masquerade_all: bool,
-    /// Networks of endpoints that see the addresses of clients, also where connections are otherwise masqueraded. See
-    /// [`PortForwarding::source_address`](crate::PortForwarding::source_address).
+    /// Networks of endpoints that see the addresses of clients, even if connections to other endpoints are masqueraded.
+    /// See [`PortForwarding::source_address`](crate::PortForwarding::source_address).
     pub no_masquerade_cidrs: Vec<IpNet>,
     /// Bit (0 to 31) of the packet mark of packets to masquerade.
     pub masquerade_bit: u8,
@@ -28,17 +28,17 @@ pub struct ProxySettings {
     pub node_port_addresses: NodePortAddresses,
     /// Method of recognising packets from local pods.
     pub detector: LocalTrafficDetector,
-    /// The addresses at which the proxy itself serves health checks and metrics; unspecified ones stand for all. They are
-    /// [reserved](crate::Reservation).
+    /// Addresses at which the proxy itself serves health checks and metrics; unspecified addresses stand for all. They
+    /// are [reserved](crate::Reservation).
     pub own_listeners: Vec<SocketAddr>,
-    /// The ports of the node's own addresses that are [reserved](crate::Reservation) for the node.
+    /// Ports of the node's own addresses that are [reserved](crate::Reservation) for the node.
     pub protected_node_ports: Vec<RangeInclusive<u16>>,
 }
 
-/// The settings of the flowtable of nftables mode: packets of established connections to Services skip the kernel's hooks.
+/// Settings of the flowtable of nftables mode: packets of established connections to Services skip the kernel's hooks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FlowtableSettings {
-    /// The devices on which such packets arrive. Others pass the hooks.
+    /// Devices on which such packets arrive. Packets on other devices pass the hooks.
     pub devices: Vec<InterfacePattern>,
     /// The number of packets of a connection, in both directions, that pass the hooks before.
     pub packets: u32,

@@ -1,9 +1,9 @@
-//! Which UDP entries of the connection tracking table are stale.
+//! Detection of stale UDP entries in the connection tracking table.
 //!
 //! Connection tracking sends all packets of a UDP flow to the endpoint that the first packet went to, for as long as
 //! the client keeps sending. Unlike TCP, UDP has no reset that would end a flow whose endpoint is gone. Entries whose
 //! endpoint may no longer serve their frontend are therefore deleted after the new rules are applied, so that the next
-//! packet is matched against these.
+//! packet is matched against the new rules.
 //!
 //! kube-proxy does the same, but before 1.37 it keeps the entries of a Service that loses its last endpoint, and before 1.38 those of
 //! a Service that is deleted.
@@ -20,7 +20,7 @@ use crate::{Changes, Frontend, Protocol, ServicePort, ServicePortEntry, ServiceT
 #[derive(Clone, Debug, Default)]
 pub struct StaleConntrackEntries {
     frontends: HashMap<Frontend, Backends>,
-    /// The addresses of endpoints by which flows to frontends are recognized that neither the rules nor the table have.
+    /// Endpoint addresses that identify flows to frontends that exist neither in the rules nor in the table.
     endpoints: HashSet<IpAddr>,
 }
 
@@ -29,11 +29,11 @@ pub struct StaleConntrackEntries {
 struct Backends {
     /// The endpoints that flows may use. `None` if no service port has the frontend any more.
     valid: Option<Arc<[SocketAddr]>>,
-    /// The endpoints before the change, by which Ferroute's flows are recognized where nothing else shows whose they are: if
-    /// `valid` is `None`, and to node ports at addresses that are not the host's now.
+    /// Endpoints before the change. They identify Ferroute's flows where nothing else does: if `valid` is `None`, and
+    /// to node ports at addresses that the host no longer has.
     previous: HashSet<SocketAddr>,
-    /// Rules that are gone now led to the frontend, to unknown endpoints. Used as `previous`: every flow that is translated is
-    /// stale. If rules of another program translate it, they do so again for its next packet.
+    /// Whether removed rules led to the frontend, to unknown endpoints. Used like `previous`: every translated flow is
+    /// stale. If rules of another program translate it, they translate its next packet again.
     had_rules: bool,
 }
 
@@ -68,8 +68,8 @@ impl StaleConntrackEntries {
         stale
     }
 
-    /// Adds those of `frontends` that no service port of `table` has. Rules for them were in the kernel before; a Service may
-    /// be deleted while no proxy runs.
+    /// Adds those of `frontends` that no service port of `table` has. The kernel had rules for them; a Service may have
+    /// been deleted while no proxy was running.
     pub fn add_removed<'a>(&mut self, table: &ServiceTable, frontends: impl IntoIterator<Item = &'a Frontend>) {
         let mut removed: HashSet<Frontend> =
             frontends.into_iter().filter(|frontend| frontend.protocol == Protocol::Udp).copied().collect();
@@ -86,16 +86,16 @@ impl StaleConntrackEntries {
         }
     }
 
-    /// Adds the flows to the endpoints of `table` by frontends that no one knows any more: a proxy may have been killed after it
-    /// removed the rules of a Service and before it deleted the entries. Flows to addresses of the host are not added, because
-    /// they may be those of other programs, such as host ports.
+    /// Adds the flows to the endpoints of `table` through unknown frontends: a proxy may have been killed after it
+    /// removed the rules of a Service and before it deleted the entries. Flows to addresses of the host are not added,
+    /// because they may belong to other programs, for example to host ports.
     pub fn add_unknown(&mut self, table: &ServiceTable) {
         let endpoints = table.entries.values().flat_map(|entry| entry.endpoints.iter());
         self.endpoints.extend(endpoints.map(|endpoint| endpoint.socket().ip()));
     }
 
-    /// Adds the frontends of a later change. For frontends in both, the valid endpoints are those of the later one and
-    /// the previous endpoints those of both.
+    /// Adds the frontends of a later change. For frontends in both, the valid endpoints are those of the later change,
+    /// and the previous endpoints are those of both changes.
     pub fn merge(&mut self, later: Self) {
         self.endpoints.extend(later.endpoints);
         for (frontend, backends) in later.frontends {
@@ -128,7 +128,7 @@ impl StaleConntrackEntries {
             }
         }
         let is_known = self.frontends.contains_key(&frontend) || is_local(destination.ip());
-        // If rules of another program translate the flow, they do so again for its next packet.
+        // If rules of another program translate the flow, they translate its next packet again.
         if !is_known && reply_source != destination && self.endpoints.contains(&reply_source.ip()) {
             return true;
         }
@@ -148,7 +148,7 @@ impl StaleConntrackEntries {
         }
     }
 
-    /// Makes the endpoints of `entry` valid for those of its frontends that are affected.
+    /// Makes the endpoints of `entry` valid for its affected frontends.
     fn allow(&mut self, entry: &ServicePortEntry) {
         // Traffic policies and topology apply to new flows only: a flow may stay on any endpoint that still serves.
         let serving = || entry.endpoints.iter().filter(|endpoint| endpoint.serving).map(|endpoint| endpoint.socket());
@@ -162,8 +162,8 @@ impl StaleConntrackEntries {
 }
 
 impl Backends {
-    /// Adds valid endpoints. If two service ports claim the frontend, new flows go to one of them, but existing flows of
-    /// the other one may stay.
+    /// Adds valid endpoints. If two service ports claim the frontend, new flows go to one of them, but existing flows
+    /// of the other may stay.
     fn allow(&mut self, endpoints: &Arc<[SocketAddr]>) {
         self.valid = Some(match self.valid.take() {
             None => endpoints.clone(),

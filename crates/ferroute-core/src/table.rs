@@ -14,8 +14,8 @@ use crate::{
 pub struct ServicePortEntry {
     /// The service port with the frontends that it owns, shared with the tracker if these are all that it claims.
     pub service: Arc<ServicePort>,
-    /// All endpoints in slices of the Service, whatever their conditions. Each address and port occurs once. They are
-    /// sorted by text (`10.0.0.10:80` before `10.0.0.2:80`), as in kube-proxy.
+    /// All endpoints in slices of the Service, regardless of their conditions. Each address and port occurs once. They
+    /// are sorted by text (`10.0.0.10:80` before `10.0.0.2:80`), as in kube-proxy.
     pub endpoints: Endpoints,
 }
 
@@ -28,11 +28,11 @@ pub struct ServiceTable {
     pub node: Arc<NodeView>,
     /// The networks that cluster IPs are allocated from, sorted and distinct; empty if the cluster has no ServiceCIDRs.
     pub service_cidrs: Vec<IpNet>,
-    /// All service ports. No two of them have the same frontend.
+    /// All service ports. No two service ports have the same frontend.
     pub entries: BTreeMap<ServicePortName, ServicePortEntry>,
-    /// The frontends that service ports claim and others own.
+    /// Frontends that service ports claim and other service ports own.
     pub lost: BTreeMap<ServicePortName, LostFrontends>,
-    /// The number of endpoints that are left out of [`ServicePortEntry::endpoints`] because there are too many, see
+    /// Number of endpoints that are left out of [`ServicePortEntry::endpoints`] because of the
     /// [`limits`](crate::limits).
     pub excess: BTreeMap<ServicePortName, usize>,
 }
@@ -44,7 +44,7 @@ pub struct Changes {
     pub services: BTreeSet<NamespacedName>,
     /// The previous entries of all changed service ports; `None` for new ones.
     pub previous: BTreeMap<ServicePortName, Option<ServicePortEntry>>,
-    /// The node changed, so that rules of every Service may have changed.
+    /// Whether the node changed, so that rules of every Service may have changed.
     pub node: bool,
     /// [`ServiceTable::service_cidrs`] changed.
     pub service_cidrs: bool,
@@ -55,8 +55,8 @@ pub struct Changes {
 }
 
 impl ServicePortEntry {
-    /// Reports whether internal, and external, traffic has no usable endpoint on this node because of its policy, although
-    /// other nodes have one.
+    /// Reports for internal and for external traffic whether its policy leaves it without a usable endpoint on this
+    /// node although other nodes have one.
     pub fn lacks_local_endpoints(&self) -> (bool, bool) {
         let service = &self.service;
         if !service.uses_local_endpoints() {
@@ -89,7 +89,7 @@ impl ServiceTable {
         }
     }
 
-    /// Returns a service port with all the frontends that it claims, whichever service ports own them.
+    /// Returns a service port with all the frontends that it claims, including those that other service ports own.
     pub fn claimed(&self, name: &ServicePortName) -> Option<&Arc<ServicePort>> {
         let lost = self.lost.get(name).map(|lost| &lost.claimed);
         lost.or_else(|| self.entries.get(name).map(|entry| &entry.service))

@@ -50,8 +50,8 @@
 //! # holds();
 //! ```
 //!
-//! All functions panic on values that cannot be parsed. What is *not* here: invalid objects (change a field of a valid one),
-//! I/O, the kernel.
+//! All functions panic on values that cannot be parsed. This module has no invalid objects (change a field of a valid
+//! one), no I/O and no access to the kernel.
 
 pub mod arbitrary;
 mod cluster;

@@ -15,7 +15,8 @@ impl Throttle {
     const PAUSE_FACTOR: u32 = 100;
     const MAX_PAUSE: Duration = Duration::from_secs(300);
 
-    /// Returns one whose action may run at once, and has a pause of at least this after each run.
+    /// Returns a throttle that allows the first run at once, and then requires a pause of at least this length after
+    /// each run.
     pub fn new(min_pause: Duration) -> Self {
         Self { min_pause, next: None }
     }
@@ -25,8 +26,8 @@ impl Throttle {
         self.next.is_none_or(|next| now >= next)
     }
 
-    /// Records a run that ends now and took this processor time. Its duration does not matter: on a busy host it is longer, by the
-    /// time of other programs, and a pause in proportion would let changes of rules stay for minutes.
+    /// Records a run that ends now and took this processor time. Its duration is not used: on a busy host it includes
+    /// the time of other programs, and a pause in proportion could leave changes of rules unnoticed for minutes.
     pub fn record(&mut self, now: Instant, processor_time: Duration) {
         let pause = processor_time.saturating_mul(Self::PAUSE_FACTOR);
         self.next = Some(now + pause.clamp(self.min_pause, Self::MAX_PAUSE.max(self.min_pause)));
@@ -34,7 +35,7 @@ impl Throttle {
 }
 
 impl Default for Throttle {
-    /// Returns one with a pause of at least 5 s.
+    /// Returns a throttle with a pause of at least 5 s.
     fn default() -> Self {
         Self::new(Duration::from_secs(5))
     }

@@ -24,7 +24,7 @@ impl TokenBucket {
         self.full_at.checked_sub(refill).map_or(now, |at| at.max(now))
     }
 
-    /// Takes a token and returns when it may be used: `now`, or later if the tokens up to then are taken already.
+    /// Takes a token and returns the time at which it may be used: `now`, or later if all tokens up to then are taken.
     pub fn take(&mut self, now: Instant) -> Instant {
         let at = self.available_at(now);
         self.full_at = self.full_at.max(now) + self.interval;
@@ -47,7 +47,7 @@ mod tests {
 
     const INTERVAL: Duration = Duration::from_millis(200);
 
-    /// How long each of `count` takers waits, in milliseconds.
+    /// Returns the waiting time of each of `count` takers, in milliseconds.
     fn waits(bucket: &mut TokenBucket, now: Instant, count: usize) -> Vec<u128> {
         (0..count).map(|_| (bucket.take(now) - now).as_millis()).collect()
     }

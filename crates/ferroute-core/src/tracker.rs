@@ -47,7 +47,7 @@ pub struct Tracker {
     tables: [ServiceTable; 2],
     /// Services that may differ from the table, by family.
     pending: [BTreeSet<NamespacedName>; 2],
-    /// The current node; each table has the node of its last update.
+    /// The current node; each table has the node as of its last update.
     node: Arc<NodeView>,
     /// The current networks of cluster IPs, by family, sorted.
     service_cidrs: [Vec<IpNet>; 2],
@@ -60,14 +60,14 @@ pub struct Tracker {
     reserving: [(ProxySettings, Vec<IpAddr>); 2],
     /// Whether reservations may have changed since the last update, by family.
     reservations_due: [bool; 2],
-    /// Those of the mode that the tables are for, whose limits apply.
+    /// Traits of the mode that the tables are for, which has the limits.
     traits: &'static ModeTraits,
 }
 
 /// The endpoints that did not answer, by service port, of both IP families.
 pub type Ejections = BTreeMap<ServicePortName, BTreeSet<SocketAddr>>;
 
-/// The endpoints that have not all of their weight, by service port, of both IP families.
+/// Endpoints that have less than their full weight, by service port, of both IP families.
 pub type Shares = BTreeMap<ServicePortName, BTreeMap<SocketAddr, Share>>;
 
 /// The desired state under the name of a Service.
@@ -206,7 +206,7 @@ impl Tracker {
         &self.ejections
     }
 
-    /// Returns the endpoints that have not all of their weight.
+    /// Returns the endpoints that have less than their full weight.
     pub fn shares(&self) -> &Shares {
         &self.shares
     }
@@ -297,13 +297,14 @@ impl Tracker {
         self.update_keeping(family, |_| true)
     }
 
-    /// Like [`Tracker::update`], for callers that apply the whole table: [`Changes::previous`] lacks service ports that
-    /// are new, so that it does not name every service port when the proxy starts.
+    /// Like [`Tracker::update`], for callers that apply the whole table: [`Changes::previous`] lacks new service ports,
+    /// so that it does not contain every service port when the proxy starts.
     pub fn update_for_resync(&mut self, family: IpFamily) -> Changes {
         self.update_keeping(family, |previous| previous.is_some())
     }
 
-    /// `keep` selects by the previous entry which service ports [`Changes::previous`] contains.
+    /// Updates the table of a family. `keep` selects by the previous entry which service ports [`Changes::previous`]
+    /// contains.
     fn update_keeping(&mut self, family: IpFamily, keep: impl Fn(&Option<ServicePortEntry>) -> bool) -> Changes {
         let mut pending = std::mem::take(&mut self.pending[family.index()]);
         let affected = self.update_claims(family, &pending);
@@ -317,7 +318,7 @@ impl Tracker {
         };
         table.node = self.node.clone();
         table.service_cidrs.clone_from(service_cidrs);
-        // A map built from a sorted list is packed more tightly than one that grows.
+        // A map built from a sorted list is packed more densely than one that grows.
         let was_empty = table.entries.is_empty();
         let mut first_entries = Vec::new();
         for service in pending {
@@ -459,7 +460,7 @@ impl Tracker {
     fn mark_pending(&mut self, service: &NamespacedName, families: impl IntoIterator<Item = IpFamily>) {
         for family in families {
             let pending = &mut self.pending[family.index()];
-            // Looked up first because most events concern a Service that is pending already.
+            // Looked up first because most events concern a Service that is already pending.
             if !pending.contains(service) {
                 pending.insert(service.clone());
             }
@@ -479,7 +480,7 @@ fn differences<T: PartialEq>(
 /// Namespace and name of the Service that the API server creates for itself.
 const API_SERVER: (&str, &str) = ("default", "kubernetes");
 
-/// Reports whether a Service is the one that the API server creates for itself.
+/// Reports whether a Service is `default/kubernetes`, which the API server creates for itself.
 pub fn is_api_server(service: &NamespacedName) -> bool {
     (service.namespace(), service.name()) == API_SERVER
 }

@@ -87,7 +87,7 @@ fn owners(claimed: &ServiceTable, host: &[IpAddr], others: &OtherHosts) -> BTree
     best.iter().filter_map(owner).collect()
 }
 
-/// Returns the service port with each frontend, which may be only one.
+/// Returns the service port with each frontend. Fails if two service ports have the same frontend.
 fn served(table: &ServiceTable) -> Result<BTreeMap<Frontend, ServicePortName>, TestCaseError> {
     let mut served = BTreeMap::new();
     for (name, entry) in &table.entries {

@@ -11,7 +11,7 @@ use ferroute_core::{
 };
 use proptest::{collection::vec, option, prelude::*, sample::select};
 
-/// Any text; often one that is valid in some field.
+/// Generates any text, often one that is valid in some field.
 fn text() -> impl Strategy<Value = String> {
     let valid = vec![
         "",

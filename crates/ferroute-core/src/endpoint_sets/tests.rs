@@ -220,7 +220,7 @@ fn node_hints_take_precedence_over_zone_hints() {
     let other_nodes = || [hinted(A, &["b"], &["node-3"]), hinted(B, &["a"], &["node-2"])];
     assert_cluster(&in_zone("a"), other_nodes(), &[B]);
     assert_cluster(&on(node("node-1")), other_nodes(), &[A, B]);
-    // The same if one endpoint has no node hint.
+    // The same applies if one endpoint has no node hint.
     assert_cluster(&in_zone("a"), [hinted(A, &["b"], &["node-1"]), hinted(B, &["a"], &[])], &[B]);
 }
 

@@ -8,7 +8,7 @@ use crate::{Endpoint, Frontend, FrontendKind};
 pub struct Connection {
     /// The frontend.
     pub frontend: Frontend,
-    /// Its kind.
+    /// Kind.
     pub kind: FrontendKind,
     /// The source address.
     pub source: IpAddr,
@@ -19,14 +19,15 @@ pub struct Connection {
 }
 
 impl PortForwarding<'_> {
-    /// Returns what happens to a connection. Its route depends on the source, even of the node's own packets; a refusal does not.
+    /// Returns the outcome of a connection. Its route depends on the source, even for the node's own packets; a refusal
+    /// does not.
     pub fn outcome_of(&self, connection: &Connection) -> Outcome {
         let Connection { frontend, kind, is_from_node, is_from_pod, .. } = *connection;
         let origin = if is_from_node { Client::Node } else { Client::Outside };
         if self.is_restricted(kind, frontend) && !self.permits(connection) {
             return self.outcome_outside_source_ranges(kind, origin);
         }
-        // Where all clients have the same external routes, only those of the node itself differ.
+        // If all clients have the same external routes, only the route of the node itself differs.
         let by_source = kind == FrontendKind::ClusterIp || !self.traits.local_policy_for_all_clients;
         match self.outcome(kind, if is_from_pod && by_source { Client::Pod } else { origin }) {
             forwarded @ Outcome::Forward(_) => forwarded,
@@ -35,7 +36,7 @@ impl PortForwarding<'_> {
         }
     }
 
-    /// Returns what happens to a connection to the node port at an address of the node that does not serve it.
+    /// Returns the outcome of a connection to the node port at an address of the node that does not serve it.
     pub fn outcome_at_other_address(&self) -> Outcome {
         match self.outcome(FrontendKind::NodePort, Client::Outside) {
             refused @ (Outcome::Reject(_) | Outcome::Drop(_)) if self.traits.refuses_node_ports_at_all_addresses => {
@@ -47,8 +48,8 @@ impl PortForwarding<'_> {
 
     /// Returns the source address that an endpoint sees of a connection from `source`.
     ///
-    /// In [`FamilySettings::no_masquerade_cidrs`](crate::FamilySettings::no_masquerade_cidrs) it is that of the client, unless the
-    /// endpoint is the client or could not answer.
+    /// Endpoints in [`FamilySettings::no_masquerade_cidrs`](crate::FamilySettings::no_masquerade_cidrs) see the
+    /// client's address, unless the endpoint is the client or could not answer.
     pub fn source_address(
         &self,
         route: Route,
@@ -64,8 +65,8 @@ impl PortForwarding<'_> {
         }
     }
 
-    /// Reports whether the source ranges permit a connection. The node is permitted by its own address, although its packets have
-    /// the Service's address as their source where that is the host's.
+    /// Reports whether the source ranges permit a connection. The node is permitted by its own address, even if its
+    /// packets have the Service's address as their source because the host has that address.
     fn permits(&self, connection: &Connection) -> bool {
         let own = self.node_ip.filter(|_| connection.is_from_node && self.traits.binds_service_addresses);
         let source = own.unwrap_or(connection.source);

@@ -36,7 +36,7 @@ fn local() -> Endpoint {
     Endpoint { local: true, ..endpoint("10.244.0.2:8080") }
 }
 
-/// Returns the outcomes of pods, of the node and of others, for the cluster IP, an external IP and the node port.
+/// Returns the outcomes for pods, the node and other clients at the cluster IP, an external IP and the node port.
 fn outcomes(entry: &ServicePortEntry, name: &str, traits: &'static ModeTraits, pods: bool) -> [[Outcome; 3]; 3] {
     let table = ServiceTable::new(IpFamily::V4, Arc::new(NodeView::default()));
     let detector = LocalTrafficDetector::ClusterCidr(vec!["10.244.0.0/16".parse().unwrap()]);

@@ -3,7 +3,7 @@ use std::net::IpAddr;
 use super::*;
 use crate::NodeView;
 
-/// Addresses of interfaces; two interfaces have the same address.
+/// Addresses of interfaces; two of the interfaces have the same address.
 const HOST: [&str; 9] = [
     "127.0.0.1",
     "::1",

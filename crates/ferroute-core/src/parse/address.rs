@@ -14,12 +14,12 @@ pub fn parse_ip(text: &str) -> Result<IpAddr, String> {
 
 /// Checks that packets from other hosts can have an address as their destination.
 ///
-/// The API server rejects most other addresses in `externalIPs` and in endpoints, but not in the status of a Service,
-/// and none in objects that are older than the check.
+/// The API server rejects most other addresses in `externalIPs` and in endpoints, but accepts them in the status of a
+/// Service, and in objects that are older than the check.
 ///
 /// # Errors
 ///
-/// The reason why no host can have the address, or only the host itself can use it.
+/// The address cannot belong to a host, or only the host itself can use it.
 pub fn check_destination(address: IpAddr) -> Result<IpAddr, String> {
     let is_link_local = match address {
         IpAddr::V4(address) => address.is_link_local(),

@@ -23,7 +23,8 @@ pub(super) fn parse_balancing(errors: &mut Errors, annotations: &BTreeMap<String
         let text = annotations.get(key)?;
         Some(errors.keep_or_ignore(annotation(key), parse(text.trim())))
     };
-    // The first one that exists decides, even if its value is invalid: a typing error must not select another method.
+    // The first existing annotation decides, even if its value is invalid: a typing error must not select another
+    // method.
     let method = value(labels::LOAD_BALANCING, &own_method)
         .or_else(|| value(labels::CILIUM_ALGORITHM, &cilium_method))
         .or_else(|| value(labels::KUBE_ROUTER_SCHEDULER, &scheduler))
@@ -39,7 +40,8 @@ pub(super) fn parse_balancing(errors: &mut Errors, annotations: &BTreeMap<String
     }
 }
 
-/// Parses the limits of the connections to a Service; `None` if it has none. An invalid value is ignored and recorded.
+/// Parses the limits of the connections to a Service; `None` if there are none. An invalid value is ignored and
+/// recorded.
 pub(super) fn parse_limits(errors: &mut Errors, annotations: &BTreeMap<String, String>) -> Option<ConnectionLimits> {
     if annotations.is_empty() {
         return None;
@@ -55,7 +57,7 @@ pub(super) fn parse_limits(errors: &mut Errors, annotations: &BTreeMap<String, S
     limits.kinds().next().is_some().then_some(limits)
 }
 
-/// Returns the sources that may use a Service whose field has these ranges; empty for all.
+/// Returns the permitted sources of a Service whose field has these ranges; empty for all.
 pub(super) fn parse_source_ranges(
     errors: &mut Errors,
     mut ranges: Vec<IpNet>,
@@ -81,7 +83,7 @@ pub(super) fn parse_source_ranges(
     }
 }
 
-/// Parses the addresses to which source ranges apply besides those of load balancers.
+/// Parses the addresses, other than those of load balancers, to which source ranges apply.
 pub(super) fn parse_scope(errors: &mut Errors, annotations: &BTreeMap<String, String>) -> SourceRangesScope {
     if annotations.is_empty() {
         return SourceRangesScope::default();
@@ -107,7 +109,7 @@ fn denies(text: &str) -> Result<bool, String> {
     }
 }
 
-/// Returns networks with all addresses of a family, except those in some networks.
+/// Returns networks that cover a family, except for the addresses of the denied networks.
 fn all_except(family: IpFamily, denied: &[IpNet]) -> Vec<IpNet> {
     let denied = denied.iter().filter(|net| IpFamily::of(net.addr()) == family);
     let rest =
@@ -115,7 +117,7 @@ fn all_except(family: IpFamily, denied: &[IpNet]) -> Vec<IpNet> {
     if rest.is_empty() { vec![no_client(family)] } else { rest }
 }
 
-/// Returns the networks of which a network consists besides another one.
+/// Returns networks that cover `net` without `denied`.
 fn without(net: IpNet, denied: IpNet) -> Vec<IpNet> {
     if denied.contains(&net) {
         return Vec::new();
@@ -123,7 +125,7 @@ fn without(net: IpNet, denied: IpNet) -> Vec<IpNet> {
     if !net.contains(&denied) {
         return vec![net];
     }
-    // The other half at each step from the larger to the smaller one.
+    // At each step from the larger to the smaller network, the half without the denied addresses remains.
     let halves = (net.prefix_len() + 1..=denied.prefix_len()).filter_map(|length| {
         let inner = IpNet::new(denied.addr(), length).ok()?.trunc();
         let outer = IpNet::new(denied.addr(), length - 1).ok()?.trunc();
@@ -159,7 +161,7 @@ impl Annotations<'_> {
 
 /// The weights of the endpoints of a slice.
 pub(super) struct Weights {
-    /// The weight of all others.
+    /// Weight of all other endpoints.
     default: u16,
     single: BTreeMap<IpAddr, u16>,
 }
@@ -211,7 +213,7 @@ fn weight(text: &str) -> Result<u16, String> {
         .ok_or_else(|| format!("invalid weight {text:?} (want a number from 0 to {MAX_WEIGHT}, or address=number)"))
 }
 
-/// The largest weight. The ratio of two weights is at most as large, and lists stay short.
+/// Maximum weight. It also bounds the ratio of two weights, so that lists stay short.
 const MAX_WEIGHT: u16 = 256;
 
 /// Returns the path of an annotation.

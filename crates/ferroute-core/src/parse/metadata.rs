@@ -6,10 +6,10 @@ use ferroute_api::{ObjectMeta, labels};
 
 use crate::rfc3339;
 
-/// The version of an object. Objects from files have none.
+/// Version of an object. Objects from files have none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ObjectVersion {
-    /// `metadata.resourceVersion`, which increases with every write; `None` also if it is not a number.
+    /// `metadata.resourceVersion`, which increases with every write; `None` if it is absent or not a number.
     pub resource: Option<u64>,
     /// `metadata.generation`, which increases with every change of the spec; API servers do not set it on Services.
     pub generation: Option<i64>,

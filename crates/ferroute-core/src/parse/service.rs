@@ -167,8 +167,8 @@ impl Type {
     }
 }
 
-/// Returns the IP families whose load balancer addresses are open to all clients although the Service has source ranges: all
-/// of these are of the other family. As in kube-proxy, ranges restrict addresses of their own family only.
+/// Returns the IP families whose load balancer addresses are open to all clients because all source ranges of the
+/// Service are of the other family. As in kube-proxy, ranges restrict addresses of their own family only.
 pub fn unrestricted_families(service: &api::Service) -> Vec<IpFamily> {
     let has_ranges = !service.spec.load_balancer_source_ranges.is_empty()
         || service.metadata.annotations.contains_key(labels::SOURCE_RANGES);
@@ -228,7 +228,7 @@ impl Common {
         };
         limit("status.loadBalancer.ingress", &mut self.load_balancer_vips);
         limit(EXTERNAL_IPS, &mut self.external_ips);
-        // One is kept, because none at all would mean that all clients have access.
+        // At least one range is kept, because no ranges would mean that all clients have access.
         let mut left = [(MAX_SOURCE_RANGES / ports).max(1); 2];
         let ignored = keep_first(&mut self.source_ranges, |net| IpFamily::of(net.addr()), &mut left);
         if ignored > 0 {
@@ -279,7 +279,7 @@ impl Common {
         }
     }
 
-    /// Returns the source ranges of a family; none if one of them contains all addresses.
+    /// Returns the source ranges of a family; empty if one of them contains all addresses.
     fn source_ranges(&self, family: IpFamily) -> Vec<IpNet> {
         let ranges: Vec<IpNet> =
             self.source_ranges.iter().copied().filter(|net| IpFamily::of(net.addr()) == family).collect();
@@ -293,7 +293,7 @@ impl PortFields {
     }
 }
 
-/// Keeps the first values of each IP family, as many as `left` says, and subtracts their number from it. Returns the number
+/// Keeps the first values of each IP family, up to the number in `left`, and subtracts them from it. Returns the number
 /// of removed values.
 fn keep_first<T>(values: &mut Vec<T>, family: impl Fn(&T) -> IpFamily, left: &mut [usize; 2]) -> usize {
     let before = values.len();
@@ -332,7 +332,8 @@ fn cluster_ips(errors: &mut Errors, spec: &api::ServiceSpec) -> Vec<IpAddr> {
     ips
 }
 
-/// As in kube-proxy, an invalid address is ignored: old API servers did not validate the field.
+/// Parses the external IPs. As in kube-proxy, an invalid address is ignored: old API servers did not validate the
+/// field.
 fn external_ips(errors: &mut Errors, spec: &api::ServiceSpec) -> Vec<IpAddr> {
     let texts = spec.external_ips.iter().enumerate().filter(|(_, text)| !text.trim().is_empty());
     let parse = |(i, text): (usize, &String)| {

@@ -38,7 +38,7 @@ pub fn parse_slice(slice: &api::EndpointSlice, node: &str) -> Result<Option<Slic
     let weights = Weights::parse(&mut errors, &metadata.annotations);
     let mut endpoints = Vec::with_capacity(slice.endpoints.len());
     for (i, endpoint) in slice.endpoints.iter().enumerate() {
-        // Kubernetes does not define the meaning of further addresses; all proxies use the first.
+        // Kubernetes does not define a meaning of the other addresses; all proxies use the first.
         let Some(text) = endpoint.addresses.first() else {
             errors.add(format!("endpoints[{i}].addresses"), "at least one address is required");
             continue;

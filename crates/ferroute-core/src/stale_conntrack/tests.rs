@@ -51,7 +51,7 @@ fn service_table(entries: &Entries) -> ServiceTable {
     table(IpFamily::V4, node("node-1"), entries.clone())
 }
 
-/// The filter for a change from one set of entries to another.
+/// Returns the filter for a change from one set of entries to another.
 fn change(before: &Entries, after: &Entries) -> StaleConntrackEntries {
     let (before, after) = (service_table(before), service_table(after));
     let names: BTreeSet<&ServicePortName> = before.entries.keys().chain(after.entries.keys()).collect();
@@ -246,7 +246,7 @@ fn node_ports_are_on_local_addresses() {
     assert!(!is_stale(&filter, "192.168.0.2:30053", other));
 }
 
-/// An address may leave the host and return; flows to node ports at it go on meanwhile.
+/// An address may leave the host and return; flows to node ports at the address continue in the meantime.
 #[test]
 fn node_ports_at_addresses_that_left_the_host_are_known_by_their_endpoints() {
     const FORMER: &str = "192.168.9.9:30053";
@@ -370,7 +370,7 @@ fn merge_keeps_changes_of_different_services() {
     }
 }
 
-/// A proxy that has just started knows the frontends that the kernel had rules for, but not their endpoints.
+/// A proxy that has just started has the frontends of the kernel's rules, but not their endpoints.
 #[test]
 fn translated_flows_to_frontends_without_service_port_are_stale() {
     let found = |node_port: u16, address: &str| {

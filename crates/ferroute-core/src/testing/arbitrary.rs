@@ -5,10 +5,10 @@
 //! Service, endpoints in several slices with different conditions or ports, missing conditions, zone and node hints on
 //! all or some endpoints, TCP, UDP and SCTP.
 //!
-//! The guarantees of an API server hold after every edit: names are unique, and no two ports have the same frontend. For
-//! this, each Service has one of a few *slots*, which determine its addresses and node ports. Each slot has two names, so
-//! that one Service can take over the addresses of another. Services do share node port numbers of different protocols,
-//! port numbers, pods, and one external IP with different ports.
+//! The guarantees of an API server hold after every edit: names are unique, and no two ports have the same frontend.
+//! For this, each Service has one of a few *slots*, which determine its addresses and node ports. Each slot has two
+//! names, so that one Service can take over the addresses of another. Services may share port numbers, node port
+//! numbers with different protocols, pods, and one external IP with different ports.
 //!
 //! [`contested_service`] and [`contested_cluster`] are the opposite: all Services claim the same few addresses.
 //! [`adversarial_cluster`] has the most unusual values that the API server accepts.
@@ -81,8 +81,8 @@ pub fn cluster() -> impl Strategy<Value = Cluster> {
     })
 }
 
-/// Generates a sequence of edits, valid for any generated cluster, also after other edits. `steps` is their number; a step
-/// that concerns two Services is two edits.
+/// Generates a sequence of edits, valid for any generated cluster, including one that was edited before. `steps` is
+/// their number; a step that concerns two Services is two edits.
 pub fn edits(steps: Range<usize>) -> impl Strategy<Value = Vec<Edit>> {
     vec(step(), steps).prop_map(|steps| steps.into_iter().flatten().collect())
 }

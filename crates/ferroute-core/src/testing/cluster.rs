@@ -17,7 +17,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Returns a cluster with the proxy's node only, which has the addresses 192.168.0.1 and `fd00:168::1`.
+    /// Returns a cluster that contains only the proxy's node, with the addresses 192.168.0.1 and `fd00:168::1`.
     pub fn new(name: &str) -> Self {
         let mut node =
             Node { metadata: ObjectMeta { name: name.to_owned(), ..ObjectMeta::default() }, ..Node::default() };

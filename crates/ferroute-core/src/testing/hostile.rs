@@ -7,7 +7,7 @@ pub const HOSTILE: &str = "a\x1b]0;b\x07\u{9b}2J\nPROBLEM: c\r\u{202e}d";
 ///
 /// # Panics
 ///
-/// If that is not so.
+/// If the text does not satisfy this.
 #[track_caller]
 pub fn assert_visible(text: &str) {
     assert!(text.contains(&Escaped(HOSTILE).to_string()), "{text:?}");

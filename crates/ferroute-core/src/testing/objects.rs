@@ -231,7 +231,7 @@ impl PodBuilder {
         self
     }
 
-    /// Makes it neither ready nor serving.
+    /// Makes the endpoint neither ready nor serving.
     pub fn unready(self) -> Self {
         self.conditions(false, false, false)
     }

@@ -14,19 +14,19 @@ use crate::{
 
 /// The claims of all service ports of one IP family.
 ///
-/// Almost every frontend has one claim, and then only the frontend is stored: large clusters have many. Who made that
-/// claim is looked up in the desired state when a second one is made.
+/// If a frontend has one claim, as almost every frontend does, only the frontend is stored, because large clusters have
+/// many. The claim itself is looked up in the desired state when there is a second one.
 #[derive(Debug, Default)]
 pub(super) struct Claims {
-    /// Frontends with an address and one claim that nothing competes with.
+    /// Frontends with an address and a single claim.
     single: HashSet<Frontend>,
     /// The claims on all other frontends, which are node ports and those with several claims; the owner comes first.
     ranked: HashMap<Frontend, Vec<Claim>>,
     /// Frontends that were in `single` and got a competitor; [`Claims::collect`] moves them to `ranked`.
     uncollected: BTreeSet<Frontend>,
-    /// The frontends that no load balancer IP and external IP may have.
+    /// Frontends that may be neither a load balancer IP nor an external IP.
     reservations: Reservations,
-    /// The previous ones, if they have changed since the last [`Claims::collect`].
+    /// The previous reservations, if they have changed since the last [`Claims::collect`].
     previous_reservations: Option<Reservations>,
     /// The node's addresses that accept connections to node ports, sorted.
     node_port_addresses: Vec<IpAddr>,
@@ -40,7 +40,7 @@ impl Claims {
         !self.uncollected.is_empty() || !self.affected.is_empty() || self.previous_reservations.is_some()
     }
 
-    /// Returns the frontends that no load balancer IP and external IP may have.
+    /// Returns the frontends that may be neither a load balancer IP nor an external IP.
     pub(super) fn reservations(&self) -> &Reservations {
         &self.reservations
     }
@@ -63,7 +63,7 @@ impl Claims {
         }
     }
 
-    /// Sets the frontends that no load balancer IP and external IP may have.
+    /// Sets the frontends that may be neither a load balancer IP nor an external IP.
     pub(super) fn set_reservations(&mut self, reservations: Reservations) {
         if self.reservations != reservations {
             let previous = std::mem::replace(&mut self.reservations, reservations);
@@ -124,7 +124,8 @@ impl Claims {
         std::mem::take(&mut self.affected)
     }
 
-    /// Returns a service port without the frontends that others own, and these; the service port itself if it owns all.
+    /// Returns a service port without the frontends that others own, and these frontends; the service port itself if it
+    /// owns all of its frontends.
     pub(super) fn resolve(
         &self,
         name: &ServicePortName,
@@ -139,7 +140,7 @@ impl Claims {
         };
         let lost = claimed.frontends(name.protocol).filter_map(|(kind, frontend)| {
             let other = self.owner(frontend).filter(|owner| owner.name != *name);
-            // Addresses of the API server's own Service are no attack on it.
+            // Addresses of the API server's own Service are not an attack on it.
             let reservation = self.reservations.get(frontend).filter(|reservation| {
                 let is_own = *reservation == Reservation::ApiServer && is_api_server(&name.service);
                 !is_own && !is_assigned(frontend)
@@ -202,7 +203,7 @@ impl Claims {
     }
 
     fn remove(&mut self, name: &ServicePortName, frontend: Frontend) {
-        // Collected from the desired state, which no longer has the claim.
+        // The claim will be collected from the desired state, which no longer contains it.
         if self.uncollected.contains(&frontend) {
             return;
         }

@@ -24,17 +24,18 @@ pub enum TrackerEvent {
     NodeApplied(NodeView),
     /// The networks that cluster IPs are allocated from changed. Holds all of them, of both families, in any order.
     ServiceCidrsApplied(Vec<IpNet>),
-    /// The endpoints that do not answer changed. Holds all of them. Those of Services without passive ejection are ignored.
+    /// The endpoints that do not answer changed. Contains all of them; those of Services without passive ejection are
+    /// ignored.
     EndpointsEjected(Ejections),
     /// The shares of endpoints changed. Holds all of them.
     SharesApplied(Shares),
-    /// The addresses of other hosts that this node connects to changed. Holds all of them.
+    /// The addresses of other hosts that this node connects to changed. Contains all of them.
     OtherHostsApplied(OtherHosts),
 }
 
 impl TrackerEvent {
-    /// Returns the event for a Service that was created or changed. For one that this proxy skips (see [`SkipReason`]) this
-    /// is a deletion.
+    /// Returns the event for a Service that was created or changed. If this proxy skips it (see [`SkipReason`]), the
+    /// event is a deletion.
     ///
     /// # Errors
     ///
@@ -46,8 +47,8 @@ impl TrackerEvent {
         Ok(parse_service(service)?.map_or_else(deleted, Self::ServiceApplied))
     }
 
-    /// Returns the event for an endpoint slice that was created or changed, on the node called `node`. For one that this
-    /// proxy skips this is a deletion.
+    /// Returns the event for an endpoint slice that was created or changed, on the node called `node`. If this proxy
+    /// skips it, the event is a deletion.
     ///
     /// # Errors
     ///

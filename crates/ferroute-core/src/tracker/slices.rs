@@ -33,18 +33,18 @@ struct Slice {
 #[derive(Debug, Default)]
 struct Zones {
     names: Box<[Arc<str>]>,
-    /// One more than the index of each address's name, or 0 without a zone; empty if no address has a zone.
+    /// Index of each address's zone name plus one, or 0 without a zone; empty if no address has a zone.
     indices: Box<[u8]>,
 }
 
-/// What changes the weights of a service port's endpoints.
+/// Adjustments of the weights of a service port's endpoints.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Adjustments<'a> {
     /// The endpoints that did not answer.
     pub(super) ejected: Option<&'a BTreeSet<SocketAddr>>,
     /// The zone of the node, and the factor of the weights of endpoints in it.
     pub(super) zone: Option<(&'a str, u16)>,
-    /// The shares of endpoints that have not all of their weight.
+    /// Shares of the endpoints that have less than their full weight.
     pub(super) shares: Option<&'a BTreeMap<SocketAddr, Share>>,
 }
 
@@ -172,7 +172,7 @@ impl Zones {
         if names.is_empty() {
             return Self::default();
         }
-        // No cluster has as many zones; endpoints in further ones have none.
+        // No cluster has as many zones; endpoints in any further zones count as having none.
         let names: Box<[Arc<str>]> = names.into_iter().take(usize::from(u8::MAX)).collect();
         let index = |endpoint: &EndpointView| {
             let found = endpoint.zone.as_ref().and_then(|zone| names.binary_search(zone).ok());
@@ -197,7 +197,7 @@ fn apply_shares(endpoints: &mut [Endpoint], shares: &BTreeMap<SocketAddr, Share>
     }
     let weights: Vec<u32> =
         endpoints.iter().map(|endpoint| u32::from(endpoint.weight) * u32::from(share(endpoint).get())).collect();
-    // Others do not count: an endpoint that gets no connections must not change the numbers of those that do.
+    // Other endpoints do not count: an endpoint that gets no connections must not change the numbers of those that do.
     let counted = endpoints.iter().zip(&weights).filter(|(endpoint, _)| endpoint.accepts()).map(|(_, weight)| *weight);
     let divisor = counted.fold(0, gcd).max(1);
     for (endpoint, weight) in endpoints.iter_mut().zip(weights).filter(|(endpoint, _)| endpoint.weight > 0) {
@@ -210,7 +210,7 @@ fn gcd(a: u32, b: u32) -> u32 {
 }
 
 impl Addresses {
-    /// All endpoints must have addresses of `family`.
+    /// Returns compact storage for endpoints, which must have addresses of `family`.
     fn new(family: IpFamily, endpoints: &[EndpointView]) -> Self {
         let all = endpoints.iter().map(|endpoint| (endpoint.address, conditions(endpoint)));
         match family {
@@ -258,7 +258,7 @@ fn view(
     EndpointView { address, ready, serving, terminating, local, node_unknown, hints, weight, zone }
 }
 
-/// Removes all but `limit` endpoints, and keeps their order. Those that are ready are preferred.
+/// Removes all but `limit` endpoints and keeps their order. Ready endpoints are preferred.
 fn keep_preferred(endpoints: &mut Vec<Endpoint>, limit: usize) {
     let mut order: Vec<usize> = (0..endpoints.len()).collect();
     order.sort_by_key(|i| preference(&endpoints[*i]));
@@ -268,8 +268,8 @@ fn keep_preferred(endpoints: &mut Vec<Endpoint>, limit: usize) {
     endpoints.retain(|_| is_kept.next() == Some(true));
 }
 
-/// Sorts endpoints as their texts, and those with the same text by [`preference`]. There are a million in large clusters, which is why
-/// IPv4 addresses are not written.
+/// Sorts endpoints by their text, and those with the same text by [`preference`]. IPv4 addresses are not formatted for
+/// this, because large clusters have a million endpoints.
 fn sort_by_text(family: IpFamily, endpoints: &mut [Endpoint]) {
     match family {
         IpFamily::V4 => endpoints.sort_by_cached_key(|endpoint| (ipv4_key(endpoint), preference(endpoint))),
@@ -281,8 +281,8 @@ fn sort_by_text(family: IpFamily, endpoints: &mut [Endpoint]) {
     }
 }
 
-/// Returns a number by which IPv4 endpoints have the order of their texts. After a number, the text goes on with a dot or ends, both of
-/// which are less than a digit, or with a colon, which is more.
+/// Returns a number that orders IPv4 endpoints like their text. A number in the text is followed by a dot or by the
+/// end, both of which sort before digits, or by a colon, which sorts after them.
 fn ipv4_key(endpoint: &Endpoint) -> u64 {
     const BEFORE_DOT: [u32; 256] = octet_keys(0);
     const BEFORE_COLON: [u32; 256] = octet_keys(11);
@@ -302,7 +302,8 @@ const fn octet_keys(after: u32) -> [u32; 256] {
     keys
 }
 
-/// Returns the digits of a number as those of base 12, plus one, and `after` in place of each that it has less than `MOST`.
+/// Returns the digits of a number, each plus one, as digits of base 12. Each digit that the number lacks compared with
+/// `MOST` is `after`.
 const fn digits_key<const MOST: u16>(number: u16, after: u32) -> u32 {
     let (mut key, mut missing, mut place) = (0, 0, MOST);
     while place > 0 {
@@ -323,8 +324,9 @@ const fn digits_key<const MOST: u16>(number: u16, after: u32) -> u32 {
 /// The length of the longest text of an endpoint, `[ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff]:65535`.
 const LONGEST_TEXT: usize = 47;
 
-/// Sort key of endpoints with the same address and port, of which the first is used. A pod that moves between slices is
-/// in both for a moment, and a new pod can have the address of one that is still terminating; the new one is then used.
+/// Returns the sort key of endpoints with the same address and port, of which the first is used. A pod that moves
+/// between slices is in both for a moment, and a new pod can have the address of one that is still terminating; the new
+/// one is then used.
 fn preference(endpoint: &Endpoint) -> (bool, bool, bool, bool) {
     (endpoint.terminating, !endpoint.ready, !endpoint.serving, !endpoint.local)
 }
@@ -336,7 +338,7 @@ mod tests {
     use super::*;
     use crate::testing::endpoint;
 
-    /// Numbers that are prefixes of each other.
+    /// Generates numbers that are prefixes of each other.
     fn number(most: u16) -> impl Strategy<Value = u16> {
         prop_oneof![0..=most, prop::sample::select(&[0, 1, 2, 10, 11, 19, 100, 101, 110, 199][..])]
     }

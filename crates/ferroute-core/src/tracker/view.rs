@@ -27,7 +27,7 @@ impl ServiceView {
         }
     }
 
-    /// Adds what a mode with these traits does not support to [`ServiceView::ignored`].
+    /// Adds settings that a mode with these traits does not support to [`ServiceView::ignored`].
     pub fn ignore_unsupported(&mut self, traits: &ModeTraits) {
         let Some(port) = self.ports.iter().flatten().next() else { return };
         let method = traits
@@ -79,11 +79,11 @@ pub struct SliceView {
     pub name: NamespacedName,
     /// Family of all addresses.
     pub family: IpFamily,
-    /// Ports, which all endpoints have.
+    /// Ports, which are the same for all endpoints.
     pub ports: Vec<SlicePort>,
     /// Endpoints.
     pub endpoints: Vec<EndpointView>,
-    /// Endpoints that are ignored, and the reasons. The tracker does not keep them.
+    /// Ignored endpoints and settings, with the reasons. The tracker does not keep them.
     pub ignored: Box<[FieldError]>,
 }
 
@@ -111,18 +111,18 @@ pub struct EndpointView {
     pub terminating: bool,
     /// Runs on this node.
     pub local: bool,
-    /// Its node is unknown, and may be this one.
+    /// Whether the node of the endpoint is unknown, so that it may be this one.
     pub node_unknown: bool,
     /// Topology hints.
     pub hints: Option<Arc<Hints>>,
-    /// Its weight.
+    /// Weight.
     pub weight: u16,
     /// The zone of its node.
     pub zone: Option<Arc<str>>,
 }
 
 impl SliceView {
-    /// Adds what a mode with these traits does not support to [`SliceView::ignored`].
+    /// Adds settings that a mode with these traits does not support to [`SliceView::ignored`].
     pub fn ignore_unsupported(&mut self, traits: &ModeTraits) {
         // Endpoints of weight 0 get no connections in any mode.
         if traits.weights || self.endpoints.iter().all(|endpoint| endpoint.weight <= Endpoint::DEFAULT_WEIGHT) {

@@ -229,7 +229,7 @@ fn external_policy_applies_only_to_types_with_external_traffic() {
     assert_eq!(external(web().load_balancer("198.51.100.1")), TrafficPolicy::Local);
     assert_eq!(external(web().with(|service| service.spec.type_ = Some("LoadBalancer".into()))), TrafficPolicy::Local);
     assert_eq!(external(web().external_ip("203.0.113.1")), TrafficPolicy::Local);
-    // As in kube-proxy, also if the address is of the other family.
+    // As in kube-proxy, the same applies if the address is of the other family.
     assert_eq!(external(web().external_ip("2001:db8::1")), TrafficPolicy::Local);
 }
 
@@ -264,7 +264,7 @@ fn load_balancer_addresses_without_a_range_of_their_family_are_reported() {
     assert_eq!(reported(dual().source_range("192.0.2.0/24")), [IpFamily::V6]);
     assert_eq!(reported(dual().source_range("2001:db8:1::/48")), [IpFamily::V4]);
     assert_eq!(reported(dual().source_range("192.0.2.0/24").source_range("2001:db8:1::/48")), []);
-    // It has no IPv6 addresses that could be open.
+    // The Service has no IPv6 addresses that could be open.
     let ipv4 = || web().load_balancer("198.51.100.1");
     assert_eq!(reported(ipv4().source_range("192.0.2.0/24")), []);
     assert_eq!(reported(ipv4().source_range("2001:db8:1::/48")), [IpFamily::V4]);
@@ -413,7 +413,7 @@ fn addresses_beyond_the_limit_are_ignored_and_reported() {
         }))
     };
     let many = parsed(2, 40_000);
-    // Cluster IP and node port of each port have a place.
+    // The cluster IP and the node port of each port are always kept.
     let [v4, v6] = &many.ports;
     assert!(
         v4.iter().all(|port| port.port.external_ips.len() == 32_768 - 3 && port.port.load_balancer_vips.len() == 1)
@@ -550,7 +550,7 @@ fn limits_are_read_and_ignored_in_modes_without_them() {
         view.ignore_unsupported(traits);
         assert_eq!(view.ignored.len(), expected, "{:?}", view.ignored);
     }
-    // What is valid applies.
+    // Valid values apply.
     let partly = limited().annotation(labels::MAX_CONNECTIONS, "0").annotation(labels::OVER_LIMIT, "ignore");
     let view = view(partly);
     assert_eq!(view.ignored.len(), 2, "{:?}", view.ignored);

@@ -9,10 +9,10 @@ use crate::{
     testing::{Cluster, SliceBuilder, pod, service, slice},
 };
 
-/// Generates a cluster of valid objects that nobody would write but in order to harm a proxy: names as long as the API
-/// allows, the same address as cluster IP, external IP, load balancer, endpoint and node, hundreds of addresses and source
-/// ranges, overlapping and repeated ones, endpoints in several slices with different conditions, ports 1 and 65535 and
-/// slices without port numbers, the same port number in all protocols.
+/// Generates a cluster of valid objects as an attacker would write them: names as long as the API allows, the same
+/// address as cluster IP, external IP, load balancer, endpoint and node, hundreds of addresses and source ranges,
+/// overlapping and repeated ones, endpoints in several slices with different conditions, ports 1 and 65535 and slices
+/// without port numbers, the same port number in all protocols.
 pub fn adversarial_cluster() -> impl Strategy<Value = Cluster> {
     let services: Vec<_> = (0..SERVICES).map(|number| option::weighted(0.8, with_slices(number))).collect();
     services.prop_map(|services| {
@@ -158,7 +158,8 @@ fn long(prefix: &str, number: usize) -> String {
 const SERVICES: usize = 5;
 const SLICES: usize = 4;
 
-/// Cluster IPs, external addresses, endpoints, the node's address, and the borders of what is a destination at all.
+/// Cluster IPs, external addresses, endpoints, the node's address, and the first and last addresses that are valid
+/// destinations.
 const ADDRESSES_V4: [&str; 8] =
     ["10.96.0.1", "10.96.0.2", "203.0.113.1", "10.244.0.9", "192.168.0.1", "0.0.0.1", "240.0.0.1", "255.255.255.254"];
 const ADDRESSES_V6: [&str; 8] = [

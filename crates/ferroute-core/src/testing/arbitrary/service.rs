@@ -63,7 +63,7 @@ pub(super) fn in_slot(slot: usize, name: usize) -> impl Strategy<Value = Service
     )
 }
 
-/// The properties that other fields of a Service depend on.
+/// Properties that determine other fields of a Service.
 #[derive(Clone, Debug)]
 struct Frame {
     slot: usize,

@@ -12,7 +12,7 @@ pub fn settings() -> impl Strategy<Value = ProxySettings> {
                 no_masquerade_cidrs,
                 masquerade_bit,
                 localhost_node_ports,
-                // One setting for both, as the keyword `localhost` in nftables mode.
+                // One setting for both families, as the keyword `localhost` in nftables mode.
                 ipv6_localhost_node_ports: localhost_node_ports,
                 node_port_addresses,
                 detector,
@@ -22,7 +22,7 @@ pub fn settings() -> impl Strategy<Value = ProxySettings> {
     )
 }
 
-/// Generates networks of no endpoint, of all and of some, more often the first.
+/// Generates networks of no endpoint, of all endpoints and of some, mostly of none.
 pub fn no_masquerade_cidrs() -> impl Strategy<Value = Vec<IpNet>> {
     let networks = |networks: &[&str]| networks.iter().map(|net| net.parse().expect("a network")).collect::<Vec<_>>();
     prop_oneof![

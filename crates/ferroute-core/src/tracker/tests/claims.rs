@@ -106,7 +106,8 @@ fn load_balancer_ip_comes_before_external_ip() {
     );
 }
 
-/// Otherwise the node could not reach the API server any more, and the proxy would not learn that the Service is gone.
+/// Otherwise the node could not reach the API server any more, and the proxy would not receive the deletion of the
+/// Service.
 #[test]
 fn endpoints_of_the_api_server_belong_to_it() {
     let api_server = |address: &str| slice("default/kubernetes", "kubernetes").port("https", 6443).pod(pod(address));
@@ -142,7 +143,7 @@ fn endpoints_of_the_api_server_belong_to_it() {
     assert_eq!(lost(&last), Vec::<String>::new());
 }
 
-/// The address in a kubeconfig may be that of a load balancer, which `default/kubernetes` does not have.
+/// The address in a kubeconfig may be the address of a load balancer, which `default/kubernetes` does not have.
 #[test]
 fn address_of_the_api_server_that_the_proxy_uses_is_reserved() {
     let others = |addresses: Option<&[&str]>| {
