@@ -1,20 +1,20 @@
-//! What readers request and receive: one JSON object per line.
+//! Requests and responses of readers of flows: one JSON object per line.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{Flow, FlowState, FlowSummary};
 
-/// What a reader wants.
+/// Request of a reader.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct FlowRequest {
-    /// The flows that are known already, before new ones.
+    /// Whether the reader receives the flows that are already known, before new ones.
     pub recent: bool,
     /// New flows and changes, until the reader leaves.
     pub follow: bool,
-    /// A [`FlowSummary`] every so many seconds; 0 for none. The first one is sent after this time, too.
+    /// Interval of a [`FlowSummary`] in seconds; 0 for none. The first one is sent after one interval.
     pub summary_seconds: u32,
-    /// Only these service ports, or all ports of these Services; empty for all.
+    /// Service ports to include, or Services with all their ports; empty for all.
     pub services: Vec<String>,
     /// Only these states; empty for all.
     pub states: Vec<FlowState>,
@@ -26,45 +26,45 @@ pub struct FlowRequest {
 pub enum FlowEvent {
     /// The first line.
     Start(FlowStart),
-    /// A flow is new or has changed.
+    /// A new or changed flow.
     Flow(Box<Flow>),
-    /// All flows that were known already have been sent.
+    /// The end of the flows that were already known.
     RecentEnd(RecentEnd),
-    /// Something is missing from now on; the numbers are totals.
+    /// A loss of flows; the numbers are totals.
     Lost(Losses),
-    /// The last minutes.
+    /// The flows of the last minutes.
     Summary(FlowSummary),
 }
 
-/// The end of the flows that were known already.
+/// End of the flows that were already known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RecentEnd {
-    /// The number of these flows.
+    /// Number of these flows.
     pub flows: usize,
 }
 
-/// What the kernel provides.
+/// Data that the kernel provides.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FlowStart {
     /// Whether packets and bytes are counted (`nf_conntrack_acct`).
     pub counts: bool,
-    /// Whether times are the kernel's (`nf_conntrack_timestamp`). Otherwise they are those at which events were received.
+    /// Whether times are the kernel's (`nf_conntrack_timestamp`), not those at which events were received.
     pub timestamps: bool,
     /// Whether rejected and dropped packets are reported.
     pub refusals: bool,
 }
 
-/// What is missing.
+/// Numbers of events and flows that are missing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Losses {
-    /// How often the kernel has discarded events because they were not read in time.
+    /// Number of times that the kernel has discarded events because they were not read in time.
     pub overruns: u64,
     /// Connections that were not followed because too many are open.
     pub untracked: u64,
-    /// Packets that rules refused, which were not read in time. Older sources do not count them.
+    /// Refused packets that were not read in time. Older sources do not count them.
     #[serde(default)]
     pub unread: u64,
     /// Lines that this reader did not get because it was too slow.

@@ -5,7 +5,7 @@ use ipnet::IpNet;
 
 use crate::{Edge, Flow, Peer, PeerKind};
 
-/// Which flows a reader shows, by names that the source of flows does not know.
+/// Selection of flows that a reader shows, by names that the source of flows does not have.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FlowFilter {
     /// Only these clients; empty for all.
@@ -17,11 +17,11 @@ pub struct FlowFilter {
 /// Selects peers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PeerFilter {
-    /// All of a kind: `pod`, `node`, `outside`.
+    /// All peers of a kind: `pod`, `node`, `outside`.
     Kind(PeerKind),
-    /// Addresses in a network, and a port unless it is `None`.
+    /// A network that contains the address, and the port unless it is `None`.
     Network(IpNet, Option<u16>),
-    /// A name, or the part of one after the namespace.
+    /// A name, or its part after the namespace.
     Name(String),
 }
 
@@ -35,7 +35,7 @@ impl FlowFilter {
         self.matches_peers(&flow.client, flow.endpoint.as_ref())
     }
 
-    /// Reports whether a part of a summary is shown. It has clients without ports.
+    /// Reports whether an edge of a summary is shown. Its client has no port.
     pub fn matches_edge(&self, edge: &Edge) -> bool {
         self.matches_peers(&edge.client, edge.endpoint.as_ref())
     }

@@ -8,22 +8,22 @@ use std::{
 use ferroute_core::{FrontendKind, Protocol};
 use serde::{Deserialize, Serialize};
 
-/// A connection through a Service, or a packet for one that was refused.
+/// A connection through a Service, or a refused packet that was sent to one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Flow {
-    /// Identifies the flow among all of one source; later ones have higher numbers.
+    /// Identifier of the flow among all flows of one source; later flows have higher numbers.
     pub id: u64,
     /// The time of the first packet; `None` if the connection is older than the first reader and the kernel does not record it.
     #[serde(with = "crate::event::optional_time", default, skip_serializing_if = "Option::is_none")]
     pub time: Option<SystemTime>,
-    /// What has become of it so far.
+    /// Current state.
     pub state: FlowState,
     /// The protocol.
     pub protocol: Protocol,
-    /// Who opened it.
+    /// Peer that opened the connection.
     pub client: Peer,
-    /// The service port; `None` if the reader knows no Services.
+    /// Service port; `None` if the reader has no Services.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service_port: Option<Arc<str>>,
     /// The kind of the frontend.
@@ -31,10 +31,10 @@ pub struct Flow {
     pub kind: Option<FrontendKind>,
     /// The address and port that the client used.
     pub destination: SocketAddr,
-    /// The selected endpoint; `None` if there is none, or if a process relays the connection (userspace mode).
+    /// Selected endpoint; `None` if there is none, or if a process relays the connection (userspace mode).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub endpoint: Option<Peer>,
-    /// Why it was rejected or dropped.
+    /// Reason why it was rejected or dropped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<Arc<str>>,
     /// The seconds from the first packet to the first answer.
@@ -43,7 +43,7 @@ pub struct Flow {
     /// The seconds from the first packet to the last change of the state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duration_seconds: Option<f64>,
-    /// The packets of both directions, if the kernel counts them, once the connection has ended.
+    /// Packets of both directions, once the connection has ended, if the kernel counts them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub packets: Option<u64>,
     /// The bytes in these packets.
@@ -51,7 +51,7 @@ pub struct Flow {
     pub bytes: Option<u64>,
 }
 
-/// What has become of a connection.
+/// State of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum FlowState {
@@ -59,7 +59,7 @@ pub enum FlowState {
     Opening,
     /// The endpoint has answered.
     Open,
-    /// The endpoint has not answered for three seconds, or until the kernel gave up.
+    /// The endpoint did not answer for three seconds, or before the kernel's timeout.
     Unanswered,
     /// The endpoint has reset the connection instead of accepting it.
     Refused,
@@ -79,18 +79,18 @@ pub enum FlowState {
 pub struct Peer {
     /// The address.
     pub address: IpAddr,
-    /// The port; `None` for all of them.
+    /// Port; `None` for all ports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub port: Option<u16>,
-    /// What has the address; `None` if that was not determined.
+    /// Kind of the owner of the address; `None` if it was not determined.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<PeerKind>,
-    /// Its name, `namespace/name` of a pod, if it is known.
+    /// Name of the owner of the address, `namespace/name` of a pod, if it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<Arc<str>>,
 }
 
-/// What has an address.
+/// Kind of the owner of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum PeerKind {
@@ -98,7 +98,7 @@ pub enum PeerKind {
     Pod,
     /// A node of the cluster.
     Node,
-    /// Anything else.
+    /// Any other owner.
     Outside,
 }
 
@@ -129,7 +129,7 @@ impl FlowState {
         }
     }
 
-    /// Reports whether the client did not get what it wanted.
+    /// Reports whether the connection failed for the client.
     pub fn is_failure(self) -> bool {
         matches!(self, Self::Unanswered | Self::Refused | Self::Reset | Self::Rejected | Self::Dropped)
     }
@@ -142,18 +142,18 @@ impl fmt::Display for FlowState {
 }
 
 impl Peer {
-    /// Creates a peer that is not known any better.
+    /// Creates a peer with an address of unknown owner.
     pub fn new(address: SocketAddr) -> Self {
         Self { address: address.ip(), port: Some(address.port()), kind: None, name: None }
     }
 
-    /// Creates the client of a connection. The source of the node's own connections to one of its addresses is that address, as those
-    /// of Services are in ipvs mode.
+    /// Creates the client of a connection. If the node connects to one of its own addresses, such as those of Services
+    /// in ipvs mode, the source is that address.
     pub(crate) fn client(source: SocketAddr, destination: SocketAddr) -> Self {
         Self { kind: (source.ip() == destination.ip()).then_some(PeerKind::Node), ..Self::new(source) }
     }
 
-    /// Takes over what another node knows about the same address, if that is more.
+    /// Replaces kind and name by those of the same address from another node, if that node has more information.
     pub(crate) fn complete_with(&mut self, other: Self) {
         let knowledge = |peer: &Self| (peer.name.is_some(), peer.kind.is_some_and(|kind| kind != PeerKind::Outside));
         if knowledge(&other) > knowledge(self) {
@@ -169,7 +169,7 @@ impl Peer {
 }
 
 impl fmt::Display for Peer {
-    /// Writes the name if there is one, otherwise the address; and the port.
+    /// Writes the name, or the address if there is none, followed by the port.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (&self.name, self.port) {
             (Some(name), Some(port)) => write!(f, "{}:{port}", ferroute_core::Escaped(name)),

@@ -12,10 +12,10 @@ use ipnet::IpNet;
 
 use crate::refusals::{Refusals, Watched};
 
-/// The owners of all frontends, and which connections rules refuse there.
+/// Owners of all frontends, and the connections to them that rules refuse.
 #[derive(Clone, Debug)]
 pub struct Frontends {
-    /// Node ports of both families are apart, because Services need not have both.
+    /// Node ports have one entry per family, because Services need not have both families.
     owners: HashMap<(IpFamily, Frontend), FrontendOwner>,
     traits: &'static ModeTraits,
     settings: ProxySettings,
@@ -34,7 +34,7 @@ pub struct FrontendOwner {
     pub(crate) refusals: Option<Arc<Refusals>>,
 }
 
-/// What refusals of an IP family depend on besides Services.
+/// Settings of an IP family that refusals depend on besides Services.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Family {
     settings: FamilySettings,
@@ -42,7 +42,7 @@ struct Family {
     networks: Vec<IpNet>,
 }
 
-/// Frontends that one thread keeps up to date and another one reads.
+/// Frontends that one thread updates and another thread reads.
 #[derive(Clone, Debug)]
 pub struct SharedFrontends(Arc<Mutex<Frontends>>);
 
@@ -52,7 +52,7 @@ impl Frontends {
         Self { owners: HashMap::new(), traits, settings, families: [None, None], revision: 0 }
     }
 
-    /// Reports whether a process relays connections, so that the kernel knows no endpoints.
+    /// Reports whether a process relays connections, so that connection tracking has no endpoints.
     pub fn is_relayed(&self) -> bool {
         self.traits.sources == Sources::Node
     }
@@ -81,7 +81,7 @@ impl Frontends {
         }
     }
 
-    /// Updates the service ports that changed between the table's last state and this one.
+    /// Updates the service ports that differ between the previous and the current state of the table.
     pub fn update(&mut self, table: &ServiceTable, changes: &Changes, host: &[IpAddr]) {
         let family = self.family(table, host);
         if self.families[table.family.index()].as_ref() != Some(&family) {
@@ -104,7 +104,7 @@ impl Frontends {
                 }));
             }
         }
-        // Most changes are those of endpoints, which are not watched.
+        // Most changes concern endpoints only, which the watched rules do not depend on.
         let is_watched = |(_, refuses): &(Frontend, bool)| *refuses || self.traits.unknown_ports == Unserved::Rejected;
         let refuses = before.iter().chain(&after).any(|(_, refuses)| *refuses);
         if refuses || before != after && before.iter().chain(&after).any(is_watched) {
@@ -144,7 +144,7 @@ impl Frontends {
         at(Some(destination.ip())).or_else(|| at(None))
     }
 
-    /// Returns what is refused in an IP family; `None` without frontends of it.
+    /// Returns the refused connections of an IP family; `None` if it has no frontends.
     pub(crate) fn watched(&self, family: IpFamily) -> Option<Watched<'_>> {
         let Family { settings, networks } = self.families[family.index()].as_ref()?;
         let owners =

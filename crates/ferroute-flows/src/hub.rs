@@ -18,7 +18,7 @@ use tokio::sync::mpsc as chunks;
 use self::{readers::Reader, worker::Worker};
 use crate::{FlowRequest, Services, SharedFrontends};
 
-/// Subscribes to the kernel's events while a reader exists, and sends each reader what it wants.
+/// Subscribes to the kernel's events while a reader exists, and sends each reader the flows that it requested.
 ///
 /// Clones share one thread. It belongs to the network namespace of the thread that adds the first reader.
 #[derive(Clone, Debug)]
@@ -34,18 +34,18 @@ struct HubThread {
     readers: AtomicUsize,
 }
 
-/// What bounds the memory of a [`Hub`].
+/// Limits of the memory of a [`Hub`].
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Connections that are followed at the same time.
     pub open: usize,
-    /// Connections that have ended and are remembered.
+    /// Ended connections that are remembered.
     pub recent: usize,
     /// Combinations of client, service port and endpoint in the summary.
     pub edges: usize,
     /// Bytes of events that wait in the kernel.
     pub buffer: usize,
-    /// Bytes of lines that wait for a slow reader; further ones are missed.
+    /// Bytes of lines that wait for a slow reader; further lines are dropped and counted.
     pub lines: usize,
     /// Readers at the same time.
     pub readers: usize,
@@ -63,7 +63,7 @@ pub struct FlowReceiver {
     _reservation: Reservation,
 }
 
-/// Why a reader gets no flows.
+/// Reason why a reader gets no flows.
 #[derive(Debug, thiserror::Error)]
 pub enum SubscribeError {
     /// There are too many readers.
@@ -75,7 +75,7 @@ pub enum SubscribeError {
 }
 
 impl Hub {
-    /// Creates a hub that finds Services in these frontends. Nothing is started before there is a reader.
+    /// Creates a hub that looks up Services in these frontends. Nothing is started until there is a reader.
     pub fn new(frontends: SharedFrontends, services: Services, limits: Limits) -> Self {
         let (queue, readers) = (Mutex::default(), AtomicUsize::new(0));
         Self(Arc::new(HubThread { frontends, services, limits, queue, readers }))
@@ -86,7 +86,7 @@ impl Hub {
         &self.0.frontends
     }
 
-    /// Reports whether there are readers, for which the frontends have to be up to date.
+    /// Reports whether there are readers, which require up-to-date frontends.
     pub fn has_readers(&self) -> bool {
         self.0.readers.load(Relaxed) > 0
     }
@@ -115,7 +115,7 @@ impl Hub {
         if let Some(thread) = &*queue {
             match thread.send(reader) {
                 Ok(()) => return Ok(FlowReceiver { chunks, _reservation: reservation }),
-                // The thread has panicked.
+                // The thread panicked.
                 Err(mpsc::SendError(returned)) => reader = returned,
             }
         }
@@ -146,7 +146,7 @@ impl FlowReceiver {
     /// Waits for the next lines; `None` after the last ones. Cancel-safe.
     ///
     /// # Errors
-    /// Why there are no flows.
+    /// Reason why there are no flows.
     pub async fn next(&mut self) -> Option<Result<Vec<u8>, String>> {
         self.chunks.recv().await
     }
@@ -154,7 +154,7 @@ impl FlowReceiver {
     /// Like [`next`](Self::next), outside of an asynchronous runtime.
     ///
     /// # Errors
-    /// Why there are no flows.
+    /// Reason why there are no flows.
     pub fn blocking_next(&mut self) -> Option<Result<Vec<u8>, String>> {
         self.chunks.blocking_recv()
     }
@@ -166,5 +166,5 @@ impl Default for Limits {
     }
 }
 
-/// How many times lines are sent that a reader has not taken.
+/// Maximum number of sent chunks of lines that a reader has not taken.
 const MAX_CHUNKS: usize = 32;

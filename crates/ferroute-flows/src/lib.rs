@@ -1,4 +1,4 @@
-//! Connections through Services: who talks to which Service, which endpoint answers, and how it ends.
+//! Connections through Services: client, Service, endpoint and result of each connection.
 //!
 //! ```text
 //!   ServiceTable ──► Frontends ─┐
@@ -7,13 +7,13 @@
 //!                                                          └──► Summary (last five minutes, bounded)
 //! ```
 //!
-//! The kernel's connection tracking knows every connection in any mode and with any network plugin: the address that the client
-//! used, and the endpoint that a rule selected. The [`Hub`] subscribes to its events only while a reader exists. Memory is bounded:
-//! connections beyond a limit, events that arrive faster than they are read, and lines that a reader is too slow for are counted,
-//! and the counts are part of what readers get.
+//! The kernel's connection tracking has every connection, in any mode and with any network plugin: the address that the
+//! client used, and the endpoint that a rule selected. The [`Hub`] subscribes to its events only while a reader exists.
+//! Memory is bounded. Connections beyond a limit, events that arrive faster than they are read, and lines that a reader
+//! is too slow for are counted, and readers receive the counts.
 //!
-//! The tracker and the summary are pure: events and the time are their input. What is *not* here: the names of pods, which
-//! readers add, and where the frontends come from.
+//! The tracker and the summary are pure: events and the time are their input. This crate does not have the names of
+//! pods, which readers add, and does not compute the frontends.
 
 mod event;
 mod filter;

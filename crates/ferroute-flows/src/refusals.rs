@@ -11,13 +11,13 @@ use crate::FlowState;
 /// The connections to a frontend that rules reject or drop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Refusals {
-    /// Those of clients that may use the frontend, in the order of [`Client::ALL`]; `None` if they are not refused.
+    /// Results for clients that may use the frontend, in the order of [`Client::ALL`]; `None` if they are not refused.
     permitted: [Option<Refused>; 3],
-    /// Those of other clients, if only some sources may use the frontend.
+    /// Results for other clients, if only some sources may use the frontend.
     restricted: Option<Restricted>,
 }
 
-/// What happens to a refused connection.
+/// Result of a refused connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Refused {
     /// [`FlowState::Rejected`] or [`FlowState::Dropped`].
@@ -26,14 +26,14 @@ pub(crate) struct Refused {
     pub(crate) reason: Reason,
 }
 
-/// Why a rule refuses a connection.
+/// Reason why a rule refuses a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reason {
     /// The Service cannot serve it.
     Service(Refusal),
     /// The Service of the cluster IP has no such port.
     UnknownPort,
-    /// No Service has the address, although it is one of cluster IPs.
+    /// The address is in a network of cluster IPs, but no Service has it.
     UnassignedAddress,
 }
 
@@ -59,8 +59,8 @@ impl Refusals {
         has_any.then_some(refusals)
     }
 
-    /// Returns what happens to a connection of a class of clients; those that may use the frontend, or others. `None` if it is not
-    /// refused.
+    /// Returns the result for a connection of a class of clients; `is_permitted` reports whether the source may use the
+    /// frontend. `None` if the connection is not refused.
     pub(crate) fn of(&self, client: Client, is_permitted: bool) -> Option<Refused> {
         let refused = match (&self.restricted, is_permitted) {
             (Some(restricted), false) => &restricted.refused,
@@ -69,7 +69,7 @@ impl Refusals {
         refused[client as usize]
     }
 
-    /// Returns the sources that may use the frontend; `None` if all may.
+    /// Returns the sources that may use the frontend; `None` for all.
     pub(crate) fn sources(&self) -> Option<&[IpNet]> {
         self.restricted.as_ref().map(|restricted| &restricted.sources[..])
     }

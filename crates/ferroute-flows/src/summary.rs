@@ -12,7 +12,7 @@ use crate::{Change, FlowState, Peer, PeerKind};
 
 /// The flows of the last five minutes, by client, service port and endpoint.
 ///
-/// Pure, and bounded: flows between further peers are only counted.
+/// Pure, with a limited number of edges: flows beyond the limit are only counted.
 #[derive(Debug)]
 pub struct Summary {
     edges: HashMap<Key, VecDeque<(Instant, Counts)>>,
@@ -31,7 +31,7 @@ pub struct FlowSummary {
     pub window_seconds: f64,
     /// The flows, by descending number of connections.
     pub edges: Vec<Edge>,
-    /// The number of connections that are in none of them, because there are too many clients.
+    /// Number of connections that are in no edge, because there are too many clients.
     pub omitted: u64,
 }
 
@@ -41,12 +41,12 @@ pub struct FlowSummary {
 pub struct Edge {
     /// The client, without its port.
     pub client: Peer,
-    /// The service port; `None` if no Services are known.
+    /// Service port; `None` if there are no Services.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service_port: Option<Arc<str>>,
     /// The protocol.
     pub protocol: Protocol,
-    /// The endpoint; `None` if there is none.
+    /// Endpoint; `None` if there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub endpoint: Option<Peer>,
     /// The numbers.
@@ -58,25 +58,25 @@ pub struct Edge {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Counts {
-    /// New connections, whatever became of them.
+    /// New connections, regardless of their result.
     pub connections: u64,
-    /// Those that were unanswered for three seconds.
+    /// Connections that were unanswered for three seconds.
     pub unanswered: u64,
-    /// Those that were refused.
+    /// Connections that were refused.
     pub refused: u64,
-    /// Those that were reset later.
+    /// Connections that were reset later.
     pub reset: u64,
-    /// Those that a rule has rejected.
+    /// Connections that a rule has rejected.
     pub rejected: u64,
-    /// Those that a rule has dropped.
+    /// Connections that a rule has dropped.
     pub dropped: u64,
-    /// The number of connections with a known time to the first answer.
+    /// Number of connections with a known time to the first answer.
     pub answered: u64,
-    /// The sum of these times in seconds.
+    /// Sum of these times in seconds.
     pub answer_seconds: f64,
-    /// The longest of these times in seconds.
+    /// Longest of these times in seconds.
     pub longest_answer_seconds: f64,
-    /// The packets of connections that have ended, if the kernel counts them.
+    /// Packets of ended connections, if the kernel counts them.
     pub packets: u64,
     /// The bytes in these packets.
     pub bytes: u64,
@@ -130,7 +130,7 @@ impl Summary {
         }
     }
 
-    /// Notes that flows were received until now, and forgets what is too old.
+    /// Records that flows were received until now, and discards outdated ones.
     pub fn tick(&mut self, now: Instant) {
         let elapsed = self.last_tick.replace(now).map_or(Duration::ZERO, |last| now.duration_since(last));
         *bucket(&mut self.watched, now) += elapsed.as_secs_f64();
@@ -168,8 +168,8 @@ impl Summary {
 }
 
 impl FlowSummary {
-    /// Returns the flows of several nodes. Edges between the same addresses become one, with what the node that knows most says about
-    /// each end.
+    /// Merges the flows of several nodes. Edges between the same addresses become one edge, with the most complete
+    /// information about each peer.
     pub fn merged(summaries: impl IntoIterator<Item = Self>) -> Self {
         let (mut merged, mut edges) = (Self::default(), HashMap::<Key, Edge>::new());
         for summary in summaries {
@@ -197,7 +197,7 @@ impl Edge {
     fn key(&self) -> Key {
         Key {
             client: self.client.address,
-            // One node may know more of it than another.
+            // Nodes may have different information about the client.
             client_kind: None,
             service_port: self.service_port.clone(),
             protocol: self.protocol,
@@ -216,7 +216,7 @@ impl Edge {
 }
 
 impl Counts {
-    /// Adds other numbers.
+    /// Adds the numbers of `other`.
     pub fn merge(&mut self, other: &Self) {
         self.connections += other.connections;
         self.unanswered += other.unanswered;

@@ -14,12 +14,12 @@ use crate::{Flow, FlowState, Frontends, Peer, frontends::FrontendOwner};
 
 /// Follows connections from their first packet to their end.
 ///
-/// Pure: events, lists of connections and the time are its input, changes of flows its output. Only connections that are not over
-/// are kept, and no more than a limit.
+/// Pure: events, lists of connections and the time are its input, changes of flows its output. Only open connections
+/// are kept, up to a limit.
 #[derive(Debug)]
 pub struct FlowTracker {
     tracked: HashMap<Key, Tracked>,
-    /// Connections without an answer, by the time at which they count as unanswered.
+    /// Unanswered connections, by the time at which they count as such.
     deadlines: VecDeque<(Instant, Key)>,
     next_id: u64,
     limit: usize,
@@ -32,9 +32,9 @@ pub struct FlowTracker {
 /// Which connections are flows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Services {
-    /// Those to a frontend of a Service.
+    /// Connections to a frontend of a Service.
     Known,
-    /// All whose destination is translated, because no Services are known.
+    /// Connections whose destination is translated, because there are no Services.
     Unknown,
 }
 
@@ -43,18 +43,19 @@ pub enum Services {
 pub struct Change<'a> {
     /// The flow after the change.
     pub flow: &'a Flow,
-    /// The flow is a new one.
+    /// Whether the flow is new.
     pub is_new: bool,
-    /// The connection is over.
+    /// Whether the connection is over.
     pub has_ended: bool,
 }
 
-/// What is known about the connections that a list has and the tracker has not.
+/// Interpretation of connections in a list that the tracker does not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Listing {
-    /// The first list: they are older than the subscription, and no news.
+    /// The first list: they are older than the subscription, and are not reported as new.
     Initial,
-    /// The first list of another subscription: they are no news either, and the end of some may have been reported before.
+    /// The first list of another subscription: they are not reported as new either, and the end of some may have been
+    /// reported before.
     Resumed,
     /// A list after lost events: they are new.
     AfterLoss,
@@ -64,19 +65,19 @@ pub enum Listing {
 #[derive(Clone, Debug)]
 struct Tracked {
     flow: Flow,
-    /// Whether it belongs to a Service. Rules become active a moment before their frontends are known here.
+    /// Whether it belongs to a Service. Rules become active a moment before their frontends are available here.
     is_matched: bool,
     /// Whether the connection is over. It is kept only until it is matched.
     has_ended: bool,
-    /// Whether readers know it.
+    /// Whether it has been reported to readers.
     is_reported: bool,
-    /// Whether its state is news.
+    /// Whether its state has to be reported.
     is_changed: bool,
-    /// The last list that had it.
+    /// Number of the last list that contained it.
     list: u32,
 }
 
-/// Identifies a connection among those that exist at the same time, and among all with high probability.
+/// Identifies a connection among those that exist at the same time, and with high probability among all connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Key {
     id: u32,
@@ -105,7 +106,7 @@ impl FlowTracker {
         self.tracked.contains_key(&Key::of(connection))
     }
 
-    /// Returns the number of the next flow, for one that is no connection.
+    /// Returns the number for a new flow that is not a connection.
     pub fn next_id(&mut self) -> u64 {
         let id = self.next_id;
         self.next_id += 1;
@@ -123,7 +124,7 @@ impl FlowTracker {
     ) {
         let (key, time) = (Key::of(connection), connection.reported.unwrap_or(now.wall));
         if !self.tracked.contains_key(&key) {
-            // The last events of a connection whose end was reported are no news.
+            // The last events of a connection whose end was reported are ignored.
             let may_begin = match (kind, connection.tcp) {
                 (EventKind::New, _) => true,
                 (EventKind::Update, Some(state)) => matches!(state, TcpState::SynSent | TcpState::Open),
@@ -143,7 +144,7 @@ impl FlowTracker {
         }
     }
 
-    /// Starts a list of all connections, after which those that it does not have are over.
+    /// Starts a list of all connections. Connections that it does not contain are over.
     pub fn begin_list(&mut self) {
         self.list = self.list.wrapping_add(1);
     }
@@ -159,7 +160,7 @@ impl FlowTracker {
     ) {
         let key = Key::of(connection);
         if !self.tracked.contains_key(&key) {
-            // Whether the end of a connection was reported is not known after a loss.
+            // After a loss, it is unknown whether the end of a connection was reported.
             let is_over = !connection.entry.is_open;
             if is_over && listing != Listing::Initial {
                 return;
@@ -182,7 +183,7 @@ impl FlowTracker {
         }
     }
 
-    /// Ends the connections that the list has not.
+    /// Ends the connections that the list does not contain.
     pub fn end_list(&mut self, now: Moment, report: &mut dyn FnMut(Change<'_>)) {
         let list = self.list;
         self.tracked.retain(|_, tracked| {
@@ -227,7 +228,8 @@ impl FlowTracker {
         counts: bool,
     ) -> bool {
         let entry = &connection.entry;
-        // Rules of Services translate the destination; connections to endpoints, and through nodes without rules, are others.
+        // Rules of Services translate the destination. Connections without translation go to endpoints directly, or
+        // through nodes without rules.
         if entry.original_destination == entry.reply_source {
             return false;
         }
@@ -263,7 +265,7 @@ impl FlowTracker {
 }
 
 impl Tracked {
-    /// Looks for the Service unless it is known.
+    /// Looks up the Service, unless it has been found already.
     fn match_with(&mut self, frontends: &Frontends) {
         if !self.is_matched
             && let Some(FrontendOwner { service_port, kind, .. }) =
@@ -274,7 +276,7 @@ impl Tracked {
         }
     }
 
-    /// Changes the state by what the kernel reports.
+    /// Changes the state according to an event of the kernel.
     fn advance(&mut self, kind: EventKind, connection: &Connection, time: SystemTime) {
         if let Some(traffic) = connection.traffic {
             (self.flow.packets, self.flow.bytes) = (Some(traffic.packets), Some(traffic.bytes));
@@ -318,8 +320,8 @@ fn next_state(state: FlowState, kind: EventKind, connection: &Connection) -> (Fl
         (_, Some(TcpState::Reset)) if is_waiting && !connection.is_answered => (FlowState::Refused, true),
         (_, Some(TcpState::Reset)) => (FlowState::Reset, true),
         (EventKind::Destroy, _) if is_waiting && connection.is_answered => (FlowState::Closed, true),
-        // Kernels before 5.13 do not report the state of an entry that they delete. They delete one without an answer this early
-        // only when the connection is refused.
+        // Kernels before 5.13 do not report the state of an entry that they delete. They delete an entry without an
+        // answer this early only if the connection is refused.
         (EventKind::Destroy, None) if state == FlowState::Opening && connection.entry.protocol == Protocol::Tcp => {
             (FlowState::Refused, true)
         }
@@ -342,7 +344,8 @@ fn owner<'a>(connection: &Connection, frontends: &'a Frontends) -> Option<&'a Fr
     frontends.find(connection.entry.original_destination, connection.entry.protocol)
 }
 
-/// The time without an answer after which a connection counts as unanswered: a client has repeated its first TCP segment twice.
+/// Time without an answer after which a connection counts as unanswered: a client has repeated its first TCP segment
+/// twice by then.
 const ANSWER_TIME: Duration = Duration::from_secs(3);
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Connections, packets and bytes by service port and endpoint, from the kernel's counters of each connection.
 //!
-//! Pure: lists of connections and the entries that are deleted are the input. Connections that exist are listed from time to time, so
-//! that long ones count before they end; the rest of their packets is in the event of their end.
+//! Pure: lists of connections and deleted entries are the input. Existing connections are listed periodically, so that
+//! long ones count before they end; the event of their end has the rest of their packets.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -13,35 +13,36 @@ use ferroute_host::conntrack::{Connection, Traffic};
 
 use crate::{Frontends, tracker::Key};
 
-/// The totals since the start. Their number is limited: those without connections for the longest time join the rest.
+/// Totals since the start. Their number is limited: service ports and endpoints without connections for the longest
+/// time are added to the rest.
 #[derive(Debug)]
 pub struct TrafficTotals {
     separate: BTreeMap<Port, Total>,
     rest: Usage,
-    /// What was counted of the connections that exist.
+    /// Traffic of existing connections that was counted.
     counted: HashMap<Key, Counted>,
     /// The number of the last list.
     list: u64,
     limits: TrafficLimits,
 }
 
-/// What bounds the memory of [`TrafficTotals`].
+/// Limits of the memory of [`TrafficTotals`].
 #[derive(Clone, Copy, Debug)]
 pub struct TrafficLimits {
-    /// Endpoints of service ports with a total of their own.
+    /// Endpoints of service ports with separate totals.
     pub endpoints: usize,
-    /// Connections that are counted before they end. Others are counted when they end.
+    /// Connections that are counted before they end. Further connections are counted when they end.
     pub connections: usize,
 }
 
-/// What went through a service port to an endpoint, and back.
+/// Traffic of a service port with an endpoint, in both directions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Connections.
     pub connections: u64,
     /// Packets of both directions.
     pub packets: u64,
-    /// Bytes of these packets, headers of the network layer included.
+    /// Bytes of these packets, including headers of the network layer.
     pub bytes: u64,
 }
 
@@ -50,19 +51,19 @@ type Port = (Arc<str>, SocketAddr);
 #[derive(Debug, Default)]
 struct Total {
     usage: Usage,
-    /// The last list in which it had a connection.
+    /// Number of the last list in which it had a connection.
     used: u64,
 }
 
 #[derive(Debug)]
 struct Counted {
     traffic: Traffic,
-    /// The last list that had the connection.
+    /// Number of the last list that contained the connection.
     list: u64,
 }
 
 impl TrafficTotals {
-    /// Returns totals of nothing.
+    /// Returns empty totals.
     pub fn new(limits: TrafficLimits) -> Self {
         Self { separate: BTreeMap::new(), rest: Usage::default(), counted: HashMap::new(), list: 0, limits }
     }
@@ -72,12 +73,12 @@ impl TrafficTotals {
         self.separate.iter().map(|((name, endpoint), total)| (&**name, *endpoint, total.usage))
     }
 
-    /// Returns the total of all others.
+    /// Returns the total of all other endpoints.
     pub fn rest(&self) -> Usage {
         self.rest
     }
 
-    /// Starts a list of all connections that exist. What those of the first one have sent before does not count.
+    /// Starts a list of all existing connections. Traffic before the first list does not count.
     pub fn begin_list(&mut self) {
         self.list += 1;
     }
@@ -87,7 +88,7 @@ impl TrafficTotals {
         self.add(connection, frontends, true);
     }
 
-    /// Forgets the connections that the list has not: the event of their end was lost.
+    /// Discards the connections that the list does not contain: the event of their end was lost.
     pub fn end_list(&mut self) {
         let list = self.list;
         self.counted.retain(|_, counted| counted.list == list);
@@ -132,7 +133,7 @@ impl TrafficTotals {
         total.used = self.list;
     }
 
-    /// Adds those that had no connection for the longest time to the rest.
+    /// Adds the totals without connections for the longest time to the rest.
     fn join_rest(&mut self) {
         let Some(oldest) = self.separate.values().map(|total| total.used).min() else { return };
         let rest = &mut self.rest;
@@ -217,7 +218,7 @@ mod tests {
         totals.ended(&connection(2, A, 9), &frontends);
         totals.ended(&connection(3, A, 4), &frontends);
         assert_eq!(found(&totals), [(format!("shop/web:http {A}"), 2, 16, 1600), rest]);
-        // Its end was lost, and another one has its identity.
+        // Its end was lost, and another connection has the same identity.
         list(&mut totals, &[]);
         totals.ended(&connection(1, A, 1), &frontends);
         assert_eq!(found(&totals)[0], (format!("shop/web:http {A}"), 3, 17, 1700));

@@ -84,7 +84,7 @@ fn readers_beyond_the_limit_are_refused() {
     assert!(hub.reserve().is_ok());
 }
 
-/// Receives until a condition holds for the flows that are new and the last losses.
+/// Receives until a condition holds for the new flows and the last losses.
 fn receive(flows: &mut FlowReceiver, is_done: impl Fn(usize, Losses) -> bool) -> (usize, Losses) {
     let (mut count, mut losses) = (0, Losses::default());
     while !is_done(count, losses) {
@@ -119,7 +119,7 @@ fn connections_beyond_the_limit_are_counted_and_not_kept() {
     add_connections(&namespace, 1000..2000);
     let (count, losses) = receive(&mut flows, |count, losses| count as u64 + losses.untracked >= 1000);
     assert_eq!((count, losses.untracked), (100, 900));
-    // All of them end: only the last ones are remembered.
+    // All connections end; only the last ones are remembered.
     namespace.command("conntrack", &["-F"]);
     receive(&mut flows, |count, _| count >= 100);
     let mut recent = subscribe(&namespace, &hub, &FlowRequest { recent: true, ..FlowRequest::default() });
@@ -132,7 +132,7 @@ fn slow_reader_misses_lines_and_gets_their_number() {
     let (namespace, hub) = (NetNs::new(), hub(Limits { lines: 1000, ..Limits::default() }));
     let mut slow = subscribe(&namespace, &hub, &FlowRequest { follow: true, ..FlowRequest::default() });
     next(&mut slow);
-    // Far more than what may wait.
+    // Far more than the reader's buffer can hold.
     add_connections(&namespace, 1000..2000);
     let (received, losses) = receive(&mut slow, |count, losses| count as u64 + losses.missed >= 1000);
     let missed = losses.missed;
@@ -161,7 +161,7 @@ fn rules_that_log_refused_packets_exist_only_while_a_reader_does() {
     let other = subscribe(&namespace, &of_another_process, &request);
     // Each hub has a table in each IP family.
     wait("both tables", || (rules().matches("flags owner").count() == 4).then_some(()));
-    // Neither `nft flush ruleset` of an administrator nor another reader removes them.
+    // Neither `nft flush ruleset` by an administrator nor another reader removes them.
     namespace.command("nft", &["flush", "ruleset"]);
     drop(other);
     wait("the end of the other table", || (rules().matches("flags owner").count() == 2).then_some(()));

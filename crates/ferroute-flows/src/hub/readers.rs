@@ -67,7 +67,7 @@ impl Reader {
         write(&mut self.lines, line);
     }
 
-    /// Reports whether a summary is due, and plans the next one.
+    /// Reports whether a summary is due, and schedules the next one.
     pub(super) fn takes_summary(&mut self, now: Instant) -> bool {
         let is_due = self.request.summary_seconds > 0 && now >= self.next_summary;
         if is_due {
@@ -76,7 +76,7 @@ impl Reader {
         is_due
     }
 
-    /// Sends the lines that wait, unless the reader has not taken enough earlier ones.
+    /// Sends the waiting lines, unless too many earlier ones have not been taken.
     pub(super) fn flush(&mut self, losses: Losses) {
         let losses = Losses { missed: self.missed, ..losses };
         let Ok(place) = self.chunks.try_reserve() else { return };

@@ -24,15 +24,15 @@ pub(super) struct RefusedPackets {
     log: PacketLog,
     /// Owns the tables: the kernel deletes them with its socket.
     kernel: NetlinkKernel,
-    /// The revision of the frontends that the rules have been written for.
+    /// Revision of the frontends that the rules were written for.
     revision: Option<u64>,
     written: Instant,
-    /// The Services of cluster IPs whose other ports are refused.
+    /// Services of the cluster IPs whose other ports are refused.
     services: BTreeMap<IpAddr, Arc<str>>,
     seen: Seen,
 }
 
-/// Why refused packets cannot be shown.
+/// Reason why refused packets cannot be shown.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RefusedError {
     /// Logged packets cannot be received.
@@ -43,7 +43,7 @@ pub(super) enum RefusedError {
     Rules(#[from] NetlinkError),
 }
 
-/// The connections that were seen in the last minutes, so that repeated packets are not further connections.
+/// Connections of the last minutes, so that repeated packets do not count as further connections.
 #[derive(Debug)]
 struct Seen {
     last: HashSet<Attempt>,
@@ -57,7 +57,8 @@ struct Attempt {
     source: SocketAddr,
     destination: SocketAddr,
     protocol: Protocol,
-    /// A repeated TCP segment has the same number, and another connection from the same port another one.
+    /// Sequence number of a TCP segment. It is the same in a repeated segment, and differs in another connection from
+    /// the same port.
     sequence: Option<u32>,
 }
 
@@ -81,7 +82,7 @@ impl RefusedPackets {
         self.log.lost()
     }
 
-    /// Writes the rules again if the frontends have changed, and not just before.
+    /// Writes the rules again if the frontends have changed, but not more often than once per [`WRITE_INTERVAL`].
     pub(super) fn update(&mut self, frontends: &SharedFrontends) -> Result<(), RefusedError> {
         let is_current = self.revision == Some(frontends.lock().revision());
         if is_current || self.written.elapsed() < WRITE_INTERVAL { Ok(()) } else { self.write(frontends) }
@@ -103,8 +104,8 @@ impl RefusedPackets {
         Ok(())
     }
 
-    /// Reports the connections that rules have refused since the last call, those of some packets at most. `next_id` returns the
-    /// number of a new flow.
+    /// Reports the connections that rules have refused since the last call, for a limited number of packets. `next_id`
+    /// returns the number of a new flow.
     pub(super) fn receive(
         &mut self,
         now: Moment,
@@ -133,14 +134,14 @@ impl AsFd for RefusedPackets {
 }
 
 impl Seen {
-    /// Adds an attempt. Reports whether it is a new one.
+    /// Adds an attempt, and reports whether it is new.
     fn add(&mut self, attempt: Attempt) -> bool {
         let is_new = !self.last.contains(&attempt) && !self.before.contains(&attempt);
         self.last.insert(attempt);
         is_new
     }
 
-    /// Forgets what is too old, and what is too much.
+    /// Discards attempts that are too old, or too many.
     fn forget(&mut self, now: Instant) {
         let age = now.duration_since(self.since);
         if age > REPETITION || self.last.len() > MAX_SEEN {
@@ -182,7 +183,7 @@ fn flow(packet: &LoggedPacket<'_>, frontends: &Frontends, services: &BTreeMap<Ip
     })
 }
 
-/// The groups of the kernel's log that are tried. Other programs use low ones.
+/// Groups of the kernel's log that are tried. Other programs use low numbers.
 const GROUPS: RangeInclusive<u16> = 63_310..=63_325;
 /// The bytes of packets that wait in the kernel.
 const BUFFER: usize = 1 << 20;

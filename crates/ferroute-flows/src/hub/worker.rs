@@ -30,11 +30,11 @@ pub(super) struct Worker {
     tracker: FlowTracker,
     output: Output,
     overruns: u64,
-    /// The events of one message after the other.
+    /// Buffer for the events of one message.
     events: Vec<(EventKind, Connection)>,
 }
 
-/// Where changes go.
+/// Destination of changes.
 struct Output {
     recent: VecDeque<Flow>,
     limit: usize,
@@ -46,9 +46,9 @@ struct Output {
 /// An open subscription.
 struct Subscription {
     events: ConnectionEvents,
-    /// Reads counters of connections that have ended; `None` if the kernel does not count.
+    /// Reader of the counters of ended connections; `None` if the kernel does not count.
     reader: Option<ConnectionReader>,
-    /// Receives packets that rules refuse; `None` if the kernel does not support it, or no Services are known.
+    /// Receiver of refused packets; `None` if the kernel does not support it, or if there are no Services.
     refused: Option<RefusedPackets>,
     start: FlowStart,
     /// When the connections are listed again, because events were lost.
@@ -83,7 +83,7 @@ impl Worker {
         }
     }
 
-    /// Waits for a reader, and ends the queue if none comes while what is remembered is worth it.
+    /// Waits for a reader. Ends the queue if none comes while the remembered flows are recent enough.
     fn wait_for_reader(&self) -> Option<Reader> {
         if let Ok(reader) = self.queue.recv_timeout(KEPT) {
             return Some(reader);
@@ -139,7 +139,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Adds a reader, with what it wants first.
+    /// Adds a reader, and sends it the initial lines that it requested.
     fn add(&mut self, mut reader: Reader, start: &FlowStart) {
         reader.push(&Line::Start(start));
         if reader.request.recent {
@@ -181,7 +181,7 @@ impl Worker {
         }
     }
 
-    /// Handles the events that have arrived, some at a time, so that readers get lines meanwhile.
+    /// Handles the events that have arrived, in batches, so that readers get lines in between.
     fn receive(&mut self, subscription: &mut Subscription) -> Result<(), Error> {
         for _ in 0..MAX_BATCHES {
             self.events.clear();
@@ -204,13 +204,13 @@ impl Worker {
             if count < BATCH {
                 return Ok(());
             }
-            // Many connections: to wake up for each event would cost more than the events.
+            // There are many connections: waking up for each event would cost more than the events.
             thread::sleep(PAUSE);
         }
         Ok(())
     }
 
-    /// Reports the connections that rules have refused. Without these packets, flows go on.
+    /// Reports the connections that rules have refused. If this fails, other flows are still reported.
     fn receive_refused(&mut self, subscription: &mut Subscription) {
         let Some(refused) = &mut subscription.refused else { return };
         let now = Moment::now();
@@ -282,13 +282,14 @@ impl Subscription {
 
 /// The longest time without a check for unanswered connections and new readers.
 const TICK: Duration = Duration::from_millis(200);
-/// How long flows are remembered without a reader: as long as the summary reaches back.
+/// Time for which flows are remembered without a reader, which is the period of the summary.
 const KEPT: Duration = Duration::from_secs(300);
-/// The events that are handled at once.
+/// Number of events that are handled at once.
 const BATCH: usize = 256;
-/// The batches between two checks for unanswered connections and new readers.
+/// Number of batches between two checks for unanswered connections and new readers.
 const MAX_BATCHES: usize = 64;
-/// The pause after a full batch, in which the kernel's buffer takes the events of more than 100,000 connections per second.
+/// Pause after a full batch, in which the kernel's buffer has space for the events of more than 100,000 connections per
+/// second.
 const PAUSE: Duration = Duration::from_millis(1);
-/// The shortest time between two lists of all connections.
+/// Minimum time between two lists of all connections.
 const LIST_INTERVAL: Duration = Duration::from_secs(5);

@@ -6,8 +6,8 @@
 //!                               └─► another port of a cluster IP, or none ────► log
 //! ```
 //!
-//! The rules change nothing. They come before all rules of Services in any mode, so that one table serves all modes, and the
-//! prefix of a logged packet is what [`Refusals`] decides by.
+//! The rules do not change packets. They come before all rules of Services in any mode, so that one table serves all
+//! modes. [`Refusals`] decides by the prefix of a logged packet.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -28,7 +28,7 @@ use ipnet::IpNet;
 
 use super::Refusals;
 
-/// What the rules of an IP family watch.
+/// Input for the rules of an IP family.
 #[derive(Clone, Debug)]
 pub(crate) struct Watched<'a> {
     pub(crate) settings: &'a FamilySettings,
@@ -36,30 +36,30 @@ pub(crate) struct Watched<'a> {
     pub(crate) refusing: Vec<(Frontend, &'a Refusals)>,
     /// All frontends with addresses, if other ports of cluster IPs are refused.
     pub(crate) frontends: Vec<Frontend>,
-    /// The addresses whose other ports are refused, with their Services.
+    /// Addresses whose other ports are refused, with their Services.
     pub(crate) cluster_ips: BTreeMap<IpAddr, Arc<str>>,
     /// The networks of cluster IPs, if packets to unassigned addresses in them are dropped.
     pub(crate) networks: &'a [IpNet],
 }
 
-/// What a logged packet is, by the prefix of its rule.
+/// Kind of a logged packet, by the prefix of its rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Logged {
-    /// It is for a frontend.
+    /// Sent to a frontend.
     Frontend {
         /// The class of its sender.
         client: Client,
         /// The sender may use the frontend.
         is_permitted: bool,
     },
-    /// It is for a port that the Service of the address has not.
+    /// Sent to a port that the Service of the address does not have.
     UnknownPort,
-    /// It is for an address of cluster IPs that no Service has.
+    /// Sent to an address in a network of cluster IPs that no Service has.
     UnassignedAddress,
 }
 
 impl Logged {
-    /// All prefixes, and what they mean.
+    /// All prefixes with their kinds of packets.
     const PREFIXES: [(&'static str, Self); 8] = {
         use Client::{Node, Outside, Pod};
         const fn frontend(client: Client, is_permitted: bool) -> Logged {
@@ -82,7 +82,7 @@ impl Logged {
         Self::PREFIXES.into_iter().find(|(text, _)| *text == prefix).map(|(_, logged)| logged)
     }
 
-    /// Returns the statement that logs such packets.
+    /// Returns the statement that logs packets of this kind.
     fn log(self, group: u16) -> Statement {
         let prefix = Self::PREFIXES.into_iter().find(|(_, logged)| *logged == self).map_or("", |(prefix, _)| prefix);
         Statement::Log { prefix: prefix.into(), group }
@@ -247,7 +247,8 @@ const AT_NODE: [Field; 2] = [Field::L4proto, Field::Dport];
 const CLUSTER_IPS: Name = Name::fixed("cluster-ips");
 const FRONTENDS: Name = Name::fixed("frontends");
 const COMMENT: Comment = Comment::fixed("ferroute flows: packets that rules refuse");
-/// After connection tracking (-200), and before all rules of Services: the first are those of source ranges in nftables mode (-110).
+/// After connection tracking (-200), and before all rules of Services: the first of which are the rules of source
+/// ranges in nftables mode (-110).
 const PRIORITY: i32 = -115;
 
 #[cfg(test)]

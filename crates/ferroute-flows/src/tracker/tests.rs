@@ -245,10 +245,10 @@ fn connections_of_the_first_list_are_no_news_until_they_change() {
     case.event(EventKind::Update, &connection(1, CLOSED, true), 10);
     case.tick(3_000);
     assert_eq!(case.take(), ["closed ended", "unanswered"]);
-    // Those that are over already are remembered.
+    // Connections that are over already are remembered.
     case.list(Listing::Initial, &[connection(3, CLOSED, true)], 4_000);
     assert!(case.take().contains(&"closed ended".to_owned()));
-    // Unless their end may have been reported by an earlier subscription.
+    // Exception: an earlier subscription may have reported their end.
     case.list(Listing::Resumed, &[connection(4, CLOSED, true)], 5_000);
     assert!(!case.take().contains(&"closed ended".to_owned()));
 }

@@ -22,7 +22,7 @@ fn text(traits: &'static ModeTraits, settings: ProxySettings) -> String {
     let mut frontends = Frontends::new(traits, settings);
     frontends.set(&cluster.table(IpFamily::V4), &[]);
     let mut transaction = table(&frontends.watched(IpFamily::V4).unwrap(), 7);
-    // Elements have no order.
+    // The order of elements does not matter.
     transaction.changes.sort_by_key(|change| match change {
         Change::AddElement(set, element) => (1, format!("{set} {element}")),
         Change::AddTable(_) | Change::AddOwnedTable(_) | Change::DeleteTable | Change::AddSet(_) => (0, String::new()),
