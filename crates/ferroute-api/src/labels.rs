@@ -30,14 +30,15 @@ pub const CILIUM_ALGORITHM: &str = "service.cilium.io/lb-algorithm";
 /// kube-router's annotation for [`LOAD_BALANCING`]: a scheduler of the kernel's ipvs.
 pub const KUBE_ROUTER_SCHEDULER: &str = "kube-router.io/service.scheduler";
 
-/// Annotation of a Service, with the value `true` or `false`: endpoints that do not answer get no connections for a while.
+/// Annotation of a Service, `true` or `false`: whether endpoints that do not answer get no connections for a while.
 pub const PASSIVE_EJECTION: &str = "ferroute.io/passive-ejection";
 
-/// Annotation of a Service: networks in addition to `spec.loadBalancerSourceRanges`, which other types than `LoadBalancer` cannot have.
+/// Annotation of a Service: source ranges in addition to `spec.loadBalancerSourceRanges`, which only type
+/// `LoadBalancer` may have.
 pub const SOURCE_RANGES: &str = "ferroute.io/source-ranges";
 
-/// Annotation of a Service: the addresses to which source ranges apply besides those of load balancers, `cluster-ip`, `external-ips` and
-/// `node-ports`.
+/// Annotation of a Service: the addresses, in addition to those of load balancers, to which source ranges apply:
+/// `cluster-ip`, `external-ips` and `node-ports`.
 pub const SOURCE_RANGES_SCOPE: &str = "ferroute.io/source-ranges-scope";
 
 /// Annotation of a Service: `allow` or `deny` the clients in the source ranges.
@@ -49,7 +50,8 @@ pub const CILIUM_SOURCE_RANGES_POLICY: &str = "service.cilium.io/src-ranges-poli
 /// Annotation of a Service: the time in which new endpoints reach their full share of the connections.
 pub const SLOW_START: &str = "ferroute.io/slow-start";
 
-/// Annotation of a Service: how many times as many connections endpoints in the node's zone get as others.
+/// Annotation of a Service: number of connections of an endpoint in the node's zone for each connection of an endpoint
+/// elsewhere.
 pub const ZONE_WEIGHT: &str = "ferroute.io/zone-weight";
 
 /// Annotation of a Service: the time after which open connections to a terminating endpoint end.
@@ -58,10 +60,10 @@ pub const DRAIN_TIMEOUT: &str = "ferroute.io/drain-timeout";
 /// Annotation of a Service: how many connections may be open at a time.
 pub const MAX_CONNECTIONS: &str = "ferroute.io/max-connections";
 
-/// Annotation of a Service: how many connections a client may have open at a time.
+/// Annotation of a Service: maximum number of open connections of a client.
 pub const MAX_CONNECTIONS_PER_CLIENT: &str = "ferroute.io/max-connections-per-client";
 
-/// Annotation of a Service: the rate of new connections, such as `100/second`, and how many may come at once, `burst 200`.
+/// Annotation of a Service: the rate of new connections, such as `100/second`, and the size of a burst, `burst 200`.
 pub const MAX_NEW_CONNECTIONS: &str = "ferroute.io/max-new-connections";
 
 /// Annotation of a Service: the same for each client.
@@ -70,13 +72,14 @@ pub const MAX_NEW_CONNECTIONS_PER_CLIENT: &str = "ferroute.io/max-new-connection
 /// Annotation of a Service: `reject` or `drop` connections beyond its limits.
 pub const OVER_LIMIT: &str = "ferroute.io/over-limit";
 
-/// Annotation of an EndpointSlice: the weight of all its endpoints, or of single ones, `1 10.0.0.1=7 10.0.0.2=0`.
+/// Annotation of an EndpointSlice: the weight of all its endpoints, or weights of single endpoints, `1 10.0.0.1=7
+/// 10.0.0.2=0`.
 pub const WEIGHT: &str = "ferroute.io/weight";
 
 /// Cilium's annotation for [`WEIGHT`]: the weight of all endpoints of the slice.
 pub const CILIUM_WEIGHT: &str = "service.cilium.io/weight";
 
-/// The annotations of Services and EndpointSlices that are read. Others are dropped when an object is received.
+/// Annotations of Services and EndpointSlices that are read. All others are dropped when an object is received.
 pub const ANNOTATIONS: [&str; 20] = [
     LAST_CHANGE_TRIGGER_TIME,
     LOAD_BALANCING,

@@ -2,7 +2,7 @@
 //!
 //! Objects are plain serde types in the API's JSON form. They contain only the fields that affect where traffic goes;
 //! all other fields are skipped while decoding. Decoding checks JSON types and nothing else: `ferroute-core` parses
-//! addresses, ports and other text, because the cost of an invalid value depends on its use.
+//! addresses, ports and other text, because the effect of an invalid value depends on its use.
 //!
 //! [`manifest`] reads text. [`mirror`] converts [`Endpoints`] to [`EndpointSlice`]s.
 //!

@@ -41,7 +41,7 @@ pub fn mirror(endpoints: &Endpoints) -> Vec<EndpointSlice> {
     slices
 }
 
-/// Sorts the ports: slices are grouped by the set of ports, whatever their order.
+/// Sorts the ports: slices are grouped by the set of ports, regardless of their order.
 fn sorted(ports: &[EndpointPort]) -> Vec<EndpointPort> {
     let mut ports = ports.to_vec();
     ports.sort_by(|a, b| (&a.name, &a.protocol, a.port).cmp(&(&b.name, &b.protocol, b.port)));

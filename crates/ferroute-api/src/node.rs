@@ -35,7 +35,7 @@ pub struct NodeSpec {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Taint {
-    /// Its key.
+    /// Key.
     pub key: String,
 }
 

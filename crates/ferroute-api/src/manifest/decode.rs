@@ -97,7 +97,7 @@ impl Node<'_> {
             Value::Null => Some(0),
             Value::Number(text) => match number(text) {
                 Some(Number::Signed(number)) => Some(number),
-                // `80.0` and `8e1` are integers too. The cast saturates, far outside of the ranges in use.
+                // `80.0` and `8e1` are integers too. The cast saturates far outside of the ranges in use.
                 Some(Number::Float(number)) if number.fract() == 0.0 => Some(number as i64),
                 _ => None,
             },

@@ -115,7 +115,7 @@ impl<'de> Visitor<'de> for ItemsSeed<'_, 'de> {
     }
 }
 
-/// A value, which the budget may not have room for.
+/// Decodes a value, within the budget.
 #[derive(Clone, Copy)]
 struct NodeSeed<'b>(&'b Budget);
 

@@ -32,14 +32,14 @@ pub struct IgnoredObject {
     pub name: String,
 }
 
-/// Passes the objects of a document to `each`, and what nothing reads in it to `unknown`, if it is given.
+/// Passes the objects of a document to `each`, and its ignored parts to `unknown`, if it is given.
 pub(super) fn read_each<'f>(
     document: &Document<'_>,
     each: &'f mut dyn FnMut(Result<Parsed, DocumentError>),
     unknown: Option<&'f mut dyn FnMut(DocumentError)>,
 ) -> Result<(), DocumentError> {
     let mut reader = Reader { location: Location { document, items: Vec::new() }, each, unknown };
-    // Items without a type of their own: they have the type that the list implies.
+    // Items without a type; they have the type that the list implies.
     let mut untyped = Vec::new();
     let mut sink = |part| match part {
         Part::Item(index, node) if is_untyped(&node) => untyped.push((index, node)),
@@ -62,7 +62,7 @@ pub(super) fn read_each<'f>(
     })
 }
 
-/// Passes the objects of a document on, those of lists in lists too.
+/// Passes the objects of a document on, including those of nested lists.
 struct Reader<'d, 'f> {
     location: Location<'d>,
     each: &'f mut dyn FnMut(Result<Parsed, DocumentError>),
@@ -92,7 +92,7 @@ impl Reader<'_, '_> {
     }
 }
 
-/// Reports whether an item has no type of its own.
+/// Reports whether an item has no type.
 fn is_untyped(node: &Node<'_>) -> bool {
     node.get("kind").is_none() && node.get("apiVersion").is_none()
 }
@@ -244,7 +244,7 @@ impl Location<'_> {
     }
 }
 
-/// The identity of an object, as far as it is known before decoding.
+/// Identity of an object, as far as it is known before decoding.
 #[derive(Default)]
 struct Identity {
     /// First line, within the document.
@@ -256,7 +256,7 @@ struct Identity {
 }
 
 impl Identity {
-    /// Returns `namespace/name`, as far as they are known; empty without a name.
+    /// Returns `namespace/name`, as far as known; empty without a name.
     fn full_name(&self) -> String {
         let Some(name) = &self.name else { return String::new() };
         match &self.namespace {

@@ -1,24 +1,26 @@
-//! The fields and kinds of Kubernetes, to find names that nothing reads: most are spelling mistakes.
+//! Fields and kinds of Kubernetes, to find unknown names: most are spelling mistakes.
 //!
-//! Complete for what a proxy uses, and for most of Pods and Deployments; the content of all other fields is not known.
+//! They are complete for the fields that a proxy uses, and for most fields of Pods and Deployments. The content of all
+//! other fields is not checked.
 
 use super::value::{Node, Value};
 use crate::Kind;
 
 /// The fields of a mapping, or of the mappings in a list.
 struct Fields {
-    /// Those that may have any content, such as scalars, lists of scalars and maps with arbitrary keys; separated by spaces.
+    /// Fields that may have any content, such as scalars, lists of scalars and maps with arbitrary keys; separated by
+    /// spaces.
     any: &'static str,
-    /// Those that are, or list, mappings with known fields.
+    /// Fields that are, or list, mappings with known fields.
     known: &'static [(&'static str, Fields)],
 }
 
-/// Returns fields of which none has known fields.
+/// Returns fields that may have any content.
 const fn flat(any: &'static str) -> Fields {
     Fields { any, known: &[] }
 }
 
-/// Returns the fields of an object whose other parts are `known`.
+/// Returns fields; those in `known` have known fields themselves.
 const fn object(any: &'static str, known: &'static [(&'static str, Fields)]) -> Fields {
     Fields { any, known }
 }
@@ -211,7 +213,7 @@ fn visit(
                 path.truncate(length);
             }
         }
-        // Of the wrong type, which decoding reports.
+        // Has the wrong type, which decoding reports.
         _ => {}
     }
 }
@@ -221,14 +223,14 @@ pub(super) fn is_list(kind: &str) -> bool {
     kind.strip_suffix("List").is_some_and(|item| item.is_empty() || Kind::ALL.iter().any(|kind| kind.as_str() == item))
 }
 
-/// Returns whether no object of a kind is known: [`None`] if it is known, otherwise the kind that may be meant.
+/// Returns `None` if a kind is known, otherwise the known kind with the most similar name, if any.
 pub(super) fn unknown_kind(api_version: &str, kind: &str) -> Option<Option<&'static str>> {
     let is_extension = api_version.split_once('/').is_some_and(|(group, _)| group.contains('.'));
     let is_known = KINDS.contains(&kind) || is_extension;
     (!is_known).then(|| similar(kind, Kind::ALL.into_iter().map(Kind::as_str).chain(KINDS.iter().copied())))
 }
 
-/// Returns the most similar name, if one is similar enough to be meant.
+/// Returns the candidate with the most similar name; `None` if none is similar enough.
 fn similar(name: &str, candidates: impl Iterator<Item = &'static str>) -> Option<&'static str> {
     let lower = name.to_lowercase();
     let distance = |candidate: &str| strsim::osa_distance(&lower, &candidate.to_lowercase());
@@ -236,7 +238,7 @@ fn similar(name: &str, candidates: impl Iterator<Item = &'static str>) -> Option
     (near.0 * 3 <= name.len().max(3)).then_some(near.1)
 }
 
-/// Kinds of Kubernetes that manifests often have beside Services, and that a proxy does not read.
+/// Kinds of Kubernetes that are common in manifests with Services, and that a proxy does not read.
 const KINDS: &[&str] = &[
     "ClusterRole",
     "ClusterRoleBinding",

@@ -12,7 +12,7 @@ pub struct Document<'t> {
 }
 
 impl Document<'_> {
-    /// Returns all objects of the document: usually one, none if it is empty, any number if it is a list.
+    /// Returns all objects of the document: usually one object, none if it is empty, any number if it is a list.
     ///
     /// Invalid syntax results in a single error. Otherwise each item of a list succeeds or fails by itself.
     pub fn read(&self) -> Vec<Result<Parsed, DocumentError>> {
@@ -32,8 +32,8 @@ impl Document<'_> {
         object::read_each(self, each, None)
     }
 
-    /// Returns the line of the file with the first mapping key of this name, whatever mapping it is in; `None` if the text has no such
-    /// key.
+    /// Returns the line of the file with the first mapping key of this name, in any mapping; `None` if the text has no
+    /// such key.
     pub fn line_of_key(&self, key: &str) -> Option<usize> {
         let is_key = |line: &str| {
             let after = line.split_once(key).map(|(_, after)| after.trim_start_matches(['"', '\'']).trim_start());
@@ -42,8 +42,9 @@ impl Document<'_> {
         self.text.lines().position(is_key).map(|index| self.line + index)
     }
 
-    /// Returns what [`read`](Self::read) does, and everything in the document that it ignores: unknown fields of objects, and
-    /// objects of unknown kinds. Kinds of Kubernetes that a proxy does not read, and those of extensions, are not unknown.
+    /// Returns the result of [`read`](Self::read), and the parts of the document that it ignores: unknown fields of
+    /// objects, and objects of unknown kinds. Kinds of Kubernetes that a proxy does not read, and kinds of extensions,
+    /// are not unknown.
     pub fn check(&self) -> (Vec<Result<Parsed, DocumentError>>, Vec<DocumentError>) {
         let (mut all, mut unknown) = (Vec::new(), Vec::new());
         match object::read_each(self, &mut |parsed| all.push(parsed), Some(&mut |error| unknown.push(error))) {

@@ -23,7 +23,7 @@ pub(super) enum Part<'t> {
 /// A callback for the parts of a document.
 pub(super) type Sink<'s, 't> = dyn FnMut(Part<'t>) + 's;
 
-/// The values that an object may still have: they take much more memory than their text.
+/// Number of values that an object may still have: values need much more memory than their text.
 #[derive(Debug)]
 pub(super) struct Budget(Cell<usize>);
 
@@ -50,7 +50,7 @@ impl Budget {
 /// Limit of values in an object; about 50 MB. The API server accepts no object of this size.
 const MAX_VALUES: usize = 500_000;
 
-/// Invalid syntax: the document has no values.
+/// Error for invalid syntax: the document has no values.
 #[derive(Debug)]
 pub(super) struct SyntaxError {
     /// From 1, within the document.
@@ -146,7 +146,7 @@ impl<'t> Value<'t> {
 
 /// Returns the first key that occurs more than once.
 pub(super) fn duplicate_key<'m>(entries: &'m [Entry<'_>]) -> Option<&'m str> {
-    // Most mappings are small, and for those comparing all pairs is faster than hashing.
+    // Most mappings are small; for these, comparing all pairs is faster than hashing.
     if entries.len() <= SMALL {
         let repeated = |i: usize| entries[..i].iter().any(|(key, _)| *key == entries[i].0);
         return (1..entries.len()).find(|i| repeated(*i)).map(|i| &*entries[i].0);
@@ -185,7 +185,7 @@ fn integer(text: &str) -> Option<Number> {
         [b'0', _, ..] => (8, &digits[1..]),
         _ => (10, digits),
     };
-    // `from_str_radix` accepts a sign, which would be the second one.
+    // `from_str_radix` accepts a sign, which would be a second one.
     if digits.starts_with(['+', '-']) {
         return None;
     }

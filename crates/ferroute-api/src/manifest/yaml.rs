@@ -158,7 +158,7 @@ impl<'t> Composer<'t> {
 
     /// Returns a copy of the anchored node, with the line of the alias.
     fn alias(&mut self, anchor: usize, line: u32) -> Result<Node<'t>, SyntaxError> {
-        // The parser has already rejected unknown anchors, so a missing node is one that is still being composed.
+        // The parser has already rejected unknown anchors, so a missing node is still being composed.
         let Some(node) = self.anchors.remove(&anchor) else {
             return Err(SyntaxError { line, cause: Cause::RecursiveAlias });
         };
@@ -237,8 +237,8 @@ fn scalar<'t>(text: Cow<'t, str>, style: ScalarStyle, tag: Option<&Tag>) -> Valu
     }
 }
 
-/// Returns the number of values in a node, in which long texts count as several: each copy of a text is decoded to a
-/// string of its own.
+/// Returns the number of values in a node. A long text counts as several values, because each copy of it is decoded to
+/// a separate string.
 fn weight(node: &Node<'_>) -> usize {
     let text = |text: &str| text.len() / TEXT_OF_ONE_VALUE;
     1 + match &node.value {
@@ -268,11 +268,11 @@ fn line(number: usize) -> u32 {
 /// The parser's anchor ID of nodes without an anchor.
 const NO_ANCHOR: usize = 0;
 
-/// Limit of nesting, which bounds the use of the stack. Kubernetes objects stay far below.
+/// Limit of nesting, which bounds the use of the stack. Kubernetes objects are nested far less.
 const MAX_DEPTH: usize = 64;
 
 /// Limit of values copied for anchors and aliases in a document; about 10 MB.
 const MAX_COPIES: usize = 100_000;
 
-/// Bytes of text that count as a further value, about the memory of a value.
+/// Number of bytes of text that count as a further value, which is about the memory of a value.
 const TEXT_OF_ONE_VALUE: usize = 100;

@@ -11,7 +11,7 @@ use crate::{
     manifest::documents,
 };
 
-/// Keeps the names of the fields that a type asks for, and fails.
+/// Keeps the names of the fields that a type deserializes, and fails.
 struct FieldNames<'a>(&'a mut &'static [&'static str]);
 
 impl<'de> Deserializer<'de> for FieldNames<'_> {

@@ -161,7 +161,7 @@ fn objects_with_too_many_values_are_an_error() {
         let all = summary(&text);
         assert!(all.len() == 1 && all[0].contains(problem), "{all:?}");
     }
-    // A list may have more than an object.
+    // A list may have more values than an object.
     let item = format!("{{\"a\": [{}]}}", values(300_000));
     let all = summary(&format!("{{\"kind\": \"List\", \"items\": [{item}, {item}]}}"));
     assert!(!all.is_empty() && all.iter().all(|line| !line.contains(problem)), "{all:?}");
