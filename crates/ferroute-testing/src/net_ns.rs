@@ -25,7 +25,7 @@ impl NetNs {
     ///
     /// # Panics
     ///
-    /// Panics without the required privileges. A test that skipped itself would look like a passed one. Unprivileged users
+    /// Panics without the required privileges, because a skipped test would look like a passed one. Unprivileged users
     /// can run tests under `unshare --map-root-user`.
     #[expect(clippy::new_without_default, reason = "it has a side effect and can panic")]
     pub fn new() -> Self {
@@ -143,7 +143,7 @@ impl Drop for NetNs {
             let is_here = || fs::metadata(process.path().join("ns/net")).is_ok_and(|net| net.ino() == own.ino());
             let pid = process.file_name().to_str().and_then(|name| name.parse().ok());
             if let Some(pid) = pid.filter(|_| is_worker && is_here()) {
-                // It may have ended by itself.
+                // It may have exited already.
                 let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
             }
         }

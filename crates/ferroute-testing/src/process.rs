@@ -10,7 +10,7 @@ pub struct Running(pub Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may have ended.
+        // It may have exited already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -19,7 +19,7 @@ impl Drop for Running {
 /// Polls until `poll` returns a value. The time limit of a minute is generous, because tests run on busy machines.
 ///
 /// # Panics
-/// With `condition`, when the time is over.
+/// With `condition`, when the time limit is reached.
 #[track_caller]
 pub fn wait<T>(condition: &str, mut poll: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + Duration::from_secs(60);

@@ -22,7 +22,7 @@ fn read(path: &str) -> String {
 /// The parts of a `Cargo.toml` that matter here.
 struct Crate {
     description: String,
-    /// Crates of the workspace that it depends on, each with the table of the manifest.
+    /// Crates of the workspace that it depends on, each with the table of the manifest that lists it.
     dependencies: BTreeSet<(String, String)>,
 }
 
@@ -98,7 +98,7 @@ fn published_crates_have_the_metadata_of_registries() {
             assert!(manifest.contains("\npublish.workspace = true\n") && manifest.contains(targets), "{name}");
         }
     }
-    // A dependency with a version would have to be published.
+    // A dependency with a version requires that the crate is published.
     let workspace = read("Cargo.toml");
     for name in unpublished {
         assert!(workspace.contains(&format!("\n{name} = {{ path = \"crates/{name}\" }}\n")), "{name}");
@@ -115,7 +115,7 @@ fn changelog_begins_with_the_version_of_the_workspace() {
     let changelog = read("CHANGELOG.md");
     let sections: Vec<&str> = changelog.split("\n## ").skip(1).collect();
     assert_eq!(sections[0].lines().next(), Some(version));
-    // A release has the section of its version as notes, and none without it.
+    // The release notes of a version are its section; a version without a section has none.
     let notes = |version: &str| Command::new(root().join("deploy/release/notes.sh")).arg(version).output().unwrap();
     let own = String::from_utf8(notes(version).stdout).unwrap();
     assert_eq!(own.trim(), sections[0].split_once('\n').unwrap().1.trim());
@@ -152,7 +152,7 @@ fn every_link_of_the_book_leads_to_a_chapter_or_a_file() {
     assert!(broken.is_empty(), "{broken:?}");
 }
 
-/// Calls `each` with the code of every file in a directory, without that of tests.
+/// Calls `each` with the code of every file in a directory, except for tests.
 fn for_each_source(path: &Path, each: &mut dyn FnMut(&Path, &str)) {
     if path.is_dir() {
         let entries = fs::read_dir(path).unwrap().map(|entry| entry.unwrap());
@@ -182,8 +182,8 @@ fn thread_names(path: &Path, names: &mut BTreeSet<String>) {
     });
 }
 
-/// Nothing that the sync thread calls may wait for another process without a deadline. Clippy refuses some such calls by their type
-/// (`clippy.toml`); these are found by their names.
+/// The sync thread must not wait for another process without a deadline. Clippy rejects some such calls by their type
+/// (`clippy.toml`); this test finds others by their names.
 #[test]
 fn calls_that_may_wait_for_ever_are_where_a_thread_of_its_own_makes_them() {
     let calls = ["TcpStream::connect(", ".to_socket_addrs()", ".wait()", ".wait_with_output()", "Command::new("];
@@ -206,7 +206,7 @@ fn calls_that_may_wait_for_ever_are_where_a_thread_of_its_own_makes_them() {
     assert_eq!(found, known, "only these are known not to be made in the sync thread");
 }
 
-/// The wall clock may be set to any time, so nothing is decided by it.
+/// The wall clock may be set to any time, so no decision depends on it.
 #[test]
 fn wall_clock_is_read_only_for_output() {
     let mut found = BTreeSet::new();
@@ -331,7 +331,7 @@ const WALL_CLOCK_READERS: [(&str, &str); 12] = [
     ("ferroute/src/go_runner/log_file.rs", "the name of a file, and the age of files"),
 ];
 
-/// Crates whose threads are those of other commands.
+/// Crates with the threads of other commands.
 const NOT_IN_THE_DAEMON: [&str; 4] = ["ferroute", "ferroute-demo", "ferroute-testing", "ferroute-ui"];
 
 /// Targets that only others depend on.
