@@ -1,6 +1,6 @@
-//! Duration of syncs with an in-memory kernel, which is that of Ferroute's own code; and with the real kernel beside that of
-//! the tools for the same state, in network namespaces. The latter needs root and a kernel with ipvs, such as that of `make
-//! vm-bench`.
+//! Duration of syncs with an in-memory kernel, which is the time of Ferroute's code, and with the real kernel in
+//! network namespaces, compared with the tools for the same state. The latter needs root and a kernel with ipvs, such
+//! as the one of `make vm-bench`.
 //!
 //! `cargo bench -p ferroute-ipvs` measures 1,000 and 10,000 Services with 10 endpoints each; `cargo bench -p ferroute-ipvs
 //! -- 5000x20` another cluster.

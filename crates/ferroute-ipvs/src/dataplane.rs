@@ -28,12 +28,12 @@ pub struct IpvsDataplane<K, R> {
     settings: IpvsSettings,
     kernel: K,
     rules: R,
-    /// What the host supports, and its addresses.
+    /// Features of the host, and its addresses.
     host: HostState,
     /// The applied objects; `None` while they are unknown.
     state: Option<IpvsPlan>,
     terminating: Terminating,
-    /// The maximum number of entries that each set has at least.
+    /// Lower bound of the maximum number of entries of each set.
     capacities: [u32; SetKind::ALL.len()],
     /// Limits comparisons of the kernel's objects with `state`: the kernel does not report changes.
     comparisons: Throttle,
@@ -44,9 +44,9 @@ pub struct IpvsDataplane<K, R> {
 /// The comparison of rules with the kernel's.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Scope {
-    /// Only with those last applied.
+    /// With the rules written last.
     Changes,
-    /// With those in the kernel.
+    /// With the rules in the kernel.
     Full,
 }
 
@@ -59,7 +59,7 @@ struct Written {
 }
 
 impl<K: Kernel, R: RuleWriter> IpvsDataplane<K, R> {
-    /// Creates a dataplane without applied objects. `host` is what the host supports; its addresses may be set
+    /// Creates a dataplane without applied objects. `host` has the features of the host; its addresses may be set
     /// later.
     pub fn new(family: IpFamily, settings: IpvsSettings, kernel: K, rules: R, host: HostState) -> Self {
         Self {
@@ -91,7 +91,7 @@ impl<K: Kernel, R: RuleWriter> IpvsDataplane<K, R> {
         self.state.as_ref()
     }
 
-    /// Returns the number of real servers that have left and wait for the end of their connections.
+    /// Returns the number of removed real servers that still have connections.
     pub fn terminating(&self) -> usize {
         self.terminating.len()
     }
@@ -100,7 +100,7 @@ impl<K: Kernel, R: RuleWriter> IpvsDataplane<K, R> {
         IpvsContext::new(&self.settings, table, &self.host)
     }
 
-    /// Makes all changes, whatever the kernel refuses. Rules are written with `rules` only.
+    /// Makes all changes, including those after one that the kernel refuses. Rules are written only with `rules`.
     fn write(
         &mut self,
         difference: &Difference,
@@ -140,7 +140,7 @@ impl<K: Kernel, R: RuleWriter> IpvsDataplane<K, R> {
             self.terminating.remove_all(*key);
             self.push(Operation::DeleteServer(*key), &mut written)?;
         }
-        // Sent only after all virtual servers of these entries are deleted.
+        // Sent only after all virtual servers of these entries have been deleted.
         for (kind, entry) in &difference.delete_entries {
             self.push(Operation::DeleteEntry(*kind, *entry), &mut written)?;
         }
@@ -152,7 +152,7 @@ impl<K: Kernel, R: RuleWriter> IpvsDataplane<K, R> {
         }
     }
 
-    /// Enlarges the sets that cannot hold the planned entries beside those that are deleted last.
+    /// Enlarges the sets that cannot hold the planned entries together with the old ones, which are deleted last.
     fn reserve(&mut self, difference: &Difference, state: &IpvsPlan) -> Result<(), DataplaneError> {
         let mut entries = SetKind::ALL.map(|kind| state.set_size(kind));
         difference.delete_entries.iter().for_each(|(kind, _)| entries[kind.index()] += 1);
@@ -187,7 +187,7 @@ impl<K: Kernel, R: RuleWriter> IpvsDataplane<K, R> {
                     self.push(Operation::EditServer(*key, server.settings(scheduler)), written)?;
                 }
                 for (real, weight) in add {
-                    // One that comes back before its connections have ended keeps them.
+                    // A real server that returns before its connections have ended keeps them.
                     let operation = match self.terminating.remove(*key, *real) {
                         true => Operation::SetWeight(*key, *real, *weight),
                         false => Operation::AddRealServer(*key, *real, *weight),
@@ -214,7 +214,7 @@ impl<K: Kernel, R: RuleWriter> IpvsDataplane<K, R> {
             return Ok(());
         }
         if is_graceful(key.protocol) {
-            // First the weight, so that no connection starts between the count and the deletion.
+            // The weight is set first, so that no connection starts between the count and the deletion.
             for real in remove {
                 if !self.terminating.contains(key, real) {
                     self.push(Operation::SetWeight(key, *real, 0), written)?;
@@ -287,7 +287,7 @@ impl<K: Kernel, R: RuleWriter> IpvsDataplane<K, R> {
         Ok(Difference::from_kernel(kernel, state, |key, kernel| is_ours(key, kernel, host, excluded)))
     }
 
-    /// Removes from a difference what only waits for the end of connections.
+    /// Removes real servers from a difference that are only waiting for the end of their connections.
     fn ignore_terminating(&self, difference: &mut Difference) {
         difference.servers.retain_mut(|change| match change {
             ServerChange::Edit(key, edit) => {
@@ -400,8 +400,9 @@ impl<K, R> fmt::Debug for IpvsDataplane<K, R> {
     }
 }
 
-/// Reports whether a virtual server that is not planned is kube-proxy's or Ferroute's: its address is on the dummy device
-/// or in a set, or it is a node port at an address that is or was the host's. Other programs have virtual servers, too.
+/// Reports whether a virtual server that is not planned is kube-proxy's or Ferroute's: its address is on the dummy
+/// device or in a set, or it is a node port at an address that is or was the host's. Other programs may have virtual
+/// servers, too.
 fn is_ours(key: &ServerKey, kernel: &KernelState, host: &HostState, excluded: &[IpNet]) -> bool {
     if excluded.iter().any(|net| net.contains(&key.address)) {
         return false;

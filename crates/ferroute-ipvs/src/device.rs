@@ -42,7 +42,7 @@ pub enum DeviceError {
     OtherKind {
         /// The device.
         name: String,
-        /// Its kind.
+        /// Kind.
         kind: String,
     },
     /// The device's alias cannot be set.
@@ -72,7 +72,7 @@ pub struct Device {
     pub name: String,
     /// The kind of virtual device; `None` for hardware.
     pub kind: Option<String>,
-    /// A text of the administrator or another program about the device (`ip link set … alias`).
+    /// Text that the administrator or another program attached to the device (`ip link set … alias`).
     pub alias: Option<String>,
     /// The interface index.
     index: u32,
@@ -139,7 +139,7 @@ impl Devices {
         message.put_ip(libc::IFA_LOCAL, address);
         message.put_ip(libc::IFA_ADDRESS, address);
         if added && address.is_ipv6() {
-            // Nobody else has the address, and it must be usable at once.
+            // No other host has the address, and it must be usable at once.
             message.put_u32_ne(libc::IFA_FLAGS, libc::IFA_F_NODAD);
         }
     }

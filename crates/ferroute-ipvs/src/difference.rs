@@ -18,11 +18,12 @@ pub(crate) struct Difference {
     pub(crate) bind: Vec<IpAddr>,
     /// Addresses to delete from it.
     pub(crate) unbind: Vec<IpAddr>,
-    /// Addresses to delete and to add again, because their local route is gone.
+    /// Addresses to delete and to add again, because their local route was deleted.
     pub(crate) rebind: Vec<IpAddr>,
     /// Virtual servers to delete.
     pub(crate) delete_servers: Vec<ServerKey>,
-    /// Set entries to delete. They show that a virtual server is kube-proxy's or Ferroute's, so they outlive it.
+    /// Set entries to delete. They identify a virtual server as kube-proxy's or Ferroute's, so they are deleted after
+    /// it.
     pub(crate) delete_entries: Vec<(SetKind, Entry)>,
 }
 
@@ -38,11 +39,11 @@ pub(crate) enum ServerChange {
 /// The changes of a virtual server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ServerEdit {
-    /// Its settings differ.
+    /// Whether its settings differ.
     pub(crate) settings: bool,
     /// Real servers to add, with their weights.
     pub(crate) add: Vec<(RealServer, u16)>,
-    /// Real servers whose weight has to be set.
+    /// Real servers whose weight must be set.
     pub(crate) restore: Vec<(RealServer, u16)>,
     /// Real servers to remove.
     pub(crate) remove: Vec<RealServer>,

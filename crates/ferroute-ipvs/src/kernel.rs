@@ -26,25 +26,25 @@ use crate::plan::{
 /// A change of one object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// Adds an entry to a set. An existing one is no error.
+    /// Adds an entry to a set. An existing entry is not an error.
     AddEntry(SetKind, Entry),
-    /// Deletes an entry from a set. A missing one is no error.
+    /// Deletes an entry from a set. A missing entry is not an error.
     DeleteEntry(SetKind, Entry),
     /// Adds a virtual server.
     AddServer(ServerKey, ServerSettings),
     /// Changes the settings of a virtual server.
     EditServer(ServerKey, ServerSettings),
-    /// Deletes a virtual server with its real servers. A missing one is no error.
+    /// Deletes a virtual server with its real servers. A missing virtual server is not an error.
     DeleteServer(ServerKey),
     /// Adds a real server with this weight to a virtual server.
     AddRealServer(ServerKey, RealServer, u16),
     /// Sets the weight of a real server; 0 for no new connections.
     SetWeight(ServerKey, RealServer, u16),
-    /// Deletes a real server. A missing one is no error.
+    /// Deletes a real server. A missing real server is not an error.
     DeleteRealServer(ServerKey, RealServer),
-    /// Adds an address to the dummy device. An existing one is no error.
+    /// Adds an address to the dummy device. An existing address is not an error.
     Bind(IpAddr),
-    /// Deletes an address of the dummy device. A missing one is no error.
+    /// Deletes an address of the dummy device. A missing address is not an error.
     Unbind(IpAddr),
 }
 
@@ -57,30 +57,30 @@ pub struct KernelState {
     pub entries: [HashSet<Entry>; SetKind::ALL.len()],
     /// The addresses of the dummy device.
     pub addresses: BTreeSet<IpAddr>,
-    /// Those of them without a local route, which the kernel added with the address and another program deleted. The host does
-    /// not accept packets to them.
+    /// Addresses of the dummy device without a local route: the kernel added the route with the address, and another
+    /// program deleted it. The host does not accept packets to these addresses.
     pub unrouted: BTreeSet<IpAddr>,
 }
 
 /// A virtual server in the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelServer {
-    /// Its settings.
+    /// Settings.
     pub config: ServerConfig,
-    /// Its real servers; empty if they were not requested.
+    /// Real servers; empty if they were not requested.
     pub real_servers: Vec<KernelRealServer>,
 }
 
 /// A real server in the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KernelRealServer {
-    /// Its identity.
+    /// Identity.
     pub real: RealServer,
-    /// Its weight; 0 for no new connections.
+    /// Weight; 0 for no new connections.
     pub weight: u32,
-    /// Whether packets are forwarded by NAT, as kube-proxy's are.
+    /// Whether packets are forwarded by NAT, like those to kube-proxy's real servers.
     pub is_masqueraded: bool,
-    /// Number of connections: established, in setup, half closed, and for two minutes closed ones.
+    /// Number of connections that are established, in setup, half closed, or were closed in the last two minutes.
     pub connections: u64,
     /// Number of connections since it was added.
     pub total_connections: u64,
@@ -102,7 +102,7 @@ impl KernelState {
     pub fn entries_of(&self, key: ServerKey) -> Vec<(SetKind, Entry)> {
         let contains = |entry: &Entry| match entry {
             Entry::Service(of) | Entry::ServiceAndNetwork(of, _) => *of == key,
-            // The set of endpoints that connect to themselves has those of endpoints.
+            // The set of endpoints that connect to themselves contains addresses of endpoints.
             Entry::ServiceAndAddress(of, address) => *of == key && *address == key.address,
             Entry::Address(_) | Entry::Port(_) => false,
         };
@@ -120,7 +120,7 @@ impl KernelState {
     }
 }
 
-/// A change that the kernel refused. It applies the others nevertheless.
+/// A change that the kernel refused. Other changes are applied nevertheless.
 #[derive(Debug)]
 pub struct Refused<E> {
     /// The change.
@@ -134,13 +134,13 @@ pub trait Kernel: Send {
     /// An error of the kernel.
     type Error: std::error::Error + Send + Sync + 'static;
 
-    /// Creates the dummy device and the sets, as far as they do not exist.
+    /// Creates the dummy device and the sets that do not exist.
     ///
     /// # Errors
     /// If the device or a set cannot be created, for example because it exists with another type.
     fn prepare(&mut self) -> Result<(), Self::Error>;
 
-    /// Enables a set to hold this many entries, if its maximum is smaller.
+    /// Enlarges a set to hold this many entries, if its maximum is smaller.
     ///
     /// # Errors
     /// If the set cannot be replaced by a larger one.
@@ -158,13 +158,13 @@ pub trait Kernel: Send {
     /// If they cannot be read.
     fn real_servers(&mut self, key: ServerKey) -> Result<Vec<KernelRealServer>, Self::Error>;
 
-    /// Makes a change, after all earlier ones, at the latest when [`Kernel::flush`] is called.
+    /// Makes a change, after all earlier changes, no later than the next call of [`Kernel::flush`].
     ///
     /// # Errors
     /// If the kernel cannot be reached.
     fn write(&mut self, operation: Operation) -> Result<(), Self::Error>;
 
-    /// Makes all pending changes. Returns all refused ones since the last call.
+    /// Makes all pending changes. Returns all changes refused since the last call.
     ///
     /// # Errors
     /// If the kernel cannot be reached.
@@ -172,7 +172,7 @@ pub trait Kernel: Send {
 }
 
 impl Operation {
-    /// Returns the virtual server that the change is for, if it is for one.
+    /// Returns the virtual server that the change is for; `None` for changes of other objects.
     pub fn server(&self) -> Option<ServerKey> {
         match self {
             Self::AddServer(key, _)

@@ -1,4 +1,5 @@
-//! kube-proxy's ipvs mode: the planner of virtual servers, ipsets, addresses and rules, and their way into the kernel.
+//! kube-proxy's ipvs mode: planning of virtual servers, ipsets, addresses and rules, and their programming into the
+//! kernel.
 //!
 //! ```text
 //!   ServiceTable ──► IpvsPlan ──► Difference ──► Operation ──► Kernel: netlink or memory
@@ -9,14 +10,13 @@
 //! [`plan`] is pure. The dataplane compares plans with each other after a change, and with the kernel's objects after a
 //! start, a failure or a modification by another program.
 //!
-//! The dummy device shows that the mode is, or was, active. Only those virtual servers are deleted whose addresses the
-//! device has and those in the ipsets: node ports, and external addresses that another device of the host has. A set of
-//! Ferroute's own has the addresses of node ports, which may leave the host while their virtual servers exist. kube-proxy
-//! deletes all virtual servers, but other programs, such as those that move a virtual address between machines, have
-//! theirs in the same table.
+//! The dummy device shows that the mode is, or was, active. Virtual servers are deleted only if the device has their
+//! address, or if they are in the ipsets: node ports, and external addresses that another device of the host has. An
+//! additional set of Ferroute has the addresses of node ports, which may leave the host while their virtual servers
+//! exist. kube-proxy deletes all virtual servers, but other programs, such as those that move a virtual address between
+//! machines, have virtual servers in the same table.
 //!
-//! Virtual servers, sets and addresses are accessed by netlink. What is *not* here: writing the iptables rules, which
-//! `ferroute-iptables` does.
+//! Virtual servers, sets and addresses are accessed by netlink. The iptables rules are written by `ferroute-iptables`.
 //!
 //! # Examples
 //!

@@ -19,7 +19,7 @@ pub trait IpvsObjects: fmt::Debug {
     /// Reports whether a set contains an entry.
     fn has_entry(&self, kind: SetKind, entry: Entry) -> bool;
 
-    /// Reports whether the set of source ranges has one with this source for a virtual server.
+    /// Reports whether the set of source ranges permits this source for a virtual server.
     fn permits_source(&self, key: ServerKey, source: IpAddr) -> bool;
 
     /// Reports whether the dummy device has an address.
@@ -65,8 +65,8 @@ impl IpvsObjects for KernelState {
 }
 
 impl dyn IpvsObjects + '_ {
-    /// Reports whether the match of a rule on a set matches a packet; `None` if the set is not one of the mode in this IP
-    /// family, or the sides do not fit its type.
+    /// Reports whether a rule's match on a set matches a packet; `None` if the set is not one of the mode in this IP
+    /// family, or if the sides do not fit its type.
     pub fn matches(
         &self,
         wanted: &SetMatch,

@@ -7,8 +7,9 @@
 //!                                                     Delta: the objects that differ
 //! ```
 //!
-//! Set entries that only one virtual server can need are not stored, but derived from it. Others, and the addresses of the
-//! dummy device, are counted. What is *not* here: the kernel, and how a [`Delta`] is written to it.
+//! Set entries that only one virtual server can need are not stored but derived from it. Other entries, and the
+//! addresses of the dummy device, have a reference count. This module does not access the kernel and does not write a
+//! [`Delta`] to it.
 
 mod chains;
 mod context;

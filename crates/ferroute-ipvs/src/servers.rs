@@ -88,7 +88,8 @@ impl VirtualServers {
         }
     }
 
-    /// Returns the virtual servers with an address. kube-proxy creates no others (`ipvsadm -f`, by firewall mark).
+    /// Returns the virtual servers with an address. kube-proxy does not create virtual servers by firewall mark
+    /// (`ipvsadm -f`).
     pub fn list(&mut self) -> Result<Vec<(ServerKey, ServerConfig)>, ServerError> {
         let mut request = Request::new(self.family, 0, &genl_header(IPVS_CMD_GET_SERVICE));
         self.socket.collect(&mut request, parse_server).map_err(ServerError::List)
@@ -102,7 +103,7 @@ impl VirtualServers {
         self.socket.collect(&mut request, parse).map_err(|source| ServerError::RealServers { server, source })
     }
 
-    /// Sets the timeouts of connections; `None` keeps the present one. They apply to the whole network namespace.
+    /// Sets the timeouts of connections; `None` keeps the current one. They apply to the whole network namespace.
     pub fn set_timeouts(&mut self, timeouts: Timeouts) -> Result<(), ServerError> {
         let Timeouts { tcp, tcp_fin, udp } = timeouts;
         let mut request = Request::new(self.family, 0, &genl_header(IPVS_CMD_SET_CONFIG));
@@ -116,8 +117,8 @@ impl VirtualServers {
         self.socket.request_ack(&mut request).map_err(ServerError::Timeouts)
     }
 
-    /// Checks that the kernel has a scheduler, which loads its module if necessary. Unless a virtual server uses it, one is
-    /// added for a moment, at an address that is reserved for documentation, as in kube-proxy.
+    /// Checks that the kernel has a scheduler, which loads its module if necessary. Unless a virtual server uses it,
+    /// one is added temporarily at an address that is reserved for documentation, as in kube-proxy.
     pub fn check_scheduler(&mut self, scheduler: &str) -> Result<(), ServerError> {
         if self.list()?.iter().any(|(_, config)| *config.scheduler == *scheduler) {
             return Ok(());
@@ -191,19 +192,19 @@ fn deletion(family: u16, server: ServerKey) -> Request {
     request
 }
 
-/// The timeouts of connections; `None` keeps the present one.
+/// Timeouts of connections; `None` keeps the current one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Timeouts {
-    /// Of established TCP connections.
+    /// Timeout of established TCP connections.
     pub tcp: Option<Duration>,
-    /// Of TCP connections after a FIN packet.
+    /// Timeout of TCP connections after a FIN packet.
     pub tcp_fin: Option<Duration>,
-    /// Of UDP flows.
+    /// Timeout of UDP flows.
     pub udp: Option<Duration>,
 }
 
 impl Timeouts {
-    /// Reports whether nothing is to be set.
+    /// Reports whether no timeout is set.
     pub fn is_empty(self) -> bool {
         self == Self::default()
     }

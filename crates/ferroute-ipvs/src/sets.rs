@@ -41,7 +41,7 @@ pub enum SetError {
     Create {
         /// The set.
         name: &'static str,
-        /// Its type.
+        /// Type.
         set_type: &'static str,
         /// The cause.
         #[source]
@@ -55,9 +55,9 @@ pub enum SetError {
     Differs {
         /// The set.
         name: &'static str,
-        /// Its type and family.
+        /// Type and family.
         existing: String,
-        /// The wanted ones.
+        /// The required type and family.
         wanted: String,
     },
     /// Entries cannot be added.
@@ -69,7 +69,7 @@ pub enum SetError {
         #[source]
         source: Error,
     },
-    /// The set cannot be replaced by another one.
+    /// The set cannot be replaced by another set.
     #[error("cannot replace ipset {name} by one for {capacity} entries")]
     Replace {
         /// The set.
@@ -126,7 +126,7 @@ impl IpSets {
         }
     }
 
-    /// Reports whether the address had virtual servers of node ports, also if it has left the host.
+    /// Reports whether the address had virtual servers of node ports, even if it has left the host.
     pub fn has_node_port_address(&mut self, server: ServerKey) -> Result<bool, SetError> {
         self.contains(&[SetKind::NodePortIps], server, Entry::Address(server.address))
     }
@@ -147,11 +147,11 @@ impl IpSets {
         Ok(false)
     }
 
-    /// Creates a set with kube-proxy's settings unless it exists with these, or with a larger capacity. One that another program
-    /// created with other settings is replaced, and keeps the entries that both can have.
+    /// Creates a set with kube-proxy's settings unless it exists with these, or with a larger capacity. A set that
+    /// another program created with other settings is replaced, and keeps the entries that both can have.
     ///
     /// # Errors
-    /// If the set cannot be created, or replaced because rules refer to it and its type or IP family is another one.
+    /// If the set cannot be created, or cannot be replaced because rules refer to it and its type or IP family differs.
     pub fn create(&mut self, kind: SetKind, family: IpFamily) -> Result<(), SetError> {
         let name = kind.name(family);
         let existing = self.header(name)?;
@@ -167,7 +167,7 @@ impl IpSets {
         }
         let entries = if is_same_type { self.entries(kind, family)? } else { HashSet::new() };
         let is_replaced = self.replace(kind, family, capacity, entries)?;
-        // Unused sets can be destroyed, whatever their type.
+        // Unused sets can be destroyed, regardless of their type.
         let is_created = is_replaced
             || match self.destroy(name) {
                 Ok(_) => self.create_as(name, kind, family, DEFAULT_CAPACITY)?,
@@ -181,8 +181,8 @@ impl IpSets {
         Ok(())
     }
 
-    /// Replaces a set by one with kube-proxy's settings and these entries. Rules refer to the new one then. Returns false if the
-    /// types of both cannot be exchanged, and then changes nothing.
+    /// Replaces a set by one with kube-proxy's settings and these entries, to which rules then refer. Returns false,
+    /// and changes nothing, if the types of the two sets cannot be exchanged.
     fn replace(
         &mut self,
         kind: SetKind,
@@ -192,7 +192,7 @@ impl IpSets {
     ) -> Result<bool, SetError> {
         let name = kind.name(family);
         let failed = |source| SetError::Replace { name, capacity, source };
-        // One that is left of a failed attempt.
+        // May be left from a failed attempt.
         self.destroy(REPLACEMENT)?;
         self.create_as(REPLACEMENT, kind, family, capacity)?;
         self.add_all(REPLACEMENT, entries).map_err(failed)?;
@@ -210,8 +210,8 @@ impl IpSets {
         Ok(swapped)
     }
 
-    /// Replaces a set that exists by one for as many entries, if its capacity is smaller. Rules refer to the same entries at any
-    /// time.
+    /// Replaces an existing set by one for this number of entries, if its capacity is smaller. Rules always refer to
+    /// the same entries.
     pub fn reserve(&mut self, kind: SetKind, family: IpFamily, entries: usize) -> Result<(), SetError> {
         let (name, capacity) = (kind.name(family), capacity(entries));
         let Some(existing) = self.capacity(kind, family)? else { return Ok(()) };
@@ -228,7 +228,7 @@ impl IpSets {
     /// Adds entries to a set.
     ///
     /// # Errors
-    /// If one cannot be added; some of the others are.
+    /// If an entry cannot be added; some of the others may have been added.
     pub fn add(
         &mut self,
         kind: SetKind,
@@ -281,7 +281,7 @@ impl IpSets {
         Ok(header.and_then(|header| header.capacity))
     }
 
-    /// Creates a set unless it exists with the same settings. Returns false if it exists with others.
+    /// Creates a set unless it exists with the same settings. Returns false if it exists with other settings.
     fn create_as(
         &mut self,
         name: &'static str,
@@ -315,8 +315,8 @@ impl IpSets {
         }
     }
 
-    /// Returns the revision to create sets with: [`revision`], or the kernel's newest if that is older. Newer ones would be
-    /// unreadable for older releases of `ipset`.
+    /// Returns the revision to create sets with: [`revision`], or the kernel's newest if that is older. Older releases
+    /// of `ipset` cannot read newer revisions.
     fn revision(&mut self, set_type: SetType, family: IpFamily) -> Result<u8, Error> {
         let mut request = Request::new(command(IPSET_CMD_TYPE), 0, &HEADER);
         let mut attributes = request.attributes();
@@ -330,7 +330,8 @@ impl IpSets {
         Ok(revision(set_type).min(newest.unwrap_or_default()))
     }
 
-    /// Returns the entries of a set. Entries that no [`Entry`] can describe are ignored; a missing set has none.
+    /// Returns the entries of a set. Entries without a corresponding [`Entry`] are ignored; a missing set has no
+    /// entries.
     pub fn entries(&mut self, kind: SetKind, family: IpFamily) -> Result<HashSet<Entry>, SetError> {
         let name = kind.name(family);
         let mut request = Request::new(command(IPSET_CMD_LIST), 0, &HEADER);
@@ -347,7 +348,8 @@ impl IpSets {
         }
     }
 
-    /// Appends the message that adds or deletes an entry. An existing, or missing, entry is no error.
+    /// Appends the message that adds or deletes an entry. It is not an error if the entry already exists, or is already
+    /// missing.
     pub(crate) fn encode(batch: &mut Batch, added: bool, kind: SetKind, family: IpFamily, entry: Entry) {
         let kind_of = command(if added { IPSET_CMD_ADD } else { IPSET_CMD_DEL });
         write_entry(&mut batch.message(kind_of, 0, &HEADER), kind.name(family), entry);
@@ -371,12 +373,12 @@ impl IpSets {
     }
 }
 
-/// Returns the names of the ipsets of the mode in Ferroute, and in kube-proxy 1.36 and earlier, of both families.
+/// Returns the names of the ipsets of ipvs mode in Ferroute, and in kube-proxy 1.36 and earlier, for both families.
 pub fn kube_proxy_set_names() -> impl Iterator<Item = &'static str> {
     SetKind::ALL.into_iter().flat_map(|kind| IpFamily::BOTH.map(|family| kind.name(family))).chain(FORMER_SETS)
 }
 
-/// Returns the error about a set that rules refer to.
+/// Returns the error for a set that rules refer to.
 fn conflict(kind: SetKind, family: IpFamily, existing: Option<SetHeader>) -> SetError {
     let set_type = kind.set_type();
     let wanted =
@@ -409,8 +411,8 @@ const FORMER_SETS: [&str; 6] = [
     "KUBE-6-NODE-PORT-LOCAL-SCTP",
 ];
 
-/// Returns the maximum number of entries of a set that has to hold this many: the default if that suffices, or else twice as many
-/// or more, because each change of the maximum copies the set.
+/// Returns the maximum number of entries of a set that has to hold this many: the default if it suffices, otherwise at
+/// least twice as many, because each change of the maximum copies the set.
 pub(crate) fn capacity(entries: usize) -> u32 {
     match u32::try_from(entries) {
         Ok(entries) if entries <= DEFAULT_CAPACITY => DEFAULT_CAPACITY,
@@ -419,11 +421,11 @@ pub(crate) fn capacity(entries: usize) -> u32 {
     }
 }
 
-/// The initial number of hash buckets and the maximum number of entries of a set: ipset's defaults, which kube-proxy uses.
-/// A set with another maximum cannot be used by it, but more entries would not fit into its sets anyway.
+/// Initial number of hash buckets and maximum number of entries of a set: ipset's defaults, which kube-proxy uses.
+/// kube-proxy cannot use a set with another maximum, but a larger number of entries would not fit into its sets anyway.
 pub(crate) const HASH_SIZE: u32 = 1024;
 pub(crate) const DEFAULT_CAPACITY: u32 = 65536;
-/// The name of the set that replaces another one, while it is filled.
+/// Name of the set that replaces another set, while it is filled.
 const REPLACEMENT: &str = "FERROUTE-REPLACEMENT";
 /// Size of a batch after which it is sent, in bytes.
 const MAX_BATCH: usize = 256 * 1024;

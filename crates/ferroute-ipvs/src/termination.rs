@@ -1,4 +1,4 @@
-//! Real servers that have left and wait for the end of their connections.
+//! Removed real servers that still have connections.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -74,8 +74,8 @@ impl Terminating {
     }
 }
 
-/// Reports whether a real server stays until its connections have ended. As in kube-proxy, those of UDP and SCTP do not:
-/// the kernel then expires their connections at the next packet (`expire_nodest_conn`).
+/// Reports whether a real server stays until its connections have ended. As in kube-proxy, this does not apply to UDP
+/// and SCTP: the kernel expires their connections at the next packet (`expire_nodest_conn`).
 pub(crate) fn is_graceful(protocol: Protocol) -> bool {
     protocol == Protocol::Tcp
 }

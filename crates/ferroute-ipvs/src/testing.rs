@@ -33,11 +33,11 @@ pub fn parse_messages(datagram: &[u8]) {
     }
 }
 
-/// Reads messages about virtual servers, real servers, ipsets and devices of other programs, which consist of these bytes.
+/// Reads these bytes as messages about virtual servers, real servers, ipsets and devices of other programs.
 ///
 /// # Panics
 ///
-/// One of them is an error, so that it would cost a sync.
+/// If a message is an error, which would make a sync fail.
 pub fn read_foreign_objects(bytes: &mut Bytes<'_>) {
     const NUMBER: Content = Content::Number(4);
     let server = [(

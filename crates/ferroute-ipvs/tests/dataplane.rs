@@ -1,4 +1,4 @@
-//! What the dataplane writes to the kernel, and when.
+//! Writes of the dataplane to the kernel, and their times.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail like tests")]
 
@@ -79,7 +79,7 @@ fn tcp_endpoint_with_connections_stays_with_weight_0_and_udp_endpoint_does_not()
     ipvsadm -e -t 10.96.0.1:80 -r 10.244.2.2:8080 -m -w 0
     ");
     assert_eq!(lab.dataplane.terminating(), 1);
-    // It is not taken for a modification by another program, and a restart goes on waiting.
+    // It does not count as a modification by another program, and after a restart the wait continues.
     assert!(!lab.dataplane.was_modified_externally().unwrap());
     lab.resync();
     assert_eq!((lab.server().real_servers[1].weight, lab.dataplane.terminating()), (0, 1));

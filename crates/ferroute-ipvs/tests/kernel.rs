@@ -30,7 +30,7 @@ fn sets_have_kube_proxys_settings_and_creating_them_again_keeps_their_entries() 
     for family in IpFamily::BOTH {
         for kind in SetKind::ALL {
             host.run(|| IpSets::open().unwrap().create(kind, family)).unwrap();
-            // kube-proxy creates its sets this way; ipset fails if one exists with other settings.
+            // kube-proxy creates its sets with these options; `ipset` fails if a set exists with other settings.
             let inet = if family == IpFamily::V4 { "inet" } else { "inet6" };
             let set_type = kind.set_type().as_str();
             let settings = match set_type {
@@ -51,7 +51,8 @@ fn sets_that_other_programs_created_with_other_settings_are_replaced() {
     let services = &["-m", "set", "--match-set", "KUBE-CLUSTER-IP", "dst,dst"][..];
     let ports = &["-p", "tcp", "-m", "set", "--match-set", "KUBE-NODE-PORT-TCP", "dst"][..];
     let entry = "10.96.0.1,tcp:443";
-    // The settings, an entry, and whether the new set has it; all also while a rule uses the set, unless its type or family differs.
+    // Settings of the existing set, an entry of it, and whether the new set has the entry. The result is the same while
+    // a rule uses the set, unless its type or family differs.
     for (kind, settings, added, is_kept, rule) in [
         (SetKind::ClusterIp, &["hash:ip,port", "maxelem", "10"][..], entry, true, services),
         (SetKind::ClusterIp, &["hash:ip,port", "timeout", "600"], entry, true, services),

@@ -1,5 +1,5 @@
-//! Rules on ipsets written by netlink compared with those that `iptables-restore` writes for the same plan, as an oracle. Each
-//! test has network namespaces of its own.
+//! Rules on ipsets written by netlink compared with those that `iptables-restore` writes for the same plan, as an
+//! oracle. Each test has separate network namespaces.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on must fail")]
 

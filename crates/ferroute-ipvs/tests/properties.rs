@@ -37,14 +37,14 @@ fn fresh(table: &ServiceTable, settings: &IpvsSettings, addresses: &[IpAddr]) ->
     (normal(dataplane.kernel_mut().state.clone()), state.chains())
 }
 
-/// Sorts what has no order.
+/// Sorts lists whose order does not matter.
 fn normal(mut state: KernelState) -> KernelState {
     state.servers.values_mut().for_each(|server| server.real_servers.sort_by_key(|server| server.real));
     state
 }
 
 proptest! {
-    // A case is slow, because a cluster has many parts.
+    // A case is slow, because a cluster has many objects.
     #![proptest_config(ProptestConfig::with_cases(96))]
 
     #[test]

@@ -1,4 +1,4 @@
-//! Virtual servers, sets, addresses and rules recorded from kube-proxy's ipvs mode are planned without a difference.
+//! Virtual servers, sets, addresses and rules recorded from kube-proxy's ipvs mode equal the planned ones.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail like tests")]
 
@@ -37,7 +37,7 @@ fn section(text: &str, tool: &str) -> BTreeSet<String> {
 /// A chain that kube-proxy does not have.
 const ACCEPT: &str = "KUBE-IPVS-ACCEPT";
 
-/// Sets that kube-proxy does not have, like the rules that match them.
+/// Prefix in the rules of sets that kube-proxy does not have; it does not have these rules either.
 const OWN_SETS: &str = "--match-set FERROUTE-";
 
 /// Returns the rules of each chain. Recordings have the rules of `KUBE-SERVICES` sorted.

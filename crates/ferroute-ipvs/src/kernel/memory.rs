@@ -8,7 +8,7 @@ use crate::{
     sets::DEFAULT_CAPACITY,
 };
 
-/// An in-memory kernel. It refuses changes as the real one does and records all that it makes.
+/// An in-memory kernel. It refuses the same changes as the real one, and records all changes that it makes.
 #[derive(Debug)]
 pub struct MemoryKernel {
     family: IpFamily,
@@ -29,7 +29,7 @@ pub enum MemoryError {
     /// The object exists already.
     #[error("the object exists")]
     Exists,
-    /// The object, or one that it refers to, does not exist.
+    /// The object, or an object that it refers to, does not exist.
     #[error("the object does not exist")]
     NotFound,
     /// The set has its maximum number of entries.
@@ -170,7 +170,7 @@ impl Kernel for MemoryKernel {
     }
 }
 
-/// Returns the position of a real server in a list that is sorted, or the one at which it belongs there.
+/// Returns the index of a real server in a sorted list, or the index at which it would have to be inserted.
 fn position(real_servers: &[KernelRealServer], real: RealServer) -> Result<usize, usize> {
     real_servers.binary_search_by_key(&real, |existing| existing.real)
 }

@@ -19,11 +19,11 @@ pub struct NetlinkKernel {
     sets: IpSets,
     devices: Devices,
     routes: KernelRoutes,
-    /// The dummy device, once it is known.
+    /// Dummy device, once its index is known.
     device: Option<Device>,
     /// Encoded changes of [`NetlinkKernel::pending`].
     batch: Batch,
-    /// Changes not yet sent, all of one subsystem.
+    /// Changes that have not been sent, all of one subsystem.
     pending: Vec<Operation>,
     refused: Vec<Refused<KernelError>>,
 }
@@ -31,16 +31,16 @@ pub struct NetlinkKernel {
 /// An error of the kernel.
 #[derive(Debug, thiserror::Error)]
 pub enum KernelError {
-    /// About virtual servers.
+    /// Error of virtual servers.
     #[error(transparent)]
     Servers(#[from] ServerError),
-    /// About ipsets.
+    /// Error of ipsets.
     #[error(transparent)]
     Sets(#[from] SetError),
-    /// About the dummy device.
+    /// Error of the dummy device.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// About routes.
+    /// Error of routes.
     #[error(transparent)]
     Routes(#[from] RouteError),
     /// The kernel does not support ipvs.
@@ -66,7 +66,7 @@ pub enum KernelError {
     },
 }
 
-/// A part of the kernel with a netlink protocol of its own.
+/// A part of the kernel with a separate netlink protocol.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Subsystem {
     Sets,
@@ -156,7 +156,7 @@ impl Kernel for NetlinkKernel {
     type Error = KernelError;
 
     fn prepare(&mut self) -> Result<(), KernelError> {
-        // Another program may have deleted and created it again.
+        // Another program may have deleted and recreated it.
         self.device = None;
         self.device()?;
         SetKind::ALL.into_iter().try_for_each(|kind| self.sets.create(kind, self.family))?;
@@ -210,7 +210,7 @@ impl Kernel for NetlinkKernel {
 /// that ipvs mode is, or was, active.
 ///
 /// # Errors
-/// If the kernel returns an error. A kernel without ipvs is none.
+/// If the kernel returns an error. A kernel without ipvs is not an error.
 pub fn read_state(family: IpFamily) -> Result<Option<KernelState>, KernelError> {
     let mut devices = Devices::open()?;
     if devices.find(DUMMY_DEVICE)?.is_none_or(|device| device.kind.as_deref() != Some(DUMMY_KIND)) {
@@ -265,7 +265,7 @@ fn is_harmless(operation: &Operation, refusal: &Refusal) -> bool {
     }
 }
 
-/// Returns the meaning of an errno of the kernel's ipset that has no text of its own.
+/// Returns the meaning of an errno of the kernel's ipset that has no standard text.
 fn hint(refusal: &Refusal) -> &'static str {
     match refusal.errno {
         ipset::IPSET_ERR_HASH_FULL => ": the set is full",

@@ -1,6 +1,7 @@
-//! The iptables rules of the mode, in kube-proxy's order. kube-proxy has no chain that accepts connections to virtual servers in
-//! `INPUT`, no rule that masquerades connections of the node to [`SetKind::Remote`], and none that tells node ports from Service
-//! addresses with the same port or exempts them from rules of other programs, by [`SetKind::NodePortIps`].
+//! The iptables rules of the mode, in kube-proxy's order. Three kinds of rules have no counterpart in kube-proxy: the
+//! chain that accepts connections to virtual servers in `INPUT`, the rule that masquerades connections of the node to
+//! [`SetKind::Remote`], and the rules on [`SetKind::NodePortIps`], which distinguish node ports from Service addresses
+//! with the same port or exempt them from rules of other programs.
 
 use ferroute_core::{ModeTraits, Protocol, Routes, SourceAddress, TrafficPolicy};
 use ferroute_iptables::{
@@ -70,7 +71,8 @@ impl<F: Fn(SetKind) -> bool> Rules<'_, F> {
         rules.extend(self.commented(LoadBalancer, TO).map(|rule| rule.then(Target::Jump(LOAD_BALANCER))));
         rules.extend(self.masquerade_cluster_ips());
         let accept_external = |rule: Rule| {
-            // Packets from other machines, not from bridges or local processes; then those to an address of this host.
+            // The first rule matches packets from other machines, not from bridges or local processes; the second
+            // matches packets to an address of this host.
             let from_outside = Match::AddrType { source: Some(Sense::Not(AddressType::Local)), destination: None };
             let not_bridged = rule.clone().and(Match::PhysdevIsIn(Sense::Not(())));
             [not_bridged.and(from_outside).then(Target::Accept), rule.and(to_host()).then(Target::Accept)]
@@ -81,14 +83,14 @@ impl<F: Fn(SetKind) -> bool> Rules<'_, F> {
         }
         rules.extend(self.commented(ExternalIpLocal, TO).into_iter().flat_map(accept_external));
         rules.push(Rule::new().and(to_host()).then(Target::Jump(NODE_PORT)));
-        // Rules of other programs may not handle these packets.
+        // Exempts these packets from rules of other programs.
         let accepted = [ClusterIp, LoadBalancer].into_iter().filter(|kind| (self.is_used)(*kind));
         rules.extend(accepted.map(|kind| self.in_set(kind, TO).then(Target::Accept)));
         rules.extend(self.accept_node_ports());
         rules
     }
 
-    /// The rule that marks packets to cluster IPs by their client.
+    /// Returns the rule that marks packets to cluster IPs depending on their client.
     fn masquerade_cluster_ips(&self) -> Option<Rule> {
         use SourceAddress::{Kept, Node};
         let settings = &self.context.settings;
@@ -97,14 +99,15 @@ impl<F: Fn(SetKind) -> bool> Rules<'_, F> {
         let mark = |sides| Some(self.commented(SetKind::ClusterIp, sides)?.then(Target::Jump(MARK_MASQ)));
         match (pod.source, node.source, outside.source) {
             (_, Kept, _) => None,
-            // A connection of the node to a virtual server has its address, which the dummy device has, as the source.
+            // The source of a connection of the node to a virtual server is the address of the virtual server, which
+            // the dummy device has.
             (_, Node, Kept) => mark(FROM_AND_TO),
             (Kept, Node, Node) => mark(TO)?.local_pods(Sense::Not(settings.local_traffic.as_ref()?)),
             (Node, Node, Node) => mark(TO),
         }
     }
 
-    /// nat `KUBE-POSTROUTING`: masquerades marked packets, and those of a pod to itself.
+    /// nat `KUBE-POSTROUTING`: masquerades marked packets, and packets of a pod to itself.
     fn postrouting(&self) -> Vec<Rule> {
         let IpvsContext { settings, random_fully, .. } = self.context;
         let (mark, random_fully) = (settings.masquerade_mark, *random_fully);
@@ -114,7 +117,7 @@ impl<F: Fn(SetKind) -> bool> Rules<'_, F> {
         rules.push(Rule::new().and(Match::Mark(Sense::Not(MarkMatch::has(mark)))).then(Target::Return));
         // Clears the mark, so that a packet that traverses the network stack again is not masqueraded again.
         rules.push(Rule::new().then(Target::xor_mark(mark)));
-        // The source of the node's own connections may be the Service's address, to which the endpoint cannot answer.
+        // The source of the node's own connections may be the Service's address, to which the endpoint cannot reply.
         let from_others = || Match::AddrType { source: Some(Sense::Not(AddressType::Local)), destination: None };
         let keep = settings.no_masquerade_cidrs.iter();
         rules.extend(keep.map(|net| Rule::new().destination(*net).and(from_others()).then(Target::Return)));
@@ -144,7 +147,7 @@ impl<F: Fn(SetKind) -> bool> Rules<'_, F> {
         local.into_iter().chain([Rule::new().then(Target::Jump(MARK_MASQ))]).collect()
     }
 
-    /// filter `KUBE-FORWARD`: accepts marked packets and those of known connections.
+    /// filter `KUBE-FORWARD`: accepts marked packets and packets of known connections.
     fn forward(&self) -> Vec<Rule> {
         let marked = Match::Mark(Sense::Is(MarkMatch::has(self.context.settings.masquerade_mark)));
         let known = Match::Conntrack(Sense::Is(CtStates::RELATED.or(CtStates::ESTABLISHED)));
@@ -187,8 +190,9 @@ impl<F: Fn(SetKind) -> bool> Rules<'_, F> {
         rules
     }
 
-    /// filter `KUBE-IPVS-ACCEPT`: accepts connections to virtual servers, which pass `INPUT` in this mode, where a firewall expects
-    /// those to processes of the host only. It accepts nothing that other chains drop, so its position does not matter.
+    /// filter `KUBE-IPVS-ACCEPT`: accepts connections to virtual servers, which pass `INPUT` in this mode, where a
+    /// firewall expects only connections to processes of the host. It accepts no packet that other chains drop, so its
+    /// position does not matter.
     fn accept(&self) -> Vec<Rule> {
         use SetKind::{
             ClusterIp, ExternalIp, ExternalIpLocal, LoadBalancer, LoadBalancerFirewall, LoadBalancerSourceCidr,
@@ -202,7 +206,8 @@ impl<F: Fn(SetKind) -> bool> Rules<'_, F> {
         all.chain(self.accept_node_ports()).collect()
     }
 
-    /// Accepts packets to node ports, only at the addresses with virtual servers: processes of the host may have the port at others.
+    /// Accepts packets to node ports, only at the addresses with virtual servers: processes of the host may use the
+    /// port at other addresses.
     fn accept_node_ports(&self) -> impl Iterator<Item = Rule> {
         let at = SetKind::NodePortIps.name(self.context.settings.family);
         Protocol::ALL.into_iter().filter_map(move |protocol| {

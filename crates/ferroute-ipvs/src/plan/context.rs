@@ -6,13 +6,13 @@ use ferroute_core::{FamilySettings, HostState, IpFamily, ModeTraits, NodePortMat
 /// The settings of the mode.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IpvsSettings {
-    /// The settings of all modes.
+    /// Settings that all modes have.
     pub proxy: ProxySettings,
-    /// The scheduler of Services that request none; empty for [`DEFAULT_SCHEDULER`].
+    /// Scheduler of Services that do not request one; empty for [`DEFAULT_SCHEDULER`].
     pub scheduler: String,
     /// Virtual servers at addresses in these networks are never removed.
     pub exclude_cidrs: Vec<ipnet::IpNet>,
-    /// Schedulers that the kernel lacks. Services that request them use the configured one.
+    /// Schedulers that the kernel does not support. Services that request them use the configured one.
     pub missing_schedulers: Vec<Scheduler>,
 }
 
@@ -35,9 +35,9 @@ pub struct IpvsContext {
     pub scheduler: Box<str>,
     /// See [`IpvsSettings::missing_schedulers`].
     pub missing_schedulers: Vec<Scheduler>,
-    /// The addresses of the node that have a virtual server for each node port.
+    /// Addresses of the node that have a virtual server for each node port.
     pub node_ports: Vec<IpAddr>,
-    /// The addresses of the host besides those of the dummy device. The device does not get them a second time.
+    /// Addresses of other devices of the host. They are not added to the dummy device.
     pub host_addresses: BTreeSet<IpAddr>,
     /// See [`HostState::random_fully`].
     pub random_fully: bool,

@@ -17,8 +17,9 @@ use super::{
 pub struct IpvsPlan {
     context: IpvsContext,
     servers: BTreeMap<ServerKey, Server>,
-    /// Node ports at addresses where another Service has this port: its cluster IP, or one of its other addresses, is an address
-    /// of the node. As in the other modes it comes first, and the node port takes over when it goes.
+    /// Node ports at addresses of the node where another Service uses the same port, because its cluster IP or another
+    /// of its addresses is that address. As in other modes, the other Service takes precedence; when it is removed, the
+    /// node port takes over.
     superseded: BTreeMap<ServerKey, Server>,
     /// Set entries that several servers or service ports may need, with the number of their users.
     shared: HashMap<(SetKind, Entry), u32>,
@@ -35,7 +36,7 @@ pub struct IpvsPlan {
 /// The objects that differ from an earlier [`IpvsPlan`].
 #[derive(Clone, Debug, Default)]
 pub struct Delta {
-    /// The previous servers; `None` for new ones.
+    /// Previous servers; `None` for new ones.
     pub(crate) servers: BTreeMap<ServerKey, Option<Server>>,
     /// The set entries: true if added, false if deleted.
     pub(crate) entries: BTreeMap<(SetKind, Entry), bool>,
@@ -171,7 +172,7 @@ impl IpvsPlan {
         RulesDigest::compute(|mut out| self.write_objects(&mut out))
     }
 
-    /// Returns a value that is the same for two states with the same context only if their rules are.
+    /// Returns a value that differs between two states with the same context if their rules differ.
     pub(crate) fn rules_version(&self) -> (u32, u64) {
         let used = SetKind::ALL.into_iter().filter(|kind| self.set_size(*kind) > 0);
         (used.fold(0, |mask, kind| mask | 1 << kind.index()), self.denied_version)
@@ -183,14 +184,14 @@ impl IpvsPlan {
     }
 
     fn replace(&mut self, name: &ServicePortName, old: &PortObjects, new: PortObjects, delta: &mut Option<Delta>) {
-        // Entries in both keep their other users' counts above zero in between, and a delta holds net changes only.
+        // Acquired first, so that the counts of entries in both stay above zero; a delta holds net changes only.
         new.entries.iter().for_each(|(kind, entry)| self.acquire(*kind, *entry, delta));
         old.entries.iter().for_each(|(kind, entry)| self.release(*kind, *entry, delta));
         for (key, _) in &old.servers {
             if self.superseded.get(key).is_some_and(|server| server.owner == *name) {
                 self.superseded.remove(key);
             }
-            // A service port that was updated before this one may have the frontend now.
+            // A service port that was updated earlier may have the frontend now.
             let is_owner = self.servers.get(key).is_some_and(|server| server.owner == *name);
             if is_owner && !new.servers.iter().any(|(kept, _)| kept == key) {
                 self.remove(*key, delta);
@@ -204,8 +205,9 @@ impl IpvsPlan {
         }
     }
 
-    /// Adds a server, or replaces the one that has its place. Of one kind there is another owner only while owners change: service
-    /// ports are updated in the order of names, so an earlier one that loses the frontend has been updated.
+    /// Adds a server, or replaces the one that has its key. If both are of one kind, they have different owners only
+    /// while owners change: service ports are updated in the order of their names, so an earlier one that loses the
+    /// frontend has been updated already.
     fn place(&mut self, key: ServerKey, server: Server, delta: &mut Option<Delta>) {
         match self.servers.get(&key) {
             Some(active) if *active == server => return,

@@ -22,8 +22,8 @@ pub(super) struct PortObjects {
 }
 
 impl PortObjects {
-    /// Plans a service port. A virtual server has one list of real servers, so all clients have the routes of those outside,
-    /// except that rules masquerade connections to cluster IPs by their client.
+    /// Plans a service port. A virtual server has one list of real servers, so all clients have the routes of clients
+    /// outside of the cluster, except that rules masquerade connections to cluster IPs depending on their client.
     pub(super) fn new(
         name: &ServicePortName,
         entry: &ServicePortEntry,
@@ -83,8 +83,8 @@ impl PortObjects {
         plan
     }
 
-    /// Adds a virtual server. If the Service lists its address twice, the first kind decides on real servers, and the rules
-    /// of all kinds apply.
+    /// Adds a virtual server. If the Service lists its address twice, the first kind determines the real servers, and
+    /// the rules of all kinds apply.
     fn add(&mut self, key: ServerKey, server: Server) {
         match self.servers.iter_mut().find(|(existing, _)| *existing == key) {
             None => self.servers.push((key, server)),
@@ -99,7 +99,7 @@ impl PortObjects {
     }
 }
 
-/// Returns the scheduler of real servers, if it is not the configured one.
+/// Returns the scheduler of real servers; `None` for the configured one.
 fn scheduler(method: Option<Method>, real_servers: &RealServers, context: &IpvsContext) -> Option<Scheduler> {
     let scheduler = match method {
         Some(method) => Scheduler::of_method(method),
@@ -108,16 +108,16 @@ fn scheduler(method: Option<Method>, real_servers: &RealServers, context: &IpvsC
     scheduler.filter(|scheduler| !context.missing_schedulers.contains(scheduler))
 }
 
-/// Reports whether connections of the node itself to a kind of frontend need a rule that masquerades them: the rules of all clients
-/// do not, and there are only endpoints on other nodes.
+/// Reports whether connections of the node itself to a kind of frontend need a separate rule that masquerades them: the
+/// rules for all clients do not, and all endpoints are on other nodes.
 fn masquerades_node(forwarding: &PortForwarding<'_>, kind: FrontendKind) -> bool {
     let routes = forwarding.routes(kind);
     routes.node.source == SourceAddress::Kept
         && matches!(forwarding.outcome(kind, Client::Node), Outcome::Forward(Route { source: SourceAddress::Node, .. }))
 }
 
-/// Returns the sets that contain a frontend. Those of external traffic decide whether it is masqueraded; `external` is the source
-/// address that its endpoints see.
+/// Returns the sets that contain a frontend. The sets of external traffic determine whether it is masqueraded;
+/// `external` is the source address that its endpoints see.
 fn sets(kind: FrontendKind, protocol: Protocol, external: SourceAddress) -> SetMask {
     let mask = SetMask::default();
     let is_kept = external == SourceAddress::Kept;
@@ -148,8 +148,8 @@ fn restrict(server: Server, sources: Vec<IpNet>) -> Server {
     Server { sets, source_ranges: networks.into(), ..server }
 }
 
-/// Returns a network in the form that ipset can store: all addresses are two halves. kube-proxy fails to add them, and so
-/// denies all.
+/// Returns a network in a form that ipset can store: a network of all addresses becomes two halves. kube-proxy fails to
+/// add such a network, and so denies all sources.
 fn storable(net: IpNet) -> Vec<IpNet> {
     match net {
         IpNet::V4(net) if net.prefix_len() == 0 => {

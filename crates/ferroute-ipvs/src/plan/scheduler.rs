@@ -5,12 +5,12 @@ use super::RealServers;
 /// A scheduler of the kernel that a Service uses in place of the configured one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scheduler {
-    /// `wrr`: one real server after another, as often as their weights say.
+    /// `wrr`: real servers in turn, in proportion to their weights.
     RoundRobin,
-    /// `wlc`: the one with the fewest connections, compared with its weight.
+    /// `wlc`: the real server with the fewest connections relative to its weight.
     LeastConnections,
-    /// `mh`: Maglev hashing of the client's address. Unlike `sh`, a real server more or less moves few clients, and all nodes with the
-    /// same real servers agree but for few.
+    /// `mh`: Maglev hashing of the client's address. Unlike with `sh`, adding or removing a real server moves few
+    /// clients, and nodes with the same real servers choose the same one for most clients.
     SourceHash,
     /// `mh` with the flag `mh-port`: of the client's address and port.
     SourcePortHash,
@@ -40,8 +40,8 @@ impl Scheduler {
         }
     }
 
-    /// Returns the scheduler of real servers whose Service requests no method: the counterpart of a configured one that ignores
-    /// weights, if there are any.
+    /// Returns the scheduler of real servers whose Service requests no method, if they have weights that the configured
+    /// scheduler ignores: its counterpart that uses weights.
     pub(super) fn with_weights(configured: &str, real_servers: &RealServers) -> Option<Self> {
         let counterpart = match configured {
             "rr" => Self::RoundRobin,

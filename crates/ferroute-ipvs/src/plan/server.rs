@@ -44,7 +44,7 @@ pub struct ServerConfig {
 /// The settings of a virtual server that differ between servers; see [`ServerConfig`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServerSettings {
-    /// The scheduler, if it is not the configured one.
+    /// Scheduler; `None` for the configured one.
     pub scheduler: Option<&'static str>,
     /// The flags.
     pub flags: u32,
@@ -61,8 +61,8 @@ pub struct RealServer {
     pub port: u16,
 }
 
-/// The real servers of a virtual server with their weights, each once and sorted. All virtual servers with the same ones share the
-/// list, which has 8 bytes for an IPv4 address, port and weight.
+/// Real servers of a virtual server with their weights, each once and sorted. All virtual servers with the same real
+/// servers share the list, which uses 8 bytes for an IPv4 address, port and weight.
 #[derive(Clone, PartialEq, Eq)]
 pub enum RealServers {
     /// With IPv4 addresses.
@@ -82,17 +82,17 @@ pub struct Server {
     pub owner: ServicePortName,
     /// The sets that contain the frontend.
     pub(crate) sets: SetMask,
-    /// The frontend is a node port at an address of the node.
+    /// Whether the frontend is a node port at an address of the node.
     pub(crate) is_node_port: bool,
-    /// The dummy device has the address.
+    /// Whether the dummy device has the address.
     pub(crate) is_bound: bool,
-    /// The node itself may not use the frontend.
+    /// Whether the node itself is not permitted to use the frontend.
     pub(crate) denies_node: bool,
     /// The permitted sources; only with [`SetKind::LoadBalancerFirewall`].
     pub(crate) source_ranges: Box<[IpNet]>,
     /// The timeout of session affinity in seconds.
     pub(crate) affinity: Option<u32>,
-    /// The scheduler, if it is not the configured one.
+    /// Scheduler; `None` for the configured one.
     pub(crate) scheduler: Option<Scheduler>,
     /// The real servers.
     pub(crate) real_servers: RealServers,
@@ -145,7 +145,7 @@ impl Server {
         }
     }
 
-    /// Calls `each` with the set entries of this server, whose key is `key`. Other servers may need the same ones.
+    /// Calls `each` with the set entries of this server, whose key is `key`. Other servers may need the same entries.
     pub(crate) fn entries(&self, key: ServerKey, mut each: impl FnMut(SetKind, Entry)) {
         for kind in SetKind::ALL.into_iter().filter(|kind| self.sets.contains(*kind)) {
             match kind {
@@ -184,7 +184,7 @@ impl RealServers {
         }
     }
 
-    /// Reports whether there is none.
+    /// Reports whether there are no real servers.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -233,7 +233,7 @@ impl fmt::Debug for RealServers {
 }
 
 impl ServerSettings {
-    /// Returns the name of the scheduler, where this one is configured.
+    /// Returns the name of the scheduler, given the configured one.
     pub fn scheduler(self, configured: &str) -> &str {
         self.scheduler.unwrap_or(configured)
     }

@@ -7,8 +7,8 @@ use ipnet::IpNet;
 
 use super::ServerKey;
 
-/// An ipset of kube-proxy 1.36 (<https://github.com/kubernetes/kubernetes/blob/v1.36.0/pkg/proxy/ipvs/ipset.go>), or one of
-/// Ferroute's own, [`SetKind::NodePortIps`] and [`SetKind::Remote`].
+/// An ipset of kube-proxy 1.36 (<https://github.com/kubernetes/kubernetes/blob/v1.36.0/pkg/proxy/ipvs/ipset.go>), or an
+/// additional set of Ferroute: [`SetKind::NodePortIps`] or [`SetKind::Remote`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SetKind {
     /// `KUBE-LOOP-BACK`: endpoints on this node with their own address as the source, to be masqueraded.
@@ -21,9 +21,9 @@ pub enum SetKind {
     ExternalIpLocal,
     /// `KUBE-LOAD-BALANCER`: load balancer IPs.
     LoadBalancer,
-    /// `KUBE-LOAD-BALANCER-FW`: those with source ranges.
+    /// `KUBE-LOAD-BALANCER-FW`: load balancer IPs with source ranges.
     LoadBalancerFirewall,
-    /// `KUBE-LOAD-BALANCER-LOCAL`: those with policy Local.
+    /// `KUBE-LOAD-BALANCER-LOCAL`: load balancer IPs with policy Local.
     LoadBalancerLocal,
     /// `KUBE-LOAD-BALANCER-SOURCE-IP`: the address itself as a permitted source, for connections of the node.
     LoadBalancerSourceIp,
@@ -31,25 +31,26 @@ pub enum SetKind {
     LoadBalancerSourceCidr,
     /// `KUBE-NODE-PORT-TCP`
     NodePortTcp,
-    /// `KUBE-NODE-PORT-LOCAL-TCP`: those with policy Local.
+    /// `KUBE-NODE-PORT-LOCAL-TCP`: TCP node ports with policy Local.
     NodePortLocalTcp,
     /// `KUBE-NODE-PORT-UDP`
     NodePortUdp,
-    /// `KUBE-NODE-PORT-LOCAL-UDP`: those with policy Local.
+    /// `KUBE-NODE-PORT-LOCAL-UDP`: UDP node ports with policy Local.
     NodePortLocalUdp,
-    /// `KUBE-NODE-PORT-SCTP-HASH`: with the addresses of the node.
+    /// `KUBE-NODE-PORT-SCTP-HASH`: SCTP node ports with the addresses of the node.
     NodePortSctp,
-    /// `KUBE-NODE-PORT-LOCAL-SCTP-HASH`: those with policy Local.
+    /// `KUBE-NODE-PORT-LOCAL-SCTP-HASH`: SCTP node ports with policy Local.
     NodePortLocalSctp,
     /// `KUBE-HEALTH-CHECK-NODE-PORT`
     HealthCheckNodePort,
     /// `KUBE-IPVS-IPS`: the addresses of the dummy device.
     IpvsIps,
-    /// `FERROUTE-NODE-PORT-IPS`: the addresses with virtual servers of node ports. It also shows whose virtual servers those are
-    /// after the address has left the host. kube-proxy never deletes them.
+    /// `FERROUTE-NODE-PORT-IPS`: addresses with virtual servers of node ports. It identifies these virtual servers
+    /// after the address has left the host; kube-proxy never deletes such virtual servers.
     NodePortIps,
-    /// `FERROUTE-REMOTE`: frontends with policy Local whose endpoints are all on other nodes. Connections of the node itself to
-    /// them are masqueraded: otherwise their source is the frontend's address, and replies to it do not come back.
+    /// `FERROUTE-REMOTE`: frontends with policy Local whose endpoints are all on other nodes. Connections of the node
+    /// itself to them are masqueraded: otherwise their source would be the frontend's address, and replies to it would
+    /// not come back.
     Remote,
 }
 
@@ -71,15 +72,15 @@ pub enum SetType {
 /// A member of an ipset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Entry {
-    /// Of a set of type `hash:ip`.
+    /// Entry of a set of type `hash:ip`.
     Address(IpAddr),
-    /// Of a set of type `hash:ip,port`.
+    /// Entry of a set of type `hash:ip,port`.
     Service(ServerKey),
-    /// Of a set of type `hash:ip,port,ip`.
+    /// Entry of a set of type `hash:ip,port,ip`.
     ServiceAndAddress(ServerKey, IpAddr),
-    /// Of a set of type `hash:ip,port,net`. The network has at least one bit: ipset cannot store others.
+    /// Entry of a set of type `hash:ip,port,net`. The prefix length is at least one, because ipset cannot store zero.
     ServiceAndNetwork(ServerKey, IpNet),
-    /// Of a set of type `bitmap:port`.
+    /// Entry of a set of type `bitmap:port`.
     Port(u16),
 }
 
@@ -117,7 +118,7 @@ impl SetKind {
         Self::NodePortLocalSctp,
     ];
 
-    /// Returns the set of the ports of node ports, or of their addresses and ports for SCTP.
+    /// Returns the set of node ports; for SCTP, the set of their addresses and ports.
     pub fn node_ports(protocol: Protocol) -> Self {
         match protocol {
             Protocol::Tcp => Self::NodePortTcp,

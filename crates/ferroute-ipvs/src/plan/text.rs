@@ -24,7 +24,7 @@ impl fmt::Display for IpvsPlan {
 }
 
 impl IpvsPlan {
-    /// Writes everything but the rules.
+    /// Writes all objects except the rules.
     pub(super) fn write_objects(&self, out: &mut impl fmt::Write) -> fmt::Result {
         let family = self.family();
         writeln!(out, "# ipset restore")?;
@@ -98,7 +98,7 @@ impl fmt::Display for Identity {
     }
 }
 
-/// A line of `ipvsadm --restore` about a virtual server.
+/// A line of `ipvsadm --restore` for a virtual server.
 pub(crate) struct ServerLine<'a> {
     pub(crate) command: &'static str,
     pub(crate) key: ServerKey,
@@ -128,7 +128,7 @@ impl fmt::Display for DeletionLine {
     }
 }
 
-/// A line of `ipvsadm --restore` about a real server.
+/// A line of `ipvsadm --restore` for a real server.
 pub(crate) struct RealServerLine {
     pub(crate) command: &'static str,
     pub(crate) key: ServerKey,

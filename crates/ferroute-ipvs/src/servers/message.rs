@@ -1,4 +1,4 @@
-//! The netlink messages about virtual servers and real servers.
+//! Netlink messages for virtual servers and real servers.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -38,7 +38,7 @@ pub(super) fn write_service(attributes: &mut Writer<'_>, server: ServerKey, sett
     service.put_u32_ne(IPVS_SVC_ATTR_NETMASK, if server.address.is_ipv4() { u32::MAX } else { 128 });
 }
 
-/// Writes a real server: all attributes with a weight, else those that identify it.
+/// Writes a real server: all attributes if it has a weight, otherwise the identifying ones.
 pub(super) fn write_real_server(attributes: &mut Writer<'_>, server: ServerKey, real: RealServer, weight: Option<u32>) {
     write_server(attributes, server);
     let mut destination = attributes.nest(IPVS_CMD_ATTR_DEST);
@@ -198,9 +198,9 @@ pub(crate) const IPVS_DEST_ATTR_FWD_METHOD: u16 = 3;
 pub(crate) const IPVS_DEST_ATTR_WEIGHT: u16 = 4;
 pub(crate) const IPVS_DEST_ATTR_U_THRESH: u16 = 5;
 pub(crate) const IPVS_DEST_ATTR_L_THRESH: u16 = 6;
-/// Established connections; none of UDP are.
+/// Number of established connections; none of them are UDP.
 pub(crate) const IPVS_DEST_ATTR_ACTIVE_CONNS: u16 = 7;
-/// Connections in all other states, and all of UDP.
+/// Number of connections in all other states, including all UDP connections.
 pub(crate) const IPVS_DEST_ATTR_INACT_CONNS: u16 = 8;
 pub(crate) const IPVS_DEST_ATTR_ADDR_FAMILY: u16 = 11;
 pub(crate) const IPVS_DEST_ATTR_STATS64: u16 = 12;

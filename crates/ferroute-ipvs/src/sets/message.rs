@@ -1,4 +1,4 @@
-//! The netlink messages about ipsets.
+//! Netlink messages for ipsets.
 
 use std::{fmt, net::IpAddr};
 
@@ -141,7 +141,7 @@ fn parse_entry(attributes: Attributes<'_>, kind: SetKind, family: IpFamily) -> R
     })
 }
 
-/// Returns the address family that a type is looked up by: that of ports has none.
+/// Returns the address family of a lookup of a type: the type of ports has none.
 pub(super) fn type_family(set_type: SetType, family: IpFamily) -> u8 {
     let family = match (set_type, family) {
         (SetType::Port, _) => libc::AF_UNSPEC,
