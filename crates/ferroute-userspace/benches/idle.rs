@@ -1,6 +1,6 @@
-//! The memory of idle connections through userspace mode: opens 20,000, or as many as the limit of open files permits, and
-//! prints how much memory the relay needs for each, without the kernel's. Clients and servers are in another process, which
-//! is this program once more. Requires root.
+//! The memory of idle connections through userspace mode: opens 20,000 connections, or as many as the limit of open
+//! files permits, and prints the memory of the relay for each, without the kernel's memory. Clients and servers run in
+//! another process of the same program. Requires root.
 //!
 //! ```text
 //! cargo bench -p ferroute-userspace --bench idle

@@ -1,5 +1,6 @@
-//! Compares the relay with nftables mode, whose connections stay in the kernel, and with the simplest relay that splices: two
-//! threads per connection. All in one run, in network namespaces; only the ratios mean something. Requires root.
+//! Compares the relay with nftables mode, whose connections stay in the kernel, and with the simplest relay that
+//! splices: two threads per connection. All are measured in one run, in network namespaces; only the ratios are
+//! meaningful. Requires root.
 //!
 //! ```text
 //! cargo bench -p ferroute-userspace --bench relay
@@ -55,7 +56,7 @@ fn main() {
     serve(&pods, ECHO, |mut stream, _| {
         let mut byte = [0];
         if stream.read_exact(&mut byte).is_ok() {
-            // The client may have ended.
+            // The client may have exited.
             _ = stream.write_all(&byte);
         }
     });
@@ -70,8 +71,8 @@ fn main() {
     let addresses = ["192.168.0.1".parse().unwrap(), "10.244.0.1".parse().unwrap()];
     node_ns.run(|| NetlinkKernel::open().unwrap().commit(&render(&table, &settings, &addresses)).unwrap());
 
-    // The relays, behind a DNAT as in userspace mode.
-    // Its threads inherit the namespace, from which they connect to endpoints.
+    // The relays, behind a DNAT as in userspace mode. Their threads inherit the namespace, from which they connect to
+    // endpoints.
     let threads = thread::available_parallelism().unwrap().get().min(4);
     let runtime = node_ns
         .run(|| tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build().unwrap());

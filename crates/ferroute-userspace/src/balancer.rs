@@ -44,15 +44,16 @@ struct Client {
     last_connection: Instant,
 }
 
-/// The number of clients with session affinity that all listeners remember together.
+/// Number of clients with session affinity that all listeners remember together.
 ///
-/// A listener may remember an eighth of what is left. So some is always left for others, however many listeners somebody has.
-/// Further clients are served without affinity, so that a flood of addresses costs bounded memory.
+/// A listener may remember at most an eighth of the remaining number, so that some always remains for others,
+/// regardless of the number of listeners. Further clients are served without affinity, so that a flood of addresses has
+/// a bounded memory cost.
 #[derive(Debug, Default)]
 pub(crate) struct ClientBudget(AtomicUsize);
 
 impl ClientBudget {
-    /// Takes one more client for a listener that has `own`. Reports whether it may have it.
+    /// Takes one more client for a listener that has `own` already. Returns false if the listener may not have it.
     fn take(&self, own: usize) -> bool {
         let more = |used: usize| (own < MAX_CLIENTS.saturating_sub(used) / 8).then_some(used + 1);
         self.0.fetch_update(Relaxed, Relaxed, more).is_ok()
@@ -168,14 +169,15 @@ impl Candidate {
     }
 }
 
-/// How long an endpoint that failed is tried after all others: a few of the kubelet's default probe periods (10 s), after
-/// which a dead endpoint is no longer listed.
+/// Time for which an endpoint that failed is tried after all others: a few of the kubelet's default probe periods (10
+/// s), after which a dead endpoint is no longer listed.
 const SUSPECT_FOR: Duration = Duration::from_secs(30);
 
 /// Interval of the removal of expired clients.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
 
-/// The maximum number of clients that are remembered, at about 100 bytes each. A single listener has at most a ninth.
+/// Maximum number of clients that are remembered, at about 100 bytes each. A single listener has at most a ninth of
+/// them.
 const MAX_CLIENTS: usize = 1 << 19;
 
 #[cfg(test)]

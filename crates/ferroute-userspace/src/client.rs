@@ -1,4 +1,4 @@
-//! Starts worker processes, and reaches those that run.
+//! Starts worker processes, and connects to running ones.
 
 use std::{
     ffi::OsString,
@@ -34,7 +34,7 @@ use crate::{
 pub struct WorkerProgram {
     /// The program.
     pub program: OsString,
-    /// Its arguments.
+    /// Arguments.
     pub arguments: Vec<OsString>,
 }
 
@@ -47,7 +47,7 @@ pub enum WorkerError {
     /// A request failed. The worker is replaced by the next full sync.
     #[error("cannot {verb} by the userspace proxy's worker")]
     Request {
-        /// What was requested.
+        /// The operation that was requested.
         verb: &'static str,
         /// The cause.
         #[source]
@@ -81,10 +81,10 @@ struct Worker {
     ping: Ping,
 }
 
-/// Whether a worker still answers.
+/// State of the check whether a worker still responds.
 #[derive(Clone, Copy, Debug)]
 enum Ping {
-    /// It has, at this time.
+    /// The worker responded at this time.
     Answered(Instant),
     /// A ping was sent at this time; the number of checks since, and the time of the last one.
     Sent(Instant, u32, Instant),
@@ -117,8 +117,8 @@ impl WorkerState {
             .args(&self.program.arguments)
             .stdin(Stdio::from(std::os::fd::OwnedFd::from(theirs)))
             .stdout(Stdio::null());
-        // The program reads its name to decide what it is called as. A process group of its own keeps signals of a terminal
-        // away from it.
+        // The program derives its command from its name. A separate process group keeps signals of a terminal away from
+        // it.
         let child = command.arg0("ferroute").process_group(0).spawn().map_err(WorkerError::Start)?;
         tracing::info!(pid = child.id(), "started the userspace proxy's worker");
         self.generation += 1;
@@ -156,14 +156,14 @@ impl WorkerState {
         false
     }
 
-    /// Leaves a worker alone that has closed its socket, because it drains after a signal, or has just ended.
+    /// Drops a worker that has closed its socket, because it drains after a signal or has just ended. It keeps running.
     fn leave_draining(&mut self) {
         let Some(Worker { child, .. }) = self.worker.take() else { return };
         tracing::warn!(pid = child.id(), "the userspace proxy's worker has ended or drains; starting another one");
         wait_for(child);
     }
 
-    /// Kills a worker that hangs. The next one opens other listeners.
+    /// Kills a worker that hangs. Its successor opens new listeners.
     fn kill(&mut self) {
         if let Some(Worker { mut child, .. }) = self.worker.take() {
             let _ = child.kill();
@@ -219,10 +219,10 @@ impl Worker {
         receive(&mut self.control)
     }
 
-    /// Sends a ping, or looks for its response. Does not wait for the worker.
+    /// Sends a ping, or checks for its response. Does not wait for the worker.
     ///
     /// # Errors
-    /// If the worker has not answered in time.
+    /// If the worker has not responded in time.
     fn check_heartbeat(&mut self, now: Instant) -> io::Result<()> {
         match self.ping {
             Ping::Answered(at) if now.duration_since(at) < PING_INTERVAL => {}
@@ -234,7 +234,8 @@ impl Worker {
                 receive::<Response>(&mut self.control)?;
                 self.ping = Ping::Answered(now);
             }
-            // Where this process did not run either, such as in a paused machine, time alone says nothing.
+            // The number of checks matters too, because this process may not have run either, for example in a paused
+            // machine.
             Ping::Sent(at, checks, _) if now.duration_since(at) > HANG_DEADLINE && checks >= HANG_CHECKS => {
                 return Err(io::ErrorKind::TimedOut.into());
             }
@@ -286,19 +287,19 @@ impl Relay for WorkerClient {
     }
 }
 
-/// Waits for the end of a process on another thread. Without the thread, it would be a zombie until this process ends, which is
-/// harmless.
+/// Waits for the end of a process on another thread. If the thread cannot be started, the process stays a zombie until
+/// this process ends, which is harmless.
 fn wait_for(mut child: Child) {
     let _ = std::thread::Builder::new().name("drain-wait".to_owned()).spawn(move || child.wait());
 }
 
-/// Reports whether a worker has sent something.
+/// Reports whether a worker has sent data.
 fn has_data(control: &UnixStream) -> bool {
     let mut byte = [0];
     matches!(recv(control.as_raw_fd(), &mut byte, MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT), Ok(1))
 }
 
-/// Reports whether a worker has closed the socket to its proxy. It sends nothing on its own.
+/// Reports whether a worker has closed the socket to its proxy. A worker only sends responses.
 fn is_closed(control: &UnixStream) -> bool {
     let mut byte = [0];
     matches!(recv(control.as_raw_fd(), &mut byte, MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT), Ok(0))
@@ -328,10 +329,10 @@ impl RunningWorker {
         }
     }
 
-    /// Returns the keys of its listeners and what these did since they were opened.
+    /// Returns the keys of its listeners and their statistics since they were opened.
     ///
     /// # Errors
-    /// If it does not answer.
+    /// If the worker does not respond.
     pub(crate) fn stats(&mut self) -> Result<Vec<(String, ListenerStats)>, WorkerError> {
         match self.request("count connections", &Request::Stats)? {
             Response::Stats(stats) => Ok(stats),
@@ -339,11 +340,11 @@ impl RunningWorker {
         }
     }
 
-    /// Returns the ports on which it relays UDP flows of an IP family, also while it drains. Conntrack entries that lead
-    /// to them must be kept; it deletes them when no response is outstanding.
+    /// Returns the ports on which it relays UDP flows of an IP family, including while it drains. Conntrack entries
+    /// that lead to them must be kept; the worker deletes them when no response is outstanding.
     ///
     /// # Errors
-    /// If it does not answer.
+    /// If the worker does not respond.
     pub fn relay_ports(&mut self, family: IpFamily) -> Result<Vec<u16>, WorkerError> {
         let verb = "list UDP ports";
         // A worker that hangs must not delay syncs for long. Its clients notice it anyway.
@@ -358,11 +359,11 @@ impl RunningWorker {
         }
     }
 
-    /// Makes it stop accepting, and exit once its connections have ended or `deadline` has passed. Returns false if it has
-    /// been doing so already.
+    /// Makes the worker stop accepting, and exit once its connections have ended or `deadline` has passed. Returns
+    /// false if it was already draining.
     ///
     /// # Errors
-    /// If it does not answer.
+    /// If the worker does not respond.
     pub fn drain(mut self, deadline: Duration) -> Result<bool, WorkerError> {
         let verb = "drain connections";
         let timeout = self.stream.set_read_timeout(Some(SHORT_PATIENCE));
@@ -371,7 +372,8 @@ impl RunningWorker {
             Response::Draining { already } => !already,
             other => return Err(unexpected(verb, &other)),
         };
-        // It may be a child of this process, started before the program was executed again. Then it has to be waited for.
+        // It may be a child of this process, started before the program was executed again, and must then be waited
+        // for.
         let reap = move || {
             let Self { mut stream, pid } = self;
             // Without a timeout, this is the end of the process. An error is, too.
@@ -393,7 +395,7 @@ impl RunningWorker {
     }
 }
 
-/// Returns the running workers in the network namespace of the calling thread, those of this or another proxy.
+/// Returns the running workers in the network namespace of the calling thread, of this or another proxy.
 ///
 /// # Errors
 /// If the sockets of the namespace cannot be listed. Sockets of other users are ignored.
@@ -414,22 +416,22 @@ const SEARCH: Duration = Duration::from_millis(100);
 /// The beginning of the names of workers' sockets.
 pub(crate) const SOCKET: &str = "ferroute-userspace";
 
-/// How long connections may continue after another worker or mode has taken over: many times the default grace period of a
-/// terminating pod (30 s), so that the endpoint ends the connection first in most cases.
+/// Time for which connections may continue after another worker or mode has taken over: many times the default grace
+/// period of a terminating pod (30 s), so that the endpoint ends the connection first in most cases.
 pub const DRAIN_DEADLINE: Duration = Duration::from_secs(600);
 
-/// How long a worker may take to answer. It does nothing that blocks.
+/// Time for which a response of a worker is awaited. Workers do not block.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Interval of pings, which is shorter than that of the checks for external modifications.
 const PING_INTERVAL: Duration = Duration::from_millis(700);
 
-/// How long a ping may be unanswered until the proxy is unhealthy.
+/// Time for which a ping may be unanswered until the proxy counts as unhealthy.
 const SUSPICION: Duration = Duration::from_secs(2);
 
-/// How long, and for how many checks, until the worker is killed.
+/// Time and number of checks after which the worker is killed.
 const HANG_DEADLINE: Duration = Duration::from_secs(5);
 const HANG_CHECKS: u32 = 4;
 
-/// How long a worker may take to answer where that delays a sync.
+/// Maximum time until a worker responds, if that delays a sync.
 const SHORT_PATIENCE: Duration = Duration::from_secs(3);

@@ -88,7 +88,7 @@ pub(crate) fn send_from(socket: &UdpSocket, datagram: &[u8], key: FlowKey) -> io
     Ok(())
 }
 
-/// Calls a function with a buffer for a datagram of any size. All tasks of a thread share one.
+/// Calls a function with a buffer for a datagram of any size. All tasks of a thread share one buffer.
 pub(crate) fn with_buffer<T>(use_buffer: impl FnOnce(&mut [u8]) -> T) -> T {
     thread_local! {
         static BUFFER: RefCell<Box<[u8]>> = RefCell::new(vec![0; MAX_DATAGRAM].into_boxed_slice());

@@ -26,10 +26,11 @@ pub trait Relay: Send {
     /// listeners.
     ///
     /// # Errors
-    /// If it cannot be started.
+    /// If the process cannot be started.
     fn generation(&mut self) -> Result<u64, Self::Error>;
 
-    /// Opens listeners or changes what open ones serve. Returns the port of each, or why it could not be opened.
+    /// Opens listeners, or changes the specifications of open ones. Returns the port of each, or the reason why it
+    /// could not be opened.
     ///
     /// # Errors
     /// If the process cannot be reached.
@@ -64,7 +65,7 @@ pub struct UserspaceDataplane<P, R> {
     rules: R,
     addresses: Box<dyn HostAddresses>,
     host: HostState,
-    /// The applied state and the process that has its listeners; `None` while it is unknown.
+    /// The applied state and the process that has its listeners; `None` while the state is unknown.
     applied: Option<(RelayPlan, u64)>,
     /// Service ports whose protocol cannot be relayed and that were reported.
     unsupported: BTreeSet<ServicePortName>,
@@ -152,7 +153,7 @@ impl<P: Relay, R: RuleWriter> UserspaceDataplane<P, R> {
         Ok(report)
     }
 
-    /// Returns which of these service ports cannot be served, once each.
+    /// Returns those of the service ports that cannot be served, each once.
     fn unsupported<'a>(
         &mut self,
         table: &ServiceTable,
@@ -236,13 +237,13 @@ impl<P, R> std::fmt::Debug for UserspaceDataplane<P, R> {
 /// The rules to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Scope {
-    /// Those of changed service ports.
+    /// Rules of changed service ports.
     Changes,
-    /// Those that differ from the last ones written.
+    /// Rules that differ from the last ones written.
     All,
-    /// Those that differ from the kernel's.
+    /// Rules that differ from the kernel's.
     Full,
 }
 
-/// Listeners in one request to the process, each with perhaps a thousand endpoints.
+/// Number of listeners in one request to the process; each may have a thousand endpoints.
 const LISTENERS_PER_REQUEST: usize = 256;

@@ -14,7 +14,7 @@ use crate::{
     udp::Flows,
 };
 
-/// Listeners by a key of the caller's choice. All methods must be called within a tokio runtime.
+/// Listeners by a key that the caller chooses. All methods must be called within a tokio runtime.
 #[derive(Debug)]
 pub struct Engine<K> {
     shared: Arc<ListenerResources>,
@@ -27,13 +27,13 @@ pub struct Engine<K> {
 /// An open listener.
 #[derive(Clone, Debug)]
 pub struct EngineListener<'a, K> {
-    /// Its key.
+    /// Key.
     pub key: &'a K,
-    /// Its port.
+    /// Port.
     pub port: u16,
-    /// What it serves.
+    /// Specification.
     pub spec: &'a ListenerSpec,
-    /// What it did since it was opened.
+    /// Statistics since it was opened.
     pub stats: ListenerStats,
     /// The number of connections or flows that each of its endpoints got.
     pub connections: Vec<u64>,
@@ -66,11 +66,11 @@ impl<K: Clone + Eq + Hash> Engine<K> {
         Self { shared: ListenerResources::new(limits), ports, listeners: HashMap::new(), opened: 0 }
     }
 
-    /// Opens a listener or changes what an open one serves, and returns its port. The port of a listener changes only with
-    /// its family or protocol.
+    /// Opens a listener or changes the specification of an open one, and returns its port. The port of a listener
+    /// changes only with its family or protocol.
     ///
     /// # Errors
-    /// If the listener cannot be opened. An open one of this key is kept.
+    /// If the listener cannot be opened. An open listener with this key is kept.
     pub fn set(&mut self, key: K, spec: ListenerSpec) -> Result<u16, OpenError> {
         if let Some(open) = self.listeners.get_mut(&key)
             && (open.spec.family, open.spec.protocol) == (spec.family, spec.protocol)
@@ -104,7 +104,7 @@ impl<K: Clone + Eq + Hash> Engine<K> {
         Ok(port)
     }
 
-    /// Closes a listener. Its established connections continue, and UDP clients get responses that are on their way.
+    /// Closes a listener. Its established connections continue, and UDP clients receive outstanding responses.
     pub fn close(&mut self, key: &K) {
         if let Some(open) = self.listeners.remove(key) {
             self.end(open, false);
@@ -117,7 +117,8 @@ impl<K: Clone + Eq + Hash> Engine<K> {
         Self { shared: self.shared.clone(), ports: self.ports.clone(), listeners, opened: self.opened }
     }
 
-    /// Returns the ports on which UDP flows are relayed, also those of closed listeners whose clients use them still.
+    /// Returns the ports on which UDP flows are relayed, including those of closed listeners whose clients still use
+    /// them.
     pub fn relay_ports(&self) -> Vec<(IpFamily, u16)> {
         self.shared.relay_ports.list()
     }
@@ -143,12 +144,12 @@ impl<K: Clone + Eq + Hash> Engine<K> {
         self.listeners.get(key).map(|open| open.port)
     }
 
-    /// Returns what all open listeners did.
+    /// Returns the statistics of all open listeners.
     pub fn all_stats(&self) -> impl Iterator<Item = (&K, ListenerStats)> {
         self.listeners.iter().map(|(key, open)| (key, open.listener.stats()))
     }
 
-    /// Returns what an open listener did.
+    /// Returns the statistics of an open listener.
     pub fn stats(&self, key: &K) -> Option<ListenerStats> {
         self.listeners.get(key).map(|open| open.listener.stats())
     }
@@ -167,8 +168,8 @@ impl<K: Clone + Eq + Hash> Engine<K> {
         if ended { 0 } else { self.shared.connections.used() }
     }
 
-    /// Ends a listener that no rule leads to. With `serves`, UDP clients that still use it are served meanwhile, because
-    /// its endpoints are those of the new rules.
+    /// Ends a listener that no rule leads to. If `serves` is true, because its endpoints are those of the new rules, it
+    /// serves UDP clients that still use it until then.
     fn end(&self, open: Open, serves: bool) {
         let Open { port, spec, listener, task, flows } = open;
         let Some(flows) = flows else { return task.abort() };

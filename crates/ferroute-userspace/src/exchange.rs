@@ -1,4 +1,4 @@
-//! What is known of a UDP flow without an end: when datagrams passed, and whether a response is outstanding. Pure: the
+//! State of a UDP flow, which has no end: when datagrams passed, and whether a response is outstanding. Pure: the
 //! caller passes the time.
 
 use std::time::{Duration, Instant};
@@ -37,12 +37,12 @@ impl Exchange {
         self.last = now;
     }
 
-    /// Returns for how long no datagram has passed.
+    /// Returns the time since the last datagram.
     pub(crate) fn idle(&self, now: Instant) -> Duration {
         now.duration_since(self.last)
     }
 
-    /// Reports whether a response may still arrive. A client that never gets any does not wait for one.
+    /// Reports whether a response may still arrive. A client that has never received a response does not wait for one.
     pub(crate) fn awaits_response(&self, now: Instant, timeout: Duration) -> bool {
         self.unanswered > 0 && now.duration_since(self.waiting_since) < timeout
     }

@@ -6,13 +6,13 @@
 //!                                                         └── splice(2) ─┘
 //! ```
 //!
-//! A client's connection is accepted before an endpoint is chosen. If that endpoint refuses or does not answer, another
-//! one is tried, so a client never sees a refused connection while any endpoint lives. The price is that the endpoint sees
-//! the node's address instead of the client's, and that each byte passes through a process.
+//! A client's connection is accepted before an endpoint is chosen. If that endpoint refuses or does not respond,
+//! another one is tried, so a client never sees a refused connection while any endpoint is alive. In return, the
+//! endpoint sees the node's address instead of the client's, and each byte passes through a process.
 //!
-//! [`Engine`] holds the listeners; it knows neither Services nor rules. It runs in a worker process ([`run_worker`]), which
-//! outlives the proxy, so that connections do. [`plan`] derives listeners and iptables rules from Services, and
-//! [`UserspaceDataplane`] applies both.
+//! [`Engine`] holds the listeners and is independent of Services and rules. It runs in a worker process
+//! ([`run_worker`]), which outlives the proxy, so that connections survive as well. [`plan`] derives listeners and
+//! iptables rules from Services, and [`UserspaceDataplane`] applies both.
 
 mod balancer;
 mod client;

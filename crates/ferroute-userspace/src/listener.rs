@@ -1,4 +1,4 @@
-//! What a listener serves, its state shared by the tasks of its connections, and its counters.
+//! Specification of a listener, the state that the tasks of its connections share, and its counters.
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
@@ -22,32 +22,33 @@ use crate::{
     shares::{ListenerId, Permit, Shares},
 };
 
-/// What a listener serves. Traffic of different policies uses different endpoints, and therefore different listeners.
+/// Specification of a listener. Traffic of different policies uses different endpoints, and therefore different
+/// listeners.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListenerSpec {
     /// The family of the listener's address and of all endpoints.
     pub family: IpFamily,
     /// The protocol: TCP or UDP.
     pub protocol: Protocol,
-    /// The endpoints for new connections. Established ones stay where they are.
+    /// Endpoints for new connections. Established connections keep their endpoints.
     pub endpoints: Vec<SocketAddr>,
     /// The timeout of session affinity, if enabled.
     pub affinity: Option<Duration>,
 }
 
-/// Limits on what all listeners of a process use together. A single listener gets at most half of each, and a single client at
-/// most as many as it leaves, so that neither can take everything.
+/// Limits of all listeners of a process together. A single listener gets at most half of each limit, and a single
+/// client at most as many as it leaves, so that neither can use up a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Connections (TCP). While all are in use, further ones wait: one for each listener, others in the kernel's queue. Those of a
-    /// client that has its share are reset.
+    /// Connections (TCP). While all are in use, new connections wait: one for each listener, others in the kernel's
+    /// queue. Connections of a client that has reached its share are reset.
     pub connections: usize,
-    /// Flows (UDP): clients whose last datagram is not older than [`Limits::udp_timeout`]. Datagrams of further clients are
-    /// dropped.
+    /// Flows (UDP): clients whose last datagram is not older than [`Limits::udp_timeout`]. Datagrams of further clients
+    /// are dropped.
     pub flows: usize,
-    /// How long a flow without datagrams is kept.
+    /// Time for which a flow without datagrams is kept.
     pub udp_timeout: Duration,
-    /// How long a connection without data is kept, at least; it may be kept for twice as long.
+    /// Minimum time for which a connection without data is kept; it may be kept for twice as long.
     pub tcp_timeout: Duration,
 }
 
@@ -64,18 +65,19 @@ impl Default for Limits {
     }
 }
 
-/// What a listener did since it was opened.
+/// Statistics of a listener since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListenerStats {
     /// Connections or flows that reached an endpoint.
     pub connections: u64,
-    /// Those that are open now.
+    /// Connections or flows that are currently open.
     pub active: u64,
-    /// Attempts to reach an endpoint that failed; each was followed by an attempt to reach another one, if there was one.
+    /// Failed attempts to reach an endpoint; after each, another endpoint was tried, if there was one.
     pub failed_attempts: u64,
     /// Connections that reached no endpoint, and datagrams that were dropped.
     pub refused: u64,
-    /// Connections that were reset, and datagrams that were dropped, because the client had its share of all connections or flows.
+    /// Connections that were reset, and datagrams that were dropped, because the client had reached its share of all
+    /// connections or flows.
     #[serde(default)]
     pub limited: u64,
     /// Bytes from clients to endpoints.
@@ -85,7 +87,7 @@ pub struct ListenerStats {
 }
 
 impl ListenerStats {
-    /// Adds those of another listener.
+    /// Adds the statistics of another listener.
     pub fn add(&mut self, other: &Self) {
         let Self { connections, active, failed_attempts, refused, limited, bytes_to_endpoints, bytes_to_clients } =
             other;
@@ -101,7 +103,7 @@ impl ListenerStats {
 
 /// Listeners, planned or of a running worker.
 pub trait Listeners: std::fmt::Debug {
-    /// Returns the endpoints of the listener on a port; `None` if there is none.
+    /// Returns the endpoints of the listener on a port; `None` if there is no listener.
     fn endpoints(&self, family: IpFamily, protocol: Protocol, port: u16) -> Option<Vec<SocketAddr>>;
 }
 
@@ -118,15 +120,15 @@ pub(crate) struct ListenerResources {
     pub(crate) retired: Retired,
 }
 
-/// What the tasks of one listener share.
+/// State that the tasks of a listener share.
 #[derive(Debug)]
 pub(crate) struct Listener {
     pub(crate) shared: Arc<ListenerResources>,
     balancer: Mutex<Balancer>,
     pub(crate) counters: Counters,
-    /// A loop was found, and logged.
+    /// Whether a loop was found, and logged.
     has_loop: AtomicBool,
-    /// Of its connections or flows.
+    /// Identifier of the listener for its connections or flows.
     id: ListenerId,
 }
 
@@ -173,7 +175,7 @@ impl Listener {
         self.balancer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns all endpoints in the order in which a new connection or flow tries them, without those that lead back.
+    /// Returns all endpoints in the order in which a new connection or flow tries them, except those that lead back.
     pub(crate) fn candidates(&self, client: IpAddr, path: &Path) -> Vec<SocketAddr> {
         let endpoints = self.balancer().candidates(client, Instant::now());
         let (candidates, loops): (Vec<_>, Vec<_>) =
@@ -186,13 +188,13 @@ impl Listener {
         candidates
     }
 
-    /// Waits for the right to a connection; `None` if the client has its share.
+    /// Waits for a permit for a connection; `None` if the client has reached its share.
     pub(crate) async fn connection_permit(&self, client: IpAddr) -> Option<Permit> {
         let permit = self.shared.connections.acquire(self.id, client).await;
         permit.inspect_err(|_| self.count_limited(client)).ok()
     }
 
-    /// Returns the right to a flow, if the client may have one.
+    /// Returns a permit for a flow; `None` if the client may not have one.
     pub(crate) fn flow_permit(&self, client: IpAddr) -> Option<Permit> {
         let permit = self.shared.flows.try_acquire(self.id, client);
         permit.inspect_err(|_| self.count_limited(client)).ok()
@@ -206,7 +208,7 @@ impl Listener {
 
     pub(crate) fn stats(&self) -> ListenerStats {
         let counters = &self.counters;
-        // The end of a connection is counted after its begin, so that the difference is never negative in this order.
+        // The end of a connection is counted after its start, so that in this order the difference is never negative.
         let ended = counters.ended.load(Relaxed);
         let connections = counters.connections.load(Relaxed);
         ListenerStats {

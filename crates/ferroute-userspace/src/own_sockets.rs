@@ -1,7 +1,7 @@
-//! The sockets of this process that are connected to endpoints.
+//! Sockets of this process that are connected to endpoints.
 //!
-//! An endpoint may be the address of another Service, or of a Service that leads back. What comes from such a socket must not pass the
-//! same endpoint again: one connection of a client would occupy all connections of its Service.
+//! An endpoint may be the address of another Service, or of a Service that leads back. A connection from such a socket
+//! must not pass the same endpoint again: one connection of a client would use up all connections of its Service.
 
 use std::{
     collections::HashMap,
@@ -14,7 +14,7 @@ use ferroute_core::Protocol;
 use nix::libc::EINPROGRESS;
 use socket2::{Domain, Socket, Type};
 
-/// The sockets that are connected to endpoints, by their local addresses.
+/// Sockets that are connected to endpoints, by their local addresses.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct OwnSockets {
     paths: Arc<Mutex<Paths>>,
@@ -22,8 +22,8 @@ pub(crate) struct OwnSockets {
 
 type Paths = HashMap<(Protocol, SocketAddr), Path>;
 
-/// The endpoints through which a connection or flow has come, the last of them at the end. Empty if the client is outside of this
-/// process.
+/// Endpoints through which a connection or flow has come, the last one at the end. Empty if the client is outside of
+/// this process.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Path(Arc<[SocketAddr]>);
 
@@ -45,7 +45,7 @@ impl OwnSockets {
     /// yet.
     ///
     /// # Errors
-    /// If that fails.
+    /// If the socket cannot be opened or connected.
     pub(crate) fn connect(
         &self,
         protocol: Protocol,
@@ -74,7 +74,7 @@ impl OwnSockets {
 }
 
 impl Path {
-    /// Reports whether what has come this way may be sent to an endpoint.
+    /// Reports whether a connection or flow with this path may be sent to an endpoint.
     pub(crate) fn may_continue(&self, endpoint: SocketAddr) -> bool {
         self.0.len() < MAX_LENGTH && !self.0.contains(&endpoint)
     }
@@ -83,7 +83,7 @@ impl Path {
 impl Drop for OwnSocket {
     fn drop(&mut self) {
         let mut paths = self.sockets.lock();
-        // The socket may be closed already, and another one have its address.
+        // The socket may be closed already, and another socket may have its address.
         if paths.get(&self.key).is_some_and(|path| Arc::ptr_eq(&path.0, &self.path.0)) {
             paths.remove(&self.key);
         }
@@ -95,5 +95,6 @@ fn key(protocol: Protocol, address: SocketAddr) -> (Protocol, SocketAddr) {
     (protocol, SocketAddr::new(address.ip(), address.port()))
 }
 
-/// The number of Services in a row that relay one connection. More than one is uncommon; each costs the connections of another.
+/// Maximum number of Services in a row that relay one connection. More than one is uncommon, and each needs another
+/// connection.
 const MAX_LENGTH: usize = 8;

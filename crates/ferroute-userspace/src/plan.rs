@@ -11,9 +11,9 @@
 //!           INPUT ───────────────────► KUBE-NODEPORT-NON-LOCAL  ports of listeners: only by way of the rules above
 //! ```
 //!
-//! A service port has one listener for each set of endpoints that its traffic uses: all endpoints of the cluster, those on
-//! this node, or both. Listeners accept on the node's address; `REDIRECT` would need an address on the interface that a
-//! packet arrives on, which interfaces of pods need not have.
+//! A service port has one listener for each set of endpoints that its traffic uses: all endpoints of the cluster, those
+//! on this node, or both. Listeners accept on the node's address; `REDIRECT` would need an address on the interface on
+//! which a packet arrives, and interfaces of pods need not have one.
 
 mod chains;
 mod context;

@@ -12,7 +12,7 @@ pub struct PlannedRelay {
     ports: PortRange,
     open: BTreeMap<ListenerKey, u16>,
     used: BTreeSet<(IpFamily, Protocol, u16)>,
-    /// What was requested since the last call of [`PlannedRelay::take_text`].
+    /// Requests since the last call of [`PlannedRelay::take_text`], as text.
     text: String,
 }
 
@@ -25,7 +25,7 @@ impl PlannedRelay {
     /// The first port without a range: above the kernel's default range of ports for outgoing connections.
     pub const FIRST_PORT: u16 = 61_000;
 
-    /// Takes the description of what was requested: a line for each listener.
+    /// Takes the description of the requests: a line for each listener.
     pub fn take_text(&mut self) -> String {
         std::mem::take(&mut self.text)
     }

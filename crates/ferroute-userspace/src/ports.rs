@@ -27,7 +27,7 @@ impl PortRange {
     /// on, until a port is free.
     ///
     /// # Errors
-    /// If no port is free, or `bind` fails for another reason than that a port is in use.
+    /// If no port is free, or if `bind` fails for a reason other than a port in use.
     pub(crate) fn bind<T>(&self, start: usize, mut bind: impl FnMut(u16) -> io::Result<T>) -> io::Result<T> {
         let Self::Within(range) = self else { return bind(0) };
         let count = range.len();

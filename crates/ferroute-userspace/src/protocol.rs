@@ -27,9 +27,9 @@ pub(crate) enum Request {
     },
     /// Return all listeners; answered by [`Response::Listeners`].
     List,
-    /// Return what all listeners did, without their endpoints; answered by [`Response::Stats`].
+    /// Return the statistics of all listeners, without their endpoints; answered by [`Response::Stats`].
     Stats,
-    /// Return the ports on which UDP flows are relayed, also while the worker drains; answered by
+    /// Return the ports on which UDP flows are relayed, including while the worker drains; answered by
     /// [`Response::RelayPorts`].
     RelayPorts,
     /// Show that the worker runs; answered by [`Response::Done`].
@@ -49,13 +49,13 @@ pub(crate) enum Response {
     Ports(Vec<Result<u16, String>>),
     /// All listeners.
     Listeners(Vec<OpenListener>),
-    /// The keys of all listeners and what these did since they were opened.
+    /// Keys of all listeners, and their statistics since they were opened.
     Stats(Vec<(String, ListenerStats)>),
     /// The ports on which UDP flows are relayed, and whether they are IPv6.
     RelayPorts(Vec<(bool, u16)>),
     /// The worker drains.
     Draining {
-        /// An earlier request asked for it.
+        /// Whether an earlier request has started it.
         already: bool,
     },
     /// The request was carried out.
@@ -76,9 +76,9 @@ pub(crate) struct WireListener {
 /// An open listener of a worker.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OpenListener {
-    /// Its key, as [`ListenerKey`](crate::plan::ListenerKey) prints it.
+    /// Key, as [`ListenerKey`](crate::plan::ListenerKey) prints it.
     pub key: String,
-    /// Its port.
+    /// Port.
     pub port: u16,
     ipv6: bool,
     udp: bool,
@@ -86,7 +86,7 @@ pub struct OpenListener {
     pub endpoints: Vec<SocketAddr>,
     /// The timeout of session affinity in seconds.
     pub affinity: Option<u64>,
-    /// What it did since it was opened.
+    /// Statistics since it was opened.
     pub stats: ListenerStats,
     /// The number of connections or flows that each endpoint got.
     pub connections: Vec<u64>,
@@ -180,5 +180,6 @@ fn too_long() -> io::Error {
 /// The size of the length before each message.
 pub(crate) const LENGTH: usize = 4;
 
-/// The longest message: 256 listeners with a few thousand endpoints each, or a list of all listeners of a large cluster.
+/// Maximum length of a message: 256 listeners with a few thousand endpoints each, or a list of all listeners of a large
+/// cluster.
 const MAX_MESSAGE: usize = 64 << 20;

@@ -59,7 +59,7 @@ impl PipePool {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Pipe>> {
-        // A list of pipes is valid whatever happened to another thread.
+        // A list of pipes is valid even after a panic of another thread.
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -67,7 +67,7 @@ impl PipePool {
 /// Relays both directions until both are closed. The end of one direction is passed on while the other continues.
 ///
 /// # Errors
-/// If one of the connections fails. Both are reset then, because the other side must not take the end for a complete
+/// If one of the connections fails. Both are then reset, so that the other side does not mistake the end for a complete
 /// transfer.
 pub(crate) async fn relay(
     client: &TcpStream,
@@ -97,7 +97,7 @@ pub(crate) async fn relay(
     directions.map(|((), ())| ())
 }
 
-/// Waits until nothing has moved for `timeout`, and at most twice as long.
+/// Waits until no data has moved for `timeout`, and at most twice as long.
 async fn idle(moved: &AtomicU64, timeout: Duration) {
     loop {
         let before = moved.load(Relaxed);
@@ -123,7 +123,8 @@ async fn one_way(source: &TcpStream, sink: &TcpStream, pipes: &PipePool, bytes: 
     }
 }
 
-/// Relays what `source` has received. Returns true at its end, and false if more may arrive. The pipe is empty then.
+/// Relays the data that `source` has received. Returns true at its end, and false if more may arrive. The pipe is empty
+/// afterwards.
 async fn move_available(source: &TcpStream, sink: &TcpStream, pipe: &Pipe, bytes: [&AtomicU64; 2]) -> io::Result<bool> {
     loop {
         // The pipe is empty here, so only the socket can be the cause of an operation that would block.
@@ -148,7 +149,7 @@ async fn move_available(source: &TcpStream, sink: &TcpStream, pipe: &Pipe, bytes
                 Err(error) => return Err(error),
             }
         }
-        // A fast connection yields to the others.
+        // A fast connection yields to others.
         tokio::task::consume_budget().await;
     }
 }
@@ -158,7 +159,8 @@ const CHUNK: usize = 64 * 1024;
 
 const FLAGS: SpliceFFlags = SpliceFFlags::SPLICE_F_MOVE.union(SpliceFFlags::SPLICE_F_NONBLOCK);
 
-/// Pipes that are kept. Pages of an empty pipe are freed by the kernel, so a pipe costs two descriptors and little memory.
+/// Maximum number of pipes that are kept. The kernel frees the pages of an empty pipe, so a pipe costs two descriptors
+/// and little memory.
 const MAX_FREE_PIPES: usize = 64;
 
 #[cfg(test)]

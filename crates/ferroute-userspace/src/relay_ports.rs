@@ -7,7 +7,7 @@ use std::{
 
 use ferroute_core::IpFamily;
 
-/// The ports of all open UDP listeners, also of those that no rule leads to any more.
+/// Ports of all open UDP listeners, including those that no rule leads to any more.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RelayPorts {
     ports: Arc<Mutex<BTreeSet<(IpFamily, u16)>>>,

@@ -142,8 +142,8 @@ impl Retired {
     }
 }
 
-/// Deletes the conntrack entries that lead to these listeners, except those in use. Returns the listeners that have such
-/// entries.
+/// Deletes the conntrack entries that lead to these listeners, except for entries in use. Returns the listeners that
+/// have such entries.
 fn delete_entries(listeners: &[Arc<RetiredListener>]) -> HashSet<(IpFamily, u16)> {
     let mut in_use = HashSet::new();
     for family in IpFamily::BOTH {
@@ -156,7 +156,7 @@ fn delete_entries(listeners: &[Arc<RetiredListener>]) -> HashSet<(IpFamily, u16)
             continue;
         }
         if let Err(error) = delete_entries_of(family, &by_port, &mut in_use) {
-            // Their clients notice the new rules when the entries expire.
+            // Their clients use the new rules once the entries expire.
             tracing::warn!(%family, "cannot hand UDP flows over to the new rules: {}", error_chain(&*error));
         }
     }
@@ -171,7 +171,8 @@ fn delete_entries_of(
     let host: HashSet<IpAddr> = KernelAddresses::open()?.list()?.into_iter().collect();
     let result = conntrack::delete_if(family, Protocol::Udp, |entry| {
         let (local, port) = (entry.reply_source.ip(), entry.reply_source.port());
-        // The port of a pod may have the same number. Packets that were not redirected never depend on rules.
+        // The port of a pod may have the same number. Packets that were not redirected are unaffected by changes of the
+        // rules.
         let Some(listener) = listeners.get(&port).filter(|_| host.contains(&local)) else { return false };
         if entry.original_destination == entry.reply_source {
             return false;
@@ -192,9 +193,9 @@ const FIRST_INTERVAL: Duration = Duration::from_millis(100);
 /// The longest time between two checks.
 const LONGEST_INTERVAL: Duration = Duration::from_secs(5);
 
-/// How long a listener stays open at least. The rules that led to it are gone, but packets that passed them may be on their
-/// way.
+/// Minimum time for which a listener stays open. The rules that led to it have been removed, but packets that passed
+/// them may be in transit.
 const GRACE: Duration = Duration::from_millis(500);
 
-/// How long a client that sends again right after each response keeps its listener.
+/// Maximum time for which a client that sends again right after each response keeps its listener.
 const LONGEST_BUSY: Duration = Duration::from_secs(10);

@@ -1,4 +1,4 @@
-//! The connections that each client and each listener may have at a time.
+//! Maximum number of connections of each client and each listener.
 
 use std::{
     collections::HashMap,
@@ -10,8 +10,9 @@ use tokio::sync::Notify;
 
 /// Divides a number of connections among listeners and clients.
 ///
-/// A listener has at most half of all. A client has at most as many as are left: of all, and of those of the listener. So a client
-/// that is alone can have many. The last eighth is for clients with few connections, whatever others take.
+/// A listener gets at most half of all connections. A client gets at most as many as remain, both of all connections
+/// and of those of the listener, so that a single client can have many. The last eighth is reserved for clients with
+/// few connections.
 #[derive(Debug)]
 pub(crate) struct Shares {
     limit: usize,
@@ -27,7 +28,7 @@ struct InUse {
     last: u64,
 }
 
-/// The connections of all listeners, or of one.
+/// Connections of all listeners, or of one.
 #[derive(Debug, Default)]
 struct Use {
     total: usize,
@@ -38,7 +39,7 @@ struct Use {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ListenerId(u64);
 
-/// The right to one connection or flow.
+/// Permit for one connection or flow.
 #[derive(Debug)]
 pub(crate) struct Permit {
     shares: Arc<Shares>,
@@ -46,17 +47,17 @@ pub(crate) struct Permit {
     client: IpAddr,
 }
 
-/// Why there is no permit.
+/// Reason why there is no permit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoPermit {
-    /// All connections are in use, or all of the listener.
+    /// All connections, or all connections of the listener, are in use.
     Full,
-    /// The client has its share.
+    /// The client has reached its share.
     Client,
 }
 
 impl Use {
-    /// Returns why a client may not have one more of `limit` connections.
+    /// Returns the reason why a client may not have another one of `limit` connections.
     fn check(&self, client: IpAddr, limit: usize) -> Result<(), NoPermit> {
         let left = limit.saturating_sub(self.total);
         let own = self.clients.get(&client).copied().unwrap_or_default();
@@ -96,10 +97,10 @@ impl Shares {
         ListenerId(state.last)
     }
 
-    /// Returns the right to a connection.
+    /// Returns a permit for a connection.
     ///
     /// # Errors
-    /// If the client or the listener has its share.
+    /// If the client or the listener has reached its share, or if all connections are in use.
     pub(crate) fn try_acquire(self: &Arc<Self>, listener: ListenerId, client: IpAddr) -> Result<Permit, NoPermit> {
         let mut guard = self.lock();
         let state = &mut *guard;
@@ -115,7 +116,7 @@ impl Shares {
     /// Like [`try_acquire`](Self::try_acquire), but waits while all connections are in use.
     ///
     /// # Errors
-    /// If the client has its share.
+    /// If the client has reached its share.
     pub(crate) async fn acquire(self: &Arc<Self>, listener: ListenerId, client: IpAddr) -> Result<Permit, NoPermit> {
         loop {
             let released = self.released.notified();

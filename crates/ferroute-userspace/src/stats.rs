@@ -1,4 +1,4 @@
-//! Reads what the worker of a proxy did, by service port.
+//! Reads the statistics of a proxy's worker, by service port.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -6,7 +6,7 @@ use ferroute_core::{IpFamily, Protocol};
 
 use crate::{ListenerStats, RunningWorker, WorkerClient, WorkerError, protocol::service_port, running_workers};
 
-/// What the listeners of a service port did since the worker opened them.
+/// Statistics of the listeners of a service port since the worker opened them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServicePortStats {
     /// The IP family.
@@ -19,7 +19,7 @@ pub struct ServicePortStats {
     pub stats: ListenerStats,
 }
 
-/// Reads from the worker of a proxy by a socket of its own, so that a worker that hangs delays no sync.
+/// Reads from the worker of a proxy through a separate socket, so that a worker that hangs does not delay syncs.
 #[derive(Debug)]
 pub struct StatsReader {
     client: WorkerClient,
@@ -33,10 +33,10 @@ impl StatsReader {
         Self { client, worker: None }
     }
 
-    /// Returns what the listeners did, sorted by family and service port; empty while no worker runs.
+    /// Returns the statistics of the listeners, sorted by family and service port; empty while no worker runs.
     ///
     /// # Errors
-    /// If the worker does not answer.
+    /// If the worker does not respond.
     pub fn read(&mut self) -> Result<Vec<ServicePortStats>, WorkerError> {
         let active = self.client.process_id().and_then(|pid| i32::try_from(pid).ok());
         let is_active = |worker: &RunningWorker| Some(worker.process_id()) == active;

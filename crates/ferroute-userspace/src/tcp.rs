@@ -27,7 +27,7 @@ pub(crate) fn listen(family: IpFamily, port: u16) -> io::Result<TcpListener> {
     TcpListener::from_std(socket.into())
 }
 
-/// Accepts connections until the task is aborted. Connections go on without it.
+/// Accepts connections until the task is aborted. Established connections continue afterwards.
 pub(crate) async fn serve(listener: Arc<Listener>, socket: TcpListener) {
     loop {
         let (client, address) = match socket.accept().await {
@@ -39,8 +39,8 @@ pub(crate) async fn serve(listener: Arc<Listener>, socket: TcpListener) {
                 continue;
             }
         };
-        // One accepted connection waits here, and others in the kernel's queue. A permit that was acquired before would be
-        // lost to other listeners while nobody connects to this one.
+        // One accepted connection waits here, others in the kernel's queue. A permit acquired earlier would not be
+        // available to other listeners while no client connects to this one.
         let Some(permit) = listener.connection_permit(address.ip()).await else {
             // A socket that is closed already needs no reset.
             let _ = client.set_zero_linger();
@@ -54,7 +54,7 @@ pub(crate) async fn serve(listener: Arc<Listener>, socket: TcpListener) {
     }
 }
 
-/// Reports whether the error of an accept is that of a client that has gone, and not that of this host.
+/// Reports whether an error of `accept` was caused by a client that has gone, and not by this host.
 fn is_of_one_connection(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted};
     matches!(error.kind(), ConnectionAborted | ConnectionReset | Interrupted)
@@ -70,7 +70,7 @@ async fn serve_connection(listener: &Listener, client: TcpStream, address: Socke
     };
     counters.connections.fetch_add(1, Relaxed);
     for stream in [&client, &endpoint] {
-        // Without these options the connection works, but more slowly, or longer than its peer.
+        // Without these options the connection works, but more slowly, or remains open after its peer has gone.
         let _ = stream.set_nodelay(true);
         let _ = SockRef::from(stream).set_tcp_keepalive(&KEEPALIVE);
     }
@@ -83,7 +83,7 @@ async fn serve_connection(listener: &Listener, client: TcpStream, address: Socke
 
 /// Connects to an endpoint for a client; `None` if none can be reached.
 ///
-/// All endpoints are tried in several rounds, each with a longer timeout. The endpoints may change meanwhile.
+/// All endpoints are tried in several rounds, each with a longer timeout. The endpoints may change in the meantime.
 async fn connect(listener: &Listener, client: SocketAddr) -> Option<(TcpStream, OwnSocket)> {
     let start = Instant::now();
     let path = listener.shared.own_sockets.path(Protocol::Tcp, client);
@@ -106,7 +106,7 @@ async fn connect(listener: &Listener, client: SocketAddr) -> Option<(TcpStream, 
 async fn connect_to(listener: &Listener, endpoint: SocketAddr, path: &Path) -> io::Result<(TcpStream, OwnSocket)> {
     let (socket, own_socket) = listener.shared.own_sockets.connect(Protocol::Tcp, endpoint, path)?;
     let stream = TcpStream::from_std(socket.into())?;
-    // It is writable as soon as it is connected, or has failed.
+    // The socket becomes writable when it is connected or has failed.
     stream.writable().await?;
     match stream.take_error()? {
         None => Ok((stream, own_socket)),
@@ -118,15 +118,16 @@ async fn connect_to(listener: &Listener, endpoint: SocketAddr, path: &Path) -> i
 const ATTEMPT_TIMEOUTS: [Duration; 4] =
     [Duration::from_millis(250), Duration::from_millis(500), Duration::from_secs(1), Duration::from_secs(2)];
 
-/// When the search for an endpoint ends. Many endpoints that do not answer would otherwise hold a client for minutes.
+/// Time after which the search for an endpoint ends. Otherwise, many endpoints that do not respond would keep a client
+/// waiting for minutes.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(30);
 
 /// Connections that wait to be accepted; the kernel limits the number to `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
 
-/// Delay after a failed accept, which most likely has no descriptor left.
+/// Delay after a failed accept, the most likely cause of which is that no descriptor is left.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
-/// Detects peers that have gone without a word in about two minutes, so that they do not hold a connection forever.
+/// Detects peers that have disappeared within about two minutes, so that they do not hold a connection forever.
 const KEEPALIVE: TcpKeepalive =
     TcpKeepalive::new().with_time(Duration::from_secs(60)).with_interval(Duration::from_secs(15)).with_retries(4);

@@ -34,7 +34,7 @@ pub(crate) struct Flows {
 struct Tables {
     /// The flow that a client's next datagram belongs to.
     current: HashMap<FlowKey, Arc<Flow>>,
-    /// Flows whose endpoint was removed or refused a datagram. They return responses that are on their way.
+    /// Flows whose endpoint was removed or refused a datagram. They still return outstanding responses.
     replaced: HashMap<FlowKey, Vec<Arc<Flow>>>,
 }
 
@@ -49,12 +49,12 @@ struct Flow {
 }
 
 impl Flows {
-    /// Returns the flows of a listening socket, of which there are none yet.
+    /// Returns the empty set of flows of a listening socket.
     pub(crate) fn new(listener: Arc<Listener>, socket: UdpSocket, port: RelayPort) -> Arc<Self> {
         Arc::new(Self { listener, socket, tables: Mutex::default(), _port: port })
     }
 
-    /// Forwards datagrams until the task is aborted. Flows end by themselves afterwards.
+    /// Forwards datagrams until the task is aborted. Existing flows end when they are idle.
     pub(crate) async fn serve(self: Arc<Self>) {
         loop {
             if let Err(error) = self.socket.readable().await {
@@ -78,7 +78,8 @@ impl Flows {
         }
     }
 
-    /// Reports whether a client may still receive a response by a flow, or uses one at this moment if `is_busy_allowed`.
+    /// Reports whether a client may still receive a response through a flow, or currently uses one if
+    /// `is_busy_allowed`.
     pub(crate) fn is_in_use(&self, key: &FlowKey, now: Instant, is_busy_allowed: bool) -> bool {
         let timeout = self.timeout();
         let is_in_use = |flow: &Arc<Flow>| {
@@ -90,7 +91,7 @@ impl Flows {
             || tables.replaced.get(key).is_some_and(|flows| flows.iter().any(is_in_use))
     }
 
-    /// Forwards a client's datagram to its endpoint, or to another one if that is gone.
+    /// Forwards a client's datagram to its endpoint, or to another one if that endpoint was removed.
     fn forward(self: &Arc<Self>, key: FlowKey, datagram: &[u8]) {
         let flow = self.lock().current.get(&key).cloned();
         if let Some(flow) = flow {
@@ -143,7 +144,7 @@ impl Flows {
     fn send(&self, flow: &Flow, datagram: &[u8]) -> bool {
         // Before the datagram is sent, because its response may arrive at once.
         flow.exchange().sent(Instant::now());
-        // Not by tokio's `try_send`, which fails until the runtime has polled a new socket for the first time.
+        // tokio's `try_send` fails until the runtime has polled a new socket for the first time.
         match SockRef::from(&flow.socket).send(datagram) {
             Ok(length) => {
                 self.listener.counters.bytes.to_endpoint.fetch_add(length as u64, Relaxed);
@@ -158,8 +159,8 @@ impl Flows {
         }
     }
 
-    /// Passes the endpoint's datagrams on to the client, until the flow is idle or refused. A flow that was replaced ends
-    /// when no response is outstanding.
+    /// Passes the endpoint's datagrams on to the client until the flow is idle or refused. A flow that was replaced
+    /// ends when no response is outstanding.
     async fn return_responses(&self, key: FlowKey, flow: &Arc<Flow>) {
         let timeout = self.timeout();
         loop {
@@ -184,7 +185,7 @@ impl Flows {
 
     /// Passes on the datagrams that have arrived. Returns false if the endpoint refused a datagram.
     fn return_available(&self, key: FlowKey, flow: &Flow) -> bool {
-        // A limit, so that one flow does not keep others from their turn.
+        // Limited, so that one flow does not delay others.
         for _ in 0..BATCH {
             let result: io::Result<()> = with_buffer(|buffer| {
                 let length = flow.socket.try_recv(buffer)?;
@@ -192,7 +193,8 @@ impl Flows {
                 if let Err(error) = send_from(&self.socket, &buffer[..length], key) {
                     tracing::trace!(client = %key.client, "cannot send a datagram: {}", error_chain(&error));
                 }
-                // After the datagram was sent, because its conntrack entry may be deleted once it is not needed.
+                // Recorded after the datagram was sent, because its conntrack entry may be deleted once it is no longer
+                // needed.
                 flow.exchange().answered(Instant::now(), self.timeout());
                 Ok(())
             });
@@ -235,7 +237,7 @@ impl Tables {
         self.current.get(key).is_some_and(|current| Arc::ptr_eq(current, flow))
     }
 
-    /// Makes room for another flow, unless this one has ended already.
+    /// Retires the current flow in favour of a new one, unless it has ended already.
     fn replace(&mut self, key: &FlowKey, flow: &Arc<Flow>) {
         if self.is_current(key, flow)
             && let Some(flow) = self.current.remove(key)
@@ -257,8 +259,9 @@ impl Tables {
     }
 }
 
-/// A flow whose last datagram is not older than this is in the middle of an exchange: the next request follows a response.
+/// Time after the last datagram in which a flow is considered in the middle of an exchange: the next request follows a
+/// response.
 const BUSY: Duration = Duration::from_millis(100);
 
-/// Datagrams that a flow returns before other tasks get their turn.
+/// Maximum number of datagrams that a flow returns before other tasks run.
 const BATCH: usize = 64;

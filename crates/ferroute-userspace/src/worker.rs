@@ -4,9 +4,9 @@
 //!   proxy ──(a socket pair, as standard input)──► worker ◄──(a socket with an abstract name)── other proxies, commands
 //! ```
 //!
-//! The end of the proxy does not end the worker: as rules stay in the kernel while no proxy runs, so do their listeners. It
-//! exits when it is told to drain, by the next proxy or by SIGTERM, and its connections have ended. The name is in the
-//! network namespace, like the rules, so that the next proxy finds it wherever it runs.
+//! The worker keeps running when the proxy ends: rules stay in the kernel while no proxy runs, and so must their
+//! listeners. It exits after a request to drain, by the next proxy or by SIGTERM, once its connections have ended. The
+//! name of its socket belongs to the network namespace, like the rules, so that the next proxy finds it.
 
 use std::{
     fs::OpenOptions,
@@ -52,7 +52,7 @@ pub struct WorkerSettings {
 /// Runs the worker until its connections have ended after a request to drain. `control` is the socket to the proxy.
 ///
 /// # Errors
-/// If it cannot start.
+/// If the worker cannot start.
 pub fn run_worker(settings: WorkerSettings, control: OwnedFd) -> io::Result<()> {
     // The proxy blocks the signals that it waits for, and its children inherit that.
     let signals: SigSet = [Signal::SIGTERM, Signal::SIGINT].into_iter().collect();
@@ -99,14 +99,14 @@ async fn serve(settings: WorkerSettings, control: OwnedFd) -> io::Result<()> {
         deadline = drains.recv() => deadline.unwrap_or(DRAIN_DEADLINE),
         _ = terminate.recv() => DRAIN_DEADLINE,
     };
-    // The proxy, if it runs, notices it and starts another worker. Standard input is the same socket, so closing one of them
-    // is not enough. It fails if the proxy has ended.
+    // If the proxy runs, it notices this and starts another worker. Standard input is the same socket, so closing one
+    // of them is not enough. The shutdown fails if the proxy has ended.
     proxy.abort();
     let _ = to_proxy.shutdown(Shutdown::Both);
     let engine = lock(&engine).take();
     release_stderr().await;
     if !deadline.is_zero() {
-        // Connections whose first packet passed the old rules are still on their way.
+        // Connections whose first packet passed the old rules are still in transit.
         sleep(ACCEPT_GRACE).await;
     }
     let drained = engine.drain(deadline);
@@ -129,7 +129,7 @@ async fn serve(settings: WorkerSettings, control: OwnedFd) -> io::Result<()> {
     Ok(())
 }
 
-/// Closes the standard error of the proxy, whose reader may wait for its end. What is logged from now on is lost.
+/// Closes the standard error of the proxy, whose reader may be waiting for its end. Later log messages are lost.
 async fn release_stderr() {
     // Lines are written by another thread.
     sleep(LOG_GRACE).await;
@@ -140,7 +140,7 @@ async fn release_stderr() {
     }
 }
 
-/// Opens the socket by which other processes find the worker. Returns it with its name.
+/// Opens the socket through which other processes find the worker. Returns it with its name.
 fn listen() -> io::Result<(UnixListener, String)> {
     let (listener, name) = listen_locally_beside(SOCKET)?;
     listener.set_nonblocking(true)?;
@@ -246,14 +246,14 @@ fn lock(engine: &SharedEngine) -> MutexGuard<'_, Engine<String>> {
     engine.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Threads that relay: more than these move more bytes than a network card does.
+/// Maximum number of relay threads: this many can move more bytes than a network card.
 const MAX_THREADS: usize = 4;
 
-/// How long connections are accepted after a request to drain: a SYN that was lost is sent again after a second.
+/// Time for which connections are accepted after a request to drain: a lost SYN is sent again after a second.
 const ACCEPT_GRACE: Duration = Duration::from_secs(2);
 
-/// How long log lines may take to be written.
+/// Maximum time for writing log lines.
 const LOG_GRACE: Duration = Duration::from_millis(200);
 
-/// Delay after a failed accept, which most likely has no descriptor left.
+/// Delay after a failed accept, the most likely cause of which is that no descriptor is left.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);

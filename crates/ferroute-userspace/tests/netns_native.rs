@@ -1,5 +1,5 @@
-//! Rules written by netlink compared with those that `iptables-restore` writes for the same plan, as an oracle. Each test has
-//! network namespaces of its own.
+//! Rules written by netlink compared with those that `iptables-restore` writes for the same plan, as an oracle. Each
+//! test has separate network namespaces.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on must fail")]
 
@@ -84,7 +84,7 @@ fn recorded_ipv6_cases_are_the_same_rules_with_and_without_the_programs() {
     check(IpFamily::V6);
 }
 
-/// A process that has written its rules notices each single change of them, and repairs it.
+/// After a process has written its rules, it detects and repairs each single change of them.
 #[test]
 fn each_single_change_of_the_rules_is_noticed_and_repaired() {
     let config = ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() };
@@ -99,7 +99,8 @@ fn each_single_change_of_the_rules_is_noticed_and_repaired() {
                 GroupWriter::new(access, GenerationTracker::open().unwrap())
             };
             let program = if family == IpFamily::V4 { "iptables-nft" } else { "ip6tables-nft" };
-            // Each rule with its table and its place in its chain, except jumps, whose place and number do not matter.
+            // Each rule with its table and its position in its chain, except for jumps, whose position and number do
+            // not matter.
             let rules = || {
                 let mut table = String::new();
                 let rules = saved(&node, program).into_iter().filter_map(|line| {

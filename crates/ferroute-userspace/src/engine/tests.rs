@@ -58,7 +58,7 @@ async fn listeners_without_connections_do_not_count() {
     }
 }
 
-/// An address at which nothing listens.
+/// Returns an address without a listener.
 async fn dead_endpoint() -> SocketAddr {
     TcpListener::bind(at(0)).await.unwrap().local_addr().unwrap()
 }
@@ -113,7 +113,7 @@ async fn no_client_is_refused_while_an_endpoint_lives() {
 
 #[test]
 fn an_endpoint_that_does_not_answer_is_passed_over() {
-    // Packets to the endpoint have a hardware address that nobody has.
+    // The hardware address of packets to the endpoint does not belong to any host.
     let (namespace, neighbour) = (NetNs::new(), NetNs::new());
     namespace.link("eth0", &neighbour, "eth0");
     namespace.add_address("192.0.2.1/24", "eth0");
@@ -290,7 +290,7 @@ async fn connection_without_data_ends_and_a_busy_one_does_not() {
     assert_eq!(&byte, b"y");
 }
 
-/// An endpoint that returns what it receives.
+/// Starts an endpoint that returns the data that it receives.
 async fn echo_endpoint() -> (SocketAddr, tokio::task::JoinHandle<()>) {
     let listener = TcpListener::bind(at(0)).await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -375,7 +375,7 @@ async fn udp_answers_come_from_the_address_that_was_asked() {
     let (a, _) = udp_endpoint("a", "127.0.0.1:0").await;
     let mut engine = engine();
     let port = engine.set("dns", udp(&[a])).unwrap();
-    // All of 127.0.0.0/8 is local; without the address, the answer would come from 127.0.0.1.
+    // All of 127.0.0.0/8 is local; if the response did not keep the address, its source would be 127.0.0.1.
     let asked = SocketAddr::from(([127, 0, 0, 53], port));
     let client = UdpSocket::bind(at(0)).await.unwrap();
     assert_eq!(ask(&client, asked, b"?").await, (b"a?".to_vec(), asked));
@@ -405,7 +405,7 @@ async fn udp_clients_of_refusing_endpoints_get_another_one() {
     let mut engine = engine();
     let port = engine.set("dns", udp(&[dead, alive])).unwrap();
     let client = UdpSocket::bind(at(0)).await.unwrap();
-    // Only the answer of the endpoint's host shows that nothing listens there; until then datagrams are lost.
+    // Only the response of the endpoint's host shows that the port is closed; until then datagrams are lost.
     client.send_to(b"lost", at(port)).await.unwrap();
     until(|| engine.stats(&"dns").unwrap().failed_attempts > 0).await;
     assert_eq!(ask(&client, at(port), b"!").await.0, b"alive!");

@@ -94,7 +94,7 @@ impl SlotRules {
         let jump = Rule::new().comment(comment).then(Target::Jump(NODEPORT_NON_LOCAL));
         group.add_jump(TableName::Filter, ChainName::INPUT, jump);
         for from in [ChainName::INPUT, ChainName::FORWARD] {
-            // Not for packets that the node sends, which may have another route to these addresses.
+            // Not for packets that the node sends, because their route to these addresses may differ.
             let external = "kubernetes externally-visible service portals";
             group.add_jump(TableName::Filter, from, new().comment(external).then(Target::Jump(PORTALS_EXTERNAL)));
         }
@@ -123,8 +123,8 @@ fn to_node_ports(context: &RelayContext) -> Vec<Rule> {
     }
 }
 
-/// Returns the rules that accept packets to listeners if a rule of this mode sent them there, and drop others that come from
-/// another host or a pod: these would bypass source ranges and traffic policies.
+/// Returns the rules that accept packets to listeners if a rule of this mode sent them there, and drop others from
+/// another host or a pod, which would bypass source ranges and traffic policies.
 fn protect(ports: &BTreeSet<(Protocol, u16)>) -> Vec<Rule> {
     let mut rules = Vec::new();
     let established = CtStates::RELATED.or(CtStates::ESTABLISHED);
@@ -154,7 +154,7 @@ pub struct Portal {
     pub frontend: Frontend,
     /// The service port that the rule's comment names.
     pub service_port: Option<String>,
-    /// The sources that the rule permits; `None` for all.
+    /// Source that the rule permits; `None` for all.
     pub source: Option<ipnet::IpNet>,
     /// The port of the listener.
     pub listener: u16,

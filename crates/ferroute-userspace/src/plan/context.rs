@@ -2,7 +2,8 @@ use std::net::IpAddr;
 
 use ferroute_core::{FamilySettings, HostState, IpFamily, ModeTraits, ProxySettings, ServiceTable};
 
-/// The inputs of the planner besides Services, endpoints and the ports of listeners. If it changes, rules of any Service may.
+/// Inputs of the planner besides Services, endpoints and the ports of listeners. A change may affect the rules of any
+/// Service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RelayContext {
     /// The proxy's settings.
@@ -20,8 +21,8 @@ impl RelayContext {
     }
 }
 
-/// Returns the node's address if the host has it, else the host's first one that other hosts and pods can reach. A host
-/// without any serves its own processes only.
+/// Returns the node's address if the host has it, otherwise the host's first address that other hosts and pods can
+/// reach. A host without such an address serves only its own processes.
 fn listen_address(family: IpFamily, node_ip: Option<IpAddr>, host: &[IpAddr]) -> IpAddr {
     let is_usable = |address: &&IpAddr| {
         IpFamily::of(**address) == family

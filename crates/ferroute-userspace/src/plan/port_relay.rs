@@ -64,7 +64,7 @@ impl<'a> PortRelay<'a> {
         })
     }
 
-    /// Generates the rules. Rules of one slot are generated in their order.
+    /// Generates the rules. The rules of each slot are generated in order.
     pub(super) fn rules(&self, ports: Ports, each: &mut dyn FnMut(Slot, Rule)) {
         let PortForwarding { service, protocol, .. } = self.forwarding;
         for (kind, frontend) in service.frontends(protocol) {
@@ -84,7 +84,7 @@ impl<'a> PortRelay<'a> {
         }
     }
 
-    /// Generates the rules of a frontend. `rule` returns one with its conditions and a comment.
+    /// Generates the rules of a frontend. `rule` returns a rule with its conditions and a comment.
     fn frontend(
         &self,
         kind: FrontendKind,
@@ -94,7 +94,7 @@ impl<'a> PortRelay<'a> {
         each: &mut dyn FnMut(Slot, Rule),
     ) {
         let permitted = self.forwarding.has_source_ranges(kind).then(|| {
-            // A packet of the node to one of the addresses never has another one of them as its source.
+            // The source of a packet of the node to one of the addresses is never another one of them.
             self.forwarding.permitted_sources(address.as_slice())
         });
         let mut send = |slot, policy, pods: bool| {
@@ -128,8 +128,8 @@ impl<'a> PortRelay<'a> {
         }
     }
 
-    /// Generates the rule for connections that reach no listener. It matches all clients: connections that do are to the
-    /// listener's address in table filter.
+    /// Generates the rule for connections that reach no listener. It matches all clients; in table filter, connections
+    /// that do reach one have the listener's address as their destination.
     fn refuse(&self, kind: FrontendKind, ports: Ports, rule: &dyn Fn(&str) -> Rule, each: &mut dyn FnMut(Slot, Rule)) {
         let family = self.context.settings.family;
         let outcome = self.forwarding.outcome(kind, Client::Outside);
@@ -141,7 +141,7 @@ impl<'a> PortRelay<'a> {
             }
             (None, _) => return,
         };
-        // The other slot does not apply to packets that leave the node.
+        // Rules of the other slot do not apply to packets that leave the node.
         let slot = match (kind, outcome) {
             (FrontendKind::ClusterIp, _) | (_, Outcome::Reject(Refusal::UnsupportedProtocol)) => Slot::Filter,
             _ => Slot::ExternalFilter,
@@ -154,8 +154,8 @@ impl<'a> PortRelay<'a> {
         each(slot, rule.then(target));
     }
 
-    /// Restricts a rule, which may be restricted to `source` already, to packets of local pods. `None` if they cannot be
-    /// recognised or are not among its packets.
+    /// Restricts a rule to packets of local pods; it may be restricted to `source` already. `None` if pods cannot be
+    /// recognised, or if no pod is within `source`.
     fn restrict_to_pods(&self, rule: Rule, source: Option<IpNet>) -> Option<Rule> {
         let pods = self.context.settings.local_traffic.as_ref()?;
         match (pods, source) {

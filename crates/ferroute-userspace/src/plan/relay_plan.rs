@@ -27,7 +27,7 @@ pub struct RelayPlan {
 #[derive(Clone, Debug)]
 struct Listening {
     spec: ListenerSpec,
-    /// Its port; `None` if it could not be opened.
+    /// Port; `None` if it could not be opened.
     port: Option<u16>,
 }
 
@@ -38,7 +38,7 @@ pub struct ListenerChanges {
     pub set: Vec<(ListenerKey, ListenerSpec)>,
     /// The listeners to close once no rule leads to them.
     pub close: Vec<ListenerKey>,
-    /// The service ports to be planned again once the ports of listeners are known.
+    /// Service ports to be planned again once the ports of listeners are available.
     planned: BTreeSet<ServicePortName>,
 }
 
@@ -63,7 +63,7 @@ impl RelayPlan {
         self.context = context;
     }
 
-    /// Returns the changes of listeners that the changed service ports require, or all service ports without `changes`.
+    /// Returns the changes of listeners for the changed service ports; for all service ports if `changes` is `None`.
     pub fn listener_changes(&self, table: &ServiceTable, changes: Option<&Changes>) -> ListenerChanges {
         let mut result = ListenerChanges::default();
         match changes {

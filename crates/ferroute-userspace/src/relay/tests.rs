@@ -89,7 +89,7 @@ async fn a_slow_receiver_stops_the_sender() {
     let (client, mut endpoint, _task, _) = relayed().await;
     let mut sent = 0;
     let block = vec![1; 1 << 20];
-    // Without backpressure this would go on until memory is exhausted.
+    // Without backpressure, this would continue until memory is exhausted.
     let stopped = loop {
         match tokio::time::timeout(Duration::from_secs(2), client.writable()).await {
             Err(_) => break true,
