@@ -1,4 +1,5 @@
-//! Removes what proxies leave on a host: everything for `--cleanup`, and what other modes left once a mode is active.
+//! Removes objects that proxies have left on a host: all of them for `--cleanup`, and those of other modes once a mode
+//! is active.
 //!
 //! | leftovers | mode | removed by |
 //! | --- | --- | --- |
@@ -27,7 +28,7 @@ pub struct RemovalReport {
     pub removed: Vec<String>,
     /// Objects that remain or may remain, with reasons.
     pub remaining: Vec<String>,
-    /// UDP frontends that removed rules were for. Flows to those of them that no service port has any more are stale.
+    /// UDP frontends of removed rules. Flows to those that no service port has any more are stale.
     pub udp_frontends: BTreeSet<Frontend>,
 }
 
@@ -50,12 +51,13 @@ impl RemovalReport {
 
 /// Objects in the kernel that a proxy may have left behind.
 pub trait Leftovers: fmt::Debug + Send {
-    /// Removes them. An error for one object does not prevent the removal of others; missing objects are not an error.
+    /// Removes the objects. An error for one object does not prevent the removal of others; missing objects are not an
+    /// error.
     fn remove(&mut self, report: &mut RemovalReport);
 }
 
-/// Removes everything that proxies have left on this host in any mode of the registry, and nothing else. Logs what was
-/// removed. Fails if something remains.
+/// Removes all objects that proxies have left on this host in any mode of the registry, and no other objects. Logs what
+/// was removed. Fails if something remains.
 pub fn cleanup(registry: &Registry) -> ExitCode {
     let mut report = RemovalReport::default();
     registry.leftovers().into_iter().for_each(|mut leftovers| leftovers.remove(&mut report));

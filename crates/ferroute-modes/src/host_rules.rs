@@ -13,7 +13,7 @@ use ferroute_iptables::{
 
 use crate::kernel_has_ipv6;
 
-/// The access to the iptables rules of each IP family that the proxy serves, and what its users share.
+/// Access to the iptables rules of each IP family that the proxy serves, and the state that its users share.
 pub(super) struct HostRules {
     /// Detects changes of rules by other programs.
     pub(super) generations: GenerationTracker,
@@ -24,7 +24,7 @@ pub(super) struct HostRules {
 }
 
 impl HostRules {
-    /// Finds the access, and logs why an IP family is disabled.
+    /// Determines the access, and logs the reason if an IP family is disabled.
     ///
     /// # Errors
     /// If no IP family that the configuration requires can be served.
@@ -72,10 +72,11 @@ pub(super) fn find_access(
     ChosenAccess::find(family, Arc::new(HostExec), &search_path(), resolved.flags.require_iptables_programs, modules)
 }
 
-/// Checks that the rules of an IP family can be accessed. Returns how, and why, for [`Mode::probe`].
+/// Checks that the rules of an IP family can be accessed. Returns the way of access, with the reason, for
+/// [`Mode::probe`].
 ///
 /// # Errors
-/// The reason why they cannot.
+/// The reason why they cannot be accessed.
 ///
 /// [`Mode::probe`]: super::Mode::probe
 pub(super) fn probe_access(resolved: &Resolved, family: IpFamily, modules: Modules) -> Result<Option<String>, String> {

@@ -80,7 +80,7 @@ fn parse(message: Message<'_>) -> Result<Option<(String, Ipset)>, Error> {
     }
     set.range = first.zip(last);
     if !is_supported {
-        // Of an unknown type, no packet's membership is known.
+        // It is unknown whether a packet belongs to a set of an unknown type.
         set.kind.clear();
     }
     Ok(name.map(|name| (name, set)))
@@ -126,7 +126,7 @@ fn parse_entry(attributes: Attributes<'_>) -> Result<IpsetEntry, Error> {
     Ok(entry)
 }
 
-/// Returns a network; one of a single address if it has no length.
+/// Returns a network; without a prefix length, the network of a single address.
 fn network(address: IpAddr, length: Option<u8>) -> Option<IpNet> {
     match length {
         Some(length) => IpNet::new(address, length).ok(),

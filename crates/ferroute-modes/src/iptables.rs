@@ -64,7 +64,7 @@ impl Mode for Iptables {
     }
 
     fn active_proxies<'a>(&self, kernel: &'a KernelRules) -> Vec<ActiveProxy<'a>> {
-        // The kubelet creates some of the same chains, and kube-proxy's ipvs mode has no canary.
+        // The kubelet creates some of these chains, and kube-proxy's ipvs mode has no canary.
         let required = [chains::SERVICES, chains::CANARY];
         let is_proxy = |rules: &RuleSet| required.iter().all(|chain| rules.chain(TableName::Nat, *chain).is_some());
         let active = kernel.iptables.iter().filter(|snapshot| is_proxy(&snapshot.saved.rules));
@@ -281,8 +281,8 @@ impl Leftovers for PacketCounters {
     }
 }
 
-/// How often the removal of packet counters is tried: the kernel releases them shortly after the last rule that refers to them
-/// is deleted.
+/// Number of attempts to remove packet counters: the kernel releases them shortly after the last rule that refers to
+/// them is deleted.
 const ATTEMPTS: usize = 10;
 /// The pause between attempts.
 const PAUSE: Duration = Duration::from_millis(50);

@@ -44,7 +44,7 @@ pub(super) struct Ipvs;
 impl Mode for Ipvs {
     fn probe(&self, resolved: &Resolved, family: IpFamily) -> Result<Option<String>, String> {
         open_servers(resolved).map_err(|error| error_chain(error.as_ref()))?;
-        // An IP family whose rules cannot be accessed is not served, which is no reason for another mode.
+        // An IP family whose rules cannot be accessed is not served; this does not require another mode.
         Ok(probe_access(resolved, family, Modules::Ipvs).unwrap_or_default())
     }
 
@@ -67,7 +67,7 @@ impl Mode for Ipvs {
             let dataplane = IpvsDataplane::new(family, settings.clone(), kernel, rules, host);
             dataplanes.push((family, Box::new(dataplane)));
         }
-        // Those of a family that was served before lead to endpoints that may be gone.
+        // Rules and virtual servers of a family that is no longer served may lead to removed endpoints.
         let rules = disabled.iter().map(|family| leftovers_beside_own_rules(*family, None));
         let leftovers = rules.chain([Box::new(ServersOf(disabled.clone())) as Box<dyn Leftovers>]).collect();
         Ok(OpenMode { dataplanes, leftovers, relay_reader: None })
@@ -116,7 +116,7 @@ impl Mode for Ipvs {
         let mut sysctls = vec![
             // Connections of virtual servers can be masqueraded.
             Sysctl { name: VS_CONNTRACK, value: "1" },
-            // The next packet of a connection whose real server was deleted ends the connection.
+            // If the real server of a connection was deleted, its next packet ends the connection.
             Sysctl { name: "net/ipv4/vs/expire_nodest_conn", value: "1" },
             // Session affinity to a real server with weight 0 ends.
             Sysctl { name: "net/ipv4/vs/expire_quiescent_template", value: "1" },
@@ -171,7 +171,7 @@ fn open_servers(resolved: &Resolved) -> anyhow::Result<VirtualServers> {
     Ok(servers)
 }
 
-/// Checks the sysctls without which connections fail. They were set at the start, as far as that was permitted.
+/// Checks the sysctls that connections depend on. They were set at the start, as far as permitted.
 fn check_sysctls(resolved: &Resolved) -> anyhow::Result<()> {
     let sysctls = Sysctls::from_kernel();
     for Sysctl { name, value } in Ipvs.sysctls(resolved) {
@@ -199,12 +199,12 @@ fn settings(resolved: &Resolved) -> IpvsSettings {
         proxy: resolved.settings.clone(),
         scheduler: resolved.ipvs.scheduler.clone(),
         exclude_cidrs: resolved.ipvs.exclude_cidrs.clone(),
-        // Planned rules are for a host that supports everything.
+        // Planned rules are for a host that supports all features.
         missing_schedulers: Vec::new(),
     }
 }
 
-/// Returns the schedulers of Services that the kernel lacks. Loads the modules of the others.
+/// Returns the schedulers of Services that the kernel does not support. Loads the modules of the others.
 fn missing_schedulers(servers: &mut VirtualServers) -> Vec<Scheduler> {
     let is_missing = |scheduler: &Scheduler| {
         let checked = servers.check_scheduler(scheduler.name());

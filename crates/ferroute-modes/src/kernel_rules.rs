@@ -6,9 +6,9 @@
 //!   iptables-legacy-save -'
 //! ```
 //!
-//! Tables of nf_tables with the names of `iptables` are read as its rules, whether its programs are installed or not. If other
-//! programs have added more than `iptables` can express, they are in [`KernelRules::nftables`], too, which is what a trace
-//! uses of them. Rules that may exist but could not be read are in [`KernelRules::unread`].
+//! Tables of nf_tables with the names of `iptables` are read as its rules, whether its programs are installed or not.
+//! If other programs have added rules that `iptables` cannot express, the tables are also in [`KernelRules::nftables`],
+//! and traces use that copy. Rules that may exist but could not be read are in [`KernelRules::unread`].
 //!
 //! The rules have the types of the modes' crates, so one evaluator serves planned rules and these. Unsupported rules are not
 //! an error: they are kept as text, and a trace that reaches one reports that its effect is unknown.
@@ -42,11 +42,11 @@ pub struct KernelRules {
     pub iptables: Vec<BackendSnapshot>,
     /// nf_tables tables in the order of their creation, without those that `iptables` contains completely.
     pub nftables: Vec<TableSnapshot>,
-    /// Why rules that may exist could not be read, one line for each reason.
+    /// Reasons why rules that may exist could not be read, one line each.
     pub unread: Vec<String>,
     /// Whether the rules of nf_tables were read without a concurrent modification.
     pub reading: Consistency,
-    /// The ipsets of all programs, if iptables rules refer to any.
+    /// Ipsets of all programs, if iptables rules refer to any.
     pub ipsets: Ipsets,
     /// The objects of ipvs mode; `None` without its dummy device.
     pub ipvs: Option<KernelIpvs>,
@@ -210,7 +210,7 @@ fn read_nftables(
     Ok((nftables, handles, reading))
 }
 
-/// Adds the text of the modules and targets of `iptables` that a rule has.
+/// Sets the text of the modules and targets of `iptables` in a rule.
 fn name_extensions(rule: &mut Rule, reader: &mut native::CompatReader) {
     for statement in &mut rule.statements {
         let Statement::Opaque(Opaque { expressions, text, outcome }) = statement else { continue };
@@ -229,7 +229,8 @@ fn name_extensions(rule: &mut Rule, reader: &mut native::CompatReader) {
     }
 }
 
-/// Returns all ipsets, if rules match packets with any, or give packets the marks of entries. Without them, traces assume both answers.
+/// Returns all ipsets if rules match any of them or set the marks of their entries. Otherwise, and if they cannot be
+/// read, returns none. Without the sets, a trace follows both results of a match.
 fn read_ipsets(iptables: &[BackendSnapshot]) -> Ipsets {
     let chains = iptables.iter().flat_map(|snapshot| snapshot.saved.rules.tables.values());
     let mut rules = chains.flat_map(|table| table.chains.values()).flat_map(|chain| &chain.rules);
@@ -255,7 +256,7 @@ fn read_userspace(family: IpFamily, iptables: &[BackendSnapshot]) -> Result<Opti
     }
     let mut listeners = Vec::new();
     for mut worker in running_workers()? {
-        // One that has just ended has none.
+        // A worker that has just ended has no listeners.
         if let Ok(open) = worker.listeners() {
             listeners.extend(open.into_iter().filter(|listener| listener.family() == family));
         }
@@ -280,8 +281,8 @@ impl KernelRules {
         self.nftables.iter().find(|table| table.family == family && table.name == id.name)
     }
 
-    /// Returns all tables in the order of their creation. For tables of the legacy backend it is unknown; they are assumed
-    /// to be older than those of nf_tables.
+    /// Returns all tables in the order of their creation. The order of tables of the legacy backend is unknown; they
+    /// are assumed to be older than those of nf_tables.
     fn tables(&self) -> impl Iterator<Item = Table<'_>> {
         let iptables = self.iptables.iter().flat_map(|snapshot| {
             let handle = |table: &TableName| match snapshot.backend {
@@ -289,7 +290,7 @@ impl KernelRules {
                 Backend::NfTables => self.handles.get(table).copied(),
             };
             let saved = &snapshot.saved;
-            // The others are among `nftables`, which can express all of them.
+            // The other tables are in `nftables`, which can express all of their rules.
             let complete = saved.rules.tables.keys().filter(|table| !saved.partial.contains(table));
             complete.map(move |table| (handle(table), Table::Iptables(&saved.rules, *table)))
         });
@@ -300,5 +301,5 @@ impl KernelRules {
     }
 }
 
-/// How often reading is repeated because other programs modified rules meanwhile.
+/// Maximum number of repeated reads because other programs modified rules in the meantime.
 const MAX_ATTEMPTS: u32 = 4;

@@ -79,8 +79,9 @@ pub static REGISTRY: Registry =
 
 /// A proxy mode.
 pub trait Mode: RemovableMode {
-    /// Checks that this host supports everything that the mode needs for an IP family, and changes nothing. Returns how the
-    /// mode accesses its rules here, and why: `by netlink: the host's iptables uses nf_tables`; `None` if there is only one way.
+    /// Checks, without changing anything, that this host supports all features that the mode needs for an IP family.
+    /// Returns how and why the mode accesses its rules here, `by netlink: the host's iptables uses nf_tables`; `None`
+    /// if there is only one way.
     ///
     /// # Errors
     /// The reason why the mode is unavailable.
@@ -106,13 +107,13 @@ pub trait Mode: RemovableMode {
     /// Returns a dataplane that writes to an in-memory kernel without rules, on a host with these addresses.
     fn simulate(&self, family: IpFamily, resolved: &Resolved, addresses: Vec<IpAddr>) -> Box<dyn Simulation>;
 
-    /// Returns the service proxies of this mode whose rules are in the kernel, running or not.
+    /// Returns the service proxies of this mode whose rules are in the kernel, whether running or not.
     fn active_proxies<'a>(&self, kernel: &'a KernelRules) -> Vec<ActiveProxy<'a>>;
 
     /// Returns the metrics that this mode exposes in addition to those of all modes.
     fn metrics(&self) -> &'static [ModeMetric];
 
-    /// Returns what the mode does differently from others with connections.
+    /// Returns the behaviour of the mode that differs from other modes.
     fn traits(&self) -> &'static ModeTraits;
 
     /// Reports whether the daemon sets the sysctl `route_localnet` with these settings.
@@ -123,16 +124,17 @@ pub trait Mode: RemovableMode {
         Vec::new()
     }
 
-    /// Prepares the host for [`Mode::sysctls`]: keeps the values of those that are restored later, and restores those that the mode no
-    /// longer sets. Returns what was restored.
+    /// Prepares the host for [`Mode::sysctls`]: keeps the values of sysctls that are restored later, and restores those
+    /// that the mode no longer sets. Returns a description of the restored values.
     ///
     /// # Errors
-    /// If one cannot be kept or restored.
+    /// If a value cannot be kept or restored.
     fn prepare_sysctls(&self, _: &Resolved) -> anyhow::Result<Vec<String>> {
         Ok(Vec::new())
     }
 
-    /// Returns the mode that replaces this one where the host does not support it; `None` if that is an error.
+    /// Returns the mode that replaces this one if the host does not support it; `None` if an unsupported host is an
+    /// error.
     fn fallback(&self) -> Option<ModeName> {
         None
     }
@@ -160,23 +162,23 @@ pub trait RemovableMode: Send + Sync {
     /// Returns all objects that the mode may have left behind, in an order in which they can be removed.
     fn leftovers(&self, removal: Removal) -> Vec<Box<dyn Leftovers>>;
 
-    /// Reports whether rules of this mode are in the kernel, false if that cannot be determined. The cost of the check does
-    /// not depend on the number of rules.
+    /// Reports whether rules of this mode are in the kernel; false if this cannot be determined. The cost of the check
+    /// does not depend on the number of rules.
     fn is_present(&self) -> bool;
 
-    /// Returns the ports of this host on which processes of this mode relay UDP flows of an IP family, also after another
-    /// mode has taken over. They hand flows over to the active rules themselves.
+    /// Returns the ports of this host on which processes of this mode relay UDP flows of an IP family, including after
+    /// another mode has taken over. These processes hand flows over to the active rules.
     fn relay_ports(&self, _: IpFamily) -> HashSet<u16> {
         HashSet::new()
     }
 }
 
-/// Why leftovers are removed.
+/// Reason why leftovers are removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Removal {
-    /// For `--cleanup`: everything is removed, even if that breaks established connections.
+    /// For `--cleanup`: all objects are removed, even if that breaks established connections.
     Cleanup,
-    /// This other mode is active now: its objects, and those that established connections need, are kept.
+    /// Another mode is active now: its objects, and those that established connections need, are kept.
     TakenOver(ModeName),
 }
 
@@ -186,7 +188,7 @@ pub struct OpenMode {
     pub dataplanes: Vec<(IpFamily, Box<dyn Dataplane>)>,
     /// Leftovers of the same mode that the dataplanes do not use, such as rules in another backend of iptables.
     pub leftovers: Vec<Box<dyn Leftovers>>,
-    /// Reads what a process of the mode relays; `None` if the mode has no such process.
+    /// Reader of the connections that a process of the mode relays; `None` if the mode has no such process.
     pub relay_reader: Option<RelayReader>,
 }
 
@@ -217,14 +219,14 @@ pub trait ComparableRules: Traceable + fmt::Debug + Sync {
     /// Returns the name of the rules' mode.
     fn mode(&self) -> ModeName;
 
-    /// Returns what the mode does differently from others with connections.
+    /// Returns the behaviour of the mode that differs from other modes.
     fn traits(&self) -> &'static ModeTraits;
 
-    /// Returns all frontends in the rules, with the service ports that their comments name.
+    /// Returns all frontends in the rules, with the service ports named in their comments.
     fn frontends(&self) -> BTreeMap<Frontend, Option<String>>;
 
-    /// Returns the timeout of session affinity of these frontends in seconds, `Some(None)` without affinity, and `None` if
-    /// the rules do not show it.
+    /// Returns the timeout of session affinity of these frontends in seconds: `Some(None)` without affinity, `None` if
+    /// it cannot be determined from the rules.
     fn affinity(&self, _: &[Frontend]) -> Option<Option<u32>> {
         None
     }
@@ -235,14 +237,14 @@ pub trait ComparableRules: Traceable + fmt::Debug + Sync {
     }
 }
 
-/// A service proxy whose rules are in the kernel, running or not.
+/// A service proxy whose rules are in the kernel, whether running or not.
 #[derive(Clone, Debug)]
 pub struct ActiveProxy<'a> {
-    /// Its mode.
+    /// Mode.
     pub mode: ModeName,
     /// The program and its mode: `kube-proxy in nftables mode`.
     pub description: &'static str,
-    /// Its rules.
+    /// Rules.
     pub rules: RulesView<'a>,
     /// Descriptions of rules that could not be read.
     pub unread: Vec<String>,
@@ -291,19 +293,19 @@ pub struct SimulatedSync {
     pub total: usize,
     /// The digest of all rules, after a resync.
     pub rules: Option<RulesDigest>,
-    /// What was written, in the syntax of the mode's tool.
+    /// The written text, in the syntax of the mode's tool.
     pub text: String,
-    /// The same where it is written in another way, if the mode has several: see [`OtherWriting`].
+    /// The result of another way of writing, if the mode has several; see [`OtherWriting`].
     pub other: Option<OtherWriting>,
 }
 
-/// What a simulated sync writes where the mode's rules are written in another way: iptables mode by netlink edits the chains that
-/// Services share, and the programs replace them.
+/// Result of a simulated sync that writes in another way. In iptables mode, netlink edits the chains that Services
+/// share, and the programs replace them.
 #[derive(Clone, Debug)]
 pub struct OtherWriting {
     /// Number of rules or elements written.
     pub written: usize,
-    /// What was written, in the syntax of the mode's tool.
+    /// The written text, in the syntax of the mode's tool.
     pub text: String,
 }
 
@@ -371,7 +373,7 @@ impl Registry {
         self.modes.iter().rev().filter(|mode| mode.is_present()).map(|mode| mode.name()).collect()
     }
 
-    /// Returns the service proxies whose rules are in the kernel, running or not.
+    /// Returns the service proxies whose rules are in the kernel, whether running or not.
     pub fn active_proxies<'a>(&self, kernel: &'a KernelRules) -> Vec<ActiveProxy<'a>> {
         self.modes.iter().flat_map(|mode| mode.active_proxies(kernel)).collect()
     }

@@ -15,7 +15,7 @@ pub(super) struct MemoryRules {
 }
 
 impl MemoryRules {
-    /// Takes what was written since the last call: the input of `iptables-restore`.
+    /// Takes the text written since the last call: the input of `iptables-restore`.
     pub(super) fn take_text(&mut self) -> String {
         String::from_utf8_lossy(&std::mem::take(&mut self.text)).into_owned()
     }

@@ -22,14 +22,14 @@ pub enum CalledAs {
     Ferroute,
 }
 
-/// Why a mode was selected.
+/// Reason why a mode was selected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reason {
     /// The mode is configured.
     Configured,
     /// No mode is configured; this is kube-proxy's default.
     KubeProxyDefault,
-    /// No mode is configured; the kernel supports everything that nftables mode needs.
+    /// No mode is configured; the kernel supports all features that nftables mode needs.
     Supported,
     /// No mode is configured; nftables mode is unavailable for this reason.
     Unavailable(String),

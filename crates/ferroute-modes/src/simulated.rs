@@ -7,7 +7,7 @@ use crate::{SimulatedSync, Simulation};
 /// A dataplane over an in-memory kernel.
 pub(super) struct Simulated<D, T> {
     dataplane: D,
-    /// Takes what has been written since the last call, in the syntax of the mode's tool.
+    /// Takes the text written since the last call, in the syntax of the mode's tool.
     take_text: T,
 }
 

@@ -69,7 +69,7 @@ impl Mode for Userspace {
         }
         let mut stats = StatsReader::new(worker.clone());
         let relay_reader: RelayReader = Box::new(move || Ok(relayed_ports(stats.read()?)));
-        // Those of a family that was served before lead to endpoints that may be gone.
+        // Rules of a family that is no longer served may lead to removed endpoints.
         let rules = disabled.into_iter().map(|family| leftovers_beside_own_rules(family, None));
         let workers: Box<dyn Leftovers> = Box::new(Workers::others_than(worker));
         let leftovers = rules.chain([workers]).collect();
@@ -127,7 +127,7 @@ impl RemovableMode for Userspace {
     }
 
     fn leftovers(&self, removal: Removal) -> Vec<Box<dyn Leftovers>> {
-        // Its chains are removed with those of iptables mode.
+        // The chains of the mode are removed with those of iptables mode.
         vec![Box::new(Workers::all(removal != Removal::Cleanup))]
     }
 
@@ -142,7 +142,7 @@ impl RemovableMode for Userspace {
         });
         let ports = workers.into_iter().flat_map(|mut worker| {
             worker.relay_ports(family).unwrap_or_else(|error| {
-                // It has just ended, or hangs.
+                // The worker has just ended, or hangs.
                 tracing::debug!(pid = worker.process_id(), "{}", error_chain(&error));
                 Vec::new()
             })
@@ -151,7 +151,8 @@ impl RemovableMode for Userspace {
     }
 }
 
-/// Returns the metrics of the first [`MAX_METRICS`] service ports, and of all others together for each family and protocol.
+/// Returns the metrics of the first [`MAX_METRICS`] service ports, and combined metrics of all other service ports for
+/// each family and protocol.
 fn relayed_ports(stats: Vec<ServicePortStats>) -> Vec<RelayedPort> {
     let mut named = Vec::new();
     let mut others: BTreeMap<(IpFamily, Protocol), ListenerStats> = BTreeMap::new();
@@ -189,7 +190,7 @@ fn relayed_ports(stats: Vec<ServicePortStats>) -> Vec<RelayedPort> {
     ports.collect()
 }
 
-/// Service ports with metrics of their own. Each has six series.
+/// Maximum number of service ports with separate metrics. Each has six series.
 const MAX_METRICS: usize = 1_000;
 
 /// The settings of the worker process.
@@ -214,7 +215,7 @@ impl WorkerOptions {
     /// # Errors
     /// If it cannot start.
     pub fn run(self) -> anyhow::Result<()> {
-        // Before there is another thread, which would keep its own.
+        // Before another thread is started, which would keep its privileges.
         let dropped = self.drop_privileges();
         ferroute_logging::start(self.verbosity, self.log_format);
         if let Err(error) = dropped {
@@ -225,7 +226,7 @@ impl WorkerOptions {
             tracing::warn!("{}", error_chain(&error));
             1024
         });
-        // A connection has two sockets and at times two pipes, a flow has one socket. The rest is for listeners.
+        // A connection has two sockets and temporarily two pipes, a flow has one socket. The rest is for listeners.
         let limit = usize::try_from(descriptors / 8).unwrap_or(usize::MAX);
         let defaults = Limits::default();
         let limits = Limits {
@@ -240,8 +241,8 @@ impl WorkerOptions {
 }
 
 impl WorkerOptions {
-    /// Keeps the only capability that the process needs: it deletes conntrack entries. Listeners on ports below 1024 need another
-    /// one.
+    /// Drops all capabilities except those that the process needs: one to delete conntrack entries, and another one for
+    /// listeners on ports below 1024.
     fn drop_privileges(&self) -> io::Result<()> {
         let mut kept = CapabilitySet::NET_ADMIN;
         if self.ports.as_ref().is_some_and(|ports| *ports.start() < FIRST_UNPRIVILEGED_PORT) {

@@ -1,5 +1,5 @@
-//! Entries of a service table that the tracker never makes end no sync, in any mode: a defect that leads to one costs the Service
-//! that has it, and no other.
+//! Entries of a service table that the tracker never creates do not make a sync fail in any mode: a defect that leads
+//! to such an entry affects its Service only.
 
 #![expect(clippy::unwrap_used, reason = "tests may panic")]
 
@@ -28,7 +28,7 @@ fn with_service(change: impl FnOnce(&mut ServicePort)) -> ServicePortEntry {
     entry
 }
 
-/// Returns entries that are defective in one respect each, and what it is.
+/// Returns entries with one defect each, and a description of the defect.
 fn defective() -> Vec<(&'static str, ServicePortEntry)> {
     let mut repeated = endpoints(many(2));
     repeated.endpoints = repeated.endpoints.iter().chain(repeated.endpoints.iter()).collect::<Vec<_>>().into();

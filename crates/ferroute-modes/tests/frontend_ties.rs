@@ -1,5 +1,6 @@
-//! A cluster IP that is an address of the node, and the node port of another Service with the same number: in every mode the
-//! cluster IP has the connections to this address, and the node port those to other addresses, in whatever order they come and go.
+//! A cluster IP that is an address of the node, and the node port of another Service with the same number: in every
+//! mode the cluster IP gets the connections to this address, and the node port gets those to other addresses,
+//! regardless of the order in which they are created and deleted.
 
 #![expect(clippy::unwrap_used, reason = "tests may panic")]
 
@@ -84,7 +85,7 @@ fn cluster_ip_wins_over_node_port_in_all_modes_and_orders() {
                 edit.apply_to(tracker);
                 let changes = tracker.update(FAMILY);
                 simulation.sync(tracker.table(FAMILY), &changes).unwrap();
-                // A complete sync finds nothing to correct: it writes what another one writes. It may remove unused chains.
+                // A full sync finds no difference: two in a row write the same. It may remove unused chains.
                 let [rest, nothing] = [(); 2].map(|()| simulation.resync(tracker.table(FAMILY)).unwrap());
                 let counts = [&rest, &nothing].map(|sync| (sync.written, sync.total));
                 assert_eq!(counts[0], counts[1], "{} {names:?} {arrival:?}: {}", mode.name(), rest.text);

@@ -141,7 +141,7 @@ fn native_rules_in_iptables_tables_are_not_an_error() {
     assert_eq!((nat.name.as_str(), bases(nat)), ("nat", vec!["own".to_owned()]));
 }
 
-/// The rules of a proxy in iptables mode, as far as it is recognised by them.
+/// The rules of a proxy in iptables mode by which it is recognised.
 const PROXY: &str = "*nat\n:KUBE-SERVICES - [0:0]\n:KUBE-PROXY-CANARY - [0:0]\n:KUBE-SVC-4LVCYZMTA5CQO6SX - [0:0]\n\
     -A PREROUTING -m comment --comment \"kubernetes service portals\" -j KUBE-SERVICES\n\
     -A KUBE-SERVICES -m comment --comment \"ns1/a\" -m addrtype --dst-type LOCAL -j KUBE-SVC-4LVCYZMTA5CQO6SX\nCOMMIT\n\

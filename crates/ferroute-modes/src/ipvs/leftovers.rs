@@ -1,5 +1,5 @@
-//! What ipvs mode, of kube-proxy or Ferroute, leaves behind: virtual servers, their dummy device and ipsets. Its iptables
-//! rules are removed as leftovers of iptables mode.
+//! Objects that ipvs mode, of kube-proxy or Ferroute, leaves behind: virtual servers, their dummy device and ipsets.
+//! Its iptables rules are removed as leftovers of iptables mode.
 
 use std::{net::IpAddr, thread, time::Duration};
 
@@ -86,7 +86,7 @@ fn remove_servers_and_device(sets: &mut IpSets, drain: bool, report: &mut Remova
     if !remove_servers(&IpFamily::BOTH, &addresses, sets, drain, report)? {
         return Ok(false);
     }
-    // The device keeps their earlier values, and strict ARP is about its addresses.
+    // The device keeps the previous values, and strict ARP concerns its addresses.
     match strict_arp::restore(&Sysctls::from_kernel()) {
         Ok(restored) => restored.iter().for_each(|sysctl| report.removed(format!("strict ARP: {sysctl}"))),
         Err(error) => report.failed(&error),
@@ -114,7 +114,8 @@ fn remove_servers(
         if !families.contains(&IpFamily::of(address)) {
             continue;
         }
-        // A node port has a server at each address that the node had. The same port at other addresses is not kube-proxy's.
+        // A node port has a server at each address that the node had. The same port at other addresses is not
+        // kube-proxy's.
         let is_kube_proxys = device_addresses.contains(&address)
             || sets.has_service(server)?
             || (host_addresses.contains(&address) || sets.has_node_port_address(server)?)

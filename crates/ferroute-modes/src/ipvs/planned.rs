@@ -1,4 +1,4 @@
-//! Planned or active objects of ipvs mode together with its iptables rules, as other commands see them.
+//! Planned or active objects of ipvs mode together with its iptables rules, as required by other commands.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -98,7 +98,8 @@ impl KernelIpvs {
                 continue;
             }
             found.extend(server.lines(*key).into_iter().map(|line| ("ipvs".to_owned(), line)));
-            // Of an address with the number of a node port, the port's sets are not about this server.
+            // If a Service address has a port with the number of a node port, the sets of the node port do not concern
+            // its virtual server.
             let is_about = |entry: &Entry| is_node_port || !matches!(entry, Entry::Port(_));
             in_sets.extend(self.objects.entries_of(*key).into_iter().filter(|(_, entry)| is_about(entry)));
         }
@@ -163,7 +164,7 @@ impl ComparableRules for KernelIpvs {
     }
 }
 
-/// Reports whether a virtual server in the kernel is a node port; `None` if it is another program's.
+/// Reports whether a virtual server in the kernel is a node port; `None` if it belongs to another program.
 fn is_node_port(objects: &KernelState, key: ServerKey) -> Option<bool> {
     let contains = |kind: SetKind, entry| objects.entries[kind.index()].contains(&entry);
     let is_service = [SetKind::ClusterIp, SetKind::ExternalIp, SetKind::ExternalIpLocal, SetKind::LoadBalancer]

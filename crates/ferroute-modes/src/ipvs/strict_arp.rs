@@ -1,7 +1,7 @@
 //! Strict ARP (`ipvs.strictARP`): the host answers ARP requests only for addresses of the device on which they arrive.
 //!
-//! The values that the sysctls had before are kept as the alias of the dummy device, which lives as long as they do: until a
-//! reboot. They are restored when strict ARP is turned off or the device is removed.
+//! The previous values of the sysctls are kept as the alias of the dummy device, which exists as long as they do: until
+//! a reboot. They are restored when strict ARP is turned off or the device is removed.
 
 use ferroute_host::{SysctlError, Sysctls};
 use ferroute_ipvs::{DUMMY_DEVICE, DUMMY_KIND, DeviceError, Devices};
@@ -43,7 +43,8 @@ impl Before {
     }
 }
 
-/// Keeps the present values before strict ARP is turned on, if they are others. Those of an earlier start are kept.
+/// Keeps the current values before strict ARP is turned on, if they differ. Values kept by an earlier start are not
+/// replaced.
 pub(super) fn remember(sysctls: &Sysctls) -> Result<(), StrictArpError> {
     let mut devices = Devices::open()?;
     let device = devices.ensure_dummy(DUMMY_DEVICE)?;
@@ -58,7 +59,8 @@ pub(super) fn remember(sysctls: &Sysctls) -> Result<(), StrictArpError> {
     Ok(())
 }
 
-/// Restores the values from before strict ARP, except for those that another program has changed since. Returns what was restored.
+/// Restores the values from before strict ARP, except for those that another program has changed since. Returns a
+/// description of the restored values.
 pub(super) fn restore(sysctls: &Sysctls) -> Result<Vec<String>, StrictArpError> {
     let mut devices = Devices::open()?;
     let device = devices.find(DUMMY_DEVICE)?.filter(|device| device.kind.as_deref() == Some(DUMMY_KIND));

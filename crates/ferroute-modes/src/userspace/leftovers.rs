@@ -1,4 +1,4 @@
-//! What userspace mode leaves behind besides its iptables rules: worker processes.
+//! Objects that userspace mode leaves behind besides its iptables rules: worker processes.
 
 use std::{fmt, time::Duration};
 

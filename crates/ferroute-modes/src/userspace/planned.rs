@@ -1,4 +1,4 @@
-//! Planned or active listeners of userspace mode together with its iptables rules, as other commands see them.
+//! Planned or active listeners of userspace mode together with its iptables rules, as required by other commands.
 
 use std::{collections::BTreeMap, fmt, net::SocketAddr};
 
@@ -95,7 +95,7 @@ impl KernelUserspace {
         self.rules.iter().flat_map(portals)
     }
 
-    /// Returns the listener on a port. Of several workers, those that drain have closed theirs.
+    /// Returns the listener on a port. If there are several workers, draining ones have closed theirs.
     fn listener(&self, protocol: Protocol, port: u16) -> Option<&OpenListener> {
         self.listeners.iter().find(|listener| listener.port == port && listener.protocol() == protocol)
     }

@@ -17,7 +17,8 @@ pub(crate) struct Group {
     pub(crate) clusters: Vec<Cluster>,
 }
 
-/// Returns the clusters that are planned under the settings of this name, and under no others: the same in every run.
+/// Returns the clusters that are planned under the settings with this name, and under no others; they are the same in
+/// every run.
 pub(crate) fn groups(setup: &str) -> [Group; 3] {
     [
         group(setup, "any", ANY, arbitrary::cluster()),

@@ -1,12 +1,14 @@
-//! The planned rules of all modes are those of `digests.txt`: of the recorded conformance cases, and of generated clusters
-//! under all settings that rules depend on. A change of the planners that should not change rules leaves the file as it is.
+//! The planned rules of all modes equal those in `digests.txt`, for the recorded conformance cases, and for generated
+//! clusters under all settings that rules depend on. A change of the planners that should not change rules does not
+//! change the file.
 //!
 //! The file has a line for each mode, IP family, settings and group of clusters, with a digest for each cluster of the
 //! group. To accept changed rules, run the test with `ACCEPT_DIGESTS=1` and say in the commit message what changed. To see
 //! what changed, run it with `PLANS=DIRECTORY` before and after, which writes all planned rules there, and compare the
 //! directories.
 //!
-//! Generated clusters depend on the generator (`ferroute_core::testing::arbitrary`) too. Change it in a commit of its own.
+//! Generated clusters depend on the generator (`ferroute_core::testing::arbitrary`) too. It should be changed in a
+//! separate commit.
 
 #![expect(clippy::unwrap_used, reason = "tests may panic")]
 
@@ -103,7 +105,7 @@ fn planned_rules_are_unchanged_in_all_modes() {
     );
 }
 
-/// The same objects have the same rules, in whatever order they arrive.
+/// The same objects have the same rules, in any order of arrival.
 #[test]
 fn plans_do_not_depend_on_order_of_objects() {
     for setup in setups() {
@@ -123,7 +125,7 @@ fn plans_do_not_depend_on_order_of_objects() {
     }
 }
 
-/// Digests prove nothing about rules that no cluster has.
+/// Digests do not cover features that no cluster has.
 #[test]
 fn generated_clusters_have_all_features() {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
@@ -138,7 +140,7 @@ fn generated_clusters_have_all_features() {
     assert!(!counts.is_empty() && rare.is_empty(), "too few generated service ports have {rare:?}");
 }
 
-/// The number of service ports that must have each feature.
+/// Minimum number of service ports with each feature.
 const ENOUGH: usize = 4;
 
 /// The number of differences that a failure shows.

@@ -17,7 +17,7 @@ pub(crate) struct Setup {
     settings: ProxySettings,
     /// The addresses of all interfaces; empty in commands on another host.
     pub(crate) addresses: Vec<IpAddr>,
-    /// Sets what only flags and the sections of single modes set.
+    /// Whether to set all fields that only flags and the sections of single modes set.
     all_options: bool,
     service_cidrs: Vec<IpNet>,
 }
@@ -65,7 +65,7 @@ impl Setup {
     }
 }
 
-/// Returns settings that differ from the first ones, each in what the name says.
+/// Returns settings that differ from the first ones, each in the respect that its name describes.
 pub(crate) fn setups() -> Vec<Setup> {
     let base = || ProxySettings { detector: cluster_cidr(), ..ProxySettings::default() };
     let detector = |detector| ProxySettings { detector, ..base() };

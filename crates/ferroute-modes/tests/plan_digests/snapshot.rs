@@ -18,7 +18,7 @@ impl Digest {
     }
 }
 
-/// What a line of the file is about: the mode, the IP family, the settings and the group of clusters.
+/// Key of a line of the file: the mode, the IP family, the settings and the group of clusters.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Key(String);
 
@@ -39,7 +39,7 @@ impl fmt::Display for Key {
 pub(crate) struct Snapshot(BTreeMap<Key, Vec<Digest>>);
 
 impl Snapshot {
-    /// Reads the file; without one, nothing is frozen.
+    /// Reads the file; without a file, the snapshot is empty.
     pub(crate) fn read() -> Self {
         let text = fs::read_to_string(PATH).unwrap_or_default();
         let lines = text.lines().filter(|line| !line.starts_with('#'));
