@@ -53,7 +53,7 @@ fn cases() -> Vec<Case> {
     };
     let with_ranges = |count: u32| ServicePort {
         load_balancer_vips: vec![Ipv4Addr::new(198, 51, 100, 1).into()],
-        // Every second address, so that no two ranges can be merged.
+        // Only every second address, so that no two ranges can be merged.
         load_balancer_source_ranges: (0..count)
             .map(|i| format!("{}/32", Ipv4Addr::from(0x0a00_0000 + 2 * i)).parse().unwrap())
             .collect(),

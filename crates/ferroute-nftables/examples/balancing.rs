@@ -1,5 +1,6 @@
-//! Measures hash tables: the largest share of an endpoint compared with the mean, and how many clients move when one endpoint leaves
-//! compared with those that it had; also of tables that are filled as Maglev does, for comparison. Prints CSV.
+//! Measures hash tables: the largest share of an endpoint relative to the mean, and the number of clients that move
+//! when an endpoint is removed, relative to the clients of that endpoint. Tables filled by the algorithm of Maglev are
+//! measured for comparison. Prints CSV.
 //!
 //! ```text
 //! cargo run --release -p ferroute-nftables --example balancing > docs/performance/balancing.csv

@@ -6,12 +6,13 @@
 //!                  (requested for these only)      └── adds the increase since the last reading
 //! ```
 //!
-//! The reader has a socket of its own, so that syncs never wait for it. Its memory and output are bounded: a number of
-//! service ports and ten times as many endpoints have totals of their own, and the rest share one; lists with thousands of positions
-//! are not read. Names come from the
-//! elements' comments, so names of more than 128 bytes are truncated.
+//! The reader has a separate socket, so that syncs never wait for it. Its memory and output are bounded: a limited
+//! number of service ports and ten times as many endpoints have separate totals, and the rest share one total; lists
+//! with thousands of positions are not read. Names come from the elements' comments, so names of more than 128 bytes
+//! are truncated.
 //!
-//! What is *not* here: bytes, because nat rules see only the first packet of a connection; the export of the totals.
+//! Bytes are not counted, because nat rules see only the first packet of a connection. The totals are exported
+//! elsewhere.
 
 mod refusals;
 mod totals;
@@ -74,7 +75,7 @@ impl<K: Kernel> ConnectionReader<K> {
                 }
             })?;
             if consistency == Consistency::Interrupted {
-                // Missing elements would be taken for removed ones. Two interruptions in a row are rare.
+                // Missing elements would be mistaken for removed ones. Two interruptions in a row are rare.
                 return Ok(&self.totals);
             }
         }
@@ -128,7 +129,7 @@ impl<K: Kernel> ConnectionReader<K> {
     }
 }
 
-/// The declarations of the sets with counters, and of those that lead to them.
+/// Declarations of the sets with counters, and of the sets that lead to them.
 struct Sets {
     services: Set,
     node_ports: Set,
@@ -136,9 +137,10 @@ struct Sets {
     lists: Vec<(SetId, Set)>,
 }
 
-/// Service ports with more positions in their lists have no counts of endpoints: the table of one that hashes has up to 65,536, and
-/// all of them would be read every few seconds.
+/// Maximum number of positions in the lists of a service port whose endpoints are counted: the table of a service port
+/// that uses hashes has up to 65,536, and all of them would be read every few seconds.
 const MAX_COUNTED_POSITIONS: usize = 8_192;
 
-/// A dump takes quadratic time: 0.3 s for this number of elements, during which no sync has to wait.
+/// Maximum number of dumped elements. A dump takes quadratic time: 0.3 s for this number of elements; syncs do not wait
+/// for it.
 const MAX_DUMPED_ELEMENTS: usize = 100_000;

@@ -1,7 +1,8 @@
 //! Applies one IP family's Services through a [`Kernel`].
 //!
-//! Syncs write the difference that the [`Planner`] computes, without reading. The kernel's generation shows whether another
-//! program has committed a transaction since; only then the table is checked, and read and repaired if it was modified.
+//! Syncs write the difference that the [`Planner`] computes, without reading the table. The kernel's generation shows
+//! whether another program has committed a transaction since the last sync. Only then is the table checked, and read
+//! and repaired if it was modified.
 
 mod commit;
 mod compare;
@@ -37,12 +38,12 @@ pub struct NftablesDataplane<K = NetlinkKernel> {
     table: TableId,
     settings: NftablesSettings,
     addresses: Box<dyn HostAddresses>,
-    /// The devices of the flowtable; `None` without a flowtable, or if it has none.
+    /// Devices of the flowtable; `None` if there is no flowtable.
     flowtable: Option<FlowtableDevices>,
     /// The applied state; `None` before the first sync and after a failure, when it is unknown.
     applied: Option<Applied>,
     transaction_size: TransactionSize,
-    /// Of elements with those that were written.
+    /// Limits comparisons of the elements with those that were written.
     comparisons: Throttle,
     progress: Progress,
 }
@@ -54,11 +55,11 @@ struct Applied {
     /// The kernel's generation after the last transaction of this proxy; `None` if another program committed one in
     /// between, so that the generation does not prove the table unmodified.
     generation: Option<u32>,
-    /// Another program may have replaced elements since they were written or compared. Their number is right.
+    /// Whether another program may have replaced elements since they were written or compared. Their number is correct.
     may_be_replaced: bool,
 }
 
-/// Why a sync failed.
+/// Reason why a sync failed.
 #[derive(Debug, thiserror::Error)]
 enum Failure<E: KernelError> {
     #[error(transparent)]
@@ -68,12 +69,12 @@ enum Failure<E: KernelError> {
     /// The kernel refused a transaction because of this service port.
     #[error("kernel refused the rules of {service_port}")]
     Rejected { service_port: ServicePortName, source: E },
-    /// Every attempt to read the set was interrupted by a transaction. Worth a retry.
+    /// Every attempt to read the set was interrupted by a transaction. A retry may succeed.
     #[error("another program keeps changing set {set}")]
     ChangedWhileReading { set: Name },
 }
 
-/// Why the mode could not be opened.
+/// Reason why the mode could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The kernel's nf_tables are not accessible.
@@ -86,7 +87,7 @@ pub enum OpenError {
 
 impl NftablesDataplane {
     /// Opens the kernel's nf_tables in the calling thread's network namespace. `addresses` are read at each resync and
-    /// when the Node changes. Where the kernel supports no flowtables, that is logged, and there is none.
+    /// when the Node changes. If the kernel does not support flowtables, this is logged, and no flowtable is created.
     ///
     /// # Errors
     ///
@@ -136,7 +137,7 @@ impl<K: Kernel> NftablesDataplane<K> {
         }
     }
 
-    /// Adds those of the host's devices to the flowtable that the settings name. Has no effect without a flowtable.
+    /// Adds the devices of the host that the settings name to the flowtable. Has no effect without a flowtable.
     pub fn with_devices(mut self, devices: Box<dyn HostDevices>) -> Self {
         self.flowtable = self.settings.flowtable.clone().map(|settings| FlowtableDevices::new(settings, devices));
         self
@@ -184,11 +185,11 @@ impl<K: Kernel> NftablesDataplane<K> {
         if chains.len() <= MAX_UNUSED_CHAINS {
             return Ok(());
         }
-        // First the elements, because kernels before 6.2 still count the references of elements that the same
+        // Elements are deleted first, because kernels before 6.2 still count the references of elements that the same
         // transaction deletes.
         self.commit(&Transaction { table: self.table.clone(), changes: planner.unused_elements() }, run)?;
         planner.unused_elements_deleted();
-        // They may jump to each other.
+        // Flushed first, because the chains may jump to each other.
         let flush = chains.iter().cloned().map(Change::FlushChain);
         let changes = flush.chain(chains.iter().cloned().map(Change::DeleteChain)).collect();
         if self.delete_unused(changes, run)? {
@@ -197,8 +198,8 @@ impl<K: Kernel> NftablesDataplane<K> {
         Ok(())
     }
 
-    /// Deletes unused objects. Returns false if the kernel still counts references to one of them, as it may for a moment:
-    /// then they stay until the next time, without effect on packets.
+    /// Deletes unused objects. Returns false if the kernel still counts references to one of them, as it may for a
+    /// short time. They then remain until the next attempt, without effect on packets.
     fn delete_unused(&mut self, changes: Vec<Change>, run: &mut Run) -> Result<bool, Failure<K::Error>> {
         let transaction = Transaction { table: self.table.clone(), changes };
         match self.commit(&transaction, run) {
@@ -245,8 +246,8 @@ impl<K: Kernel> NftablesDataplane<K> {
         self.update_all(names.iter(), table, Pending::new(planner, transaction), run)
     }
 
-    /// Reports whether the table may have been modified since the last sync. Elements are counted at once, and compared as soon as
-    /// comparisons have not taken too long.
+    /// Reports whether the table may have been modified since the last sync. The number of elements is checked at once,
+    /// and their contents as soon as [`Throttle`] permits another comparison.
     fn is_modified(&mut self) -> Result<bool, K::Error> {
         let Some(applied) = &mut self.applied else { return Ok(true) };
         let generation = self.kernel.generation()?;
@@ -285,7 +286,7 @@ impl<K: Kernel> NftablesDataplane<K> {
         self.has_other_elements()
     }
 
-    /// Compares the elements if another program may have replaced some, and it is time.
+    /// Compares the elements if another program may have replaced some, and if a comparison is due.
     fn has_other_elements(&mut self) -> Result<bool, K::Error> {
         let cost = processor_time();
         let Some(applied) = self.applied.as_mut().filter(|applied| applied.may_be_replaced) else { return Ok(false) };
@@ -314,7 +315,7 @@ impl<K: Kernel> NftablesDataplane<K> {
 }
 
 impl Applied {
-    /// Reports whether the listed chains, rules and sets are those that were applied, with all that defines them.
+    /// Reports whether the listed chains, rules and sets, with all their properties, are those that were applied.
     fn matches(&self, listing: &Listing) -> bool {
         let chains = self.planner.chains();
         let unused = self.planner.unused_chains().len();
@@ -374,8 +375,8 @@ impl<K: Kernel> Dataplane for NftablesDataplane<K> {
     }
 }
 
-/// The number of unused chains that are kept for reuse. They refer to nothing but other chains.
+/// Number of unused chains that are kept for reuse. They refer only to other chains.
 const MAX_UNUSED_CHAINS: usize = 16;
-/// Where the kernel does not report the number of elements, sets up to this size are dumped to count them. A dump takes
+/// Maximum size of sets that are dumped to count their elements if the kernel does not report the number. A dump takes
 /// quadratic time, 0.3 s for 100,000 elements.
 const MAX_COUNTED_ELEMENTS: usize = 50_000;

@@ -25,8 +25,8 @@ pub trait Kernel: Send {
     /// Applies all changes or, on an error, none of them.
     fn commit(&mut self, transaction: &Transaction) -> Result<(), Self::Error>;
 
-    /// Returns the generation of the ruleset. Each committed transaction, of any program and for any table, increments it
-    /// by one; after `u32::MAX` follows 1.
+    /// Returns the generation of the ruleset. Each committed transaction, of any program and for any table, increments
+    /// it by one; `u32::MAX` is followed by 1.
     fn generation(&mut self) -> Result<u32, Self::Error>;
 
     /// Lists the chains, rules, sets and flowtables of a table, without elements; `None` if the table does not exist.
@@ -67,14 +67,14 @@ pub struct Counter {
 
 /// An error of a [`Kernel`].
 pub trait KernelError: std::error::Error + Send + Sync + 'static {
-    /// Returns why the kernel refused the request; `None` if it did not get to answer it.
+    /// Returns the reason why the kernel refused the request; `None` if the kernel did not reply.
     fn kind(&self) -> Option<ErrorKind>;
 
-    /// Returns the change at fault, if the kernel named one.
+    /// Returns the change at fault, if the kernel identified it.
     fn refused(&self) -> Option<&Change>;
 }
 
-/// Why the kernel refused a request.
+/// Reason why the kernel refused a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorKind {
     /// `ENOENT`: an object to change or to refer to does not exist.

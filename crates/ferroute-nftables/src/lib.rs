@@ -8,17 +8,18 @@
 //!
 //! # Why no chain per Service
 //!
-//! When a rule, or an element with a jump or goto, is added, the kernel walks everything that is reachable from the hooks,
-//! including all elements of every verdict map on the way. A chain per Service therefore costs quadratic time, and so does
-//! a map from frontends to verdicts: with 100,000 Services each change takes 30 ms. Here the maps that grow with the
-//! cluster hold plain data, and the only verdict maps have one element per *kind of forwarding and number of endpoints*.
-//! The cost of a change is proportional to the elements that it touches, independent of the size of the cluster.
+//! When a rule, or an element with a jump or goto, is added, the kernel walks everything that is reachable from the
+//! hooks, including all elements of every verdict map on the way. A chain per Service therefore costs quadratic time,
+//! and so does a map from frontends to verdicts: with 100,000 Services each change takes 30 ms. In Ferroute's table,
+//! the maps that grow with the cluster hold plain data, and the only verdict maps have one element per *kind of
+//! forwarding and number of endpoints*. The cost of a change is proportional to the elements that it touches,
+//! independent of the size of the cluster.
 //!
 //! A rule cannot pass a register to the next rule, but it can store a number in the packet's metadata. The priority
-//! (`skb->priority`) is available for this: nat chains see only the first packet of a connection, and a later chain clears
-//! it, before queueing or other programs' rules in postrouting read it. `nft` calls its type `classid` and prints it as two
-//! hexadecimal numbers, see [`ClassId`]. Here the upper 12 bits are the kind of forwarding, with or without the number of
-//! endpoints (the *class*), and the lower 20 bits are a list of endpoints.
+//! (`skb->priority`) is available for this: nat chains see only the first packet of a connection, and a later chain
+//! clears it, before queueing disciplines or rules of other programs in postrouting read it. `nft` calls its type
+//! `classid` and prints it as two hexadecimal numbers, see [`ClassId`]. Here the upper 12 bits are the kind of
+//! forwarding, with or without the number of endpoints (the *class*), and the lower 20 bits are a list of endpoints.
 //!
 //! All frontends of a service port lead to the same lists, so a Service costs frontends plus endpoints, not their product,
 //! and a changed endpoint costs the same for one frontend as for thousands.
@@ -39,11 +40,12 @@
 //! ```
 //!
 //! Hooks and priorities are those of kube-proxy's nftables mode, so other tables see its decisions at the same points:
-//! before -101 a packet has the Service's address, after it the endpoint's; before 99 it has its original source. nat chains
-//! precede those of `iptables` and of other programs at -100 and 100: kube-proxy's have the same priorities as these, so that
-//! the order depends on which program started last. As in iptables mode, Services come first here. Only
-//! the rejection of packets without an endpoint is earlier, where kube-proxy decides at priority 0: the number of endpoints
-//! is known here anyway, so established and served connections need not be checked for it again.
+//! before -101 a packet has the Service's address, after it the endpoint's; before 99 it has its original source. The
+//! nat chains precede those of `iptables` and of other programs at -100 and 100. kube-proxy's chains have the same
+//! priorities as these, so that their order depends on which program started last; in Ferroute, Services come first, as
+//! in iptables mode. Only the rejection of packets without an endpoint is earlier than in kube-proxy, which decides at
+//! priority 0: the number of endpoints is already known in the nat chains, so established and served connections need
+//! not be checked for it again.
 //!
 //! The kernel calls nat chains for the first packet of a connection only, but filter chains for every packet. Later packets
 //! that the node forwards pass one filter chain, in which they match no rule, and a second one at -110 only while a load
@@ -91,15 +93,15 @@
 //!   nat-postrouting                                             no mark, no hairpin: the source is kept
 //! ```
 //!
-//! There is one chain per kind and number of endpoints in use, shared by all lists with this number; above 64 endpoints,
-//! the number is rounded up by a 32nd at most, and a choice that hits nothing is repeated. The suffix `-sticky` is for
-//! Services with session affinity:
+//! There is one chain per kind and number of endpoints in use, shared by all lists with this number; above 64
+//! endpoints, the number is rounded up by a 32nd at most, and a choice without an endpoint is repeated. The suffix
+//! `-sticky` is for Services with session affinity:
 //!
 //! * `pick-N` chooses one of the list's endpoints.
 //! * `external-N` marks packets for masquerading, and goes to `pick-N`.
 //! * `external-local-N` is for external traffic policy Local: pods and the node itself are served as if through a load
 //!   balancer (`pick-N`); other clients go to the service port's other list, this node's endpoints.
-//! * `refuse` rejects, if there are no endpoints. Where only this node has none, `dispatch` drops.
+//! * `refuse` rejects packets if there are no endpoints. If only other nodes have endpoints, `dispatch` drops them.
 //!
 //! # Session affinity
 //!
@@ -111,11 +113,12 @@
 //! effect. Chain `remember` updates the client's element before the packet's destination is translated, and chain `admit`
 //! adds that of a new client.
 //!
-//! A flood of clients of one Service, with spoofed addresses perhaps, must not fill `affinity` for all others. A namespace
-//! therefore has a share of it, an eighth, which its lists divide into M equal parts; M is their number, rounded up to a power
-//! of two. An element of `new-clients-N-M` has a token bucket: the kernel finds it only while it has a token. The bucket holds
-//! half of the part, and the other half flows in during N seconds, so that no more clients of the list are in the map at a
-//! time. Clients beyond are served without affinity. A changed M fills the buckets again.
+//! A flood of clients of one Service, possibly with spoofed addresses, must not fill `affinity` for all others. A
+//! namespace therefore has a share of an eighth of the map, which its lists divide into M equal parts; M is their
+//! number, rounded up to a power of two. An element of `new-clients-N-M` has a token bucket: the kernel finds it only
+//! while it has a token. The bucket holds half of the part, and is refilled with the other half during N seconds, so
+//! that the number of clients of the list in the map never exceeds the part. Further clients are served without
+//! affinity. If M changes, the buckets are full again.
 //!
 //! # Limits of connections
 //!
@@ -132,8 +135,8 @@
 //! or none has come for 30 s. Only TCP: an entry of connection tracking cannot be deleted while its connection is in a
 //! flowtable, and those of UDP flows to removed endpoints must be.
 //!
-//! The devices are added in transactions of their own, because one that has just been deleted makes the kernel refuse the
-//! transaction.
+//! The devices are added in separate transactions, because the kernel refuses a transaction with a device that has just
+//! been deleted.
 //!
 //! # Changes
 //!
@@ -165,8 +168,8 @@
 //!
 //! Neither newer messages, such as those that delete an object if it exists (6.3), nor newer attributes are used.
 //!
-//! What is *not* here: Kubernetes objects, when to sync, stale conntrack entries, sysctls (`route_localnet` for node ports
-//! on localhost).
+//! This crate does not handle Kubernetes objects, the times of syncs, stale conntrack entries and sysctls
+//! (`route_localnet` for node ports on localhost).
 //!
 //! # Example
 //!

@@ -1,8 +1,8 @@
 //! nf_tables objects as typed values: printed in `nft` syntax, encoded for netlink, and evaluated by `ferroute trace`.
 //!
-//! The model covers everything that the planner writes. `nft` 1.0.6 lists these objects as they are printed here and
-//! loads them again; forms that make it abort are not representable. It also covers common forms of other proxies' and
-//! network plugins' rules, so that their tables can be evaluated. The rest is [`Opaque`].
+//! The model covers all objects that the planner writes. `nft` 1.0.6 lists these objects as they are printed here and
+//! loads them again; forms that make it abort are not representable. The model also covers common forms of rules of
+//! other proxies and network plugins, so that their tables can be evaluated. Other forms are [`Opaque`].
 
 mod chain;
 mod flowtable;

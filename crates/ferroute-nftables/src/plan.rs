@@ -53,7 +53,7 @@ pub fn render(table: &ServiceTable, settings: &NftablesSettings, host: &[IpAddr]
     let mut transaction = Transaction::new(TableId { family: table.family, name: TABLE });
     planner.create_table(&mut transaction);
     for name in table.entries.keys() {
-        // A service port that cannot be planned changes nothing.
+        // A service port that cannot be planned does not change the plan.
         let _ = planner.update(name, table, &mut transaction);
     }
     planner.finish_transaction(&mut transaction);

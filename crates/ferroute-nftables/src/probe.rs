@@ -18,11 +18,12 @@ use crate::{
     plan::{FLOWTABLE, NftablesSettings, render},
 };
 
-/// The first kernel with everything that the mode needs, see [the crate's documentation](crate#required-kernel). It is for
-/// messages; [`probe`] tries the kernel instead of comparing versions, because distributions add features to older kernels.
+/// The first kernel that supports all features of the mode, see [the crate's documentation](crate#required-kernel). It
+/// is for messages; [`probe`] tests the kernel instead of comparing versions, because distributions add features to
+/// older kernels.
 pub const MINIMUM_KERNEL: &str = "5.10";
 
-/// Why a kernel does not support the mode.
+/// Reason why a kernel does not support the mode.
 #[derive(Debug, thiserror::Error)]
 pub enum ProbeError<E: KernelError> {
     /// The kernel refused a request. The error names the first object that it does not support.
@@ -36,8 +37,8 @@ pub enum ProbeError<E: KernelError> {
     },
 }
 
-/// Checks whether a kernel supports everything that the mode needs, by creating a table with all kinds of objects. No packet
-/// ever sees the table.
+/// Checks whether a kernel supports all features that the mode needs, by creating a table with all kinds of objects. No
+/// packet ever passes the table.
 ///
 /// # Errors
 ///
@@ -54,13 +55,13 @@ pub fn probe<K: Kernel>(
     transaction.push(Change::DeleteTable);
     kernel.commit(&transaction)?;
     transaction.changes.pop();
-    // Everything else is read back, in a table that no hook leads to.
+    // All other objects are read back, in a table that no hook leads to.
     for change in &mut transaction.changes {
         if let Change::AddChain(chain) = change {
             chain.base = None;
         }
     }
-    // A table that an interrupted probe has left is replaced.
+    // Replaces the table of an interrupted probe.
     transaction.changes.splice(0..0, [Change::AddTable(None), Change::DeleteTable]);
     kernel.commit(&transaction)?;
     let generation = kernel.generation()?;

@@ -8,7 +8,7 @@ use crate::{
     plan::{self, SetId, frontend_from_key},
 };
 
-/// A program with tables of its own.
+/// A program with separate tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TableOwner {
     /// Ferroute.
@@ -44,7 +44,7 @@ pub fn delete_table<K: Kernel>(kernel: &mut K, table: TableId) -> Result<bool, K
     }
 }
 
-/// Returns the UDP frontends of a table, of any version of Ferroute or kube-proxy; none if it does not exist.
+/// Returns the UDP frontends of a table of any version of Ferroute or kube-proxy; none if it does not exist.
 ///
 /// # Errors
 ///
@@ -71,7 +71,7 @@ pub(crate) fn listed_udp_frontends<K: Kernel>(
             let consistency = kernel.dump_elements(table, set, &mut |element, _| {
                 let frontend = element.and_then(|element| frontend_from_key(&element.key));
                 let udp = frontend.filter(|frontend| frontend.protocol == Protocol::Udp);
-                // Earlier layouts had node ports in the map of Services, at the unspecified address.
+                // Earlier layouts had node ports in the map of Services, with the unspecified address.
                 let address = |frontend: &Frontend| frontend.address.filter(|address| !address.is_unspecified());
                 frontends.extend(udp.map(|frontend| Frontend { address: address(&frontend), ..frontend }));
             })?;

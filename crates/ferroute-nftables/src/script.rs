@@ -5,7 +5,7 @@
 //!                            └──► sets ────► elements
 //! ```
 //!
-//! Rules have the types of those that are read from the kernel. What is not supported is kept as text.
+//! Rules have the same types as rules read from the kernel. Unsupported constructs are kept as text.
 
 mod expression;
 mod lexer;
@@ -32,7 +32,7 @@ use crate::{
 pub struct ScriptError {
     /// The number of the line, from 1.
     pub line: usize,
-    /// What is wrong.
+    /// Description of the problem.
     pub problem: &'static str,
 }
 
@@ -50,7 +50,7 @@ pub fn is_table_head(line: &str) -> bool {
 /// Reads the tables that packets of an IP family pass, in their order.
 ///
 /// # Errors
-/// If the text is no list of tables. Unsupported rules are not an error.
+/// If the text is not a list of tables. Unsupported rules are not an error.
 pub fn parse(family: IpFamily, text: &str) -> Result<Vec<TableSnapshot>, ScriptError> {
     let tokens = split(text);
     let mut cursor = Cursor::new(&tokens);
@@ -173,7 +173,7 @@ fn read_chain(name: Name, body: &[Token], reader: &mut RuleReader) -> ChainWithR
                     base.policy = Policy::Drop;
                 }
             }
-            // Of the chain, not of a rule.
+            // A comment of the chain, not of a rule.
             "comment" => drop(cursor.statement()),
             _ => rules.extend(reader.read(cursor.statement())),
         }

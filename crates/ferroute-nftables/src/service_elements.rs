@@ -14,8 +14,8 @@ pub type CountedElement = (Name, Element, Option<Counter>);
 /// Reads the elements that a service port may have in a table of nftables mode, in the order of sets and keys. They include those of
 /// other service ports that have the same addresses.
 ///
-/// Elements are read by their keys, which follow from the addresses of the service port and from the elements that these lead to.
-/// Source ranges and clients with session affinity or limits are listed, if the service port has any.
+/// Elements are read by their keys, which are derived from the addresses of the service port and from the elements that
+/// these lead to. Source ranges and clients with session affinity or limits are listed, if the service port has any.
 ///
 /// # Errors
 /// If the kernel returns an error. A table that does not exist has no elements.
@@ -74,7 +74,8 @@ fn read<K: Kernel>(
     Ok(found)
 }
 
-/// The order in which sets are read: the keys of the later ones follow from the elements of the earlier ones.
+/// Returns the position of a set in the order of reading: the keys of later sets are derived from the elements of
+/// earlier ones.
 fn rank(id: SetId) -> u8 {
     match id {
         _ if id.has_frontends() => 0,
@@ -85,7 +86,7 @@ fn rank(id: SetId) -> u8 {
     }
 }
 
-/// Returns the keys of a set that the service port may have. `lists` are the elements of the sets before it.
+/// Returns the possible keys of the service port in a set. `lists` are the elements of the sets before it.
 fn keys(id: SetId, name: &ServicePortName, entry: &ServicePortEntry, lists: &ExistingLists) -> Vec<Key> {
     let service = &entry.service;
     let frontends = |with_address: bool| -> Vec<Key> {

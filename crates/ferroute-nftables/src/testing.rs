@@ -19,7 +19,7 @@ use crate::{
     },
 };
 
-/// Returns the netlink messages of a transaction, whose attributes are those of the kernel's listings.
+/// Returns the netlink messages of a transaction, which have the same attributes as the kernel's listings.
 pub fn encode(transaction: &Transaction) -> Vec<u8> {
     wire::encode(transaction).batch.as_bytes().map(<[u8]>::to_vec).unwrap_or_default()
 }
@@ -54,12 +54,12 @@ pub fn decode_listing(datagram: &[u8]) {
     }
 }
 
-/// Reads messages about tables, chains, rules, sets, elements and flowtables of other programs, whose names and contents consist of
-/// these bytes.
+/// Reads messages for tables, chains, rules, sets, elements and flowtables of other programs, whose names and contents
+/// consist of these bytes.
 ///
 /// # Panics
 ///
-/// One of them is an error, so that it would cost a sync, or is taken for an object of the proxy.
+/// A message results in an error, which would make a sync fail, or in an object of the proxy.
 pub fn read_foreign_objects(bytes: &mut Bytes<'_>) {
     const NUMBER: Content = Content::Number(4);
     const EXPRESSION: Field =

@@ -1,5 +1,5 @@
-//! From any state of the kernel, one start leads to what a start on an empty kernel leads to, and changes nothing of others. A
-//! running proxy notices each single change of its table, and repairs it.
+//! A start results in the same state for any previous state of the kernel as for an empty kernel, and does not change
+//! objects of other programs. A running proxy detects and repairs each single change of its table.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail like tests")]
 
@@ -33,15 +33,15 @@ enum Damage {
     Exchange(Index, Index),
     /// A word is that of another place.
     Copy { from: Index, to: Index },
-    /// A number or an address has another last digit.
+    /// The last digit of a number or an address is changed.
     Digit(Index, u8),
-    /// A line is added at another one.
+    /// A line is added after another one.
     Add(Index, &'static str),
-    /// Something that `nft` executes.
+    /// A command for `nft`.
     Command(&'static str),
-    /// A rule is deleted, there twice, or has another word, while all other objects stay.
+    /// A rule is deleted, duplicated, or has a word changed, while all other objects stay.
     Rule(Index, Change),
-    /// An element is deleted, or has another word, while all other objects stay.
+    /// An element is deleted, or has a word changed, while all other objects stay.
     Element(Index, Change),
 }
 
@@ -52,11 +52,11 @@ enum Change {
     Repeat,
     /// A word is that of another rule or element.
     Copy(Index, Index, Index),
-    /// A number or an address has another last digit.
+    /// The last digit of a number or an address is changed.
     Digit(Index, u8),
 }
 
-/// What an attribute, a rule or an object of the table could be as well.
+/// Lines that may be added as an attribute, a rule or an object of the table.
 const LINES: [&str; 13] = [
     "comment \"theirs\"",
     "gc-interval 1h",
@@ -123,7 +123,7 @@ impl Change {
     }
 }
 
-/// Changes the last digit of one of the words that end with one.
+/// Changes the last digit of one of the words that end with a digit.
 fn with_last_digit(text: &str, words: &[&str], word: &Index, digit: u8) -> String {
     let words: Vec<&&str> = words.iter().filter(|word| ends_with_digit(word)).collect();
     if words.is_empty() {
@@ -178,7 +178,7 @@ fn elements(listed: &str) -> Vec<Object> {
 }
 
 impl Damage {
-    /// Changes the table, or leaves it as it is if `nft` does not accept the change. Reports whether it did.
+    /// Changes the table, unless `nft` rejects the change. Reports whether the table was changed.
     fn apply(&self, ns: &NetNs, family: IpFamily) -> bool {
         let family = family_name(family);
         if let Self::Command(command) = self {
@@ -256,7 +256,7 @@ fn load(ns: &NetNs, text: &str) -> bool {
     child.wait().unwrap().success()
 }
 
-/// Objects of others: names of any bytes, and names like the proxy's.
+/// Objects of other programs: names of any bytes, and names like the proxy's.
 const OTHERS: &str = r"
 set -e
 name=$(printf 'B\374ro\377')
@@ -277,7 +277,7 @@ add map ip ferroute-of-others dispatch { type mark : verdict; elements = { 7 : d
 END
 ";
 
-/// Returns what `nft` lists of others, with handles.
+/// Returns `nft`'s listing of other programs' objects, with handles.
 fn others(ns: &NetNs, family: IpFamily) -> Vec<u8> {
     let mut all = Vec::new();
     let own = format!("{} ferroute", family_name(family));
@@ -293,7 +293,7 @@ fn others(ns: &NetNs, family: IpFamily) -> Vec<u8> {
     all
 }
 
-/// Starts a proxy once, and returns what the kernel has then.
+/// Starts a proxy once, and returns the kernel's state afterwards.
 fn start(ns: &NetNs, table: &ServiceTable) -> (NftablesDataplane, Contents) {
     let family = table.family;
     let mut dataplane = ns.run(|| NftablesDataplane::open(family, settings(), Box::new(Host::default())).unwrap());
@@ -302,7 +302,7 @@ fn start(ns: &NetNs, table: &ServiceTable) -> (NftablesDataplane, Contents) {
     (dataplane, found)
 }
 
-/// Returns what the kernel has of the proxy.
+/// Returns the kernel's objects of the proxy.
 fn found(ns: &NetNs, family: IpFamily) -> Contents {
     let mut kernel = ns.run(|| NetlinkKernel::open().unwrap());
     let own =
@@ -312,7 +312,7 @@ fn found(ns: &NetNs, family: IpFamily) -> Contents {
     contents(&tables.remove(0).table, family)
 }
 
-/// Returns the objects of the table as `nft` lists them, in a stable order, without what rules add to sets.
+/// Returns the objects of the table as `nft` lists them, in a stable order, without elements that rules add to sets.
 fn text(ns: &NetNs, family: IpFamily) -> Vec<String> {
     let listed = ns.try_command("nft", &["-s", "list", "table", family_name(family), "ferroute"]);
     let listed = String::from_utf8(listed.stdout).unwrap();
@@ -356,7 +356,7 @@ proptest! {
         let (mut dataplane, found) = start(&ns, &table);
         prop_assert_eq!(found, wanted, "after {:?}", accepted);
         prop_assert!(of_others == others(&ns, family), "others are as before, after {accepted:?}");
-        // Nothing is left to do.
+        // No differences remain.
         prop_assert!(!dataplane.was_modified_externally().unwrap());
         let again = dataplane.resync(&table).unwrap();
         prop_assert_eq!((again.written, again.removed, again.full), (0, 0, false), "after {:?}", accepted);

@@ -89,14 +89,14 @@ fn round_robin_serves_each_endpoint_in_turn_and_each_service_by_itself() {
         .service(cart.annotation(METHOD, "round-robin"))
         .slice(pods_of("cart", (0..3).map(local)));
     let case = Case::new(3, IpFamily::V4, &both);
-    // Calls of the other Service in between must not skip endpoints.
+    // Connections to the other Service in between must not skip endpoints.
     let connect = |to: &str| pod_number(tcp(&case.lab.client, to));
     let (web, cart): (Vec<usize>, Vec<usize>) =
         (0..12).map(|_| (connect("10.96.0.1:80"), connect("10.96.0.2:80"))).unzip();
     for pods in [&web, &cart] {
         assert!(pods.windows(3).all(|round| round.iter().collect::<BTreeSet<_>>().len() == 3), "{pods:?}");
     }
-    // Datagrams have a round of their own, and frontends of a service port share one.
+    // Datagrams have a separate round; frontends of a service port share one.
     let datagrams = counts((0..9).map(|_| pod_number(udp(&case.lab.pods[0], "10.96.0.1:53"))));
     assert_eq!(datagrams, counts([0, 1, 2].repeat(3)));
     let shared = ["10.96.0.1:80", "192.168.0.1:30080", "10.96.0.1:80"].map(connect);
@@ -116,7 +116,7 @@ fn source_hash_keeps_the_endpoint_of_a_client_and_moves_only_those_of_a_removed_
     assert!(moved <= 2 && !after.contains(&3), "{moved} of {before:?} to {after:?}");
     case.update_to(&cluster(by("source-hash"), (0..4).map(local)));
     assert_eq!(all_pods_of(&case, &sources, "10.96.0.1:53"), before, "the same endpoints have the same table");
-    // Another node, and this one after a restart.
+    // Another node, and the same node after a restart.
     let other = Case::new(4, IpFamily::V4, &cluster(by("source-hash"), (0..4).map(local)));
     addresses(&other, 48);
     assert_eq!(all_pods_of(&other, &sources, "10.96.0.1:53"), before);
@@ -227,7 +227,7 @@ fn zones_and_shares_change_the_connections_of_endpoints() {
     // Eight tenths, with a standard deviation of 7.
     let [near, ..] = connections(&case);
     assert!((205..=275).contains(&near), "{near} of 300");
-    // With an eighth of its weight, it has as much as each of the others.
+    // With an eighth of its weight, it gets as many connections as each of the others.
     let endpoint = (pod_ip(0), PORT).into();
     let shares = [(port_name("shop/web:http"), [(endpoint, Share::new(2).unwrap())].into())];
     case.tracker.apply(TrackerEvent::SharesApplied(shares.into()));

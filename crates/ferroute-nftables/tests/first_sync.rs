@@ -52,7 +52,7 @@ fn urgent_services_are_written_first_and_the_rest_in_several_transactions() {
     assert_eq!(services(&transactions[0]), 2);
     assert!(transactions.len() > 2, "all other Services are in one transaction");
     assert_eq!(transactions.iter().map(|changes| services(changes)).sum::<usize>(), 5_002);
-    // A Service is written in one transaction: every number of endpoints comes with as many endpoints.
+    // A Service is written in one transaction: each element with a number of endpoints comes with that many endpoints.
     for changes in transactions.iter() {
         let endpoints =
             changes.iter().filter(|line| line.starts_with("add element") && line.contains("-endpoints {")).count();

@@ -104,7 +104,7 @@ fn devices_are_added_when_they_appear() {
     assert_eq!(shared.lock().generation().unwrap(), generation, "nothing is left to do");
 }
 
-/// The kernel forgets a deleted device, and does not know that another replaces it.
+/// The kernel removes a deleted device from the flowtable, and does not add its replacement.
 #[test]
 fn replaced_device_is_added_again() {
     let (shared, devices) = (SharedKernel::default(), Devices::default());
@@ -188,7 +188,7 @@ fn devices_that_another_program_adds_or_removes_are_restored() {
     assert!(!dataplane.was_modified_externally().unwrap());
 }
 
-/// With the kernel: the flowtable is there if the kernel supports it, and Services are in both cases.
+/// With the kernel: the flowtable exists if the kernel supports it; Services exist in both cases.
 #[test]
 fn kernel_without_flowtables_gets_a_table_without_one() {
     let (ns, table, family) = (NetNs::new(), table(), IpFamily::V4);

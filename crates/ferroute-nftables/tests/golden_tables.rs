@@ -17,7 +17,7 @@ use ferroute_nftables::{
 };
 use insta::assert_snapshot;
 
-/// Returns what rendering a cluster adds to an empty table.
+/// Returns the objects that rendering a cluster adds to an empty table.
 fn elements_of(cluster: &Cluster) -> String {
     let mut transaction = render(&cluster.table(IpFamily::V4), &settings(), &Host::default().0);
     let empty = render(&Cluster::new("node-1").table(IpFamily::V4), &settings(), &Host::default().0);

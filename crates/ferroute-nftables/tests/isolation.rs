@@ -24,8 +24,8 @@ use ferroute_nftables::{
 
 const FAMILY: IpFamily = IpFamily::V4;
 
-/// Returns a kernel that refuses endpoints with one address, and names the change if `names` is set; and the number of
-/// transactions that it was sent.
+/// Returns a kernel that refuses endpoints with one address, and identifies the change if `names` is set; and the
+/// number of transactions that were sent to it.
 fn picky(refused: &str, names: bool) -> (impl Kernel<Error = MemoryError> + AsRef<MemoryKernel>, Arc<Mutex<usize>>) {
     let (refused, attempts): (IpAddr, _) = (refused.parse().unwrap(), Arc::new(Mutex::new(0)));
     let counter = attempts.clone();
@@ -86,7 +86,8 @@ fn first_sync_leaves_out_only_refused_service_ports() {
 
 #[test]
 fn first_sync_of_several_transactions_leaves_out_only_refused_service_ports() {
-    // In the first one, in consecutive ones, and in the last one. Whenever one is refused, the next one was planned.
+    // In the first transaction, in consecutive ones, and in the last one. Whenever one is refused, the next one has
+    // already been planned.
     assert_left_out(5_000, [0, 1_100, 1_900, 2_700, 2_701, 4_999]);
 }
 
@@ -148,7 +149,7 @@ fn service_port_that_cannot_be_planned_is_reported_and_all_others_are_applied() 
     assert_eq!(rejected(report), [good(3).0]);
     let mut accepted = table((0..50).filter(|number| *number != 3).map(good));
     assert_contents(dataplane.kernel(), &accepted);
-    // One that had a plan keeps it.
+    // A service port with a previous plan keeps it.
     let mut after = before.clone();
     after.entries.extend([defective(7), version(20, "10.245.0.1")]);
     let previous = [7, 20].map(|number| (good(number).0, Some(good(number).1))).into();
@@ -156,7 +157,7 @@ fn service_port_that_cannot_be_planned_is_reported_and_all_others_are_applied() 
     assert_eq!(rejected(report), [good(7).0]);
     accepted.entries.extend([version(20, "10.245.0.1")]);
     assert_contents(dataplane.kernel(), &accepted);
-    // A full sync leaves nothing of it, for which the sync loop has the last version that was accepted.
+    // A full sync removes all of it; the sync loop has the last accepted version.
     assert_eq!(rejected(dataplane.resync(&after).unwrap()), [good(3).0, good(7).0]);
     accepted.entries.remove(&good(7).0);
     assert_contents(dataplane.kernel(), &accepted);

@@ -1,4 +1,4 @@
-//! Tests with the kernel, in network namespaces: what is written is read back, and `nft` lists it.
+//! Tests with the kernel, in network namespaces: written objects are read back, and `nft` lists them.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail like tests")]
 
@@ -62,7 +62,7 @@ fn varied() -> Cluster {
         .slice(slice("shop/far-a", "far").port("http", 8080).pod(pod("10.244.1.3").on("node-2")))
 }
 
-/// Returns what `nft` lists of a table, sorted, because the order of elements and chains varies.
+/// Returns `nft`'s listing of a table, sorted, because the order of elements and chains varies.
 fn listed(ns: &NetNs, family: IpFamily) -> Vec<String> {
     let listed = ns.command("nft", &["list", "table", family_name(family), "ferroute"]);
     let bare = |line: &str| line.trim_matches(['\t', ' ', ',']).replace("elements = { ", "").replace(" }", "");
@@ -224,7 +224,7 @@ fn every_attribute_of_own_objects_is_compared_and_restored() {
     }
     let mut accepted = 0;
     for change in changed {
-        // Not every attribute can have every value.
+        // Some values are not valid for some attributes.
         if !ns.run(|| load_text(&change)) {
             continue;
         }
@@ -238,7 +238,7 @@ fn every_attribute_of_own_objects_is_compared_and_restored() {
     assert!(accepted > 10, "only {accepted} changes were possible");
 }
 
-/// An element of each set and map is replaced by another one, so that their number is right.
+/// An element of each set and map is replaced by another one, so that their number does not change.
 #[test]
 fn replaced_elements_of_every_set_are_noticed_and_restored() {
     let (ns, table, id) = (NetNs::new(), varied().table(IpFamily::V4), table_id(IpFamily::V4));
@@ -268,7 +268,7 @@ fn replaced_elements_of_every_set_are_noticed_and_restored() {
         dataplane.resync(&table).unwrap();
         assert_eq!(listed(&ns, IpFamily::V4), before, "{transaction}");
     }
-    // Whoever commits something else causes no repair.
+    // A transaction of another program for other objects does not cause a repair.
     ns.command("nft", &["add table ip other"]);
     for _ in 0..50 {
         assert!(!dataplane.was_modified_externally().unwrap());
@@ -276,7 +276,7 @@ fn replaced_elements_of_every_set_are_noticed_and_restored() {
     }
 }
 
-/// Returns an element with other data, or another key if it has none.
+/// Returns an element with other data, or with another key if it has no data.
 fn replacement(element: &Element) -> Element {
     let change = |value: &mut Value| match value {
         Value::Address(IpAddr::V4(address)) => *address = Ipv4Addr::from(u32::from(*address) ^ 0x0100_0000),
@@ -367,7 +367,7 @@ fn probe_leaves_nothing_behind() {
     assert_eq!(ns.command("nft", &["list", "ruleset"]), "");
 }
 
-/// Older kernels ignore attributes that they do not know, such as the comments of chains.
+/// Older kernels ignore unknown attributes, such as the comments of chains.
 #[test]
 fn probe_detects_that_a_kernel_ignores_attributes() {
     let old: fn(&mut MemoryKernel, &Transaction) -> Result<(), MemoryError> = |kernel, transaction| {
@@ -417,7 +417,7 @@ fn large_table_is_read_by_key_and_repaired() {
     }
 }
 
-/// As many as a port may have, which is more than the numbers of 16 bits.
+/// The maximum number of endpoints of a port, which exceeds numbers of 16 bits.
 #[test]
 fn port_with_the_most_endpoints_is_applied_and_changed() {
     let mut table = ServiceTable::new(IpFamily::V4, Arc::new(node("node-1")));

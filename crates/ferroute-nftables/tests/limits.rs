@@ -26,19 +26,19 @@ use ferroute_testing::NetNs;
 /// Applies a cluster to a node with two Pods.
 fn case(family: IpFamily, cluster: &Cluster) -> Case {
     let case = Case::new(2, family, cluster);
-    // The servers have closed their end. Connections must not expire on a slow machine.
+    // The servers have closed their side. Connections must not expire on a slow machine.
     case.lab.node.command("sysctl", &["-qw", "net.netfilter.nf_conntrack_tcp_timeout_close_wait=86400"]);
     case
 }
 
-/// Returns how many connections were refused, by their counters in the kernel.
+/// Returns the number of refused connections, from their counters in the kernel.
 fn refused(case: &Case) -> u64 {
     let listed = case.lab.node.command("nft", &["list", "map", "ip", "ferroute", "refusals"]);
     let counts = listed.split("counter packets ").skip(1);
     counts.map(|rest| rest.split(' ').next().unwrap().parse::<u64>().unwrap()).sum()
 }
 
-/// Web and DNS, and a second Service that has no limits.
+/// Returns a cluster with web and DNS, and a second Service without limits.
 fn cluster(limits: &[(&str, &str)]) -> Cluster {
     let web = service("shop/web").cluster_ip("10.96.0.1").port("http", 80).node_port(30080).udp("dns", 53);
     let web = limits.iter().fold(web, |web, (name, value)| web.annotation(&format!("ferroute.io/{name}"), value));
@@ -63,13 +63,13 @@ fn open(from: &NetNs, source: IpAddr, to: &str) -> Option<TcpStream> {
         socket.bind(&SocketAddr::new(source, 0).into()).unwrap();
         socket.connect_timeout(&to.into(), Duration::from_secs(5)).ok()?;
         let mut stream = TcpStream::from(socket);
-        // The server has closed its end, and the connection stays until the client does the same.
+        // The server has closed its side, and the connection stays until the client does the same.
         stream.read_to_string(&mut String::new()).unwrap();
         Some(stream)
     })
 }
 
-/// Opens as many connections as are accepted, and one more that is refused.
+/// Opens connections until one is refused.
 fn open_all(from: &NetNs, source: IpAddr, to: &str) -> Vec<TcpStream> {
     std::iter::from_fn(|| open(from, source, to)).take(100).collect()
 }
@@ -85,11 +85,11 @@ fn open_connections_of_a_service_are_limited_at_all_its_addresses_together() {
     let client = CLIENT.into();
     let mut streams = open_all(&case.lab.client, client, "192.168.0.1:30080");
     assert_eq!((streams.len(), refused(&case)), (5, 1));
-    // Nor from elsewhere, or at another address.
+    // Connections from another client, or to another address, are refused as well.
     assert_eq!(tcp(&case.lab.pods[0], "10.96.0.1:80"), Outcome::Refused);
     assert_eq!(tcp(&case.lab.node, "10.96.0.1:80"), Outcome::Refused);
     assert_eq!(refused(&case), 3);
-    // Another port and another Service have connections of their own.
+    // Connections to another port and to another Service are counted separately.
     assert!(matches!(udp(&case.lab.client, "10.96.0.1:53"), Outcome::Pod(..)));
     let others: Vec<_> = (0..8).map(|_| open(&case.lab.client, client, "10.96.0.2:80").unwrap()).collect();
     // Closed connections make place for as many.
@@ -97,7 +97,7 @@ fn open_connections_of_a_service_are_limited_at_all_its_addresses_together() {
     settle();
     streams.extend(open_all(&case.lab.client, client, "10.96.0.1:80"));
     assert_eq!((streams.len(), others.len()), (5, 8));
-    // Endpoints may change meanwhile.
+    // Endpoints may change in the meantime.
     case.update_to(&cluster(&[("max-connections", "5")]).slice(pods("web").port("more", PORT)));
     assert!(open(&case.lab.client, client, "10.96.0.1:80").is_none());
 }
@@ -230,7 +230,7 @@ fn clients_outside_of_source_ranges_are_counted_by_service_port() {
     case.update_to(&ranges(&format!("{CLIENT}/32")));
     assert!(matches!(udp(&case.lab.client, "10.96.0.1:53"), Outcome::Pod(..)));
     assert_eq!(counted().len(), 1);
-    // Without any, nothing is left.
+    // Without limits, no objects for them remain.
     case.update_to(&cluster(&[]));
     let report = case.dataplane.resync(case.tracker.table(IpFamily::V4)).unwrap();
     let mut fresh = Case::new(2, IpFamily::V4, &cluster(&[]));

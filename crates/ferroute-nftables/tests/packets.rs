@@ -64,8 +64,8 @@ fn connections_are_distributed_over_all_endpoints_by_tcp_and_udp() {
     }
 }
 
-/// A host port for the address of a Service, and marks of a network plugin that select another routing table: the first translation
-/// ends the hook, and for chains of equal priority that of the program that started last.
+/// A host port for the address of a Service, and marks of a network plugin that select another routing table: the first
+/// translation ends the hook; among chains of equal priority, that of the program that started last comes first.
 #[test]
 fn services_precede_the_nat_rules_of_other_programs_whichever_starts_first() {
     let host_port = format!(
@@ -96,7 +96,7 @@ fn services_precede_the_nat_rules_of_other_programs_whichever_starts_first() {
             lab.node.feed("nft", &["-f", "-"], &host_port);
         }
         for to in ["10.96.0.1:80", "203.0.113.1:80", "192.168.0.1:30080"] {
-            // Masqueraded by the Service, not by the other program.
+            // The Service masquerades the connection, not the other program.
             let expected = Outcome::Pod(1, [10, 244, 1, 1].into());
             assert_eq!(tcp(&lab.client, to), expected, "{to}, proxy first: {proxy_first}");
         }
@@ -239,7 +239,7 @@ fn client_with_affinity_has_one_endpoint_for_all_frontends_of_a_service_port() {
     case.update_to(&cluster(service(), (0..4).filter(|pod| *pod != chosen).map(local)));
     let next = everywhere(&case);
     assert!(next.len() == 1 && !next.contains(&chosen), "{next:?}");
-    // With policy Local one of this node's endpoints is chosen and kept.
+    // With policy Local, one of this node's endpoints is chosen and kept.
     let local_only = service().external_local();
     let far = |number: usize| pod(&pod_ip(number).to_string()).on("node-2");
     case.update_to(&cluster(local_only, [far(0), far(1), local(2), local(3)]));
@@ -282,7 +282,7 @@ fn clients_beyond_the_share_of_a_list_are_served_without_taking_the_affinity_of_
     }
     let without: BTreeSet<_> = (0..TRIES).map(|_| exchange(&addresses[9])).collect();
     assert_eq!((without.len(), clients()), (3, 3));
-    // The other port's clients have a share of their own.
+    // The clients of the other port have a separate share.
     assert_eq!(spread(|| tcp(client, "10.96.0.1:80")).0.len(), 1);
     assert_eq!(clients(), 4);
     // The limits of the elements are noticed, and repaired.
@@ -292,7 +292,7 @@ fn clients_beyond_the_share_of_a_list_are_served_without_taking_the_affinity_of_
     assert!(!case.dataplane.was_modified_externally().unwrap());
 }
 
-/// Whoever may create Services in a namespace may give them many ports.
+/// Users who may create Services in a namespace may give them many ports.
 #[test]
 fn ports_of_a_namespace_divide_its_share_of_clients_with_affinity() {
     const PORTS: u16 = 34;
@@ -347,7 +347,7 @@ fn source_ranges_apply_to_the_addresses_of_their_scope() {
         (&[ranges, ("source-ranges-scope", "node-ports")], [[true, true, false], [true; 3]]),
         (&[ranges, all, ("source-ranges-policy", "deny")], [[true; 3], [false; 3]]),
         (&[ranges], [[true; 3], [true; 3]]),
-        // An error admits nobody.
+        // An error does not permit any client.
         (&[("source-ranges", "10.244.1.0/240"), ("source-ranges-scope", "cluster-ip")], [[false, true, true]; 2]),
         (&[], [[true; 3], [true; 3]]),
     ] {
@@ -410,7 +410,7 @@ fn priority_is_cleared_before_queueing() {
         spread(|| tcp(&case.lab.pods[0], &address(web)));
         assert_eq!(tcp(&case.lab.pods[0], &address(host)), Outcome::Refused);
         let listed = case.lab.node.command("nft", &["list", "table", "inet", "watch"]);
-        // One counter of each chain counts all translated packets, and the other one those with a priority.
+        // One counter of each chain counts all translated packets, the other one those with a priority.
         assert_eq!(listed.matches("counter packets 0 bytes 0").count(), 4, "{listed}");
         assert_eq!(listed.matches("counter packets").count(), 8, "{listed}");
     }
@@ -438,7 +438,7 @@ fn connections_are_counted_by_frontend_and_endpoint() {
         [0, 1].map(|pod| { std::net::SocketAddr::from((pod_ip(pod), PORT)) })
     );
     assert_eq!(of_http.iter().map(|(.., total)| total).sum::<u64>(), 20);
-    // With another number of endpoints there are new elements, which count from zero.
+    // With another number of endpoints there are new elements, whose counters start at zero.
     case.update_to(&cluster(web().node_port(30080), (0..1).map(local)));
     tcp(&case.lab.client, "192.168.0.1:30080");
     let totals = reader.read().unwrap();

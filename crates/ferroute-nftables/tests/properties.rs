@@ -58,7 +58,7 @@ fn rendered(table: &ServiceTable, settings: &NftablesSettings) -> Result<MemoryK
 }
 
 proptest! {
-    // A case is slow, because a cluster has many parts.
+    // A case is slow, because a cluster has many objects.
     #![proptest_config(ProptestConfig::with_cases(96))]
 
     #[test]
@@ -122,7 +122,7 @@ proptest! {
             let report = after.resync(tracker.table(family)).unwrap();
             prop_assert_eq!((report.written, report.removed, report.full), (0, 0, false));
             prop_assert_eq!(&after.kernel().dump(), &tidy);
-            // Who has kept unused chains knows that nobody else made them.
+            // A planner that has kept unused chains does not count them as those of another program.
             let report = before.resync(tracker.table(family)).unwrap();
             prop_assert_eq!((report.written, report.removed, report.full), (0, 0, false));
             prop_assert_eq!(before.kernel().dump(), tidy);
@@ -155,7 +155,7 @@ proptest! {
             _ = kernel.lock().commit(&Transaction { table: id.clone(), changes: vec![change] });
         }
         let modified = kernel.lock().table(&id).map(|table| contents(table, family));
-        // Elements are counted, not compared, which would take too long for a check every second.
+        // Elements are counted, not compared, because a comparison takes too long for a check every second.
         let is_visible = modified.is_none_or(|modified| modified.with_counts() != intact.with_counts());
         prop_assert!(dataplane.was_modified_externally().unwrap() || !is_visible);
         dataplane.resync(&expected).unwrap();

@@ -1,4 +1,4 @@
-//! Reading tables of other programs and of Ferroute from the kernel. Each test has a network namespace of its own.
+//! Reading tables of other programs and of Ferroute from the kernel. Each test has a separate network namespace.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail like tests")]
 

@@ -1,4 +1,5 @@
-//! Connections beyond a limit or outside of source ranges, per service port and reason, from the counters of map `refusals`.
+//! Connections that exceed a limit or come from outside of source ranges, per service port and reason, from the
+//! counters of map `refusals`.
 
 use std::num::NonZeroUsize;
 
@@ -11,7 +12,7 @@ use crate::{
     plan::{RefusalKind, SetId, TABLE},
 };
 
-/// Reads how many connections of one IP family were refused by a limit or source ranges.
+/// Reads the number of connections of one IP family that were refused by a limit or source ranges.
 #[derive(Debug)]
 pub struct RefusalReader<K = NetlinkKernel> {
     kernel: K,
@@ -42,7 +43,7 @@ impl<K: Kernel> RefusalReader<K> {
     /// take long.
     ///
     /// # Errors
-    /// Those of the kernel.
+    /// The error of the kernel.
     pub fn read(&mut self) -> Result<(), K::Error> {
         let Some(listing) = self.kernel.list_table(&self.table)? else { return Ok(()) };
         let listed = listing.sets.iter().find(|listed| listed.name == SetId::Refusals.name());
@@ -60,7 +61,7 @@ impl<K: Kernel> RefusalReader<K> {
             let name = element.comment.as_ref().map(|comment| Box::from(comment.as_str()));
             counted.extend(name.zip(kind).map(|name_and_kind| (element.key.clone(), name_and_kind, packets)));
         })?;
-        // Missing elements would be taken for removed ones.
+        // Missing elements would be mistaken for removed ones.
         if consistency == Consistency::Consistent {
             let increases = self.elements.read(counted.into_iter());
             self.totals.add(increases);
@@ -73,7 +74,7 @@ impl<K: Kernel> RefusalReader<K> {
         self.totals.separate().map(|((name, kind), total)| (&**name, *kind, total))
     }
 
-    /// Returns the total of all others.
+    /// Returns the common total of all other service ports and reasons.
     pub fn others(&self) -> u64 {
         self.totals.rest()
     }

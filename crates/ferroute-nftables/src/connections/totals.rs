@@ -14,8 +14,9 @@ use crate::model::Key;
 
 /// Connections by service port and endpoint.
 ///
-/// The number of separate totals is bounded. A service port or endpoint with a total of its own keeps it until it is
-/// removed; then the busiest of the others gets one, which starts at zero. All others are counted in a common total.
+/// The number of separate totals is bounded. A service port or endpoint with a separate total keeps it until it is
+/// removed. The busiest of the others then gets a separate total, which starts at zero. All others are counted in a
+/// common total.
 #[derive(Clone, Debug)]
 pub struct ConnectionTotals {
     frontends: Counters<Frontend>,
@@ -50,7 +51,7 @@ impl ConnectionTotals {
         }
     }
 
-    /// Returns the connections of service ports with totals of their own. Names are as in comments.
+    /// Returns the connections of service ports with separate totals. Names are as in comments.
     pub fn services(&self) -> impl Iterator<Item = (&str, u64)> {
         self.services.separate.iter().map(|(name, total)| (&**name, *total))
     }
@@ -60,7 +61,7 @@ impl ConnectionTotals {
         self.services.rest
     }
 
-    /// Returns the connections of endpoints with totals of their own, of service ports with totals of their own.
+    /// Returns the connections of endpoints with separate totals, of service ports with separate totals.
     pub fn endpoints(&self) -> impl Iterator<Item = (&str, SocketAddr, u64)> {
         self.endpoints.separate.iter().map(|((name, socket), total)| (&**name, *socket, *total))
     }
@@ -70,7 +71,7 @@ impl ConnectionTotals {
         self.endpoints.rest
     }
 
-    /// Reports whether a service port has a total of its own.
+    /// Reports whether a service port has a separate total.
     pub(super) fn has_total(&self, name: &str) -> bool {
         self.services.separate.contains_key(name)
     }
@@ -126,7 +127,7 @@ impl<K: Ord + Clone> Series<K> {
         self.rest
     }
 
-    /// Adds the increases of all existing keys. Keys that are missing were removed.
+    /// Adds the increases of all existing keys. Missing keys were removed.
     pub(super) fn add(&mut self, new: BTreeMap<K, u64>) {
         self.separate.retain(|key, _| new.contains_key(key));
         let free = self.max.saturating_sub(self.separate.len());
@@ -149,7 +150,7 @@ impl<K: Ord + Clone> Series<K> {
     }
 }
 
-/// Most Services have fewer.
+/// Ratio of the numbers of separate totals. Most Services have fewer endpoints.
 const ENDPOINTS_PER_SERVICE: usize = 10;
 
 #[cfg(test)]
@@ -178,7 +179,7 @@ mod tests {
         let mut totals = totals(10);
         assert_eq!(add(&mut totals, &[(1, "a", 5), (2, "a", 7), (3, "b", 0)]), separate(&[("a", 12), ("b", 0)]));
         assert_eq!(add(&mut totals, &[(1, "a", 6), (2, "a", 7), (3, "b", 1)]), separate(&[("a", 13), ("b", 1)]));
-        // One element was replaced by another one, whose counter starts at zero.
+        // An element was replaced by another one, whose counter starts at zero.
         assert_eq!(add(&mut totals, &[(1, "a", 2), (2, "a", 8), (3, "b", 1)]), separate(&[("a", 16), ("b", 1)]));
         assert_eq!(totals.other_services(), 0);
     }

@@ -1,4 +1,4 @@
-//! Committing transactions: in pieces if they are long, and in parts if the kernel refuses them.
+//! Commits transactions: in pieces if they are long, and in parts if the kernel refuses them.
 
 use std::{
     ops::Range,
@@ -21,7 +21,7 @@ use crate::{
 
 impl<K: Kernel> NftablesDataplane<K> {
     /// Commits the pending changes. If the kernel refuses them because of their contents, they are divided until the
-    /// service ports at fault are found, and all others are applied.
+    /// service ports at fault are identified, and all others are applied.
     pub(super) fn commit_pending(
         &mut self,
         table: &ServiceTable,
@@ -33,8 +33,8 @@ impl<K: Kernel> NftablesDataplane<K> {
         Ok(())
     }
 
-    /// Commits the pending changes as [`NftablesDataplane::commit_pending`] does, and plans the next transaction meanwhile, in another
-    /// thread. `fill` must add no more than one transaction.
+    /// Commits the pending changes like [`NftablesDataplane::commit_pending`], and plans the next transaction at the
+    /// same time on another thread. `fill` must add no more than one transaction.
     pub(super) fn commit_and_plan(
         &mut self,
         table: &ServiceTable,
@@ -60,7 +60,7 @@ impl<K: Kernel> NftablesDataplane<K> {
                 if !self.is_at_fault(&failure, run) {
                     return Err(failure);
                 }
-                // What was planned meanwhile assumes that this transaction was committed.
+                // The changes planned in the meantime assume that this transaction was committed.
                 let names = pending.roll_back();
                 pending.batch = sent;
                 pending.service_ports = service_ports;
@@ -68,7 +68,7 @@ impl<K: Kernel> NftablesDataplane<K> {
                 pending.next();
                 names.iter().for_each(|name| pending.update(name, table, run));
             }
-            // There is no other thread.
+            // The thread could not be started.
             None => {
                 pending.batch = sent;
                 self.commit_or_divide(table, pending, run)?;
@@ -165,8 +165,8 @@ impl<K: Kernel> NftablesDataplane<K> {
         Ok(())
     }
 
-    /// Reports whether the contents of a transaction are the cause of a failure: not what the kernel lacks, and not
-    /// another program, which may have changed the table.
+    /// Reports whether the contents of a transaction are the cause of a failure, as opposed to a feature that the
+    /// kernel lacks, or to another program that may have changed the table.
     fn is_at_fault(&mut self, failure: &Failure<K::Error>, run: &Run) -> bool {
         let Failure::Kernel(error) = failure else { return false };
         let mut is_unchanged = |expected| self.kernel.generation().is_ok_and(|now| now == expected);
@@ -209,8 +209,8 @@ fn timed<K: Kernel>(kernel: &mut K, transaction: &Transaction) -> (Result<(), K:
 
 /// Divides changes into pieces of about this size, if they are much longer.
 ///
-/// Only a Service with thousands of addresses or endpoints is that long. The order of its changes allows it: what a
-/// frontend leads to is written before it and deleted after it.
+/// Only the changes of a Service with thousands of addresses or endpoints are that long. Their order allows the
+/// division: the objects that a frontend leads to are written before it and deleted after it.
 fn pieces(changes: &[Change], size: usize) -> Vec<Range<usize>> {
     let mut pieces = Vec::new();
     let mut start = 0;
@@ -226,8 +226,8 @@ fn pieces(changes: &[Change], size: usize) -> Vec<Range<usize>> {
     pieces
 }
 
-/// Reports whether a packet may see the table between two changes: not without an element that is being replaced, and not
-/// without the rules of a chain.
+/// Reports whether packets may see the table between two changes: not while an element is being replaced, and not while
+/// a chain has no rules.
 fn may_separate(first: &Change, second: &Change) -> bool {
     match (first, second) {
         (Change::DeleteElement(old_set, old), Change::AddElement(set, new)) => old_set != set || old.key != new.key,

@@ -1,4 +1,4 @@
-//! Comparing the elements of sets and maps with those that were written, without keeping either.
+//! Compares the elements of sets and maps with those that were written, without keeping either in memory.
 
 use std::{
     collections::HashMap,
@@ -11,7 +11,7 @@ use crate::{
     plan::{Planner, SetId},
 };
 
-/// A sum over the elements of a set, which does not depend on their order.
+/// A sum over the elements of a set, independent of their order.
 type Sum = u64;
 
 /// Reports whether the elements in the kernel differ from those of the planner; `None` if they changed while they were read.

@@ -1,4 +1,5 @@
-//! The devices of the flowtable. They come and go with pods, and the kernel adds no device to a flowtable by itself.
+//! Devices of the flowtable. They appear and disappear with pods, and the kernel does not add devices to a flowtable by
+//! itself.
 
 use std::collections::BTreeSet;
 
@@ -16,9 +17,9 @@ use crate::{
 pub(super) struct FlowtableDevices {
     patterns: Vec<InterfacePattern>,
     host: Box<dyn HostDevices>,
-    /// Those in the flowtable.
+    /// Devices in the flowtable.
     attached: BTreeSet<Device>,
-    /// Those that the kernel refuses, until the next resync.
+    /// Devices that the kernel refuses, until the next resync.
     refused: BTreeSet<Device>,
     /// Whether the last attempt to list the devices failed.
     is_unknown: bool,
@@ -35,7 +36,7 @@ impl FlowtableDevices {
         }
     }
 
-    /// Sets the devices in the kernel's flowtable. Returns those that do not belong to it.
+    /// Sets the devices in the kernel's flowtable. Returns the devices that do not belong to it.
     fn restart(&mut self, listed: &[Box<str>]) -> Vec<Box<str>> {
         self.refused.clear();
         let (known, foreign): (Vec<Box<str>>, _) = listed.iter().cloned().partition(|name| self.includes(name));
@@ -43,7 +44,7 @@ impl FlowtableDevices {
         foreign
     }
 
-    /// Reports whether the flowtable, as listed, has the devices that were added, and no others.
+    /// Reports whether the flowtable, as listed, has exactly the devices that were added.
     pub(super) fn has_devices(&mut self, listed: &[Box<str>]) -> bool {
         // The kernel removes deleted devices itself.
         let existing = self.list();
@@ -93,10 +94,10 @@ impl<K: Kernel> NftablesDataplane<K> {
             if self.attach(chunk, generation).is_ok() {
                 continue;
             }
-            // One of them, which may just have been deleted, must not keep the others out.
+            // A single device, which may just have been deleted, must not prevent the others from being added.
             for device in chunk {
                 let Err(error) = self.attach(std::slice::from_ref(device), generation) else { continue };
-                // It may have been deleted meanwhile.
+                // It may have been deleted in the meantime.
                 if error.kind() != Some(ErrorKind::NotFound) {
                     let device = &device.name;
                     tracing::warn!(table = %self.table, "cannot add {device} to the flowtable: {}", error_chain(&error));
@@ -119,8 +120,8 @@ impl<K: Kernel> NftablesDataplane<K> {
         Ok(())
     }
 
-    /// Continues with the flowtable of a table as it was read, `None` if there is no table yet. Devices that an earlier run
-    /// has added, with other settings, are removed.
+    /// Continues with the flowtable of a table as it was read; `None` if there is no table yet. Devices that an earlier
+    /// run added with other settings are removed.
     pub(super) fn restart_flowtable(&mut self, listing: Option<&Listing>, generation: &mut Option<u32>) {
         let Some(flowtable) = &mut self.flowtable else { return };
         let devices = flowtable.restart(listing.map_or(&[], own_devices));

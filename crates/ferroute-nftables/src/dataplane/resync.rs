@@ -17,7 +17,8 @@ use crate::{
 };
 
 impl<K: Kernel> NftablesDataplane<K> {
-    /// Makes the kernel's table match `table`. If there is none yet, the most important Services are written first.
+    /// Makes the kernel's table match `table`. If the kernel has no table yet, the most important Services are written
+    /// first.
     pub(super) fn reconcile(&mut self, table: &ServiceTable) -> Result<SyncReport, Failure<K::Error>> {
         let applied = self.applied.take();
         let numbers = applied.as_ref().map(|applied| applied.planner.numbers()).unwrap_or_default();
@@ -70,7 +71,7 @@ impl<K: Kernel> NftablesDataplane<K> {
         Ok(self.finish(planner, run))
     }
 
-    /// Replaces the table in one transaction, so that no packet meets a partial table.
+    /// Replaces the table in one transaction, so that packets never see a partial table.
     fn replace_table(
         &mut self,
         mut planner: Planner,
@@ -151,7 +152,7 @@ fn read<K: Kernel>(
         .filter_map(|listed| Some((SetId::from_name(&listed.name)?, listed.set.clone()?, listed.element_count)))
         .filter(|(id, ..)| !id.is_dynamic())
         .collect();
-    // The keys of slots follow from services and lists, and those of endpoints from slots.
+    // The keys of slots are derived from services and lists, and those of endpoints from slots.
     sets.sort_by_key(|(id, ..)| (matches!(id, SetId::Endpoints(_)), *id == SetId::Slots));
     for (id, set, count) in sets {
         let mut reader = SetReader { kernel: &mut *kernel, table, id, set: &set, count };
@@ -200,7 +201,7 @@ impl<K: Kernel> SetReader<'_, K> {
                 Some(element) => contents.insert(self.id, element),
                 None => is_undecodable = true,
             })?;
-            // Every transaction, for any table, interrupts a dump; it is still complete if no element is missing.
+            // Every transaction, for any table, interrupts a dump; the dump is still complete if no element is missing.
             let is_complete = match self.count {
                 Some(count) => contents.count(self.id) == count,
                 None => consistency == Consistency::Consistent,
@@ -215,7 +216,7 @@ impl<K: Kernel> SetReader<'_, K> {
         Ok(SetState::Incomplete)
     }
 
-    /// Gets the elements whose keys follow from the sets read before.
+    /// Gets the elements whose keys are derived from the sets read before.
     fn get(&mut self, contents: &mut Contents) -> Result<SetState, K::Error> {
         let id = self.id;
         let service_ports: Vec<_> = contents.lists.service_ports().into_iter().collect();
@@ -296,7 +297,7 @@ impl Contents {
         Some(Element { key: planned.key.clone(), data, comment })
     }
 
-    /// Writes the flowtable if it is missing. Returns deletions of others.
+    /// Writes the flowtable if it is missing. Returns the deletions of other flowtables.
     fn repair_flowtable(&self, planner: &Planner, transaction: &mut Transaction) -> Vec<Change> {
         let mut wanted = planner.flowtable();
         let mut unused = Vec::new();

@@ -21,37 +21,37 @@ pub(super) struct Pending {
     pub(super) service_ports: usize,
 }
 
-/// A transaction, with what is needed to take it back.
+/// A transaction, with the state that is needed to roll it back.
 pub(super) struct Batch {
     pub(super) transaction: Transaction,
-    /// How many changes at the start of the transaction belong to no service port.
+    /// Number of changes at the start of the transaction that do not belong to a service port.
     base: usize,
     /// The updates in the transaction.
     updates: Vec<Undo>,
-    /// What was written before the transaction.
+    /// State that was written before the transaction.
     written: Written,
     /// The size up to which service ports were added; 0 if that was not limited.
     size: usize,
 }
 
-/// What a sync has committed so far.
+/// Results that a sync has committed so far.
 pub(super) struct Run {
     pub(super) report: SyncReport,
     /// The number of elements of each set.
     pub(super) elements: HashMap<Name, usize>,
     /// The kernel's generation if no other program commits a transaction.
     pub(super) expected_generation: Option<u32>,
-    /// Another program may have replaced elements before.
+    /// Whether another program may have replaced elements before.
     pub(super) may_be_replaced: bool,
-    /// Deletions of own objects that earlier syncs kept for reuse. A comparison with the kernel makes them without being a repair,
-    /// so they are not counted.
+    /// Deletions of Ferroute's objects that earlier syncs kept for reuse. A comparison with the kernel results in these
+    /// deletions too, but they are not repairs and are not counted.
     pub(super) kept_unused: Vec<Change>,
     logged: Instant,
 }
 
 /// The number of changes per transaction, adapted so that no transaction takes long.
 ///
-/// The kernel executes one transaction at a time, so other programs have to wait for this one.
+/// The kernel executes one transaction at a time, so other programs have to wait for it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TransactionSize(usize);
 
@@ -73,7 +73,8 @@ impl Pending {
         Self { batch: Batch::new(transaction, &planner), planner, service_ports: 0 }
     }
 
-    /// Adds the changes of a service port. One that cannot be planned keeps its previous elements and is reported.
+    /// Adds the changes of a service port. A service port that cannot be planned keeps its previous elements and is
+    /// reported.
     pub(super) fn update(&mut self, name: &ServicePortName, table: &ServiceTable, run: &mut Run) {
         match self.planner.update(name, table, &mut self.batch.transaction) {
             Ok(update) => self.batch.updates.extend(update),
@@ -82,7 +83,8 @@ impl Pending {
         self.service_ports += 1;
     }
 
-    /// Adds the changes of service ports until the transaction has this size, or there are no more. Reports whether it has.
+    /// Adds the changes of service ports until the transaction has this size or no service ports remain. Returns true
+    /// if it has this size.
     pub(super) fn fill<'a>(
         &mut self,
         names: &mut impl Iterator<Item = &'a ServicePortName>,
@@ -113,7 +115,8 @@ impl Pending {
         (*base, *written, *size) = (0, self.planner.written(), 0);
     }
 
-    /// Takes back all updates of the transaction, and returns their service ports. Changes that belong to none remain.
+    /// Rolls back all updates of the transaction, and returns their service ports. Changes that belong to no service
+    /// port remain.
     pub(super) fn roll_back(&mut self) -> Vec<ServicePortName> {
         let Batch { transaction, base, updates, written, .. } = &mut self.batch;
         transaction.changes.truncate(*base);
@@ -209,7 +212,7 @@ impl TransactionSize {
 
     /// Adapts the size to the duration of a transaction.
     pub(super) fn adapt(&mut self, changes: usize, took: Duration) {
-        // The duration of a small transaction says little about the cost per change.
+        // The duration of a small transaction is no measure of the cost per change.
         if changes * 2 < self.0 {
             return;
         }
@@ -220,13 +223,13 @@ impl TransactionSize {
 }
 
 const LOG_INTERVAL: Duration = Duration::from_secs(1);
-/// Less than a third of the 100 ms that other programs should wait at most, because the duration varies with the host's
-/// load.
+/// Target duration. Less than a third of the 100 ms that other programs should wait at most, because the duration
+/// varies with the host's load.
 const TARGET: Duration = Duration::from_millis(30);
 const INITIAL_SIZE: usize = 4_000;
 const MIN_SIZE: usize = 500;
-/// Limits the memory of a transaction to one megabyte. The allocator cannot return what the first sync uses temporarily,
-/// because it lies between long-lived allocations.
+/// Limits the memory of a transaction to one megabyte. The allocator cannot return the temporary memory of the first
+/// sync, because it lies between long-lived allocations.
 const MAX_SIZE: usize = 4_000;
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 use super::{Consistency, Kernel, Listing, OnElement};
 use crate::model::{Key, Set, TableId, Transaction};
 
-/// A kernel whose transactions pass through a callback, to record or to time them.
+/// A kernel whose transactions pass through a callback, which can record or time them.
 ///
 /// The callback replaces [`Kernel::commit`] and has to forward the transaction unless it is to be dropped. Reads go to the
 /// kernel directly.

@@ -40,7 +40,7 @@ pub struct MemoryTable {
 struct MemorySet {
     set: Set,
     elements: BTreeMap<Key, Element>,
-    /// What only sets that were read from a kernel have.
+    /// Properties that only sets read from a kernel have.
     read: ReadElements,
 }
 
@@ -49,9 +49,10 @@ struct MemorySet {
 pub(crate) struct ReadElements {
     /// The number of further elements, which the model cannot represent.
     pub(crate) undecoded: usize,
-    /// What decides whether an element matches besides its key, in `nft` syntax: `limit rate 5/second`.
+    /// Conditions, besides the key, under which an element matches, in `nft` syntax: `limit rate 5/second`.
     pub(crate) conditions: BTreeMap<Key, Box<str>>,
-    /// The keys in the order of their addition, in a set in which a packet may have several elements: the first one applies.
+    /// Keys in the order of their addition, in a set in which several elements may match a packet: the first one
+    /// applies.
     pub(crate) order: Vec<Key>,
 }
 
@@ -192,14 +193,14 @@ impl Kernel for MemoryKernel {
 }
 
 impl MemoryTable {
-    /// Returns a table with these chains and sets, each set with its elements in the order of their addition. Nothing is checked,
-    /// because the table comes from a kernel.
+    /// Returns a table with these chains and sets, each set with its elements in the order of their addition. The table
+    /// is not checked, because the table comes from a kernel.
     pub(crate) fn from_parts(
         chains: impl IntoIterator<Item = ChainWithRules>,
         sets: impl IntoIterator<Item = (Set, Vec<Element>, ReadElements)>,
     ) -> Self {
         let read_set = |(set, elements, mut read): (Set, Vec<Element>, ReadElements)| {
-            // The kernel accepts elements of which neither contains the first or the last key of the other.
+            // The kernel accepts overlapping elements if neither contains the first or the last key of the other.
             if set.kind == SetKind::Interval && elements.iter().any(|element| element.key.len() > 1) {
                 read.order = elements.iter().map(|element| element.key.clone()).collect();
             }
@@ -214,7 +215,7 @@ impl MemoryTable {
         }
     }
 
-    /// Makes regular chains of base chains, for chains that are part of another ruleset.
+    /// Converts base chains to regular chains, for chains that are part of another ruleset.
     pub fn unhook(&mut self, is_shown_elsewhere: impl Fn(&Name) -> bool) {
         self.chains
             .values_mut()
@@ -233,7 +234,8 @@ impl MemoryTable {
         self.sets.get(set).map_or(0, |set| set.read.undecoded)
     }
 
-    /// Returns what decides whether an element of a set of another program matches besides its key, in `nft` syntax.
+    /// Returns the condition, besides the key, under which an element of another program's set matches, in `nft`
+    /// syntax.
     pub fn condition(&self, set: &Name, key: &Key) -> Option<&str> {
         self.sets.get(set)?.read.conditions.get(key).map(|condition| &**condition)
     }
@@ -264,7 +266,7 @@ impl MemoryTable {
         self.sets.get(set).into_iter().flat_map(|set| set.elements.values())
     }
 
-    /// Returns the elements of a set, of two that match the same packet the one that applies first.
+    /// Returns the elements of a set. If two elements match the same packet, the one that applies comes first.
     pub fn candidates(&self, set: &Name) -> impl Iterator<Item = &Element> {
         self.sets.get(set).into_iter().flat_map(|set| {
             let (in_order, by_key) = match set.read.order.is_empty() {
@@ -287,29 +289,29 @@ impl MemoryTable {
         found.or_else(|| self.catch_all(&set.set.name))
     }
 
-    /// Returns the element of a set that matches all keys without one of their own.
+    /// Returns the element of a set that matches all keys without another element.
     pub fn catch_all(&self, set: &Name) -> Option<&Element> {
         self.sets.get(set)?.elements.get(&Key::new())
     }
 
-    /// Returns a rule in `nft` syntax, with the elements of sets that have no name.
+    /// Returns a rule in `nft` syntax, with the elements of anonymous sets.
     pub fn rule_text(&self, rule: &Rule, family: IpFamily) -> String {
         rule.text_with(family, &|name| self.anonymous(name)).to_string()
     }
 
-    /// Returns a construct in `nft` syntax, with the elements of sets that have no name.
+    /// Returns a construct in `nft` syntax, with the elements of anonymous sets.
     pub fn foreign_text(&self, foreign: &Foreign, family: IpFamily) -> String {
         foreign.text(family, &|name| self.anonymous(name))
     }
 
-    /// Returns a lookup in a map in `nft` syntax, with the elements of one that has no name.
+    /// Returns a lookup in a map in `nft` syntax, with the elements of an anonymous map.
     pub fn lookup_text(&self, key: &[Operand], map: &Name, family: IpFamily) -> String {
         let data = self.sets.get(map).and_then(|set| set.elements.values().next()).map(|element| &element.data);
         let word = if matches!(data, Some(Some(Data::Verdict(_)))) { "vmap" } else { "map" };
         format!("{} {word} {}", key_text(key, family), set_text(map, key, family, &|name| self.anonymous(name)))
     }
 
-    /// Returns the elements of a set, if it has no name: `nft` makes one of a list in a rule.
+    /// Returns the elements of an anonymous set, which `nft` creates for a list in a rule; `None` for other sets.
     fn anonymous(&self, name: &Name) -> Option<Vec<Element>> {
         let set = self.sets.get(name)?;
         (name.is_anonymous() && set.read.undecoded == 0).then(|| set.elements.values().cloned().collect())

@@ -24,7 +24,7 @@ pub enum NetlinkError {
     /// The netlink socket could not be opened.
     #[error("cannot open a netlink socket for nf_tables")]
     Open(#[source] Error),
-    /// The kernel has no nf_tables: neither built in nor as a module that it could load.
+    /// The kernel has no nf_tables: it is neither built in nor available as a module.
     #[error("the kernel does not support nf_tables")]
     NotSupported,
     /// The generation could not be read.
@@ -133,7 +133,7 @@ impl Kernel for NetlinkKernel {
         let changes = transaction.len();
         let refusals =
             self.socket.send_batch(&mut encoded.batch).map_err(|source| NetlinkError::Commit { changes, source })?;
-        // One mistake can cause many errors; the first one is closest to it.
+        // One mistake can cause many errors; the first error is closest to it.
         let first = refusals.as_slice().first().cloned();
         refusals.into_result().map_err(|source| {
             if source.refusal().is_some_and(Refusal::is_permission)

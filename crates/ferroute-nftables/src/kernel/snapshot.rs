@@ -44,7 +44,7 @@ pub struct TableSnapshot {
     pub table: MemoryTable,
     /// The counters of elements, by set and key.
     pub counters: BTreeMap<Name, BTreeMap<Key, Counter>>,
-    /// The base chains of hooks that IP packets do not pass on their way through the host (`ingress`, `egress`).
+    /// Base chains of hooks that IP packets do not pass in the host (`ingress`, `egress`).
     pub unsupported_base_chains: Vec<Name>,
     /// The sets with keys or data that the model cannot represent. Rules that refer to them are opaque.
     pub undecoded_sets: Vec<Name>,
@@ -126,7 +126,7 @@ impl NetlinkKernel {
         }
     }
 
-    /// Reads a table; `None` if it was deleted meanwhile.
+    /// Reads a table; `None` if it was deleted in the meantime.
     fn read_existing_table(
         &mut self,
         table: TableFamily,
@@ -172,7 +172,7 @@ impl NetlinkKernel {
         for set in sets {
             let (elements, mut read) = self.read_elements(&mut snapshot, &set)?;
             let set = if snapshot.name == TABLE {
-                // A limit of all elements is a property of the set.
+                // A limit that all elements have is a property of the set.
                 read.conditions.clear();
                 set
             } else {
@@ -255,7 +255,7 @@ impl TableSnapshot {
     }
 }
 
-/// Gives interfaces that a rule compares by index their names.
+/// Replaces the indexes of interfaces that a rule compares by their names.
 fn name_interfaces(rule: &mut Rule, names: &InterfaceNames) {
     for statement in &mut rule.statements {
         let Statement::Opaque(Opaque { outcome: Outcome::Foreign(foreign), .. }) = statement else { continue };
@@ -275,7 +275,7 @@ fn name_interfaces(rule: &mut Rule, names: &InterfaceNames) {
 struct InterfaceNames(OnceCell<BTreeMap<u32, Box<str>>>);
 
 impl InterfaceNames {
-    /// Returns the name of the interface whose index these digits are; others unchanged.
+    /// Returns the name of the interface with this index in digits, and other names unchanged.
     fn named(&self, digits: IfName) -> IfName {
         let index = str::from_utf8(digits.text()).ok().and_then(|digits| digits.parse::<u32>().ok());
         let name = index.and_then(|index| self.all().get(&index));

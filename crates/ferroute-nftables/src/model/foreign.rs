@@ -1,4 +1,4 @@
-//! Constructs that only rules of other programs use, and that are evaluated nevertheless.
+//! Constructs that only rules of other programs use, and that can be evaluated.
 
 use std::{
     fmt,
@@ -16,7 +16,7 @@ use super::{
 
 /// A construct of other programs' rules that is kept as the kernel lists it, but whose effect is known.
 ///
-/// Values are numbers whatever their type: the bytes of addresses, names and others, in network byte order.
+/// Values of all types are numbers: the bytes of addresses, names and others, in network byte order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Foreign {
     /// `operand op value`.
@@ -43,7 +43,7 @@ pub enum Foreign {
     Lookup {
         /// The key.
         key: Vec<Operand>,
-        /// A set of such keys.
+        /// Set with keys of this type.
         set: Name,
         /// Whether the set must contain the key.
         eq: bool,
@@ -52,10 +52,10 @@ pub enum Foreign {
     Vmap {
         /// The key.
         key: Vec<Operand>,
-        /// A map of such keys to verdicts.
+        /// Map from keys of this type to verdicts.
         map: Name,
     },
-    /// `meta mark set` or `ct mark set`: the mark becomes another one, `& mask ^ xor`.
+    /// `meta mark set` or `ct mark set`: changes the mark to `mark & mask ^ xor`.
     SetMark {
         /// Set the mark of the connection instead of the packet's.
         to_connection: bool,
@@ -72,7 +72,7 @@ pub enum Foreign {
         to_connection: bool,
         /// The key.
         key: Vec<Operand>,
-        /// A map of such keys to marks.
+        /// Map from keys of this type to marks.
         map: Name,
     },
     /// `meta mark set` or `ct mark set` to a number that differs from packet to packet, or from connection to connection.
@@ -93,7 +93,7 @@ pub enum Foreign {
     },
     /// `masquerade` with ports or flags. Ends the base chain.
     Masquerade {
-        /// The first and the last port; `None` keeps the port if possible.
+        /// First and last port; `None` keeps the port if possible.
         ports: Option<(u16, u16)>,
         /// `NF_NAT_RANGE_*`.
         flags: u32,
@@ -111,7 +111,7 @@ pub enum Foreign {
         kind: NatKind,
         /// The key.
         key: Vec<Operand>,
-        /// A map of such keys to addresses, ports, both, or networks.
+        /// Map from keys of this type to addresses, ports, both, or networks.
         map: Name,
         /// The address or port that is not in the data of `map`.
         other: Option<NatPart>,
@@ -124,22 +124,22 @@ pub enum Foreign {
         op: ElementOp,
         /// The set or map.
         set: Name,
-        /// The key; empty if it is not known.
+        /// Key; empty if it is unknown.
         key: Vec<Operand>,
         /// The fields of the data, in a map.
         data: Vec<Source>,
-        /// What follows the key, such as a timeout or a limit.
+        /// Text after the key, such as a timeout or a limit.
         details: String,
-        /// The details decide whether the rule goes on.
+        /// Whether the details determine if the evaluation of the rule continues.
         is_condition: bool,
     },
-    /// `ip daddr set value` and others: a property of the packet is replaced.
+    /// `ip daddr set value` and similar: replaces a property of the packet.
     Write {
         /// The property.
         property: Property,
-        /// Its new value; `None` if that is not known.
+        /// New value of the property; `None` if it is unknown.
         value: Option<Source>,
-        /// The statement in `nft` syntax, without what is read from a map.
+        /// The statement in `nft` syntax, without the part that is read from a map.
         text: String,
     },
 }
@@ -155,7 +155,7 @@ pub enum ElementOp {
     Delete,
 }
 
-/// Where a value that is stored comes from.
+/// Source of a stored value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     /// A constant.
@@ -166,7 +166,7 @@ pub enum Source {
     Map {
         /// The key.
         key: Vec<Operand>,
-        /// A map of such keys.
+        /// Map from keys of this type.
         map: Name,
     },
 }
@@ -205,7 +205,8 @@ pub struct Operand {
     pub property: Property,
     /// The bits that count.
     pub mask: u128,
-    /// By how many bits the kernel has the value shifted to the left: parts of a byte, such as `ip dscp`, in keys of sets.
+    /// Number of bits by which the kernel has the value shifted to the left: for parts of a byte, such as `ip dscp`, in
+    /// keys of sets.
     pub shift: u8,
 }
 
@@ -226,8 +227,7 @@ impl Operand {
         }
     }
 
-    /// Returns the inputs of the random number that this is; `None` if it is something else. The first number, and how many
-    /// there are.
+    /// Returns the first value and the number of values of a random number; `None` for other properties.
     pub fn number_range(self) -> Option<(u32, u32)> {
         match self.property {
             Property::Number { first, count, .. } => Some((first, count)),
@@ -262,7 +262,7 @@ impl Foreign {
         }
     }
 
-    /// Returns the key of a lookup, if this is one.
+    /// Returns the key of a lookup; `None` for other constructs.
     pub fn key(&self) -> Option<&[Operand]> {
         match self {
             Self::Lookup { key, .. }
@@ -287,7 +287,7 @@ impl Foreign {
         }
     }
 
-    /// Returns the construct in `nft` syntax. `elements` returns those of sets without a name.
+    /// Returns the construct in `nft` syntax. `elements` returns the elements of anonymous sets.
     pub fn text(&self, family: IpFamily, elements: &Elements<'_>) -> String {
         let not = |eq: bool| if eq { "" } else { "!= " };
         let set = |name: &Name, key: &[Operand]| set_text(name, key, family, elements);
@@ -384,7 +384,7 @@ impl NatKind {
     }
 }
 
-/// Returns the elements of a set; `None` if the set has a name of its own, or is not known.
+/// Returns the elements of a set; `None` if the set is not anonymous, or unknown.
 pub type Elements<'a> = dyn Fn(&Name) -> Option<Vec<Element>> + 'a;
 
 /// Returns the fields of a key in `nft` syntax.
@@ -392,12 +392,12 @@ pub fn key_text(key: &[Operand], family: IpFamily) -> String {
     key.iter().map(|operand| operand.text(family)).collect::<Vec<_>>().join(" . ")
 }
 
-/// Returns a set in `nft` syntax: by name or, if it has none, with its elements.
+/// Returns a set in `nft` syntax: by its name or, if it is anonymous, with its elements.
 pub(crate) fn set_text(name: &Name, key: &[Operand], family: IpFamily, elements: &Elements<'_>) -> String {
     data_set_text(name, key, None, family, elements)
 }
 
-/// Returns a set or a map whose data are written in these words.
+/// Like `set_text`, for a set, or a map whose data are written in these words.
 fn data_set_text(
     name: &Name,
     key: &[Operand],
@@ -486,13 +486,13 @@ pub(super) fn comparison_text(operand: Operand, op: CmpOp, value: u128, family: 
     }
 }
 
-/// Reports whether a comparison with `!=` asks for any of some flags: `flags & mask != 0`.
+/// Reports whether a comparison with `!=` tests for any of some flags: `flags & mask != 0`.
 fn is_any_flag(operand: Operand, value: u128, family: IpFamily) -> bool {
     let is_flags = |words| matches!(words, Words::Flags(_) | Words::Label);
     value == 0 && operand.mask != u128::MAX && is_flags(operand.property.words(family))
 }
 
-/// Returns a network, or a prefix of a name; `None` if the mask is of another kind.
+/// Returns a network, or a prefix of a name; `None` for other masks.
 fn prefix_text(words: Words, mask: u128, value: u128) -> Option<String> {
     match words {
         Words::Ipv4 => {
@@ -557,5 +557,5 @@ pub(crate) fn fib_existence(property: Property) -> Property {
     }
 }
 
-/// How many elements of a set without a name are shown.
+/// Maximum number of shown elements of an anonymous set.
 const SHOWN_ELEMENTS: usize = 12;

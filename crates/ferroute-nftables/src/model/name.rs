@@ -22,7 +22,7 @@ impl Name {
         &self.0
     }
 
-    /// Reports whether this is the name of a set or map without one: `nft` creates it for a list in a rule.
+    /// Reports whether this is the name of an anonymous set or map, which `nft` creates for a list in a rule.
     pub fn is_anonymous(&self) -> bool {
         ["__set", "__map"].iter().any(|prefix| self.0.starts_with(prefix))
     }
@@ -76,7 +76,7 @@ impl fmt::Display for Name {
     }
 }
 
-/// Text from the kernel, which accepts any bytes: quotes and control characters are printed as question marks.
+/// Text from the kernel, which accepts any bytes. Quotes and control characters are printed as question marks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Printable<'a>(pub(crate) &'a str);
 

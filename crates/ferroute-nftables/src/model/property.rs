@@ -7,10 +7,10 @@ use super::{
     words::{ADDRESS_TYPES, CT_STATES, CT_STATUSES, DSCP, PROTOCOL_NAMES, PROTOCOLS, Words},
 };
 
-/// A property of a packet that a rule can load. Those from [`Property::Named`] on are not known when a packet is traced.
+/// A property of a packet that a rule can load. A trace does not have the values of those from [`Property::Named`] on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Property {
-    /// One that planned rules use as well.
+    /// A property that planned rules use as well.
     Field(Field),
     /// `ct mark`.
     CtMark,
@@ -48,10 +48,10 @@ pub enum Property {
         mark: bool,
         /// Only routes of this interface.
         interface: FibInterface,
-        /// What is returned.
+        /// Returned value.
         result: FibResult,
     },
-    /// `meta skuid` and other properties of the socket that sent the packet. Packets of others have none, so that no
+    /// `meta skuid` and other properties of the socket that sent the packet. Forwarded packets have none, so that no
     /// comparison matches.
     Sender(Sender),
     /// `meta protocol` (`ETH_P_*`), of packets that are IP packets.
@@ -66,14 +66,14 @@ pub enum Property {
     IpFragment,
     /// A number that differs from packet to packet or from connection to connection.
     Number {
-        /// How it is computed.
+        /// Computation of the number.
         source: NumberSource,
-        /// How many numbers there are; at least 1.
+        /// Number of values; at least 1.
         count: u32,
         /// The smallest number.
         first: u32,
     },
-    /// Another one with a name.
+    /// Another property with a name.
     Named(&'static Named),
     /// Bits of a header: `@nh,8,16`.
     Payload {
@@ -134,7 +134,7 @@ pub enum Sender {
     Cgroup,
 }
 
-/// How a number is computed.
+/// Computation of a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum NumberSource {
     /// `numgen random`.
@@ -170,9 +170,10 @@ pub struct Named {
     pub text: &'static str,
     /// The syntax of its values.
     pub words: Words,
-    /// The kernel has it in the host's byte order.
+    /// Whether the kernel has the value in the host's byte order.
     pub host_order: bool,
-    /// First packets of connections through Services have none: an extension header, an option of IPv4, or another chunk of SCTP.
+    /// Whether first packets of connections through Services never have the property: an extension header, an option of
+    /// IPv4, or another chunk of SCTP.
     pub absent: bool,
 }
 
@@ -314,20 +315,21 @@ impl Property {
         }
     }
 
-    /// Returns the property with this text, of those with a fixed one.
+    /// Returns the property with this fixed text.
     pub(crate) fn named(text: &str) -> Option<Self> {
         NAMED.iter().find(|named| named.text == text).map(Self::Named)
     }
 }
 
 impl Named {
-    /// Returns the protocol whose header this is a part of.
+    /// Returns the protocol of the header that contains the property.
     pub fn protocol(&self) -> Option<u8> {
         protocol_of(self.text.split(' ').next()?)
     }
 }
 
-/// Returns the protocol of a header, by its name in `nft` syntax; [`None`] for headers of any protocol.
+/// Returns the protocol of a header, by its name in `nft` syntax; [`None`] for headers that do not depend on the
+/// protocol.
 pub(crate) fn protocol_of(header: &str) -> Option<u8> {
     let is_header = PROTOCOL_HEADERS.contains(&header);
     let (number, _) = PROTOCOL_NAMES.iter().find(|(_, name)| is_header && *name == header)?;

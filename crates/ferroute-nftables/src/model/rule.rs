@@ -55,14 +55,14 @@ pub enum Field {
     FibDaddrType,
     /// `numgen random mod count offset first`: a random number in `first..first + count`.
     NumgenRandom {
-        /// How many numbers there are; at least 1.
+        /// Number of values; at least 1.
         count: u32,
         /// The smallest number.
         first: u32,
     },
-    /// `numgen inc mod count offset first`: the numbers of `first..first + count`, one after another.
+    /// `numgen inc mod count offset first`: the numbers of `first..first + count`, in turn.
     NumgenInc {
-        /// How many numbers there are; at least 1.
+        /// Number of values; at least 1.
         count: u32,
         /// The smallest number.
         first: u32,
@@ -71,7 +71,7 @@ pub enum Field {
     Jhash {
         /// The input.
         input: HashInput,
-        /// How many numbers there are; at least 1.
+        /// Number of values; at least 1.
         count: u32,
         /// The seed.
         seed: u32,
@@ -98,7 +98,7 @@ pub enum Statement {
     MetaPriorityMap {
         /// The key.
         key: Vec<Field>,
-        /// A map of such keys to class ids.
+        /// Map from keys of this type to class ids.
         map: Name,
     },
     /// `meta priority set meta priority & mask | bits`.
@@ -116,12 +116,12 @@ pub enum Statement {
         /// The bits to flip afterwards.
         xor: u32,
     },
-    /// `update @map { key timeout t : meta priority }`: adds an element, or restarts the timeout of an existing one, whose
-    /// data stays.
+    /// `update @map { key timeout t : meta priority }`: adds an element, or restarts the timeout of an existing one,
+    /// which keeps its data.
     UpdateMap {
         /// The element's key.
         key: Vec<Field>,
-        /// A map of such keys to class ids.
+        /// Map from keys of this type to class ids.
         map: Name,
         /// The element's timeout.
         timeout: Duration,
@@ -130,7 +130,7 @@ pub enum Statement {
     DeleteFromMap {
         /// The element's key.
         key: Vec<Field>,
-        /// A map of such keys to class ids.
+        /// Map from keys of this type to class ids.
         map: Name,
     },
     /// `update @set { key }`: adds an element, or restarts the timeout of an existing one. With a [`Limit`](super::Limit) of the
@@ -138,7 +138,7 @@ pub enum Statement {
     UpdateSet {
         /// The element's key.
         key: Vec<Field>,
-        /// A set of such keys.
+        /// Set with keys of this type.
         set: Name,
         /// The element's timeout; `None` if it has none.
         timeout: Option<Duration>,
@@ -147,7 +147,7 @@ pub enum Statement {
     DnatMap {
         /// The key.
         key: Vec<Field>,
-        /// A map of such keys to an address and port, or to an address alone.
+        /// Map from keys of this type to an address and port, or to an address alone.
         map: Name,
     },
     /// `dnat to address:port`. Ends the base chain.
@@ -183,7 +183,7 @@ pub enum Statement {
     Vmap {
         /// The key.
         key: Vec<Field>,
-        /// A map of such keys to verdicts.
+        /// Map from keys of this type to verdicts.
         map: Name,
     },
     /// Expressions that this model cannot represent.
@@ -218,7 +218,7 @@ pub struct Opaque {
     /// The construct in `nft` syntax, or in that of `iptables` for its modules and targets; empty for
     /// [`Outcome::Foreign`].
     pub text: String,
-    /// What the expressions may do.
+    /// Possible effects of the expressions.
     pub outcome: Outcome,
 }
 
@@ -231,18 +231,18 @@ pub struct Expression {
     pub data: Vec<u8>,
 }
 
-/// What an [`Opaque`] statement may do to the evaluation of its rule.
+/// Possible effects of an [`Opaque`] statement on the evaluation of its rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Nothing that another rule can observe, such as counting or logging.
+    /// No effect on other rules, such as counting or logging.
     Nothing,
-    /// It matches or does not match.
+    /// A condition, which may match or not.
     Condition,
-    /// Anything, including a verdict or a change of the packet.
+    /// Any effect, including a verdict or a change of the packet.
     Anything,
-    /// A module or target of `iptables`, whose syntax the text has: `-m NAME OPTIONS` or `-j NAME OPTIONS`.
+    /// A module or target of `iptables`, in whose syntax the text is: `-m NAME OPTIONS` or `-j NAME OPTIONS`.
     Iptables,
-    /// What this construct of other programs' rules does.
+    /// The effect of this construct of other programs' rules.
     Foreign(Foreign),
 }
 
@@ -255,7 +255,7 @@ pub enum Match {
     InSet {
         /// The key.
         key: Vec<Field>,
-        /// A set of such keys.
+        /// Set with keys of this type.
         set: Name,
         /// Whether the set must contain the key.
         eq: bool,
@@ -295,7 +295,7 @@ pub enum Match {
     MetaMark(u32),
     /// `meta nfproto`, in tables of family `inet`.
     Nfproto(IpFamily),
-    /// `field & mask op value`, for comparisons without a variant of their own.
+    /// `field & mask op value`, for comparisons without a separate variant.
     Cmp {
         /// The left-hand side.
         field: Field,
@@ -387,7 +387,7 @@ impl Field {
 }
 
 impl CmpOp {
-    /// Reports whether the comparison is true of two values with this ordering.
+    /// Reports whether the comparison is true for two values with this ordering.
     pub fn matches(self, ordering: Ordering) -> bool {
         match self {
             Self::Eq => ordering.is_eq(),
@@ -416,7 +416,7 @@ impl Rule {
         super::text::RuleText { rule: self, family, elements: &|_| None }
     }
 
-    /// Returns the rule like [`Rule::text`]. `elements` returns those of sets without a name.
+    /// Returns the rule like [`Rule::text`]. `elements` returns the elements of anonymous sets.
     pub fn text_with<'a>(&'a self, family: IpFamily, elements: &'a Elements<'a>) -> impl fmt::Display + 'a {
         super::text::RuleText { rule: self, family, elements }
     }

@@ -18,7 +18,7 @@ pub struct Set {
     pub kind: SetKind,
     /// Whether every element has a counter of the packets that matched it.
     pub counter: bool,
-    /// When each element matches; `None` if always.
+    /// Condition under which an element matches; `None` for always.
     pub limit: Option<Limit>,
     /// The protocol of the ports in the data of a declaration with `typeof`.
     pub protocol: Option<Protocol>,
@@ -29,11 +29,11 @@ pub struct Set {
 /// The type of the data that the elements of a set or map hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SetData {
-    /// None: it is a set.
+    /// No data: it is a set.
     None,
     /// A concatenation of values of these types.
     Values(Vec<DataType>),
-    /// What is to be done with the packet.
+    /// Verdict for the packet.
     Verdict,
 }
 
@@ -48,7 +48,8 @@ pub enum SetKind {
     Dynamic {
         /// The maximum number of elements.
         size: u32,
-        /// `flags timeout`: elements expire. Others that count connections disappear with the last of these.
+        /// `flags timeout`: elements expire. Elements that count connections, in sets without the flag, disappear with
+        /// the last connection.
         expires: bool,
     },
 }
@@ -62,10 +63,10 @@ pub enum Limit {
         per_day: u64,
         /// The size of the bucket, which is full at first.
         burst: u32,
-        /// The element matches only if no token is left, instead of if there is one.
+        /// Whether the element matches if no token is left, instead of if there is one.
         over: bool,
     },
-    /// `ct count over`: the element matches if more connections than this are open, of those that were looked up.
+    /// `ct count over`: the element matches if more than this many of the connections that looked it up are open.
     ConnectionsOver(u32),
 }
 
@@ -104,7 +105,7 @@ impl Set {
         }
     }
 
-    /// Makes it a map to values of these types.
+    /// Turns the set into a map to values of these types.
     pub fn map_to(self, types: impl Into<Vec<DataType>>) -> Self {
         Self { data: SetData::Values(types.into()), ..self }
     }
@@ -144,7 +145,7 @@ impl Set {
         if self.data == SetData::None { "set" } else { "map" }
     }
 
-    /// Reports whether `nft` needs an example of each field, because integers have no fixed length: `typeof`.
+    /// Reports whether `nft` needs an example of each field (`typeof`), because integers have no fixed length.
     pub(crate) fn has_typeof(&self) -> bool {
         self.key.len() > 1 && self.key.contains(&DataType::Integer)
     }
@@ -260,7 +261,7 @@ impl fmt::Display for KeyText<'_> {
         for (i, value) in self.0.iter().enumerate() {
             f.write_str(if i > 0 { " . " } else { "" })?;
             match value {
-                // Next to other fields it is an index, and alone it is a mark.
+                // With other fields it is an index, alone it is a mark.
                 Value::Integer(number) if self.0.len() > 1 => number.fmt(f)?,
                 value => value.fmt(f)?,
             }

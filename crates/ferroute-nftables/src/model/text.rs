@@ -64,7 +64,7 @@ impl fmt::Display for RuleText<'_> {
                 f.write_char(' ')?;
             }
             if let Statement::Match(Match::Nfproto(only)) = statement {
-                // The rest is about packets of this family.
+                // The remaining statements apply to packets of this family.
                 family = *only;
             }
             RuleText { family, ..*self }.statement(f, statement)?;
@@ -187,7 +187,7 @@ impl RuleText<'_> {
         key.iter().map(|field| field_text(*field, self.family)).collect::<Vec<_>>().join(" . ")
     }
 
-    /// Returns a set: by name or, if it has none, with its elements.
+    /// Returns a set: by its name or, if it is anonymous, with its elements.
     fn set(&self, name: &Name, key: &[Field]) -> String {
         let key: Vec<Operand> = key.iter().map(|field| Property::Field(*field).into()).collect();
         set_text(name, &key, self.family, self.elements)
@@ -249,7 +249,7 @@ impl RejectWith {
 }
 
 impl RejectWith {
-    /// Returns the kind of reply with a name: `icmp` and `port-unreachable`. `None` if there is no such one.
+    /// Returns the kind of reply with a name: `icmp` and `port-unreachable`. `None` for an unknown name.
     pub(crate) fn parse(kind: &str, name: &str) -> Option<Self> {
         let code = |names: &[(u8, &str)]| {
             let known = names.iter().find(|(_, known)| *known == name).map(|(code, _)| *code);

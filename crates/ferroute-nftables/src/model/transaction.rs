@@ -27,8 +27,8 @@ pub struct Transaction {
 pub enum Change {
     /// Creates the table unless it exists.
     AddTable(Option<Comment>),
-    /// Creates a table that only the socket which sends the transaction may change. The kernel deletes it when the socket is closed.
-    /// Linux 5.12.
+    /// Creates a table that only the socket that sends the transaction may change. The kernel deletes it when the
+    /// socket is closed. Linux 5.12.
     AddOwnedTable(Comment),
     /// Deletes the table with its contents.
     DeleteTable,

@@ -19,17 +19,17 @@ pub enum DataType {
     InetService,
     /// `classid`, see [`ClassId`].
     ClassId,
-    /// A 32-bit `integer`: a random number, or a mark in other programs' sets.
+    /// A 32-bit `integer`: a random number, or a mark in sets of other programs.
     Integer,
-    /// `ifname`: the name of an interface; in other programs' sets only.
+    /// `ifname`: the name of an interface; only in sets of other programs.
     IfName,
-    /// `iface_index`: an interface; in other programs' sets only.
+    /// `iface_index`: an interface; only in sets of other programs.
     IfIndex,
-    /// Any other type of up to 16 bytes; in other programs' sets only.
+    /// Any other type of up to 16 bytes; only in sets of other programs.
     Other {
         /// The number of bytes.
         length: u8,
-        /// The kernel has the value in the host's byte order.
+        /// Whether the kernel has the value in the host's byte order.
         host_order: bool,
     },
 }
@@ -68,7 +68,7 @@ pub struct IfName([u8; IfName::LENGTH]);
 /// A class id: a 32-bit number of two halves, printed as `major:minor` in hexadecimal.
 ///
 /// nftables has no register that keeps a number from one rule to the next, and `nft list` of version 1.0.6 aborts on
-/// maps to plain integers. `meta priority` keeps a number with the packet, and its type is this one.
+/// maps to plain integers. `meta priority` keeps a number with the packet, and has this type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClassId(pub u32);
 
@@ -169,7 +169,7 @@ impl Value {
         }
     }
 
-    /// Returns a value that is no range as a number, as [`Foreign`](super::Foreign) has values.
+    /// Returns a single value as a number, in the form of the values of [`Foreign`](super::Foreign).
     pub fn number(self) -> u128 {
         match self.first() {
             Self::Address(IpAddr::V4(address)) => u32::from(address).into(),
@@ -297,7 +297,7 @@ impl fmt::Display for Value {
     }
 }
 
-/// The longest key of this proxy and of the programs whose tables are decoded.
+/// Maximum number of fields of a key, in sets of this proxy and of the programs whose tables are decoded.
 pub(crate) const KEY_FIELDS: usize = 5;
 /// The longest data of this proxy's maps.
 const DATA_FIELDS: usize = 2;

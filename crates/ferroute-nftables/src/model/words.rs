@@ -10,7 +10,7 @@ use ferroute_core::rfc3339;
 
 use super::{ClassId, IfName, name::Printable};
 
-/// How `nft` writes the values of a property.
+/// Notation of the values of a property in `nft`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Words {
     /// A decimal number.
@@ -35,7 +35,7 @@ pub enum Words {
     Text,
     /// A hardware address.
     Ether,
-    /// Whether something exists.
+    /// Existence of an option or header.
     Existence,
     /// Milliseconds.
     Duration,
@@ -90,7 +90,7 @@ impl Words {
         }
     }
 
-    /// Returns the names of the bits of a value, or the number if some have none.
+    /// Returns the names of the bits of a value, or the number if some bits have no name.
     pub(super) fn flags(self, value: u128, separator: &str) -> String {
         let Self::Flags(names) = self else { return self.text(value) };
         let (mut text, mut rest) = (String::new(), value);
@@ -102,7 +102,7 @@ impl Words {
         if rest != 0 || text.is_empty() { format!("{value:#x}") } else { text }
     }
 
-    /// Parses a value in `nft` syntax; `None` if it is none of the property's.
+    /// Parses a value of the property in `nft` syntax; `None` if it is not valid.
     pub fn parse(self, text: &str) -> Option<u128> {
         let number = |text: &str| match text.strip_prefix("0x") {
             Some(digits) => u128::from_str_radix(digits, 16).ok(),
@@ -123,7 +123,7 @@ impl Words {
                 let half = |text| u16::from_str_radix(text, 16).ok();
                 Some(ClassId::new(half(major)?, half(minor)?).0.into())
             }
-            // `nft` prints those of unnamed bytes of a header as numbers.
+            // `nft` prints values of unnamed bytes of a header as numbers.
             Self::Ipv4 | Self::Ipv6 if text.starts_with("0x") => number(text),
             Self::Ipv4 => Some(u32::from(text.parse::<Ipv4Addr>().ok()?).into()),
             Self::Ipv6 => Some(text.parse::<Ipv6Addr>().ok()?.into()),
@@ -255,7 +255,7 @@ pub(super) const PROTOCOL_NAMES: &[(u32, &str)] = &[
     (112, "vrrp"),
     (132, "sctp"),
     (136, "udplite"),
-    // More of those in `/etc/protocols`, from which `nft` takes the names.
+    // More protocols of `/etc/protocols`, from which `nft` takes the names.
     (3, "ggp"),
     (4, "ipencap"),
     (5, "st"),

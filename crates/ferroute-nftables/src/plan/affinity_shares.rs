@@ -1,7 +1,8 @@
-//! How the lists of a namespace divide its share of the affinity map.
+//! Division of a namespace's share of the affinity map among its lists.
 //!
-//! A flood of clients, with spoofed addresses perhaps, must not fill the map for the Services of others. Whoever may create
-//! Services in a namespace may give them many ports, so the share is the namespace's, and its lists have equal parts of it.
+//! A flood of clients, possibly with spoofed addresses, must not fill the map for the Services of other namespaces.
+//! Users who may create Services in a namespace may give them many ports, so each namespace has a share, and its lists
+//! have equal parts of it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -15,7 +16,7 @@ type Lists = BTreeMap<ClassId, u32>;
 #[derive(Clone, Debug, Default)]
 pub(super) struct AffinityShares {
     namespaces: HashMap<Box<str>, Lists>,
-    /// What namespaces that changed in the current transaction had before it.
+    /// Lists, before the current transaction, of the namespaces that it changed.
     before: BTreeMap<Box<str>, Lists>,
 }
 
@@ -68,8 +69,8 @@ impl AffinityShares {
     }
 }
 
-/// Returns the lists of a service port. Whether they have endpoints makes no difference, because parts should not change as often
-/// as endpoints do.
+/// Returns the lists of a service port, including those without endpoints, because parts should not change as often as
+/// endpoints do.
 fn lists(port: &PortElements) -> Lists {
     let timeout = port.affinity();
     let used = List::ALL.into_iter().filter(|list| port.exposure.uses(*list));
@@ -77,12 +78,12 @@ fn lists(port: &PortElements) -> Lists {
 }
 
 fn elements(lists: &Lists) -> impl Iterator<Item = ShareElement> + '_ {
-    // Rounded, so that one more Service rarely moves the lists of all others.
+    // Rounded, so that an additional Service rarely changes the elements of all other lists.
     let parts = u32::try_from(lists.len()).unwrap_or(u32::MAX).checked_next_power_of_two().unwrap_or(u32::MAX);
     lists.iter().map(move |(list, seconds)| (SetId::NewClients { seconds: *seconds, parts }, *list))
 }
 
-/// Returns the element of a list in a set of all its kind.
+/// Returns the element of a list in the set that all lists with the same timeout and parts share.
 pub(super) fn set_element((set, list): ShareElement) -> SetElement {
     (set, Element::new([list.into()]))
 }

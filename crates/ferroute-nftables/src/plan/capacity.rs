@@ -4,8 +4,8 @@ use ferroute_core::limits;
 
 /// The number of endpoints of a list, rounded up so that there are at most 416 different numbers.
 ///
-/// Up to 64 it is exact. Above, at most every 33rd choice is an endpoint that does not exist, and is repeated. So a list
-/// with thousands of endpoints rarely needs another chain, and its number fits into a class.
+/// Up to 64 it is exact. Above, at most every 33rd choice has no endpoint, and is repeated. A list with thousands of
+/// endpoints therefore rarely needs another chain, and the number fits into a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Capacity(u32);
 
@@ -22,7 +22,8 @@ impl Capacity {
         self.0
     }
 
-    /// Returns how often a random choice is tried. After the last try, one in a million has not found an endpoint.
+    /// Returns the number of attempts of a random choice. After the last attempt, one choice in a million has not found
+    /// an endpoint.
     pub(crate) fn tries(self) -> usize {
         if self.0 <= EXACT { 1 } else { 4 }
     }
@@ -37,7 +38,7 @@ impl Capacity {
         EXACT + (unit.ilog2() - 1) * STEPS + self.0 / unit - STEPS
     }
 
-    /// Returns the capacity at a position; `None` if there is none. The inverse of [`Capacity::step`].
+    /// Returns the capacity at a position; `None` if the position has none. The inverse of [`Capacity::step`].
     pub(crate) fn from_step(step: u32) -> Option<Self> {
         match step {
             0 => None,
@@ -71,7 +72,7 @@ impl fmt::Display for Capacity {
 
 /// Capacities up to this one are exact.
 const EXACT: u32 = 64;
-/// Capacities between two powers of two.
+/// Number of capacities between two powers of two.
 const STEPS: u32 = 32;
 
 #[cfg(test)]

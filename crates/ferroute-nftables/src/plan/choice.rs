@@ -5,12 +5,12 @@ use ferroute_core::{Method, Protocol, TableSize};
 use super::{capacity::Capacity, frontend::PROTOCOLS};
 use crate::model::{ClassId, CmpOp, Field, HashInput, Match, Rule, Statement};
 
-/// How one of the positions of a list is chosen, and among how many.
+/// Method of choosing one of the positions of a list, with the number of positions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Choice {
     /// By a random number.
     Random(Capacity),
-    /// One after another: up to [`EXACT_CYCLE`] positions, or a [`TableSize`] of them.
+    /// In turn: up to [`EXACT_CYCLE`] positions, or a [`TableSize`] of them.
     RoundRobin(u32),
     /// By a hash of the client's address.
     SourceHash(TableSize),
@@ -19,7 +19,8 @@ pub(crate) enum Choice {
 }
 
 impl Choice {
-    /// Returns the choice by a method from a list with this number of positions, which is one that the method uses.
+    /// Returns the choice of a method from a list with this number of positions, which must be one that the method
+    /// uses.
     pub(crate) fn new(method: Method, positions: usize) -> Self {
         match method {
             _ if positions == 1 => Self::Random(Capacity::fitting(1)),
@@ -51,7 +52,7 @@ impl Choice {
         }
     }
 
-    /// Returns the choice at a position; `None` if there is none. The inverse of [`Choice::step`].
+    /// Returns the choice at a position; `None` if the position has none. The inverse of [`Choice::step`].
     pub(crate) fn from_step(step: u32) -> Option<Self> {
         let table = |base: u32| TableSize::ALL.get((step - base - 1) as usize).copied();
         Some(if step <= CYCLES {
@@ -69,8 +70,8 @@ impl Choice {
 
     /// Returns rules that try `rule` with a chosen position, and then with the first one.
     ///
-    /// A packet can see a transaction take effect between two lookups, and then request a position past the end of a list
-    /// that has become shorter. The first position exists as long as there is any.
+    /// If a transaction takes effect between two lookups of a packet, the packet may request a position past the end of
+    /// a list that has become shorter. The first position exists as long as the list has endpoints.
     pub(super) fn rules(self, rule: impl Fn(Field) -> Rule) -> Vec<Rule> {
         let count = self.positions();
         let mut rules = match self {
@@ -94,8 +95,8 @@ impl Choice {
     }
 }
 
-/// Returns the number of positions of a round of this many endpoints. A longer round serves each equally often, or once more: a
-/// sixteenth more often at most.
+/// Returns the number of positions of a round of this many endpoints. In a longer round, some endpoints have one more
+/// position than others: at most a sixteenth more connections.
 pub(super) fn cycle_length(endpoints: usize) -> usize {
     if endpoints <= EXACT_CYCLE as usize { endpoints } else { TableSize::at_least(endpoints * 16).get() }
 }
@@ -104,8 +105,9 @@ fn hash(input: HashInput, count: u32) -> Field {
     Field::Jhash { input, count, seed: SEED, first: 1 }
 }
 
-/// A chain serves all Services with the same number of endpoints. If they shared one counter, two Services that are called in
-/// turns would each use the same endpoint again and again; so neighbouring numbers have counters of their own.
+/// Increments the counter of a round. A chain serves all Services with the same number of endpoints. If these shared
+/// one counter, two Services used alternately would get the same endpoint again and again, so neighbouring numbers have
+/// different counters.
 fn counted(counter: ClassId, rule: Rule) -> Rule {
     let field = Field::PriorityBits(COUNTER);
     let matches = Match::Cmp { field, mask: u32::MAX, op: CmpOp::Eq, value: counter.into() };
@@ -132,10 +134,10 @@ const CYCLES: u32 = Capacity::COUNT;
 const LONG_CYCLES: u32 = CYCLES + EXACT_CYCLE;
 const SOURCE_HASHES: u32 = LONG_CYCLES + TableSize::ALL.len() as u32;
 const SOURCE_PORT_HASHES: u32 = SOURCE_HASHES + TableSize::ALL.len() as u32;
-/// The seed of all hashes: all nodes need the same.
+/// Seed of all hashes; it must be the same on all nodes.
 const SEED: u32 = 0x6665_7272;
-/// The bits of a list that select the counter of a round: the lowest of its number. Nothing else is set in a list that all lists
-/// have in common, besides the lowest bit.
+/// Bits of a list that select the counter of a round: the lowest bits of its number. Besides these and the lowest bit,
+/// the value has no bits of a list.
 const COUNTER: ClassId = ClassId::new(0, 0x1d);
 /// The values of these bits.
 const COUNTERS: [ClassId; 8] = {

@@ -8,12 +8,13 @@ use crate::model::{InterfacePattern, Match};
 /// The settings of this mode.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NftablesSettings {
-    /// The settings for all modes. kube-proxy's defaults for node ports differ in this mode: they are served on the
+    /// Settings that all modes have. kube-proxy's defaults for node ports differ in this mode: they are served on the
     /// node's primary addresses only, and not on localhost.
     pub proxy: ProxySettings,
     /// Whether each frontend and endpoint gets a connection counter.
     pub counters: bool,
-    /// Lets packets of established connections skip the hooks; `None` if none may.
+    /// Settings of the flowtable, with which packets of established connections skip the hooks; `None` for no
+    /// flowtable.
     pub flowtable: Option<FlowtableSettings>,
 }
 
@@ -42,8 +43,8 @@ impl Context {
         }
     }
 
-    /// Returns the condition for traffic from local pods, or from others if `eq` is false; `None` if it cannot be
-    /// detected.
+    /// Returns the condition for traffic from local pods, or for all other traffic if `eq` is false; `None` if it
+    /// cannot be detected.
     pub(super) fn match_local_pods(&self, eq: bool) -> Option<Match> {
         Some(match self.settings.local_traffic.as_ref()? {
             LocalTraffic::Source(net) => Match::Saddr { net: *net, eq },

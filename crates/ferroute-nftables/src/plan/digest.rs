@@ -11,8 +11,8 @@ use super::{
 impl Planner {
     /// Returns a digest of the frontends of all service ports, the actions for them and their endpoints.
     ///
-    /// Chains and addresses that exist without a Service are left out because they depend on the host. So are the order
-    /// of endpoints in a list and their slots, which depend on earlier states and do not affect packets.
+    /// Chains and addresses that exist without a Service are left out because they depend on the host. The order of
+    /// endpoints in a list and their slots are also left out: they depend on earlier states and do not affect packets.
     pub(crate) fn digest(&self) -> RulesDigest {
         let mut ports: Vec<_> = self.ports().collect();
         ports.sort_unstable_by_key(|(name, _)| *name);

@@ -60,7 +60,7 @@ impl PortElements {
                 elements.extend(sockets.map(|(index, socket)| target(list_key(id, index), socket)));
                 continue;
             };
-            // Methods other than random ones repeat endpoints.
+            // Methods other than the random one repeat endpoints.
             let mut seen = HashSet::new();
             for (index, (socket, slot)) in (1..).zip(slots) {
                 elements.push((SetId::Slots, Element::with_key(list_key(id, index)).values([slot.into()])));
@@ -100,7 +100,7 @@ impl PortElements {
     }
 }
 
-/// The changes from some elements to others.
+/// Changes between two sets of elements.
 #[derive(Default)]
 pub(super) struct Difference {
     /// Added and replaced elements.

@@ -23,7 +23,7 @@ pub(crate) struct ExistingLists {
     /// The contents of map `lists`.
     classes: HashMap<ClassId, Class>,
     endpoints: HashMap<ListKey, Positions<SocketAddr>>,
-    /// The same for Services with session affinity, whose endpoints are keyed by slot.
+    /// Slots of the lists of Services with session affinity, whose endpoints are keyed by slot.
     slots: HashMap<ClassId, Positions<ClassId>>,
     by_slot: HashMap<ListKey, SocketAddr>,
     counts: HashMap<SetId, usize>,
@@ -101,8 +101,8 @@ impl ExistingLists {
         }
     }
 
-    /// Inserts the numbers that the proxy itself wrote, for frontends that another program has deleted from the table. The
-    /// lists then stay as they are.
+    /// Inserts the numbers that the proxy wrote for frontends that another program has deleted from the table, so that
+    /// the lists stay unchanged.
     pub(crate) fn restore_numbers(&mut self, written: Vec<(Frontend, ListNumber)>) {
         for (frontend, number) in written {
             self.numbers.entry(frontend).or_insert(number);
@@ -124,8 +124,8 @@ impl ExistingLists {
         self.numbers.iter().map(|(frontend, number)| (*number, frontend.protocol)).collect()
     }
 
-    /// Returns the keys of a service port in map `lists`, `slots` or that of its endpoints. They depend on the elements of
-    /// the maps before it that were inserted.
+    /// Returns the keys of a service port in map `lists`, `slots` or a map of endpoints. They depend on the inserted
+    /// elements of the preceding maps.
     pub(crate) fn keys(&self, set: SetId, (number, protocol): (ListNumber, Protocol)) -> Vec<Key> {
         if matches!(set, SetId::Endpoints(other) if other != protocol) {
             return Vec::new();
@@ -188,7 +188,7 @@ impl ExistingLists {
         endpoints.chain(slots).chain(by_slot)
     }
 
-    /// Returns the number of the service port that owns the first of these frontends that exists.
+    /// Returns the number of the service port that owns the first existing frontend.
     pub(super) fn number_of(&self, mut frontends: impl Iterator<Item = Frontend>) -> Option<ListNumber> {
         frontends.find_map(|frontend| self.number_at(frontend))
     }
@@ -248,7 +248,7 @@ pub(super) fn list_key(list: ClassId, index: u32) -> Key {
     [list.into(), Value::Integer(index)].into_iter().collect()
 }
 
-/// Returns the position of an index; `None` for 0 and for indexes that no list has.
+/// Returns the position of an index; `None` for 0 and for indexes that are too large for a list.
 fn position(index: u32) -> Option<usize> {
     let position = usize::try_from(index.checked_sub(1)?).ok()?;
     (position < MAX_POSITIONS).then_some(position)

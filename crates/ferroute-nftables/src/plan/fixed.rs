@@ -72,7 +72,7 @@ fn base_chains(context: &Context) -> Vec<ChainWithRules> {
     use ChainType::{Filter, Nat};
     let jump = |chain: Name| Rule::new([Verdict::Jump(chain).into()]);
     let clear_first = || Rule::new([vec![Match::CtStateNew.into()], clear_priority()].concat()).comment(PRIORITY);
-    // The kernel itself sets the priority of IPv4 packets that it forwards, to that of their type of service.
+    // The kernel itself sets the priority of IPv4 packets that it forwards, according to their type of service.
     let clear_forwarded = (context.settings.family == IpFamily::V6).then(clear_first);
     let established = context.flowtable_packets.map(established);
     let forwarded: Vec<Rule> = clear_forwarded.into_iter().chain([new(CLUSTER_IPS)]).chain(established).collect();
@@ -129,7 +129,8 @@ fn services(context: &Context, has_limits: bool) -> Vec<Rule> {
     let frontends = Rule::new(dispatch_frontend(&FRONTEND, MapName::SERVICES));
     let node_ports = [serves_node_ports(context), dispatch_frontend(&NODE_PORT, MapName::NODE_PORTS)].concat();
     let node_ports = Rule::new(node_ports).comment("node ports");
-    // No list has the request of a service port with limits, so only such packets and those for no Service get here.
+    // Map `lists` does not contain the requests of service ports with limits, so only their packets and those for no
+    // Service reach these rules.
     let limited = has_limits.then(|| {
         let request = Statement::MetaPriorityMap { key: vec![Field::MetaPriority], map: MapName::LIMITED };
         Rule::new([request, Verdict::Goto(LIMITS).into()]).comment("services with limits")
@@ -150,8 +151,8 @@ fn serves_node_ports(context: &Context) -> Vec<Statement> {
     }
 }
 
-/// One lookup per prefix length, because hash tables of any size are changed at once; a set of intervals is copied at
-/// each change.
+/// There is one lookup per prefix length, because hash tables of any size are changed in constant time, whereas a set
+/// of intervals is copied at each change.
 fn source_ranges(family: IpFamily, sets: impl Iterator<Item = SetId> + Clone) -> Vec<Rule> {
     let refused = sets.clone().any(|set| set == SetId::Refusals).then(|| Rule::new(outside_source_ranges()));
     let full = if family == IpFamily::V4 { 32 } else { 128 };
@@ -193,7 +194,8 @@ fn masquerading(context: &Context) -> Vec<Rule> {
     keep.chain(others).collect()
 }
 
-/// Both directions of a connection must have been seen, and short ones do not pay.
+/// Requires that both directions of a connection have been seen, and that it is not short, because short connections do
+/// not benefit.
 fn established(packets: u32) -> Rule {
     let conditions = [Match::CtStatusDnat, Match::CtPacketsAbove(packets.into())];
     Rule::new(conditions.into_iter().map(Statement::from).chain([Verdict::Jump(OFFLOAD).into()]).collect::<Vec<_>>())
@@ -213,14 +215,14 @@ fn remember(sets: impl Iterator<Item = SetId>) -> ChainWithRules {
     Chain::new(REMEMBER).comment("the endpoint whose slot is the priority").rules(to_slot(sets, timeout))
 }
 
-/// Adds clients to the affinity map, as many as their list may have there. Beyond, they have no affinity.
+/// Adds clients to the affinity map, up to the maximum for their list. Further clients have no affinity.
 fn admit(sets: impl Iterator<Item = SetId>) -> ChainWithRules {
     let timeout = |set| if let SetId::NewClients { seconds, .. } = set { Some(seconds) } else { None };
     Chain::new(ADMIT).comment("the same for clients that are new").rules(to_slot(sets, timeout))
 }
 
-/// Returns no rules while no Service has session affinity: versions of `nft` before 1.0.9, given these rules as text, load
-/// a client's IPv6 address and its slot into the same register.
+/// Returns no rules while no Service has session affinity: given these rules as text, versions of `nft` before 1.0.9
+/// load a client's IPv6 address and its slot into the same register.
 fn to_slot(sets: impl Iterator<Item = SetId>, timeout: impl Fn(SetId) -> Option<u32>) -> Vec<Rule> {
     let client = CLIENT.to_vec();
     let mut rules: Vec<Rule> = sets
@@ -240,8 +242,8 @@ fn to_slot(sets: impl Iterator<Item = SetId>, timeout: impl Fn(SetId) -> Option<
 }
 
 /// Drops packets from other hosts to localhost. Node ports on localhost require `route_localnet`, which would give
-/// neighbouring hosts access to everything that listens on localhost (CVE-2020-8558). Only new connections are dropped,
-/// because replies to the node's own requests can have a localhost destination, too.
+/// neighbouring hosts access to all services that listen on localhost (CVE-2020-8558). Only new connections are
+/// dropped, because replies to the node's own requests can have a localhost destination, too.
 fn protect_localhost(family: IpFamily) -> Rule {
     let net = family.loopback();
     let (to, from_elsewhere) = (Match::Daddr { net, eq: true }, Match::Saddr { net, eq: false });
@@ -266,9 +268,9 @@ const CLUSTER_IPS: Name = Name::fixed("cluster-ips");
 const OFFLOAD: Name = Name::fixed("offload");
 const MASQUERADING: Name = Name::fixed("masquerading");
 
-/// Before the nat rules of other programs (`NF_IP_PRI_NAT_DST`, `dstnat` in `nft`). For equal priorities the kernel would call the
-/// chain first that was registered last, and the first translation applies: whether a Service or a host port gets a connection
-/// would depend on the order in which programs start.
+/// Before the nat rules of other programs (`NF_IP_PRI_NAT_DST`, `dstnat` in `nft`). Among chains of equal priority, the
+/// kernel calls the one first that was registered last, and the first translation applies. Whether a Service or a host
+/// port gets a connection would then depend on the order in which programs start.
 const DNAT: i32 = -101;
 /// Before endpoints are chosen; the priority that kube-proxy uses.
 const BEFORE_DNAT: i32 = -110;

@@ -16,7 +16,7 @@ pub fn frontend_key(frontend: Frontend) -> Key {
     address.into_iter().chain([Value::protocol(frontend.protocol), Value::Port(frontend.port)]).collect()
 }
 
-/// Returns the frontend of a key; `None` for a key of another shape. The inverse of [`frontend_key`].
+/// Returns the frontend of a key; `None` for a key of another form. The inverse of [`frontend_key`].
 pub fn frontend_from_key(key: &[Value]) -> Option<Frontend> {
     let (address, number, port) = match *key {
         [Value::Address(address), Value::Protocol(number), Value::Port(port)] => (Some(address), number, port),

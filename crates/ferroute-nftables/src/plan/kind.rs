@@ -10,7 +10,7 @@ use crate::model::{
     Chain, ChainWithRules, ClassId, CmpOp, Field, Match, Name, PriorityBits, Rule, Statement, Value, Verdict,
 };
 
-/// How a frontend's traffic is forwarded to a list of endpoints.
+/// Kind of forwarding of a frontend's traffic to a list of endpoints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Kind {
     /// Whether the Service has session affinity.
@@ -26,37 +26,37 @@ pub(crate) enum Selection {
     Pick,
     /// Masquerading.
     External,
-    /// As in the routes of external policy Local: for pods and the node itself the list that is requested, for other clients
-    /// that of this node's endpoints.
+    /// As in the routes of external policy Local: the requested list for pods and the node itself, and the list of this
+    /// node's endpoints for other clients.
     ExternalLocal,
 }
 
-/// What is done with the traffic of an empty list.
+/// Handling of the traffic of an empty list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refused {
-    /// It is rejected.
+    /// Rejected.
     Reject,
-    /// It is dropped.
+    /// Dropped.
     Drop,
 }
 
-/// What is done with the traffic of a list now: the upper 12 bits of a class id.
+/// Current handling of the traffic of a list: the upper 12 bits of a class id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Class {
-    /// It goes to an endpoint that is chosen in this way.
+    /// Sent to an endpoint that is chosen in this way.
     Forward(Kind, Choice),
-    /// It is rejected.
+    /// Rejected.
     Reject,
-    /// It is dropped.
+    /// Dropped.
     Drop,
 }
 
 impl Refused {
-    /// Returns what is done with the traffic that has this outcome while its list is empty.
+    /// Returns the handling of traffic with this outcome while its list is empty.
     pub(super) fn new(outcome: Outcome) -> Self {
         match outcome {
             Outcome::Drop(_) => Self::Drop,
-            // The mode has a rule for every client, and connections are forwarded to lists that are not empty.
+            // The mode has a rule for every client, and forwards connections only to lists that are not empty.
             Outcome::Reject(_) | Outcome::NotOurs | Outcome::Forward(_) => Self::Reject,
         }
     }
@@ -143,7 +143,7 @@ impl Kind {
 }
 
 impl Class {
-    /// Returns the class id that says what is done with the traffic of a list, the value of map `lists`.
+    /// Returns the class id for the traffic of a list, which is the value in map `lists`.
     pub(crate) fn of_list(self, list: ClassId) -> ClassId {
         with_class(self.number(), list)
     }
@@ -198,7 +198,7 @@ impl Class {
         }
     }
 
-    /// Returns the chain; `None` if it exists without any list.
+    /// Returns the chain of the class; `None` for a chain that exists without any list.
     pub(super) fn chain(self, context: &Context) -> Option<ChainWithRules> {
         let Self::Forward(kind, choice) = self else { return None };
         let chain = Chain::new(self.chain_name());
@@ -287,13 +287,13 @@ pub(super) const REFUSE: Name = Name::fixed("refuse");
 pub(super) const REMEMBER: Name = Name::fixed("remember");
 /// The chain that does the same for a client that is not in the affinity map, or no longer.
 pub(super) const ADMIT: Name = Name::fixed("admit");
-/// The key of the affinity map: the list and the client. `nft` parses a masked field only at the first position of a key.
+/// Key of the affinity map: the list and the client. `nft` parses a masked field only at the first position of a key.
 pub(super) const CLIENT: [Field; 2] = [Field::PriorityBits(LIST), Field::Saddr];
-/// The bits of the class, and the one that every list has.
+/// Bits of the class, and the bit that is set in every list.
 const CLASS: ClassId = ClassId::new(0xfff0, 1);
 /// The difference of the numbers of kinds with and without session affinity.
 const STICKY: u32 = 3;
-/// The classes have a kind, from 1 to 6, in their lowest three bits.
+/// Number of kinds in the lowest three bits of classes: kinds are 1 to 6.
 const KINDS: u32 = 8;
 const REJECT: u32 = 7;
 const DROP: u32 = KINDS + 7;

@@ -23,10 +23,11 @@ use crate::model::{
     Chain, ChainWithRules, ClassId, Comment, Element, Field, Name, PriorityBits, Rule, Statement, Verdict,
 };
 
-/// Why rules refuse a connection to a service port that has endpoints: the keys of map `refusals`, which counts them.
+/// Reasons why rules refuse a connection to a service port that has endpoints. They are keys of map `refusals`, which
+/// counts the connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum RefusalKind {
-    /// It is beyond a limit.
+    /// Beyond a limit.
     Limit(LimitKind),
     /// The client is outside of the source ranges.
     SourceRanges,
@@ -73,7 +74,7 @@ impl RefusalKind {
     }
 }
 
-/// Returns the statements that refuse a client outside of the source ranges of the list that is the priority, and count it.
+/// Returns the statements that refuse and count a client outside of the source ranges of the list in the priority.
 pub(super) fn outside_source_ranges() -> [Statement; 2] {
     [RefusalKind::SourceRanges.set_key(), Statement::Vmap { key: vec![Field::MetaPriority], map: MapName::REFUSALS }]
 }
@@ -116,7 +117,7 @@ pub(super) fn limit_chains(sets: impl Iterator<Item = SetId>) -> [ChainWithRules
     ]
 }
 
-/// Returns the rule that applies a limit of this kind; `None` if the set is not one of such lists.
+/// Returns the rule that applies a limit of this kind; `None` if the set does not contain lists with such a limit.
 fn limit(kind: LimitKind, set: SetId) -> Option<Rule> {
     let list = Field::PriorityBits(NUMBER);
     let update = |set: SetId, timeout| Statement::UpdateSet { key: vec![list, Field::Saddr], set: set.name(), timeout };

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Neither half of a list is zero, because `nft` does not parse such class ids. A service port keeps its number as long
-//! as it exists, and the number of a removed one is not given to another before all others were: a packet that was
+//! as it exists. The number of a removed one is reused only after all other numbers have been used: a packet that was
 //! between two rules when a transaction took effect finds its own list, or none.
 
 use std::collections::HashSet;
@@ -32,7 +32,7 @@ pub struct ListNumber(u32);
 #[derive(Clone, Debug, Default)]
 pub(super) struct ListNumbers {
     taken: HashSet<ListNumber>,
-    /// Numbers in the kernel's table, for service ports that were not planned yet.
+    /// Numbers in the kernel's table, of service ports that have not been planned yet.
     reserved: HashSet<ListNumber>,
     next: u32,
 }
@@ -69,7 +69,7 @@ impl ListNumber {
         ClassId(((1 + (self.0 >> LOW_BITS)) << 16) | (self.0 & LOW_MASK) << 2 | local | 1)
     }
 
-    /// Returns the number and the list of a class id, whatever its class; `None` if it has no list.
+    /// Returns the number and the list of a class id, regardless of its class; `None` if it has no list.
     pub fn from_class_id(id: ClassId) -> Option<(Self, List)> {
         let id = id.masked(LIST);
         let high = u32::from(id.major()).checked_sub(1)?;
@@ -90,8 +90,8 @@ impl ListNumbers {
         self.reserved = HashSet::new();
     }
 
-    /// Returns the previous number if it is free, else one that was not used for as long as possible; `None` if all are
-    /// in use.
+    /// Returns the previous number if it is free, otherwise the number that has been unused for the longest time;
+    /// `None` if all are in use.
     pub(super) fn choose(&mut self, previous: Option<ListNumber>) -> Option<ListNumber> {
         if let Some(previous) = previous.filter(|number| !self.taken.contains(number)) {
             return Some(previous);
@@ -115,7 +115,7 @@ impl ListNumbers {
 
 /// The bits of a list.
 pub(super) const LIST: ClassId = ClassId::new(0xf, 0xffff);
-/// The bits of a list that the lists of a service port have in common.
+/// Bits that are the same in all lists of a service port.
 pub(super) const NUMBER: ClassId = ClassId(LIST.0 & !LOCAL.0);
 /// The bit that distinguishes the lists of a service port.
 pub(super) const LOCAL: ClassId = ClassId(2);
@@ -124,7 +124,7 @@ pub(super) const CLASS_SHIFT: u32 = 20;
 /// Bits of a number in the minor half.
 const LOW_BITS: u32 = 14;
 const LOW_MASK: u32 = (1 << LOW_BITS) - 1;
-/// How many numbers there are: four bits in the major half, which must not be zero.
+/// Number of numbers: four bits in the major half, which must not be zero.
 const COUNT: u32 = 15 << LOW_BITS;
 
 #[cfg(test)]

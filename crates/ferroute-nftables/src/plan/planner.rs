@@ -44,7 +44,7 @@ pub(crate) struct Undo {
     /// The service port.
     pub(crate) name: ServicePortName,
     old: Option<Box<PortElements>>,
-    /// The plans of the service ports that lost a frontend to this one.
+    /// Plans of the service ports that lost a frontend to this one.
     losers: Vec<(ServicePortName, Box<PortElements>)>,
 }
 
@@ -53,7 +53,7 @@ pub(crate) struct Undo {
 enum Scope {
     /// All of them.
     All,
-    /// None: other service ports have replaced those that this one loses.
+    /// No frontends: other service ports have replaced those that this one loses.
     None,
 }
 
@@ -99,8 +99,8 @@ impl Planner {
         transaction.changes.extend(elements.map(|(set, element)| Change::AddElement(set.name(), element)));
     }
 
-    /// Prepares for the updates of these service ports, so that a frontend which moves from one to another is replaced in one
-    /// step, in whichever order they are updated.
+    /// Prepares for the updates of these service ports, so that a frontend that moves between two of them is replaced
+    /// in one step, regardless of the order of the updates.
     pub(crate) fn begin_updates<'a>(&mut self, names: impl Iterator<Item = &'a ServicePortName>, table: &ServiceTable) {
         for name in names {
             let Some(port) = self.ports.get(name) else { continue };
@@ -124,8 +124,8 @@ impl Planner {
         (self.leaving, self.losers) = (HashMap::new(), HashSet::new());
     }
 
-    /// Writes the changes of a service port: to its entry in `table`, or its removal. Returns what [`Planner::roll_back`]
-    /// needs, unless nothing can change.
+    /// Writes the changes of a service port: to its entry in `table`, or its removal. Returns the state for
+    /// [`Planner::roll_back`], unless nothing can change.
     ///
     /// # Errors
     /// The entry cannot be planned. The service port keeps its previous plan, if it has one.
@@ -157,12 +157,13 @@ impl Planner {
         if let Some(new) = new {
             self.ports.insert(name.clone(), new);
         }
-        // If another service port has taken all frontends that this one loses, it changes again once that is rolled back.
+        // If another service port has taken all frontends that this one loses, this one changes again when that is
+        // rolled back.
         Ok((is_changed || self.losers.contains(name)).then(|| Undo { name: name.clone(), old, losers }))
     }
 
     /// Removes the frontends of a new plan from the service ports that lose them, after their elements were replaced.
-    /// Returns the plans that these had before.
+    /// Returns the previous plans of these service ports.
     fn take_frontends(
         &mut self,
         new: &PortElements,
@@ -192,12 +193,13 @@ impl Planner {
         Some(FrontendView { name, port, plan: port.frontend(frontend)? })
     }
 
-    /// Returns the service ports that are not served, because the table has no number left for their lists.
+    /// Returns the service ports that are not served because no number is left for their lists.
     pub(crate) fn unnumbered(&self) -> &BTreeSet<ServicePortName> {
         &self.unnumbered
     }
 
-    /// Returns what has been written besides elements, to be kept for [`Planner::roll_back`] before a transaction begins.
+    /// Returns the written state other than elements, to be kept for [`Planner::roll_back`] before a transaction
+    /// begins.
     pub(crate) fn written(&self) -> Written {
         self.shared.written()
     }
@@ -270,7 +272,7 @@ impl Planner {
         }
     }
 
-    /// Plans a service port; `None` if it has no entry, or if no number is left for it.
+    /// Plans a service port; `None` if it has no entry or if no number is left for it.
     fn plan(
         &mut self,
         name: &ServicePortName,
@@ -322,8 +324,8 @@ impl Planner {
         Difference::new(addresses(&old), addresses(&self.context)).write(transaction);
     }
 
-    /// Returns the changes that delete elements which only lead to unused chains. They can be deleted once all
-    /// transactions so far have been committed.
+    /// Returns the changes that delete elements that lead only to unused chains. They can be deleted once all previous
+    /// transactions have been committed.
     pub(crate) fn unused_elements(&self) -> Vec<Change> {
         self.shared.unused_elements().map(delete).collect()
     }
@@ -397,7 +399,8 @@ impl Planner {
         shared.for_each(|(set, element)| each(set, element));
     }
 
-    /// Returns the lists that the planner was created with. The planner does not need them once everything was updated.
+    /// Returns the lists that the planner was created with. The planner does not need them once all service ports have
+    /// been updated.
     pub(crate) fn take_existing(&mut self) -> ExistingLists {
         self.numbers.clear_reserved();
         std::mem::take(&mut self.existing)
@@ -420,7 +423,8 @@ impl Planner {
             |port: Option<&PortElements>| port.map(|port| port.list_elements(name.protocol)).unwrap_or_default();
         let classes = |port: Option<&PortElements>| port.map(PortElements::class_elements).unwrap_or_default();
         let (lists, classes) = (Difference::new(lists(old), lists(new)), Difference::new(classes(old), classes(new)));
-        // What a frontend leads to is there before it and after it, because a long transaction is split.
+        // The objects that a frontend leads to are added before it and deleted after it, because a long transaction is
+        // split.
         transaction.changes.extend(lists.additions.into_iter().chain(classes.additions));
         let mut ranges = Difference::default();
         if !old.zip(new).is_some_and(|(old, new)| old.number == new.number && old.exposure == new.exposure) {

@@ -23,7 +23,7 @@ use super::{
 };
 use crate::model::ClassId;
 
-/// Why a service port cannot be planned. The tracker makes no such entries, so it is a defect.
+/// Reason why a service port cannot be planned. The tracker does not create such entries, so it is a defect.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum PlanError {
     /// An endpoint is in a list twice.
@@ -32,34 +32,35 @@ pub(crate) enum PlanError {
     /// A list is too long.
     #[error("a list has {positions} positions (want at most {max})")]
     TooManyEndpoints {
-        /// Its length.
+        /// Length.
         positions: usize,
         /// The maximum.
         max: usize,
     },
 }
 
-/// The plan of a service port: all that is needed to compute the changes to another plan.
+/// The plan of a service port: all data that are needed to compute the changes to another plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct PortElements {
     /// The number that its lists are named after.
     pub(super) number: ListNumber,
-    /// What does not depend on endpoints.
+    /// Part that does not depend on endpoints.
     pub(super) exposure: Arc<Exposure>,
-    /// Endpoints for policy Cluster, by index. Those with weights are repeated, and by methods other than the random one all are.
+    /// Endpoints for policy Cluster, by index. Endpoints with weights are repeated; methods other than the random one
+    /// repeat all endpoints.
     cluster: SocketList,
-    /// What most service ports do not have.
+    /// Part that most service ports do not have.
     extra: Option<Box<Extra>>,
-    /// What is done with the traffic of each list, in the order of [`List::ALL`], while it is empty.
+    /// Handling of the traffic of each list while it is empty, in the order of [`List::ALL`].
     refused: [Refused; 2],
 }
 
-/// The part of a plan that most service ports do not have. It is separate, because a large cluster has many.
+/// Part of a plan that most service ports do not have. It is separate, because a large cluster has many service ports.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Extra {
     /// Endpoints for policy Local, by index.
     local: SocketList,
-    /// The endpoints in either list whose connections to themselves are masqueraded.
+    /// Endpoints in either list whose connections to themselves are masqueraded.
     hairpins: SocketList,
     /// The slots of both lists, with session affinity.
     slots: Option<[Slots; 2]>,
@@ -123,7 +124,7 @@ impl PortElements {
         forwarding: &PortForwarding<'_>,
         old: impl Fn(List) -> Positions<SocketAddr>,
     ) -> Result<Self, PlanError> {
-        // The tracker keeps them; tables may also come from elsewhere.
+        // The tracker enforces these limits, but a table may also come from other code.
         let max_endpoints = limits::max_endpoints(forwarding.service, 1, &ModeTraits::NFTABLES);
         let list = |list: List| {
             let endpoints = forwarding.list(list.policy()).unwrap_or_default();
@@ -154,7 +155,7 @@ impl PortElements {
         })
     }
 
-    /// Returns this plan with other frontends of the service port.
+    /// Returns this plan with different frontends of the service port.
     pub(super) fn with_exposure(&self, exposure: Arc<Exposure>) -> Self {
         Self { exposure, ..self.clone() }
     }
@@ -201,7 +202,7 @@ impl PortElements {
         self.exposure.service.affinity.map(|affinity| affinity.timeout_seconds)
     }
 
-    /// Returns what is done with the traffic of a request now.
+    /// Returns the current handling of the traffic of a request.
     pub(super) fn class(&self, request: Request) -> Class {
         match self.list(request.list).len() {
             0 => self.refused[request.list as usize].into(),
@@ -227,7 +228,7 @@ impl PortElements {
 }
 
 impl Exposure {
-    /// Plans a service port's frontends. They are taken from `old` if they are the same.
+    /// Plans a service port's frontends. They are shared with `old` if they are equal.
     pub(super) fn new(
         name: &ServicePortName,
         service: &Arc<ServicePort>,
@@ -300,7 +301,8 @@ fn check_length(positions: usize, max: usize) -> Result<(), PlanError> {
     if positions > max { Err(PlanError::TooManyEndpoints { positions, max }) } else { Ok(()) }
 }
 
-/// Returns what is done with the traffic of a list while it is empty. That is the same for all clients whose route it is.
+/// Returns the handling of the traffic of a list while it is empty. It is the same for all clients with a route to the
+/// list.
 fn refused(forwarding: &PortForwarding<'_>, list: List) -> Refused {
     let routes = [FrontendKind::ClusterIp, FrontendKind::NodePort].into_iter();
     let mut routes = routes.flat_map(|kind| Client::ALL.map(|client| (kind, client)));
@@ -312,10 +314,10 @@ fn refused(forwarding: &PortForwarding<'_>, list: List) -> Refused {
 /// Returns all frontends, sorted. If two kinds have the same address, the first kind wins, as in kube-proxy.
 fn frontends(forwarding: &PortForwarding<'_>, context: &Context) -> Box<[FrontendPlan]> {
     let PortForwarding { service, protocol, internal, external, .. } = forwarding;
-    // Which connections to cluster IPs are masqueraded is decided by one rule for all of them.
+    // A single rule decides for all cluster IPs which connections are masqueraded.
     let internal = Request { selection: Selection::Pick, list: internal.node.list.into() };
     let external = Request { selection: Selection::new(external), list: external.node.list.into() };
-    // The proxy deletes entries of UDP flows to endpoints that are gone, but the kernel refuses that while they are in a
+    // The proxy deletes entries of UDP flows to removed endpoints, but the kernel refuses this while a flow is in a
     // flowtable.
     let may_skip_hooks = context.flowtable_packets.is_some() && *protocol == Protocol::Tcp;
     let mut plans: BTreeMap<Frontend, FrontendPlan> = BTreeMap::new();

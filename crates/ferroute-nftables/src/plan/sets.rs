@@ -9,33 +9,33 @@ use super::Context;
 /// A set or map of the table. The variants are in the order of declaration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SetId {
-    /// Frontend to the request: a kind of forwarding and a list.
+    /// Map from frontends to requests, which are a kind of forwarding and a list.
     Services,
-    /// The same for node ports.
+    /// Like [`Self::Services`], for node ports.
     NodePorts,
-    /// Request to what is done with the list's traffic now.
+    /// Map from requests to the current handling of the list's traffic.
     Lists,
-    /// Kind and number of endpoints to the chain.
+    /// Map from the kind and number of endpoints to the chain.
     Dispatch,
-    /// The same for requests of rules of these chains. A separate map, because the kernel refuses a verdict map that can
-    /// go back to a chain that looks it up.
+    /// Like [`Self::Dispatch`], for requests of rules of these chains. It is a separate map because the kernel refuses
+    /// a verdict map that can lead back to a chain that looks it up.
     LocalDispatch,
-    /// List and index, or slot and 0, to the endpoint's address and port. A map per protocol, because `nft` accepts no port
-    /// without one.
+    /// Map from list and index, or slot and 0, to the endpoint's address and port. There is a map per protocol, because
+    /// `nft` accepts no port without a protocol.
     Endpoints(Protocol),
-    /// List and index to the endpoint's slot.
+    /// Map from list and index to the endpoint's slot.
     Slots,
-    /// List and client to the slot; written by rules.
+    /// Map from list and client to the slot; written by rules.
     Affinity,
-    /// Frontends with source ranges to the list of their service port.
+    /// Map from frontends with source ranges to the list of their service port.
     Restricted,
-    /// The same for node ports.
+    /// Like [`Self::Restricted`], for node ports.
     RestrictedNodePorts,
     /// Connections of this node's endpoints to themselves.
     Hairpin,
     /// Frontends whose connections may be in the flowtable.
     FlowServices,
-    /// The same for node ports.
+    /// Like [`Self::FlowServices`], for node ports.
     FlowNodePorts,
     /// Cluster IPs.
     ClusterIps,
@@ -45,24 +45,26 @@ pub enum SetId {
     SourceRanges(u8),
     /// Lists with an affinity timeout of this many seconds.
     Sticky(u32),
-    /// The same for a part of a namespace's share of the affinity map, with the limit for clients that are not in the map.
+    /// Like [`Self::Sticky`], for a part of a namespace's share of the affinity map, with the limit for clients that
+    /// are not in the map.
     NewClients {
         /// The timeout.
         seconds: u32,
-        /// The number of parts of the share, a power of two.
+        /// Number of parts of the share, a power of two.
         parts: u32,
     },
-    /// Requests of service ports with limits to what is requested within them.
+    /// Map from requests of service ports with limits to the requests within the limits.
     Limited,
-    /// What happens beyond a limit, by its kind and the list of the service port, counted.
+    /// Map from the kind of a limit, and the list of the service port, to the handling of connections beyond it, with a
+    /// counter.
     Refusals,
     /// Lists of service ports whose clients have this rate of new connections.
     ClientRateLists(Bucket),
-    /// These lists and clients; written by rules.
+    /// Pairs of these lists and clients; written by rules.
     ClientRates(Bucket),
     /// Lists of service ports whose clients have this many connections at most.
     ClientConnectionLists(u32),
-    /// These lists and clients; written by rules.
+    /// Pairs of these lists and clients; written by rules.
     ClientConnections(u32),
     /// Lists of service ports with this rate of new connections.
     Rates(Bucket),
@@ -75,13 +77,13 @@ pub enum SetId {
 pub struct Bucket {
     /// New tokens per day.
     pub per_day: u64,
-    /// Its size.
+    /// Size.
     pub burst: u32,
 }
 
 impl Bucket {
-    /// Returns the time in which the bucket fills up. A client without new connections has a full one then, as has one without an
-    /// element.
+    /// Returns the time in which the bucket fills up. The bucket of a client without new connections is full after this
+    /// time, like that of a client without an element.
     pub(super) fn time_to_fill(self) -> Duration {
         Duration::from_secs((u64::from(self.burst) * SECONDS_PER_DAY).div_ceil(self.per_day.max(1)).max(1))
     }
@@ -137,7 +139,7 @@ impl MapName {
 impl SetId {
     /// The sets that exist with a flowtable.
     pub(super) const OF_FLOWTABLE: [Self; 2] = [Self::FlowServices, Self::FlowNodePorts];
-    /// The maps that exist while a service port has limits; the second one also with source ranges.
+    /// Maps that exist while a service port has limits; the second one also exists with source ranges.
     pub(super) const OF_LIMITS: [Self; 2] = [Self::Limited, Self::Refusals];
     /// The sets and maps that exist without any Service.
     pub const FIXED: [Self; 14] = [
@@ -205,7 +207,7 @@ impl SetId {
         matches!(self, Self::Affinity | Self::ClientRates(_) | Self::ClientConnections(_))
     }
 
-    /// Returns the set with this name; `None` if it is not one of this table's.
+    /// Returns the set of this table with this name; `None` for other names.
     pub fn from_name(name: &Name) -> Option<Self> {
         let text = name.as_str();
         let fixed =
@@ -311,7 +313,7 @@ const SOURCE_RANGES: &str = "source-ranges-";
 /// at a time.
 pub(super) fn new_clients(timeout_seconds: u32, parts: u32) -> Limit {
     let half = (NAMESPACE_SHARE / parts.max(1) / 2).max(1);
-    // Rounded down to at least one: a timeout has a day at most.
+    // Rounded down, to at least one: a timeout is at most one day.
     let per_day = (u64::from(half) * SECONDS_PER_DAY / u64::from(timeout_seconds.max(1))).max(1);
     Limit::Rate { per_day, burst: half, over: false }
 }
@@ -325,7 +327,7 @@ const CLIENT_CONNECTION_LISTS: &str = "client-connections-";
 const CLIENT_CONNECTIONS: &str = "clients-by-connections-";
 const RATES: &str = "rate-";
 const CONNECTIONS: &str = "connections-";
-/// The maximum number of clients in a set for limits per client. Further ones have no limit.
+/// Maximum number of clients in a set for limits per client. Further clients have no limit.
 const CLIENTS_CAPACITY: u32 = 1 << 16;
 /// The maximum number of clients in the affinity map, at about 100 bytes each.
 const AFFINITY_CAPACITY: u32 = 1 << 20;

@@ -32,13 +32,13 @@ pub(super) struct SharedObjects {
     written: Written,
 }
 
-/// What the kernel has been sent besides elements that are counted.
+/// State that has been sent to the kernel, besides elements that are counted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Written {
     /// Sets that were written with the rules that refer to them.
     sets: BTreeSet<SetId>,
-    /// Classes that are not in use any more, whose chains still exist, and whether their elements do. A packet may still
-    /// request them while the transaction that ends their use takes effect.
+    /// Classes that are no longer in use but whose chains still exist, with a flag that is set if their elements exist.
+    /// A packet may still request them while the transaction that ends their use takes effect.
     unused: BTreeMap<Class, bool>,
 }
 
@@ -68,7 +68,7 @@ impl SharedObjects {
         }
         for set in sets(port) {
             if self.sets.acquire(set) && !self.written.sets.contains(&set) {
-                // Its elements follow in the same transaction, and rules that refer to it at the end.
+                // Its elements follow in the same transaction, and rules that refer to it come last.
                 transaction.push(Change::AddSet(set.declaration(context)));
                 if self.is_first_source_ranges(set) {
                     // Before any frontend with source ranges: a long transaction is split.
@@ -115,8 +115,8 @@ impl SharedObjects {
         }
     }
 
-    /// Replaces the lists of a service port among those that share the affinity map. [`SharedObjects::write_rules`] writes the
-    /// elements, once for all service ports of a transaction.
+    /// Replaces the lists of a service port in the shares of the affinity map. [`SharedObjects::write_rules`] writes
+    /// the elements, once for all service ports of a transaction.
     pub(super) fn divide_affinity(&mut self, namespace: &str, old: Option<&PortElements>, new: Option<&PortElements>) {
         self.affinity_shares.replace(namespace, old, new);
     }
@@ -137,7 +137,8 @@ impl SharedObjects {
         }
     }
 
-    /// Updates the rules to the sets in use, and the shares of the affinity map. To be called at the end of each transaction.
+    /// Updates the rules for the sets in use, and the shares of the affinity map. To be called at the end of each
+    /// transaction.
     pub(super) fn write_rules(&mut self, context: &Context, transaction: &mut Transaction) {
         self.write_affinity_shares(context, transaction);
         if self.sets.len() == self.written.sets.len() && self.sets.iter().all(|set| self.written.sets.contains(set)) {
@@ -160,13 +161,13 @@ impl SharedObjects {
                 _ => {}
             }
         }
-        // Those that go to others come last in the list.
+        // Chains that go to other chains come last in the list.
         let unused = old.into_iter().rev().filter(|chain| !is_in(&new, chain));
         unused.for_each(|old| transaction.delete_chain(old.chain.name));
         transaction.changes.extend(removed.into_iter().map(|set| Change::DeleteSet(set.name(), SetOrMap::Set)));
     }
 
-    /// Reports whether no other source ranges exist than this set, which is not written.
+    /// Reports whether this set, which is not written, would be the only one with source ranges.
     fn is_first_source_ranges(&self, set: SetId) -> bool {
         let mut others = self.written.sets.iter().chain(self.sets.iter()).filter(|other| **other != set);
         set.is_source_ranges() && !others.any(|other| other.is_source_ranges())
@@ -192,7 +193,7 @@ impl SharedObjects {
         self.written.unused.clear();
     }
 
-    /// Returns what was written, for [`SharedObjects::restore`].
+    /// Returns the written state, for [`SharedObjects::restore`].
     pub(super) fn written(&self) -> Written {
         self.written.clone()
     }
@@ -271,7 +272,7 @@ impl<T: Eq + Hash> RefCounts<T> {
     }
 }
 
-/// Returns the classes that a service port needs, targets of gotos first. Empty lists have classes that always exist.
+/// Returns the classes that a service port needs, targets of gotos first. Classes of empty lists always exist.
 fn classes(port: &PortElements) -> BTreeSet<Class> {
     let used = port.exposure.requests.iter().map(|request| port.class(*request));
     let with_target = used.flat_map(|class| match class {
@@ -303,7 +304,8 @@ fn ordered_chains(classes: impl Iterator<Item = Class>, context: &Context) -> Ve
     classes.into_iter().filter_map(|class| class.chain(context)).collect()
 }
 
-/// Returns the elements that go to the chain of a class. Rules of other chains go only to those that choose an endpoint.
+/// Returns the elements that go to the chain of a class. Rules of other chains go only to classes that choose an
+/// endpoint.
 fn dispatch(class: Class) -> impl Iterator<Item = SetElement> {
     let is_local = matches!(class, Class::Forward(kind, _) if kind.selection == Selection::Pick);
     let maps = [Some(SetId::Dispatch), is_local.then_some(SetId::LocalDispatch)];

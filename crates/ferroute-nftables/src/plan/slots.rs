@@ -30,7 +30,8 @@ pub(super) struct Slots {
 }
 
 impl Slots {
-    /// Assigns slots to a list of at most [`MAX_SLOTS`] different endpoints, if possible those in `previous`.
+    /// Assigns slots to a list of at most [`MAX_SLOTS`] different endpoints; endpoints in `previous` keep their slots
+    /// if possible.
     pub(super) fn new(endpoints: &SocketList, previous: &[(SocketAddr, ClassId)]) -> Self {
         let mut numbers: HashMap<SocketAddr, u16> = HashMap::with_capacity(previous.len());
         let mut taken: HashSet<u16> = HashSet::with_capacity(previous.len());
@@ -64,7 +65,7 @@ pub(super) fn list_of(slot: ClassId) -> ClassId {
     slot.masked(LIST)
 }
 
-/// 64-bit FNV-1a: fast, and stable across versions, so that a restart rarely depends on the previous slots.
+/// 64-bit FNV-1a: fast, and stable across versions, so that slots after a restart rarely depend on the previous ones.
 fn hash(parts: &[&[u8]]) -> u64 {
     parts.iter().copied().flatten().fold(OFFSET, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(PRIME))
 }

@@ -66,7 +66,7 @@ impl SocketList {
 
 /// Arranges `desired` in an order that differs from `old` in as few positions as possible: endpoints in both keep their
 /// position, and new endpoints, then those from the end of the list, take the positions of removed ones. `None` in
-/// `old` is a free position. An endpoint may be there several times.
+/// `old` is a free position. An endpoint may occur several times.
 pub(super) fn arrange(old: &[Option<SocketAddr>], desired: &[SocketAddr]) -> Vec<SocketAddr> {
     if old.is_empty() {
         return desired.to_vec();

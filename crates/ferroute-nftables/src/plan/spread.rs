@@ -1,4 +1,4 @@
-//! The positions of a list that has more of them than endpoints.
+//! Positions of a list that has more positions than endpoints.
 //!
 //! ```text
 //!   cycle        a b c a b c a b …     the positions of a round
@@ -6,10 +6,10 @@
 //! ```
 //!
 //! A hash table depends on the endpoints alone, so all nodes with the same endpoints have the same one. It is filled by
-//! rendezvous hashing with a bounded load: each position prefers endpoints in the order of a hash of both, and an endpoint
-//! keeps those positions that rate it highest, at most its [`capacity`]. Every position then has the best
-//! endpoint that would not rather have others, whatever the order of the computation. A removed endpoint's positions go to
-//! all others, and few of the others move; with the permutations of Maglev, several times as many would in tables of this size.
+//! rendezvous hashing with a bounded load: each position prefers endpoints in the order of a hash of both, and an
+//! endpoint keeps those positions that rate it highest, at most its [`capacity`]. The result is a stable matching,
+//! independent of the order of the computation. The positions of a removed endpoint go to all others, and few other
+//! positions move; with the permutations of Maglev, several times as many would move in tables of this size.
 
 use std::{
     cmp::Reverse,
@@ -20,7 +20,7 @@ use std::{
 
 use ferroute_core::{Endpoint, TableSize};
 
-/// Returns each endpoint as often as its weight requires, compared with the others: once if all weights are equal.
+/// Returns each endpoint with its number of positions, in proportion to its weight: 1 if all weights are equal.
 pub(super) fn weighted(endpoints: &[Endpoint]) -> Vec<(SocketAddr, usize)> {
     let divisor = endpoints.iter().fold(0, |divisor, endpoint| gcd(divisor, endpoint.weight)).max(1);
     let total: usize = endpoints.iter().map(|endpoint| usize::from(endpoint.weight / divisor)).sum();
@@ -35,7 +35,7 @@ pub(super) fn weighted(endpoints: &[Endpoint]) -> Vec<(SocketAddr, usize)> {
 
 /// Returns the positions of a list from which a random one is chosen.
 pub(super) fn random(endpoints: &[Endpoint]) -> Vec<SocketAddr> {
-    // Nearly all lists; a large cluster has a million endpoints.
+    // True for nearly all lists; a large cluster has a million endpoints.
     if endpoints.iter().all(|endpoint| endpoint.weight == endpoints[0].weight) {
         return endpoints.iter().map(Endpoint::socket).collect();
     }
@@ -43,11 +43,11 @@ pub(super) fn random(endpoints: &[Endpoint]) -> Vec<SocketAddr> {
     weighted(endpoints).into_iter().flat_map(repeat).collect()
 }
 
-/// Returns the positions of a cycle in which endpoints with several positions alternate with others: as many as there are, or
-/// repeated up to a longer cycle.
+/// Returns the positions of a cycle in which endpoints with several positions alternate with others. It has one
+/// position per endpoint and weight, or repeats them up to a longer cycle.
 pub(super) fn cycle(weighted: &[(SocketAddr, usize)], length: impl Fn(usize) -> usize) -> Vec<SocketAddr> {
     let total: usize = weighted.iter().map(|(_, times)| times).sum();
-    // Each endpoint's positions are evenly spaced, in the order of their middles.
+    // The positions of each endpoint are evenly spaced, and sorted by their middles.
     let mut turns: Vec<(usize, usize)> = Vec::with_capacity(total);
     for (i, (_, times)) in weighted.iter().enumerate() {
         turns.extend((0..*times).map(|turn| ((2 * turn + 1) * total / (2 * times), i)));
@@ -77,7 +77,7 @@ fn fill(keys: &[Key], positions: usize) -> Vec<usize> {
     let is_weighted = keys.iter().any(|key| key.weight != keys[0].weight);
     let mut owners = vec![0; positions];
     let mut ratings = vec![None; positions];
-    // The positions of each endpoint, the one that rates it lowest first.
+    // Positions of each endpoint, the one with the lowest rating first.
     let mut owned: Vec<BinaryHeap<Reverse<(u64, usize)>>> = keys.iter().map(|_| BinaryHeap::new()).collect();
     let mut open: Vec<usize> = (0..positions).rev().collect();
     while let Some(position) = open.pop() {
@@ -86,7 +86,7 @@ fn fill(keys: &[Key], positions: usize) -> Vec<usize> {
             (if is_weighted { weighted_rating(hash, key.weight) } else { hash }, i)
         };
         let is_next = |candidate: &(u64, usize)| ratings[position].is_none_or(|rejected| *candidate < rejected);
-        // Endpoints have room for all positions, so none is rejected by all of them.
+        // The capacities of all endpoints together suffice for all positions, so not all endpoints reject a position.
         let Some(best) = keys.iter().enumerate().map(rating).filter(is_next).max() else { continue };
         ratings[position] = Some(best);
         owners[position] = best.1;
@@ -99,19 +99,19 @@ fn fill(keys: &[Key], positions: usize) -> Vec<usize> {
     owners
 }
 
-/// Returns the largest number of positions of an endpoint: [`OVERLOAD`] more than its share, or further ones where the share has
-/// few positions.
+/// Returns the maximum number of positions of an endpoint: [`OVERLOAD`] more than its share, or more than that if the
+/// share has few positions.
 ///
-/// A full endpoint hands positions on to others, and gets them back with the next endpoint that leaves. The fewer positions a share
-/// has, the more endpoints are full by chance. So the bound rises to [`DEVIATIONS`] above the share, where one endpoint of twenty is
-/// full. It rises smoothly, and for each endpoint by another fraction of a position: with whole ones, all endpoints would get one
-/// more when one of some numbers of endpoints is passed.
+/// A full endpoint passes positions on to others, and gets them back when another endpoint is removed. The fewer
+/// positions a share has, the more endpoints are full by chance. The bound therefore rises to [`DEVIATIONS`] above the
+/// share, where one endpoint in twenty is full. It rises smoothly, and for each endpoint by a different fraction of a
+/// position: with whole positions, all endpoints would get one more at certain numbers of endpoints.
 fn capacity(key: &Key, positions: u64, total: u64) -> usize {
     let part = positions * key.weight;
     let least = (part * OVERLOAD.0 / OVERLOAD.1 / total).max(part.div_ceil(total));
     // As in `weighted_rating`, only operations that are exact everywhere.
     let share = part as f64 / total as f64;
-    // With more endpoints than positions, as many as possible get one.
+    // If there are more endpoints than positions, as many as possible get one.
     if share <= 1.0 {
         return usize::try_from(least).unwrap_or(usize::MAX);
     }
@@ -122,10 +122,12 @@ fn capacity(key: &Key, positions: u64, total: u64) -> usize {
     usize::try_from(least.max((share + slack + spread) as u64)).unwrap_or(usize::MAX)
 }
 
-/// Returns a number that is the largest of several endpoints' in proportion to their weights, as `ln(hash) / weight` is. The order
-/// for equal weights is that of the hashes.
+/// Returns the rating of an endpoint with this weight: like `ln(hash) / weight`, it is the highest of several
+/// endpoints' ratings with a probability proportional to the weight. For equal weights, ratings have the order of the
+/// hashes.
 fn weighted_rating(hash: u64, weight: u64) -> u64 {
-    // Only operations that IEEE 754 defines exactly: all architectures have to agree. `hash | 1` is 2^exponent × mantissa.
+    // Uses only operations that IEEE 754 defines exactly, because all architectures must agree. `hash | 1` is
+    // 2^exponent × mantissa.
     let exponent = 63 - (hash | 1).leading_zeros();
     let mantissa = (hash | 1) as f64 / (1_u64 << exponent) as f64;
     let t = (mantissa - 1.0) / (mantissa + 1.0);
@@ -135,7 +137,7 @@ fn weighted_rating(hash: u64, weight: u64) -> u64 {
         power *= square;
     }
     let below_one = (64.0 - f64::from(exponent)) * std::f64::consts::LN_2 - 2.0 * logarithm;
-    // Of positive numbers, the smaller one has the smaller bits.
+    // Among positive numbers, a smaller number has smaller bits.
     !(below_one / weight as f64).to_bits()
 }
 
@@ -163,21 +165,22 @@ fn mix(value: u64) -> u64 {
 /// 2⁶⁴ divided by the golden ratio.
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// A list with weights has about this many positions at most. With more endpoints all have the same weight.
+/// Approximate maximum number of positions of a list with weights. With more endpoints, all have the same weight.
 const MAX_WEIGHTED: usize = 4_096;
 
-/// The largest load of an endpoint whose share has many positions, as a fraction of the share.
+/// Maximum load of an endpoint whose share has many positions, as a fraction of the share.
 const OVERLOAD: (u64, u64) = (10_295, 10_000);
 
-/// The largest load above a share of few positions, in standard deviations of a load that is left to chance. With this and the next three
-/// constants, all measured by `examples/balancing.rs`, at most 1.22 times as many positions move as the endpoint had, with up to 1,000
-/// endpoints in a table of the default size.
+/// Maximum load above a share of few positions, in standard deviations of a random load. With this and the next three
+/// constants, all measured by `examples/balancing.rs`, at most 1.22 times as many positions move as the endpoint had,
+/// with up to 1,000 endpoints in a table of the default size.
 const DEVIATIONS: f64 = 1.7;
 
-/// Up to here a share has few positions; from here on the distance above it becomes smaller again.
+/// Number up to which a share has few positions; above it, the distance to the share decreases again.
 const FEW_POSITIONS: f64 = 172.0 / DEVIATIONS;
 
-/// From here on [`OVERLOAD`] is enough, and tables of the default size with up to 100 endpoints follow from it alone but for rounding.
+/// Number from which [`OVERLOAD`] is sufficient; apart from rounding, tables of the default size with up to 100
+/// endpoints depend on it alone.
 const MANY_POSITIONS: f64 = 334.0;
 
 /// The distance below [`MANY_POSITIONS`] over which the fractions of positions grow from 0 to 1.
@@ -223,7 +226,7 @@ mod tests {
                 let after = hash_table(&rest, TableSize::default());
                 let moved = before.iter().zip(&after).filter(|(before, after)| before != after).count();
                 let own = before.iter().filter(|socket| **socket == all[removed].0).count() as f64;
-                // With more endpoints, their own numbers of positions differ.
+                // With more endpoints, their numbers of positions differ by themselves.
                 let ideal = if count <= 100 { before.len() as f64 / f64::from(count) } else { own };
                 assert!(moved as f64 <= ideal * 1.25, "{moved} of {ideal} with {count} endpoints");
             }
@@ -236,7 +239,7 @@ mod tests {
         let table = hash_table(&all, TableSize::at_least(0));
         all.reverse();
         assert_eq!(hash_table(&all, TableSize::at_least(0)), table);
-        // All nodes have to agree, also while they run different versions.
+        // All nodes must agree, even while they run different versions.
         let first: Vec<u8> = table[..12].iter().map(|socket| socket.to_string().as_bytes()[9] - b'0').collect();
         assert_eq!(first, [5, 9, 6, 9, 7, 2, 8, 9, 4, 5, 3, 2]);
     }
@@ -259,7 +262,8 @@ mod tests {
             let load = loads[socket] as f64;
             assert!(load <= share * 1.03 && load >= share * 0.9, "{load} of {share} with weight {weight}");
         }
-        // Equal weights result in the same table as none, and another weight of one endpoint moves few positions of others.
+        // Equal weights result in the same table as no weights, and a change of one endpoint's weight moves few
+        // positions of others.
         let equal: Vec<_> = all.iter().map(|(socket, _)| (*socket, 3)).collect();
         let plain = hash_table(&endpoints(10), TableSize::default());
         assert_eq!(hash_table(&equal, TableSize::default()), plain);

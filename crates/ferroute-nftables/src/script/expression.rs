@@ -12,14 +12,14 @@ use crate::{
     wire::{destination_offset, protocol_offset, source_offset},
 };
 
-/// What a property requires of a packet: `tcp dport` is one of TCP packets.
+/// Requirements of a property for a packet: `tcp dport` requires a TCP packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Requirements {
     pub(super) family: Option<IpFamily>,
     pub(super) protocol: Option<u8>,
 }
 
-/// Reads a property; `None` if it is not supported, and then the position is anywhere.
+/// Reads a property; `None` if it is not supported, in which case the position is undefined.
 pub(super) fn property(cursor: &mut Cursor<'_>, family: IpFamily) -> Option<(Property, Requirements)> {
     let plain = |property: Property| Some((property, Requirements::default()));
     let of_family =
@@ -89,7 +89,7 @@ pub(super) fn property(cursor: &mut Cursor<'_>, family: IpFamily) -> Option<(Pro
     }
 }
 
-/// Reads the name of an option and, if there is one, a field of it.
+/// Reads the name of an option and, if present, one of its fields.
 fn option(kind: &str, cursor: &mut Cursor<'_>) -> Option<Property> {
     let (name, field) = (cursor.take(), cursor.peek());
     let name = if name == "mss" { "maxseg" } else { name };
@@ -224,7 +224,7 @@ fn payload(text: &str, family: IpFamily) -> Option<Property> {
         _ => return None,
     };
     let (offset, length): (u32, u32) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
-    // Their offsets and lengths are in bytes.
+    // The offsets and lengths are in bytes.
     let at = |fields: &[(u32, usize, Field)]| {
         let found = fields.iter().find(|(start, bytes, _)| offset == 8 * start && length as usize == 8 * bytes);
         found.map(|(.., field)| *field)
@@ -247,7 +247,7 @@ fn payload(text: &str, family: IpFamily) -> Option<Property> {
     Some(field.map_or(Property::Payload { base, offset, length }, Property::Field))
 }
 
-/// Returns what a header with this name requires of a packet.
+/// Returns the requirements for a packet of the header with this name.
 pub(super) fn requirements(header: &str) -> Requirements {
     let family = match header {
         "ip" | "icmp" | "igmp" => Some(IpFamily::V4),

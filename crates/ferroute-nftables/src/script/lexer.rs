@@ -9,7 +9,8 @@ pub(super) struct Token {
     pub(super) line: usize,
 }
 
-/// Splits text into words. What follows `#` is a comment, such as a handle, but `nft` also prints `#` before modules of `iptables`.
+/// Splits text into words. Text after `#` is a comment, such as a handle, but `nft` also prints `#` before modules of
+/// `iptables`.
 pub(super) fn split(text: &str) -> Vec<Token> {
     let mut tokens: Vec<Token> = Vec::new();
     for (line, content) in (1..).zip(text.lines()) {
@@ -41,7 +42,7 @@ pub(super) fn split(text: &str) -> Vec<Token> {
 /// The beginning of the name of a module of `iptables`.
 pub(super) const MODULE: &str = "xt_";
 
-/// The characters that are words of their own.
+/// Characters that are separate words.
 const PUNCTUATION: [char; 6] = ['{', '}', '(', ')', ',', ';'];
 
 /// A position in a list of words.
@@ -87,7 +88,7 @@ impl<'t> Cursor<'t> {
         self.tokens.get(self.at).or(self.tokens.last()).map_or(0, |token| token.line)
     }
 
-    /// Takes the words up to the brace that closes the one that was taken last; `None` without one.
+    /// Takes the words up to the brace that closes the one that was taken last; `None` if it is missing.
     pub(super) fn block(&mut self) -> Option<&'t [Token]> {
         let (start, mut depth) = (self.at, 1);
         while !self.is_at_end() {

@@ -24,7 +24,7 @@ use crate::model::{
     RejectWith, Rule, Set, SetKind, Statement, Value, Verdict, parse_duration,
 };
 
-/// A reader of the rules of one table.
+/// Reader for the rules of one table.
 pub(super) struct RuleReader {
     family: IpFamily,
     /// The table sees packets of both IP families.
@@ -83,7 +83,7 @@ impl RuleReader {
             verdict @ ("jump" | "goto") if cursor.peek_at(1) == "{" => {
                 cursor.at += 2;
                 let name = Name::from(format!("__chain{}", self.chains.len()));
-                // Chains in this one have other names.
+                // Other chains in this table have other names.
                 self.chains.push(Chain::new(name.clone()).rules([]));
                 let (at, chain) = (self.chains.len() - 1, read_chain(name.clone(), cursor.block()?, self));
                 self.chains[at] = chain;
@@ -144,7 +144,7 @@ impl RuleReader {
                 let table = cursor.take().trim_start_matches('@').to_owned();
                 reading.statements.push(Statement::FlowAdd(Name::from(table.as_str())));
             }
-            // A copy is sent elsewhere.
+            // A copy is sent to another host.
             "dup" => {
                 cursor.at += 1;
                 cursor.accept("to");
@@ -256,7 +256,7 @@ impl RuleReader {
         Some(())
     }
 
-    /// Reads how packets are rejected, and adds what that requires of them.
+    /// Reads the kind of a rejection, and adds its requirements for packets.
     fn reject(&self, cursor: &mut Cursor<'_>, reading: &mut Reading) -> Option<RejectWith> {
         let kind = if cursor.accept("with") { cursor.take() } else { "" };
         let family = match kind {
@@ -272,7 +272,7 @@ impl RuleReader {
         RejectWith::parse(kind, cursor.take())
     }
 
-    /// Reads the fields of a key, and adds what they require of packets.
+    /// Reads the fields of a key, and adds their requirements for packets.
     fn key(&self, cursor: &mut Cursor<'_>, reading: &mut Reading) -> Option<Vec<Operand>> {
         let mut key = Vec::new();
         loop {
@@ -286,12 +286,12 @@ impl RuleReader {
         }
     }
 
-    /// Reads the name of a set, or the elements of one without a name.
+    /// Reads the name of a set, or the elements of an anonymous set.
     fn set(&mut self, cursor: &mut Cursor<'_>, key: &[Operand], is_map: bool) -> Option<Name> {
         self.set_with(cursor, key, is_map, &Fields::default())
     }
 
-    /// Reads a set or map like [`Self::set`], with the type of a map's data; without one, it follows from the text.
+    /// Reads a set or map like [`Self::set`], with the type of a map's data; without one, it is derived from the text.
     fn set_with(&mut self, cursor: &mut Cursor<'_>, key: &[Operand], is_map: bool, data: &Fields) -> Option<Name> {
         if let Some(name) = cursor.peek().strip_prefix('@') {
             cursor.at += 1;
@@ -315,7 +315,7 @@ impl RuleReader {
         self.skip_value(cursor, reading)
     }
 
-    /// Skips a value that is assigned: words with commas between them, or the result of an expression.
+    /// Skips an assigned value: words with commas between them, or the result of an expression.
     fn skip_value(&mut self, cursor: &mut Cursor<'_>, reading: &mut Reading) -> Option<()> {
         let start = cursor.at;
         if cursor.peek() == "(" {
@@ -375,7 +375,7 @@ fn limit(cursor: &mut Cursor<'_>) {
     }
 }
 
-/// Reads what `nft` prints after `#` for what it cannot express: `xt_tcp`, `xt_MASQUERADE`.
+/// Reads the remark that `nft` prints after `#` for expressions that it cannot print: `xt_tcp`, `xt_MASQUERADE`.
 fn remark(cursor: &mut Cursor<'_>, reading: &mut Reading) {
     cursor.at += 1;
     let name = cursor.take().trim_start_matches(MODULE);
@@ -395,10 +395,10 @@ fn extension(kind: &str, name: &str, reading: &mut Reading) -> Option<()> {
     Some(())
 }
 
-/// Adds words that are not supported: as a condition, if a statement follows that decides something.
+/// Adds unsupported words: as a condition, if a verdict or another effect follows.
 fn unknown(cursor: &mut Cursor<'_>, reading: &mut Reading) {
     let (start, mut depth) = (cursor.at, 0_i32);
-    // Those about a header are about packets that have it.
+    // Words about a header require packets with this header.
     if cursor.peek_at(2) != "set" {
         reading.require(expression::requirements(cursor.peek()));
     }

@@ -12,7 +12,7 @@ use super::{
 use crate::kernel::ReadElements;
 use crate::model::{Data, DataType, Element, IfName, Key, Name, Property, Set, SetKind, Value, Values, Verdict, Words};
 
-/// What the fields of keys or data of a set are.
+/// Types of the fields of keys or data of a set.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Fields(pub(super) Vec<Words>);
 
@@ -159,7 +159,7 @@ fn read_element(words: &[&str], key: &Fields, data: Option<&Fields>) -> Option<(
     Some((element, condition(&words[end..at])))
 }
 
-/// Returns the words that decide whether an element matches, among those after its key.
+/// Returns the words after the key of an element on which its match depends.
 fn condition(extras: &[&str]) -> Option<String> {
     let mut is_condition = false;
     let words = extras.iter().filter(|word| {
@@ -253,7 +253,7 @@ pub(super) fn value(text: &str, words: Words) -> Option<Value> {
     })
 }
 
-/// What decides whether an element matches.
+/// Words that begin a condition of an element.
 const CONDITIONS: [&str; 3] = ["limit", "ct", "quota"];
-/// What may follow the key of an element.
+/// Words that may follow the key of an element.
 pub(super) const EXTRAS: [&str; 8] = ["counter", "timeout", "expires", "comment", "limit", "ct", "quota", "last"];

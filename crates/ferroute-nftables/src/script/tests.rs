@@ -249,7 +249,7 @@ fn truncated_text_is_an_error() {
     assert_eq!(error.to_string(), "line 1: the table has no end");
 }
 
-/// Words of `nft` text, which follow each other in any order.
+/// Generates words of `nft` text, in any order.
 fn any_words() -> impl Strategy<Value = String> {
     let words = prop::sample::select(vec![
         "table",

@@ -63,7 +63,7 @@ impl EncodedTransaction {
 }
 
 /// Writes the elements of the first changes into one message, as long as they add to, or delete from, the same set and
-/// fit. Returns how many.
+/// fit. Returns the number of these changes.
 fn add_elements(objects: &mut Objects<'_>, changes: &[Change]) -> usize {
     write_elements(objects, changes, |_| {})
 }
@@ -104,6 +104,6 @@ fn elements_of(change: &Change) -> Option<(&Name, bool, &Element)> {
     }
 }
 
-/// More than the length of any element in bytes: two keys of 64 bytes, a verdict with a chain name, a comment of 128
-/// bytes.
+/// Upper bound of the length of an element in bytes: two keys of 64 bytes, a verdict with a chain name, a comment of
+/// 128 bytes.
 const MAX_ELEMENT_LENGTH: usize = 640;

@@ -1,8 +1,8 @@
 //! Decoding rules from the kernel's expressions, for rules of any program: the inverse of `expression.rs`.
 //!
 //! Expressions load properties of a packet into registers, and compare or use them. The decoder tracks the content of
-//! each register as a [`Loaded`], and emits a statement when a value is compared or used. What it cannot represent
-//! becomes [`Opaque`], with the expressions that lead to it.
+//! each register as a [`Loaded`], and emits a statement when a value is compared or used. Constructs that it cannot
+//! represent become [`Opaque`], with the expressions that lead to them.
 
 mod effects;
 mod foreign;
@@ -53,7 +53,8 @@ impl EncodedRule {
     }
 }
 
-/// Returns what decides whether an element of a set matches besides its key, in `nft` syntax: `limit rate 5/second`.
+/// Returns the condition, besides the key, under which an element of a set matches, in `nft` syntax: `limit rate
+/// 5/second`.
 pub(super) fn element_condition(entry: &Attribute<'_>) -> Option<Box<str>> {
     let condition = |attribute: Attribute<'_>| {
         let expression = EncodedRule::parse_expression(&attribute).ok()?;
@@ -145,7 +146,7 @@ impl<'a> Decoder<'a, '_> {
         self.pending.clear();
         let statement = statement.into();
         if let Statement::Match(Match::Nfproto(family)) = statement {
-            // The rest of the rule is about packets of this family.
+            // The remaining expressions apply to packets of this family.
             self.family = family;
         }
         // `nft` writes a range as two comparisons.
@@ -362,7 +363,7 @@ impl<'a> Decoder<'a, '_> {
         }
     }
 
-    /// Returns a match of the packet's family; `None` if it is neither IPv4 nor IPv6.
+    /// Returns a match of the packet's family; `None` for families other than IPv4 and IPv6.
     fn family_match(&self, key: u32, eq: bool, bytes: &[u8]) -> Option<Match> {
         let of = |family| match (key, bytes) {
             (NFT_META_NFPROTO, [number]) => *number == nfproto(family),
@@ -409,7 +410,7 @@ impl<'a> Decoder<'a, '_> {
         let set = (self.set)(&name);
         let operands = set.and_then(|set| self.operands(from, set));
         let (Some(set), Some(operands)) = (set, operands) else {
-            // The verdict is unknown, and so is the use of a value.
+            // The verdict is unknown, and therefore also the effect of a value.
             let left = self.registers.at(from).text(self.headers());
             let not = if inverted { "!= " } else { "" };
             match to {
@@ -448,7 +449,7 @@ impl<'a> Decoder<'a, '_> {
         Some(key)
     }
 
-    /// Returns the key of a set, if it has the fields that planned rules use.
+    /// Returns the key of a set, if it consists of fields that planned rules use.
     fn key(&self, from: Register, set: &Set) -> Option<Vec<Field>> {
         typed_key(&self.operands(from, set)?, set, self.family)
     }
@@ -480,7 +481,7 @@ fn cmp_op_from(number: u32) -> Option<CmpOp> {
     [Eq, Neq, Lt, Lte, Gt, Gte].into_iter().find(|op| cmp_op(*op) == number)
 }
 
-/// Returns the fields of a key, if they are those that planned rules use, in a set of their types.
+/// Returns the fields of a key, if planned rules use them, in a set of their types.
 fn typed_key(operands: &[Operand], set: &Set, family: IpFamily) -> Option<Vec<Field>> {
     let fields = operands.iter().zip(&set.key).map(|(operand, data_type)| {
         let field = match (operand.property, operand.mask) {

@@ -84,7 +84,7 @@ fn parse(entry: &Attribute<'_>, set: &Set) -> Result<Option<Element>, Malformed>
             NFTA_SET_ELEM_KEY_END => last = value_of(&attribute)?,
             NFTA_SET_ELEM_DATA => data = parse_datum(&attribute, set)?,
             NFTA_SET_ELEM_USERDATA => comment = userdata::read_comment(attribute.payload),
-            // An element has its own limit, which is the set's unless another program added it.
+            // Each element has its own limit, which equals that of the set unless another program added it.
             NFTA_SET_ELEM_EXPR if set.limit.is_some() && limit_in(&attribute)? != set.limit => return Ok(None),
             _ => {}
         }
@@ -114,7 +114,8 @@ pub(super) fn parse_counter(entry: &Attribute<'_>) -> Result<Option<Counter>, Ma
     Ok(Some(Counter { packets: packets.u64_be()?, bytes: bytes.u64_be()? }))
 }
 
-/// Makes a network of the last field's range. Returns false if it is not a network, or if another field has a range.
+/// Converts the range of the last field to a network. Returns false if it is not a network, or if another field has a
+/// range.
 fn to_network(key: &mut Key, last: &Key) -> bool {
     let same = key.len().saturating_sub(1);
     if key[..same] != last[..same] {
@@ -180,7 +181,8 @@ pub(super) fn value_of<'a>(nest: &Attribute<'a>) -> Result<Option<&'a [u8]>, Mal
     Ok(nest.nested().first(NFTA_DATA_VALUE)?.map(|attribute| attribute.payload))
 }
 
-/// Encodes values as the kernel has them in registers, a range as its first value. In a concatenation each starts at a register.
+/// Encodes values as the kernel has them in registers; of a range, the first value. In a concatenation, each value
+/// starts at a register.
 pub(super) fn bytes(values: impl ExactSizeIterator<Item = Value>) -> Bytes {
     let several = values.len() > 1;
     let mut bytes = Bytes::new();
@@ -193,7 +195,7 @@ pub(super) fn bytes(values: impl ExactSizeIterator<Item = Value>) -> Bytes {
             Value::Integer(number) | Value::ClassId(ClassId(number)) => bytes.extend(number.to_ne_bytes()),
             Value::IfName(name) | Value::IfNamePrefix(name) => bytes.extend(name.bytes()),
             Value::Protocol(number) => bytes.push(number),
-            // Only of other programs' sets, which are not written.
+            // Only in sets of other programs, which are not written.
             Value::Other(number) | Value::OtherRange(number, _) => bytes.extend(number.to_be_bytes()),
         }
         while several && bytes.len() % 4 != 0 {

@@ -30,7 +30,8 @@ impl EncodedRule {
         Ok(Self { expressions, comment })
     }
 
-    /// Reports whether the kernel would list `rule` like this. The kernel adds attributes to those that were sent.
+    /// Reports whether the kernel's listing of `rule` would equal this one. The kernel adds attributes to those that
+    /// were sent.
     pub(crate) fn matches(&self, rule: &Rule, family: IpFamily) -> bool {
         let Some(expected) = Self::from_rule(rule, family) else { return false };
         self.comment == expected.comment
@@ -81,7 +82,7 @@ impl EncodedRule {
     }
 }
 
-/// Reports whether the expression has no effect: a byte order conversion in place of a value that is shorter than the
+/// Reports whether the expression has no effect: an in-place byte order conversion of a value that is shorter than the
 /// words to convert.
 ///
 /// `nft` writes such expressions where a key of an interval set has a field of one byte, such as a protocol.

@@ -19,7 +19,7 @@ use crate::{
 /// Decodes the elements of a set.
 ///
 /// The kernel lists a range either as one element with two keys, or as one element with the first key and one with the
-/// first key after the range. The latter can only be joined once all elements were received.
+/// first key after the range. The latter can be joined only when all elements have been received.
 pub(crate) struct AnyElements<'a> {
     set: &'a Set,
     raw: Vec<RawElement>,
@@ -89,7 +89,7 @@ impl<'a> AnyElements<'a> {
         }
         let is_concatenated = set.key.len() > 1;
         if !is_concatenated {
-            // The key after a range may be the first key of another one.
+            // The key after a range may be the first key of another range.
             raw.sort_by(|a, b| (&a.key, !a.is_range_end).cmp(&(&b.key, !b.is_range_end)));
         }
         let is_range_end: Vec<Vec<u8>> = raw.iter().skip(1).map(|next| next.key.clone()).collect();

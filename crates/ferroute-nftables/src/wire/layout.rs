@@ -13,7 +13,7 @@ impl Register {
     pub(super) const FIRST: Self = Self(0);
 
     /// Returns the kernel's number: `NFT_REG_1` to `NFT_REG_4` are 16-byte registers, and `NFT_REG32_00` to
-    /// `NFT_REG32_15` are the same memory in 4-byte registers. The former are used where both are possible.
+    /// `NFT_REG32_15` are the same memory in 4-byte registers. The former are used if both are possible.
     pub(super) fn number(self) -> u32 {
         if self.0.is_multiple_of(4) { NFT_REG_1 + self.0 / 4 } else { NFT_REG32_00 + self.0 }
     }

@@ -74,7 +74,7 @@ pub(crate) fn parse_flowtable(message: &Message<'_>) -> Result<ListedFlowtable, 
                         NFTA_FLOWTABLE_HOOK_DEVS => {
                             for device in part.nested() {
                                 let device = device?;
-                                // Newer kernels have prefixes of names as well.
+                                // Newer kernels also support prefixes of names.
                                 is_like_own &= device.kind == NFTA_DEVICE_NAME;
                                 devices.push(device.escaped_text().into());
                             }
@@ -161,8 +161,8 @@ struct SetParts {
     counter: bool,
     limit: Option<Limit>,
     userdata: Vec<u8>,
-    /// It has a property that no set of the proxy has: another policy, a default timeout, an interval of garbage collection, or
-    /// other expressions.
+    /// Whether it has a property that no set of the proxy has: another policy, a default timeout, an interval of
+    /// garbage collection, or other expressions.
     is_special: bool,
 }
 
@@ -186,7 +186,7 @@ impl SetParts {
                     _ => self.is_special = true,
                 }
             }
-            // The kernel reports these only with other values than its defaults.
+            // The kernel reports these only if they differ from its defaults.
             NFTA_SET_POLICY | NFTA_SET_TIMEOUT | NFTA_SET_GC_INTERVAL | NFTA_SET_EXPRESSIONS => self.is_special = true,
             _ => {}
         }
@@ -204,7 +204,7 @@ impl SetParts {
             None => SetData::None,
             Some(NFT_DATA_VERDICT) => SetData::Verdict,
             Some(number) => {
-                // With ranges as data, each element has the first and the last value.
+                // If data are ranges, each element has the first and the last value.
                 let range = || any_types_of(number, self.data_length / 2, kind).map(|types| types.repeat(2));
                 SetData::Values(any_types_of(number, self.data_length, SetKind::Exact).or_else(range)?)
             }
@@ -252,7 +252,8 @@ impl SetParts {
     }
 }
 
-/// Returns the limit in an expression of a set or an element; `None` if it is another one, or none of the proxy's.
+/// Returns the limit in an expression of a set or an element; `None` for other expressions, and for limits that the
+/// proxy does not use.
 pub(super) fn limit_in(expression: &Attribute<'_>) -> Result<Option<Limit>, Malformed> {
     let name = expression.nested().first(NFTA_EXPR_NAME)?;
     let read = match name.as_ref().and_then(|name| name.text()) {
@@ -285,7 +286,7 @@ fn connection_limit(data: &Attribute<'_>) -> Result<Option<Limit>, Malformed> {
     Ok((flags & NFT_CONNLIMIT_F_INV != 0).then_some(limit))
 }
 
-/// Returns the types of a key or of data of this length; `None` if that is not known.
+/// Returns the types of a key or of data of this length; `None` if they are unknown.
 fn any_types_of(number: u32, length: u32, kind: SetKind) -> Option<Vec<DataType>> {
     let count = (u32::BITS - number.leading_zeros()).div_ceil(TYPE_BITS);
     let numbers: Vec<u32> = (0..count).rev().map(|i| number >> (TYPE_BITS * i) & TYPE_MASK).collect();
@@ -301,7 +302,7 @@ fn any_types_of(number: u32, length: u32, kind: SetKind) -> Option<Vec<DataType>
     (crate::model::length(&types) == length).then_some(types)
 }
 
-/// Returns the type with a number. In ranges, `nft` has all numbers in network byte order.
+/// Returns the type with a number. In ranges, `nft` stores all numbers in network byte order.
 fn any_type_of(number: u32, length: Option<usize>, is_range: bool) -> Option<DataType> {
     let known = types_of(number).and_then(|types| <[DataType; 1]>::try_from(types).ok()).map(|[known]| known);
     let fits = |data_type: &DataType| length.is_none_or(|length| length == data_type.length());
@@ -377,12 +378,12 @@ fn attributes<'a>(message: &Message<'a>) -> Result<Attributes<'a>, Malformed> {
     message.split_header::<{ nfnetlink::HEADER_LENGTH }>().map(|(_, attributes)| attributes)
 }
 
-/// Returns the name in an attribute. One that is not text is escaped, so it is none of Ferroute's.
+/// Returns the name in an attribute. Bytes that are not text are escaped, so that the name is not one of Ferroute's.
 pub(super) fn name_of(attribute: &Attribute<'_>) -> Name {
     attribute.escaped_text().into_owned().into()
 }
 
-/// Reports whether a name may not be the one that the kernel has, so that the object cannot be requested by it.
+/// Reports whether a name may differ from that in the kernel, so that the object cannot be requested by it.
 pub(crate) fn is_escaped(name: &Name) -> bool {
     name.as_str().contains('\\')
 }
@@ -393,7 +394,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns what a listed flowtable with these attributes is read as.
+    /// Returns the result of reading a listed flowtable with these attributes.
     fn flowtable(priority: u32, device: u16, flags: u32) -> ListedFlowtable {
         let mut batch = Batch::new();
         let kind = nfnetlink::kind(nfnetlink::NFNL_SUBSYS_NFTABLES, NFT_MSG_NEWFLOWTABLE);

@@ -136,7 +136,7 @@ impl Objects<'_> {
         }
     }
 
-    /// `id` must be unique within the batch. The kernel requires it, but rules refer to sets by name.
+    /// Writes a set. `id` must be unique within the batch. The kernel requires it, but rules refer to sets by name.
     pub(super) fn add_set(&mut self, item: &Set, id: u32) {
         let mut message = self.message(NFT_MSG_NEWSET, flags::NLM_F_CREATE);
         message.put_str(NFTA_SET_NAME, item.name.as_str());
@@ -224,7 +224,8 @@ impl Objects<'_> {
     }
 }
 
-/// A flowtable without devices has no list of them: the kernel refuses an empty one.
+/// Writes the devices of a flowtable. A flowtable without devices has no list of them: the kernel refuses an empty
+/// list.
 fn put_devices(hook: &mut Writer<'_>, item: &Flowtable) {
     if item.devices.is_empty() {
         return;

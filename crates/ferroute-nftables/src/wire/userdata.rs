@@ -66,7 +66,7 @@ pub(super) fn read_protocol(userdata: &[u8], types: &[DataType]) -> Option<Proto
     protocols.into_iter().find(|protocol| stored == examples(types, Some(*protocol)))
 }
 
-/// Reports whether the numbers of a key with one field are in network byte order, as those in headers are.
+/// Reports whether the numbers of a key with one field are in network byte order, like numbers in headers.
 pub(super) fn has_big_endian_key(userdata: &[u8]) -> bool {
     find(userdata, NFTNL_UDATA_SET_KEYBYTEORDER) == Some(&BYTEORDER_BIG_ENDIAN.to_ne_bytes())
 }

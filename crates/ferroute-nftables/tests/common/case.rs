@@ -34,7 +34,7 @@ impl Case {
         self.sync();
     }
 
-    /// Applies what has changed in `tracker`.
+    /// Applies the pending changes of `tracker`.
     pub fn sync(&mut self) {
         let changes = self.tracker.update(self.family);
         self.dataplane.sync(self.tracker.table(self.family), &changes).unwrap();

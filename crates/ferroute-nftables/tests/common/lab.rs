@@ -1,4 +1,4 @@
-//! A node, its Pods and an external client, each in a network namespace of its own.
+//! A node, its Pods and an external client, each in a separate network namespace.
 
 use std::{
     io::{ErrorKind, Read, Write},
@@ -152,5 +152,5 @@ fn outcome(answer: std::io::Result<String>) -> Outcome {
     }
 }
 
-/// Long enough for a reply on the same machine under load; only missing replies take this long.
+/// Long enough for a reply on the same machine under load; only a missing reply takes this long.
 const TIMEOUT: Duration = Duration::from_secs(2);

@@ -1,4 +1,4 @@
-//! Helpers of several tests.
+//! Helpers that several tests share.
 
 #![allow(
     dead_code,
@@ -117,8 +117,8 @@ pub fn table_id(family: IpFamily) -> TableId {
     TableId { family, name: TABLE }
 }
 
-/// The contents of a table, without what depends on earlier states: the numbers of lists, the order of endpoints, and what
-/// unused classes have left.
+/// Contents of a table, except for those that depend on earlier states: the numbers of lists, the order of endpoints,
+/// and objects of unused classes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Contents {
     chains: Vec<String>,
@@ -196,7 +196,7 @@ fn value_text(value: Value, set: &Name, names: &BTreeMap<ListNumber, String>) ->
     }
 }
 
-/// Returns the class ids that the contents of map `lists` lead to, without their lists.
+/// Returns the class ids in map `lists`, without their lists.
 fn used_classes(table: &MemoryTable) -> BTreeSet<u32> {
     let mut used = BTreeSet::new();
     for class in table.elements(&SetId::Lists.name()).filter_map(|element| element.data.as_ref()?.class_id()) {

@@ -18,7 +18,7 @@ fn service_port_without_a_number_is_reported_until_it_has_one() {
     let mut services = table(IpFamily::V4, node("node-1"), entries);
     let mut planner = Planner::new(Context::new(&services, &NftablesSettings::default(), &[]));
     let mut transaction = Transaction::new(TableId { family: IpFamily::V4, name: TABLE });
-    // All numbers but one are in use.
+    // All numbers except one are in use.
     let mut number = planner.numbers.choose(None);
     while let Some(taken) = number {
         planner.numbers.take(taken);

@@ -38,7 +38,7 @@ impl RuleReader {
                 let text =
                     if is_map { format!("{name} set") } else { format!("{name} set {}", join(cursor.since(start))) };
                 match property {
-                    // The text says which zone.
+                    // The zone is in the text.
                     Property::CtZone => reading.opaque(text, Outcome::Nothing),
                     property if is_header && !property.is_end() => reading.opaque(text, Outcome::Anything),
                     property => reading.foreign(Foreign::Write { property, value, text }),
@@ -67,7 +67,7 @@ impl RuleReader {
         Some(())
     }
 
-    /// Reads a value that is written; `Some(None)` if it is not known.
+    /// Reads a value that is written; `Some(None)` if it is unknown.
     fn written(
         &mut self,
         property: Property,
@@ -98,17 +98,17 @@ impl RuleReader {
     }
 }
 
-/// What a statement assigns a value to.
+/// Target of an assignment.
 pub(super) enum Assigned {
     /// A mark.
     Mark { to_connection: bool },
     /// A part of a header that rules and routes depend on.
     Header,
-    /// Something that no rule here matches on.
+    /// A target that no supported rule matches.
     Other,
 }
 
-/// Reads the beginning of an assignment: `meta mark set`. The position stays if this is none.
+/// Reads the beginning of an assignment: `meta mark set`. If there is none, the position does not change.
 pub(super) fn assignment(cursor: &mut Cursor<'_>) -> Option<Assigned> {
     let at = match (cursor.peek(), cursor.peek_at(1)) {
         ("mark" | "nftrace" | "priority", _) => 1,
@@ -133,7 +133,8 @@ pub(super) fn assignment(cursor: &mut Cursor<'_>) -> Option<Assigned> {
     Some(assigned)
 }
 
-/// Reads a mark: a number, or bits of another mark. Returns whether it is the connection's, the mask and the flipped bits.
+/// Reads a mark: a number, or bits of another mark. Returns whether it is the connection's mark, the mask, and the
+/// flipped bits.
 fn mark(cursor: &mut Cursor<'_>) -> Option<(bool, u32, u32)> {
     let mut opened = 0;
     while cursor.accept("(") {

@@ -21,7 +21,7 @@ pub(super) fn comparison(operand: Operand, cursor: &mut Cursor<'_>, family: IpFa
             cursor.at += 1;
             flipped = flags_value(cursor, words)?;
         }
-        // Bits that are set are those that are cleared and flipped.
+        // Setting bits is equivalent to clearing and flipping them.
         "|" | "or" => {
             cursor.at += 1;
             flipped = flags_value(cursor, words)?;
@@ -35,7 +35,7 @@ pub(super) fn comparison(operand: Operand, cursor: &mut Cursor<'_>, family: IpFa
         }
         _ => {}
     }
-    // None of these flags.
+    // Tests that none of these flags is set.
     let is_none_of = mask == u128::MAX && cursor.accept("!");
     let op = match cursor.peek() {
         "!=" => Some(CmpOp::Neq),
@@ -108,12 +108,13 @@ pub(super) fn comparison(operand: Operand, cursor: &mut Cursor<'_>, family: IpFa
     }
 }
 
-/// Returns the next word, or the one after an operator of equality.
+/// Returns the next word, or the one after an equality operator.
 pub(super) fn after_operator<'t>(cursor: &Cursor<'t>) -> &'t str {
     if ["!=", "=="].contains(&cursor.peek()) { cursor.peek_at(1) } else { cursor.peek() }
 }
 
-/// Reads the mask of a field that is looked up: `ip saddr & 255.255.255.0 @nets`. The position stays if there is none.
+/// Reads the mask of a field in a lookup: `ip saddr & 255.255.255.0 @nets`. If there is none, the position does not
+/// change.
 pub(super) fn mask_of_key(cursor: &mut Cursor<'_>, words: Words) -> Option<u128> {
     let start = cursor.at;
     let mask = if cursor.accept("&") { flags_value(cursor, words) } else { None };

@@ -10,7 +10,8 @@ use super::{
 use crate::model::{Data, ElementOp, Foreign, Name, Source};
 
 impl RuleReader {
-    /// Reads `add @set { key }` and others: also in the older forms `set add key @set` and `meter name { key }`.
+    /// Reads `add @set { key }` and similar statements, including the older forms `set add key @set` and `meter name {
+    /// key }`.
     pub(super) fn element(&self, cursor: &mut Cursor<'_>, reading: &mut Reading) -> Option<()> {
         let (mut op, mut set) = (ElementOp::Update, None);
         while !cursor.is_at_end() && cursor.peek() != "{" {

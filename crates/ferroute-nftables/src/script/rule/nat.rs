@@ -53,7 +53,7 @@ impl RuleReader {
 }
 
 impl RuleReader {
-    /// Reads a translation to data of a map: with another port or address, if it has one.
+    /// Reads a translation to data of a map, with a port or address outside of the map, if present.
     fn nat_map(
         &mut self,
         kind: NatKind,
@@ -119,7 +119,7 @@ impl RuleReader {
     }
 }
 
-/// Returns the statement of a translation to constants, in the form of those that are read from the kernel.
+/// Returns the statement of a translation to constants, in the form of statements that are read from the kernel.
 fn nat_statement(
     kind: NatKind,
     addresses: Option<(IpAddr, IpAddr)>,

@@ -71,7 +71,7 @@ impl Decoder<'_, '_> {
         Some(())
     }
 
-    /// Returns the key of a map, if it has the fields that planned rules use.
+    /// Returns the key of a map, if it consists of fields that planned rules use.
     fn typed_map_key(&self, key: &[Operand], map: &Name) -> Option<Vec<Field>> {
         super::typed_key(key, (self.set)(map)?, self.family)
     }
@@ -111,7 +111,7 @@ impl Decoder<'_, '_> {
         Some(())
     }
 
-    /// Changes of elements in forms that planned rules do not have.
+    /// Adds a change of elements in a form that planned rules do not have.
     fn other_dynset(&mut self, name: Name, operation: u32, parts: &Parts<'_>) {
         let op = match operation {
             NFT_DYNSET_OP_ADD => ElementOp::Add,
@@ -128,7 +128,7 @@ impl Decoder<'_, '_> {
         self.foreign(Foreign::Element { op, set: name, key, data, details, is_condition });
     }
 
-    /// Returns the data that is stored in a map, in the registers from one on.
+    /// Returns the data that is stored in a map, from the registers starting at this one.
     fn stored(&self, mut register: Register, set: &Set) -> Option<Vec<Source>> {
         let SetData::Values(types) = &set.data else { return None };
         let mut data = Vec::with_capacity(types.len());
@@ -153,7 +153,7 @@ impl Decoder<'_, '_> {
 
     /// `dnat` and `snat`.
     pub(super) fn nat(&mut self, parts: &Parts<'_>) -> Option<()> {
-        // In tables of both families, it applies to packets of one.
+        // In tables of both families, it applies to packets of one family.
         let of_family = |family: &IpFamily| parts.u32(NFTA_NAT_FAMILY) == Some(nfproto(*family).into());
         if let Some(family) = IpFamily::BOTH.into_iter().find(of_family).filter(|family| *family != self.family) {
             let loads = std::mem::take(&mut self.pending);
@@ -243,7 +243,8 @@ impl Decoder<'_, '_> {
     }
 }
 
-/// Returns the expressions of an element, such as a limit, in `nft` syntax, and whether each is a condition.
+/// Returns the expressions of an element, such as a limit, in `nft` syntax, each with a flag that is set for
+/// conditions.
 fn element_expressions(parts: &Parts<'_>) -> Vec<(String, bool)> {
     let read = |attribute: &Attribute<'_>| {
         let expression = EncodedRule::parse_expression(attribute).ok()?;

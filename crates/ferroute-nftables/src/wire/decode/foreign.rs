@@ -1,4 +1,4 @@
-//! Constructs that only other programs use: what they compare and change.
+//! Comparisons and changes in constructs that only other programs use.
 
 use std::net::IpAddr;
 
@@ -16,7 +16,7 @@ use crate::model::{
     Source, Value, Words, fib_existence, hash_inputs,
 };
 
-/// Returns the meaning of a comparison; `None` if it is not known.
+/// Returns the meaning of a comparison; `None` if it is unknown.
 pub(super) fn comparison(headers: Headers, loaded: &Loaded, op: CmpOp, bytes: &[u8]) -> Option<Foreign> {
     let (mut operand, flipped, host_order) = operand(headers, loaded)?;
     let mut value = number(bytes, host_order)?;
@@ -35,7 +35,7 @@ pub(super) fn comparison(headers: Headers, loaded: &Loaded, op: CmpOp, bytes: &[
         operand.shift = u8::try_from(mask.trailing_zeros()).unwrap_or(0);
         operand.mask = u128::MAX;
     }
-    // `ip dscp` and others, as numbers of their own.
+    // `ip dscp` and similar parts, as separate numbers.
     value >>= operand.shift;
     operand.shift = 0;
     let words = operand.property.words(headers.family);
@@ -56,7 +56,7 @@ pub(super) fn comparison(headers: Headers, loaded: &Loaded, op: CmpOp, bytes: &[
         } else if bytes.iter().all(|byte| *byte == 0) && !matches!(operand.property, Property::CtHelper) {
             operand.property = fib_existence(operand.property);
         } else {
-            // The beginning of a name, or a whole one.
+            // The beginning of a name, or a complete one.
             let shift = u32::try_from(8 * 16_usize.checked_sub(bytes.len())?).ok()?;
             value = number(bytes, false)?.checked_shl(shift)?;
             operand.mask = u128::MAX.checked_shl(shift)?;
@@ -65,14 +65,14 @@ pub(super) fn comparison(headers: Headers, loaded: &Loaded, op: CmpOp, bytes: &[
     Some(Foreign::Compare { operand, op, value })
 }
 
-/// Returns the meaning of a range; `None` if it is not known.
+/// Returns the meaning of a range; `None` if it is unknown.
 pub(super) fn range(headers: Headers, loaded: &Loaded, first: &[u8], last: &[u8], eq: bool) -> Option<Foreign> {
     let (operand, flipped, host_order) = operand(headers, loaded)?;
     let (first, last) = (number(first, host_order)?, number(last, host_order)?);
     (!host_order && flipped == 0).then_some(Foreign::Range { operand, first, last, eq })
 }
 
-/// Returns the property in a register, the bits of it that are flipped, and whether it is in the host's byte order.
+/// Returns the property in a register, its flipped bits, and whether it is in the host's byte order.
 fn operand(headers: Headers, loaded: &Loaded) -> Option<(Operand, u128, bool)> {
     match loaded {
         Loaded::CtPackets => Some((Property::named("ct packets")?.into(), 0, true)),
@@ -86,8 +86,8 @@ fn operand(headers: Headers, loaded: &Loaded) -> Option<(Operand, u128, bool)> {
     }
 }
 
-/// Returns the name of an interface that is compared by its index, or the index in digits if only a running kernel has
-/// the name. `Some(None)` for no interface, and for other properties.
+/// Returns the name of an interface that is compared by its index, or the digits of the index if only a running kernel
+/// has the name. `Some(None)` for index 0, and for other properties.
 fn interface(property: Property, bytes: &[u8]) -> Option<Option<u128>> {
     let is_index = matches!(property, Property::Interface { .. } | Property::Fib { result: FibResult::Interface, .. });
     if !is_index {
@@ -125,7 +125,7 @@ impl Decoder<'_, '_> {
         }
         let names = [(NFT_CT_MARK, "mark"), (17, "zone"), (18, "event"), (6, "helper"), (4, "secmark")];
         let name = names.iter().find(|(number, _)| *number == key).map_or("key", |(_, name)| name);
-        // Others affect later packets of the connection only.
+        // Other keys affect only later packets of the connection.
         let outcome = if key == NFT_CT_MARK { Outcome::Anything } else { Outcome::Nothing };
         self.opaque(format!("ct {name} set {}", self.constant_text(&loaded)), outcome);
         Some(())
@@ -139,7 +139,7 @@ impl Decoder<'_, '_> {
         }
     }
 
-    /// `meta mark set` or `ct mark set`; `false` if the value is not known.
+    /// Adds `meta mark set` or `ct mark set`; returns `false` if the value is unknown.
     pub(super) fn set_mark(&mut self, to_connection: bool, loaded: &Loaded) -> bool {
         let foreign = match loaded {
             Loaded::MapData { key, map, offset: 0 } => {
@@ -165,7 +165,7 @@ impl Decoder<'_, '_> {
         self.translate(NatKind::Redirect, parts, [None, None], [NFTA_REDIR_REG_PROTO_MIN, NFTA_REDIR_REG_PROTO_MAX])
     }
 
-    /// `dnat` and `snat`, in forms that planned rules do not have.
+    /// Adds `dnat` and `snat` in forms that planned rules do not have.
     pub(super) fn foreign_nat(&mut self, parts: &Parts<'_>) -> Option<()> {
         let kind = match parts.u32(NFTA_NAT_TYPE)? {
             NFT_NAT_DNAT => NatKind::Destination,
@@ -221,12 +221,12 @@ impl Decoder<'_, '_> {
         Some(())
     }
 
-    /// Returns a translation to data of a map; `None` if this is another one.
+    /// Returns a translation to data of a map; `None` for other translations.
     fn nat_map(&self, kind: NatKind, prefix: bool, address: Option<&Loaded>, port: Option<&Loaded>) -> Option<Foreign> {
         let (key, map, other) = match (address, port) {
             (Some(Loaded::MapData { key, map, offset: 0 }), None)
             | (None, Some(Loaded::MapData { key, map, offset: 0 })) => (key, map, None),
-            // Both are in one element.
+            // The address and the port are in one element.
             (
                 Some(Loaded::MapData { key, map, offset: 0 }),
                 Some(Loaded::MapData { key: same, map: also, offset: 1.. }),
@@ -286,7 +286,7 @@ impl Decoder<'_, '_> {
         self.load_to(parts, NFTA_HASH_DREG, Some((loaded, 4)))
     }
 
-    /// Expressions that load a property which is not known.
+    /// Loads a property whose value is unknown.
     pub(super) fn load_named(&mut self, parts: &Parts<'_>) -> Option<()> {
         let key = |attribute| parts.u32(attribute);
         let (name, bytes, register) = match (&*parts.expression.name, key(1), key(2)) {
@@ -318,7 +318,7 @@ impl Decoder<'_, '_> {
         self.load_to(parts, register, Some((Loaded::property(Property::named(name)?), bytes)))
     }
 
-    /// `ip dscp set value` and others that change a header.
+    /// Adds `ip dscp set value` and other changes of a header.
     pub(super) fn set_payload(&mut self, parts: &Parts<'_>) -> Option<()> {
         let headers = self.headers();
         let (base, offset) = (parts.u32(NFTA_PAYLOAD_BASE)?, parts.u32(NFTA_PAYLOAD_OFFSET)?);
@@ -328,7 +328,7 @@ impl Decoder<'_, '_> {
         let written = headers.bytes(base, offset, bytes)?;
         let loaded = self.registers.at(parts.register(NFTA_PAYLOAD_SREG)?);
         let (changed, value) = match &loaded {
-            // `nft` writes whole words, of which other parts are kept.
+            // `nft` writes whole words and keeps the other parts of them.
             Loaded::Operand { operand, xor, .. } if operand.property == written => {
                 (!operand.mask & whole | xor, Some(*xor))
             }
@@ -388,7 +388,8 @@ impl Decoder<'_, '_> {
     }
 }
 
-/// Returns how a value is computed from the packet's or the connection's mark: which one, mask and flipped bits.
+/// Returns how a value is computed from the packet's or the connection's mark: which of them, the mask and the flipped
+/// bits.
 fn mark_source(loaded: &Loaded) -> Option<(bool, u32, u32)> {
     Some(match loaded {
         Loaded::Field(Field::MetaMark) => (false, u32::MAX, 0),

@@ -20,8 +20,8 @@ pub(super) struct Headers {
 }
 
 impl Headers {
-    /// Returns the content of some bytes with its length; of unknown ones, as a property without a name. `None` if there are
-    /// too many.
+    /// Returns the content of some bytes with its length; unknown bytes become an unnamed property. `None` if there are
+    /// too many bytes.
     pub(super) fn field(self, base: u32, offset: u32, bytes: usize) -> Option<(Loaded, usize)> {
         let property = Loaded::property;
         let loaded = match (base, offset, bytes) {
@@ -40,12 +40,12 @@ impl Headers {
         Some((loaded, bytes))
     }
 
-    /// Returns bytes as a property without a name; `None` if there are too many.
+    /// Returns bytes as an unnamed property; `None` if there are too many.
     pub(super) fn bytes(self, base: u32, offset: u32, bytes: usize) -> Option<Property> {
         raw(base, offset.checked_mul(8)?, bytes.checked_mul(8)?)
     }
 
-    /// Returns the content of some bytes; of unknown ones, as a property without a name. `None` if there are too many.
+    /// Returns the content of some bytes; unknown bytes become an unnamed property. `None` if there are too many bytes.
     pub(super) fn load(self, base: u32, offset: u32, bytes: usize) -> Option<Loaded> {
         let address = DataType::address(self.family).length();
         let at = |start: u32| base == NFT_PAYLOAD_NETWORK_HEADER && offset == start && bytes == address;
@@ -58,8 +58,8 @@ impl Headers {
         self.field(base, offset, bytes).map(|(loaded, _)| loaded)
     }
 
-    /// Splits bytes into fields, each with its offset and length: `nft` compares adjacent ones together. `None` if they do not
-    /// begin and end with fields.
+    /// Splits bytes into fields, each with its offset and length: `nft` compares adjacent fields together. `None` if
+    /// the bytes do not begin and end at the boundary of a field.
     pub(super) fn split(self, base: u32, offset: u32, bytes: usize) -> Option<Vec<(u32, usize)>> {
         let lengths: &[usize] = match (base, self.family, self.protocol.map(i32::from)) {
             (NFT_PAYLOAD_NETWORK_HEADER, IpFamily::V4, _) => &[1, 1, 2, 2, 2, 1, 1, 2, 4, 4],

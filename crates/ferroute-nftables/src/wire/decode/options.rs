@@ -4,7 +4,7 @@ use super::{Decoder, Parts, registers::Loaded};
 use crate::model::{Outcome, Property};
 
 impl Decoder<'_, '_> {
-    /// An option of a header, or whether there is one.
+    /// Loads an option of a header, or its existence.
     pub(super) fn exthdr(&mut self, parts: &Parts<'_>) -> Option<()> {
         let kind = parts.get(NFTA_EXTHDR_TYPE).and_then(|kind| kind.u8().ok());
         let operation = parts.u32(NFTA_EXTHDR_OP).unwrap_or(NFT_EXTHDR_OP_IPV6);
@@ -38,7 +38,7 @@ impl Decoder<'_, '_> {
     }
 }
 
-/// The operation, the number of the header or option, the offset of a field in it, or [`None`] for its existence, and the name in
+/// Operation, number of the header or option, offset of the field in it, or [`None`] for its existence, and name in
 /// `nft` syntax.
 const OPTIONS: &[(u32, u8, Option<u8>, &str)] = &[
     (NFT_EXTHDR_OP_IPV6, 0, None, "exthdr hbh"),

@@ -40,7 +40,7 @@ pub(super) fn value<'a>(data: &Attribute<'a>) -> Option<&'a [u8]> {
     attributes.iter().find(|attribute| attribute.kind == NFTA_DATA_VALUE).map(|attribute| attribute.payload)
 }
 
-/// Reports whether a verdict is `continue`, which does nothing.
+/// Reports whether a verdict is `continue`, which has no effect.
 pub(super) fn is_continue(data: &Attribute<'_>) -> bool {
     let verdict = data.nested().first(NFTA_DATA_VERDICT).ok().flatten();
     let code = verdict.and_then(|verdict| verdict.nested().first(NFTA_VERDICT_CODE).ok().flatten());

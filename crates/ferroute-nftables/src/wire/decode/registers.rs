@@ -38,13 +38,14 @@ pub(super) enum Loaded {
     CtPackets,
     /// The same with its most significant byte first.
     OrderedCtPackets,
-    /// A property that only rules of other programs use, or a number of any rule in another byte order or with a mask.
+    /// A property that only rules of other programs use, or a number, in rules of any program, in another byte order or
+    /// with a mask.
     Operand {
         /// The property and the mask.
         operand: Operand,
         /// The bits that are flipped afterwards.
         xor: u128,
-        /// Whether the register has it in the host's byte order.
+        /// Whether the register has the value in the host's byte order.
         host_order: bool,
     },
     /// Bytes of a header.
@@ -53,7 +54,7 @@ pub(super) enum Loaded {
     Constant(Vec<u8>),
     /// The data of a map's element, from byte `offset` on.
     MapData { key: Vec<Operand>, map: Name, offset: usize },
-    /// Anything else, with a description.
+    /// Other content, with a description.
     Unknown(String),
 }
 
@@ -72,7 +73,7 @@ impl Registers {
         Self(BTreeMap::new())
     }
 
-    /// Forgets the content of all registers.
+    /// Clears all registers.
     pub(super) fn clear(&mut self) {
         self.0.clear();
     }
@@ -207,7 +208,7 @@ impl Loaded {
         Some(Self::Operand { operand, xor, host_order: !host_order })
     }
 
-    /// Returns the field of a key, if it is one of those that planned rules use.
+    /// Returns the field of a key, if planned rules use it.
     pub(super) fn field(&self) -> Option<Field> {
         match self {
             Self::Field(field) => Some(*field),
@@ -242,7 +243,7 @@ impl Loaded {
         }
     }
 
-    /// Returns the network that a comparison with these bytes matches; `None` if this is not an address, or if the
+    /// Returns the network that a comparison with these bytes matches; `None` if the register has no address, or if the
     /// bytes are not a network of its prefix length.
     pub(super) fn network(&self, with: &[u8]) -> Option<(Side, IpNet)> {
         let (side, family, prefix) = match self {
@@ -439,7 +440,7 @@ pub(super) fn ethernet_protocol(family: IpFamily) -> [u8; 2] {
     }
 }
 
-/// `enum nft_meta_keys` without those that have a meaning here, in `nft` syntax, with their lengths.
+/// `enum nft_meta_keys` except for the keys with a meaning in the model, in `nft` syntax, with their lengths.
 const META: [(u32, &str, usize); 22] = [
     (0, "meta length", 4),
     (8, "iiftype", 2),
@@ -464,7 +465,7 @@ const META: [(u32, &str, usize); 22] = [
     (33, "meta sdif", 4),
     (34, "meta sdifname", 16),
 ];
-/// `enum nft_ct_keys` without those that have a meaning here, in `nft` syntax, with their lengths.
+/// `enum nft_ct_keys` except for the keys with a meaning in the model, in `nft` syntax, with their lengths.
 const CT: [(u32, &str, usize); 8] = [
     (4, "secmark", 4),
     (5, "expiration", 4),

@@ -1,11 +1,11 @@
-//! Statements of other programs' rules that nothing here evaluates: their text and what they may do.
+//! Statements of other programs' rules that are not evaluated: their text and possible effects.
 
 use ferroute_netlink::nf_tables::{NFTA_LOG_GROUP, NFTA_LOG_PREFIX};
 
 use super::{super::constants::*, Parts};
 use crate::model::{Outcome, Printable};
 
-/// Returns the text of a statement in `nft` syntax, and its outcome; `None` if it is not known.
+/// Returns the text of a statement in `nft` syntax, and its possible effects; `None` if it is unknown.
 pub(super) fn text(parts: &Parts<'_>) -> Option<(String, Outcome)> {
     let number = |kind| parts.get(kind).and_then(|value| value.u64_be().ok());
     let short = |kind| parts.get(kind).and_then(|value| value.u16_be().ok());
@@ -41,7 +41,7 @@ pub(super) fn text(parts: &Parts<'_>) -> Option<(String, Outcome)> {
             let range = if total == 1 { first.to_string() } else { format!("{first}-{last}") };
             (format!("queue {flags}to {range}"), Outcome::Anything)
         }
-        // A copy is sent elsewhere.
+        // A copy is sent to another host.
         "dup" => ("dup".to_owned(), Outcome::Nothing),
         "fwd" => ("fwd".to_owned(), Outcome::Anything),
         "synproxy" => {
@@ -106,6 +106,6 @@ fn bytes(number: u64) -> String {
     format!("{number} {unit}")
 }
 
-/// The burst of `nft` for a limit without one, in packets.
+/// Burst in packets that `nft` uses for a limit without one.
 const DEFAULT_BURST: u32 = 5;
 // `include/uapi/linux/netfilter/nf_tables.h`.
