@@ -1,6 +1,7 @@
-//! What an answer is about: the running proxy of this network namespace, or the node and the settings that were given or assumed.
+//! Subject of an answer: the running proxy of this network namespace, or the node and the settings that were given or
+//! assumed.
 //!
-//! Every fact has an origin of its own, because each flag replaces one fact of the running proxy.
+//! Every fact has a separate origin, because each flag replaces one fact of the running proxy.
 
 use std::fmt;
 
@@ -8,24 +9,24 @@ use ferroute_core::{Escaped, error_chain};
 use ferroute_proxy::control::{ProxyInfo, RequestError, request_info};
 use serde::{Deserialize, Serialize};
 
-/// What an answer is about.
+/// Subject of an answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct About {
     /// Whether a proxy runs in this network namespace.
     pub proxy: ProxyState,
-    /// Why a running proxy gives no answer.
+    /// Reason why a running proxy gives no answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// The name of the node.
     pub node: Fact,
-    /// The mode of the proxy; `None` for the rules of all proxies, whatever their modes.
+    /// Mode of the proxy; `None` for the rules of all proxies, of any mode.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<Fact>,
-    /// The configuration; `None` if the answer does not depend on it.
+    /// Configuration; `None` if the answer does not depend on it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub configuration: Option<Fact>,
-    /// The source of the objects; `None` if the answer does not depend on objects.
+    /// Source of the objects; `None` if the answer does not depend on objects.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub objects: Option<Fact>,
 }
@@ -34,17 +35,17 @@ pub struct About {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum ProxyState {
-    /// It runs and has answered.
+    /// The proxy runs and has responded.
     Running,
-    /// None runs.
+    /// No proxy runs.
     None,
-    /// It is not known, or the running one gives no answer.
+    /// It is unknown whether a proxy runs, or the running one does not respond.
     Unavailable,
-    /// It does not matter, because the objects are those of a demo or a bundle.
+    /// Not relevant, because the objects are those of a demo or a bundle.
     Unrelated,
 }
 
-/// The start of the line about an answer of the running proxy.
+/// Prefix of the line for an answer of the running proxy.
 pub const RUNNING_PROXY: &str = "running proxy: ";
 
 /// A fact that an answer depends on.
@@ -67,7 +68,7 @@ pub enum Origin {
     Given,
     /// The rules in the kernel.
     Kernel,
-    /// Nothing: a default was assumed.
+    /// No origin: a default was assumed.
     Assumed,
 }
 
@@ -79,7 +80,8 @@ impl Fact {
 }
 
 impl About {
-    /// Returns what the counters in the kernel are about: the rules of the running proxy or, without one, those of any proxy.
+    /// Returns the subject of the counters in the kernel: the rules of the running proxy or, if none runs, those of any
+    /// proxy.
     ///
     /// # Errors
     /// If the host has no usable name.
@@ -135,7 +137,7 @@ impl Proxy {
     }
 }
 
-/// One line: whose answer it is, and what was given or assumed.
+/// Writes one line: the proxy or node of the answer, and the given or assumed facts.
 impl fmt::Display for About {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { proxy, reason, node, mode, configuration, objects } = self;

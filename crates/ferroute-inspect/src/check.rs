@@ -1,4 +1,4 @@
-//! Checks manifests before they are applied: everything in them that the proxy would skip, ignore, limit or reject.
+//! Checks manifests before they are applied, and reports all parts that the proxy would skip, ignore, limit or reject.
 //!
 //! ```text
 //!   files ─┬─► documents ─► unknown kinds and fields ──────────┐
@@ -6,7 +6,7 @@
 //!                   `───► Desired ─► explain each Service ─────┘
 //! ```
 //!
-//! What the proxy makes of a Service comes from [`explain`](crate::explain::explain()); nothing is decided here.
+//! The handling of a Service is determined by [`explain`](crate::explain::explain()); this module makes no decisions.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -56,7 +56,7 @@ pub struct ObjectCount {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Problem {
-    /// The file; `None` if it is not known.
+    /// File; `None` if it is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
     /// The line, from 1.
@@ -68,27 +68,27 @@ pub struct Problem {
     /// The path of the field.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub field: Option<String>,
-    /// What happens because of it.
+    /// Effect of the problem.
     pub effect: Effect,
     /// The problem.
     pub problem: String,
 }
 
-/// What happens to an object, or to a part of it.
+/// Effect of a problem on an object, or on a part of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Effect {
-    /// It is rejected: it cannot be read, or is invalid.
+    /// Rejected: it cannot be read, or is invalid.
     Rejected,
-    /// It is skipped: it is valid, but not for this proxy.
+    /// Skipped: it is valid, but not for this proxy.
     Skipped,
-    /// It is ignored, and the rest of the object is used.
+    /// Ignored: the rest of the object is used.
     Ignored,
-    /// It is used only up to a limit of the proxy or of its mode.
+    /// Limited: it is used only up to a limit of the proxy or of its mode.
     Limited,
 }
 
-/// Checks the manifests in these files and directories. Returns also what the check is about.
+/// Checks the manifests in these files and directories. Also returns the subject of the check.
 ///
 /// # Errors
 /// If the configuration or the host cannot be read. Problems of the files are in the report.
@@ -97,7 +97,7 @@ pub fn check(paths: &[PathBuf], settings: &SettingsArgs) -> anyhow::Result<(Abou
     let mut events = Vec::new();
     for path in paths {
         match (manifest_files(path), read_once(path)) {
-            // Otherwise, a wrong path would have no problems.
+            // Otherwise, a wrong path would result in no problems.
             (Ok(files), Ok(_)) if files.is_empty() => {
                 let file = Some(path.display().to_string());
                 check.add(Problem::new(file, Effect::Skipped, "no file with a name that ends in .yaml, .yml or .json"));
@@ -145,7 +145,7 @@ impl Check {
         self.problems.push(problem);
     }
 
-    /// Adds a problem of an object, whose file is looked up.
+    /// Adds a problem of an object, and looks up the file of the object.
     fn add_for(&mut self, object: &str, field: Option<&str>, effect: Effect, text: impl Into<String>) {
         let file = self.origins.get(object).cloned();
         let line = field.and_then(|field| self.lines.get(&(object.to_owned(), field.to_owned())).copied());
@@ -153,7 +153,7 @@ impl Check {
         self.add(Problem { line, object: Some(object.to_owned()), field: field.map(str::to_owned), ..problem });
     }
 
-    /// Reads a file for what its objects do not show. Whether it can be read, the source reports.
+    /// Reads a file for problems that its objects do not show. The source reports whether it can be read.
     fn read_file(&mut self, path: &std::path::Path) {
         self.files += 1;
         let file = path.display().to_string();
@@ -170,7 +170,7 @@ impl Check {
                         let kind = object.kind();
                         let name = NamespacedName::from_metadata(object.metadata());
                         self.origins.entry(format!("{kind} {name}")).or_insert_with(|| file.clone());
-                        // In a list, another object may have the same one.
+                        // In a list, another object may have the same key.
                         for key in object.metadata().annotations.keys().filter(|_| is_single) {
                             let field = (format!("{kind} {name}"), format!("metadata.annotations[{key}]"));
                             self.lines.extend(document.line_of_key(key).map(|line| (field, line)));
@@ -219,7 +219,7 @@ impl Check {
                 }
             }
             Event::Problem(problem) => match &**problem {
-                // Those that may be mistakes have been reported with their lines.
+                // Possible mistakes have been reported with their lines.
                 SourceProblem::Ignored { .. } => {}
                 SourceProblem::Document { file, error, .. } => {
                     self.add(Problem::of_document(&file.display().to_string(), error, Effect::Rejected));
@@ -314,7 +314,7 @@ impl Problem {
 /// Writes a report as text.
 ///
 /// # Errors
-/// Only those of `out`.
+/// Only errors of `out`.
 pub fn write_report_into(out: &mut impl fmt::Write, report: &CheckReport) -> fmt::Result {
     for Problem { file, line, object, field, effect, problem } in &report.problems {
         let line = line.map(|line| format!(":{line}")).unwrap_or_default();

@@ -8,7 +8,7 @@
 //!   bundle ──────────────────┘
 //! ```
 //!
-//! Not here: watching for changes, rules, the kernel.
+//! This module does not watch for changes, plan rules or access the kernel.
 
 mod bundle;
 mod complete;
@@ -76,20 +76,20 @@ pub struct Desired {
     pub services: BTreeMap<String, Service>,
     /// The owners of addresses.
     pub names: Names,
-    /// The node's addresses and routes: the addresses of this host's interfaces if the node is this host, and otherwise, as
-    /// the routes, those that follow from the objects.
+    /// Addresses and routes of the node. If the node is this host, the addresses are those of its interfaces; otherwise
+    /// they are derived from the objects. The routes are always derived from the objects.
     pub host: Host,
-    /// Whose state it is.
+    /// Subject of the state.
     pub about: About,
-    /// The mode of the running proxy, which may be another one than that of the state.
+    /// Mode of the running proxy, which may differ from the mode of the state.
     pub running_mode: Option<String>,
     /// The source of the objects, for messages.
     pub origin: String,
-    /// The source of the objects, for more requests: the given one, or that of the running proxy.
+    /// Source of the objects, for more requests: the given source, or that of the running proxy.
     pub source: SourceArgs,
     /// Whether there is a source of objects.
     pub has_objects: bool,
-    /// Why the objects do not describe the node, if they have other Nodes only.
+    /// Reason why the objects do not describe the node, if they contain only other Nodes.
     pub missing_node: Option<String>,
     /// Whether the node is this host.
     pub is_this_host: bool,
@@ -98,8 +98,8 @@ pub struct Desired {
 impl Desired {
     /// Starts logging and loads the desired state. `verbosity` overrides the configuration.
     ///
-    /// Whatever is not given is that of the proxy that runs in this network namespace: the objects, the configuration, the
-    /// mode and the node. Without a proxy, they are those of `ferroute run` without flags.
+    /// The objects, the configuration, the mode and the node default to those of the proxy that runs in this network
+    /// namespace. If none runs, they default to those of `ferroute run` without flags.
     ///
     /// Objects of a cluster, as printed by `kubectl get -o yaml`, are used as they are. Manifests with Deployments, or with
     /// Pods without addresses, are planned as by `ferroute demo`: on the demo's nodes and, without a configuration file, with
@@ -113,8 +113,8 @@ impl Desired {
         })
     }
 
-    /// Like [`load`](Self::load), with the endpoints of one Service only. All Services compete for addresses, but most of a
-    /// cluster's objects are endpoints.
+    /// Like [`load`](Self::load), with the endpoints of one Service only. All Services are loaded, because they compete
+    /// for addresses; most objects of a cluster are endpoints.
     ///
     /// # Errors
     /// See [`load`](Self::load).
@@ -128,8 +128,8 @@ impl Desired {
         })
     }
 
-    /// Like [`load`](Self::load), for commands that examine the host: without a source of objects, or if no source was given
-    /// and the API server cannot be read, there are none.
+    /// Like [`load`](Self::load), for commands that examine the host: there are no objects if there is no source, or if
+    /// no source was given and the API server cannot be read.
     ///
     /// # Errors
     /// If the configuration or the given objects cannot be read.
@@ -147,8 +147,8 @@ impl Desired {
         Self::load_with(args, &mut Proxy::request, Need::Objects, |_| ())
     }
 
-    /// Loads the desired state; `start_logging` is called as soon as the configuration is loaded, and `request` once unless the
-    /// objects are those of a demo.
+    /// Loads the desired state. Calls `start_logging` as soon as the configuration is loaded, and `request` once unless
+    /// the objects are those of a demo.
     fn load_with(
         args: &DesiredArgs,
         request: &mut dyn FnMut() -> Proxy,
@@ -238,7 +238,8 @@ impl Desired {
         Ok(desired)
     }
 
-    /// Returns the state that these objects lead to, with the settings of the running proxy where none are given. Does not log.
+    /// Returns the state that results from these objects, with the settings of the running proxy as defaults. Does not
+    /// log.
     ///
     /// # Errors
     /// If the configuration or the host cannot be read.
@@ -250,7 +251,8 @@ impl Desired {
         Ok(Self::from_events(config, resolved, this_host, events, names, about, source))
     }
 
-    /// Returns the state of a node of which nothing is known but its name, and starts logging. Reads nothing of this host.
+    /// Returns the state of a node of which only the name is known, and starts logging. Does not read the state of this
+    /// host.
     ///
     /// # Errors
     /// If the configuration cannot be read.
@@ -341,7 +343,7 @@ impl Desired {
         source: SourceArgs,
         is_this_host: bool,
     ) -> anyhow::Result<Self> {
-        // The bundle has the Node, even if the cluster has none.
+        // The bundle contains the Node, even if the cluster has none.
         let node = NodeView { name: bundle.base.node.metadata.name.clone(), ..NodeView::default() };
         let this_host = ThisHost { node, ..ThisHost::read(&resolved)? };
         let events = bundle::events(bundle)?;
@@ -359,7 +361,7 @@ impl Desired {
         Ok(desired)
     }
 
-    /// Adds what the proxy of a recording has observed of endpoints: which it has ejected, and their shares.
+    /// Adds the observations that the proxy of a recording has made about endpoints: ejections and shares.
     pub fn observe(&mut self, bundle: &Bundle) {
         bundle::observed(bundle).into_iter().for_each(|event| self.tracker.apply(event));
         set_host(&mut self.tracker, &self.resolved, &self.host);
@@ -390,7 +392,7 @@ impl Desired {
         Self { source, missing_node, is_this_host, ..desired }
     }
 
-    /// Returns the state of a node that is not known to be this host, without a source for more requests.
+    /// Returns the state of a node that may not be this host, without a source for more requests.
     fn new(
         config: KubeProxyConfiguration,
         resolved: Resolved,
@@ -460,8 +462,8 @@ pub fn track(resolved: &Resolved, node: NodeView, events: Vec<Event>) -> Tracker
     tracker
 }
 
-/// Adds the next hops of this host's routes to the hosts whose addresses Services may not take over, in modes in which this
-/// matters.
+/// Adds the next hops of this host's routes to the hosts whose addresses Services may not take over, if the mode
+/// requires it.
 fn add_next_hops(tracker: &mut Tracker) {
     let mut hosts = tracker.other_hosts().clone();
     let Some(addresses) = &mut hosts.addresses else { return };
@@ -480,7 +482,7 @@ fn set_host(tracker: &mut Tracker, resolved: &Resolved, host: &Host) {
     }
 }
 
-/// Why there are no objects, with what to do about it.
+/// Reason why there are no objects, with a hint.
 const NO_SOURCE: &str =
     "no Ferroute proxy runs here and no source of objects is given: use --manifests or --kubeconfig";
 

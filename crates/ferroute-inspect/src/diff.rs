@@ -1,4 +1,4 @@
-//! Compares two sets of Service rules by what happens to packets, not by their text.
+//! Compares two sets of Service rules by their effect on packets, not by their text.
 //!
 //! ```text
 //!   planned rules ─┬─► those of one service port ─► trace packets to each frontend ─► outcomes ─┐
@@ -6,11 +6,11 @@
 //!   actual rules ──┴─► those of one service port ─► trace the same packets ─────────► outcomes ─┘
 //! ```
 //!
-//! Packets are traced by `ferroute-trace`, so nftables rules can be compared with iptables rules, and the rules of any other
-//! mode with both. Where modes differ by design, the traits that differ are counted ([`ModeDifference`]), and the difference is not
-//! a finding. Rules of firewalls and network plugins are ignored: they apply to both sides.
+//! Packets are traced by `ferroute-trace`, so nftables rules can be compared with iptables rules, and the rules of any
+//! other mode with both. If modes differ by design, the traits that differ are counted ([`ModeDifference`]), and the
+//! difference is not a finding. Rules of firewalls and network plugins are ignored: they apply to both sides.
 //!
-//! Not here: reading rules, health checks, open connections.
+//! Rules are read elsewhere; health checks and open connections are not compared.
 
 mod clients;
 mod compare;

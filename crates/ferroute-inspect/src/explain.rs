@@ -1,9 +1,9 @@
 //! Explains how the proxy handles a Service: its frontends, its policies, and its endpoints with the reason why each is used
 //! or not.
 //!
-//! What happens to connections comes from [`forwarding`](ferroute_core::forwarding()), which is tested against the rules of all
-//! modes, and the reasons from the code that selects endpoints for it, [`ServiceTable::eligibility`]. [`explain`] is pure;
-//! [`explain_on_host`] adds the rules, counters and connections in the kernel.
+//! The handling of connections is determined by [`forwarding`](ferroute_core::forwarding()), which is tested against
+//! the rules of all modes, and the reasons by [`ServiceTable::eligibility`], the code that selects its endpoints.
+//! [`explain`] is pure; [`explain_on_host`] adds the rules, counters and connections in the kernel.
 
 mod build;
 mod explanation;
@@ -35,7 +35,7 @@ pub struct Inputs<'a> {
     pub tracker: &'a Tracker,
     /// The settings of the proxy.
     pub settings: &'a ProxySettings,
-    /// What the proxy mode does differently from others.
+    /// Behaviour of the proxy mode that differs from other modes.
     pub traits: &'static ModeTraits,
     /// The addresses of the host's interfaces, on which node ports may be served.
     pub addresses: &'a [IpAddr],

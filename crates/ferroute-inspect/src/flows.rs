@@ -6,8 +6,8 @@
 //!   kernel ─────────┘
 //! ```
 //!
-//! The flows of a running proxy come from the proxy, which knows which Services are applied at the moment and remembers recent flows for
-//! all its readers. Otherwise, the events of the kernel are read here.
+//! If a proxy runs, it provides the flows: it has the currently applied Services, and remembers recent flows for all
+//! its readers. Otherwise, this module reads the events of the kernel.
 
 mod labels;
 mod print;

@@ -15,7 +15,8 @@
 //! | [`desired`] | (all of them, `render`) | Which state should the node have? |
 //!
 //! The core of each module is a pure function; reading the kernel and the host is separate from it. Modes come from the
-//! registry in `ferroute-proxy`: the rules of a new mode are planned, traced, compared and replayed without a change here.
+//! registry in `ferroute-proxy`: the rules of a new mode are planned, traced, compared and replayed without a change to
+//! this crate.
 //!
 //! ```text
 //!   manifests, API server ─► desired::Desired ─┬─► explain::explain ──► Explanation ─┐

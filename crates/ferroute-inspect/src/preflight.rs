@@ -7,8 +7,8 @@
 //!   KernelSnapshot: rules of other programs -'
 //! ```
 //!
-//! What happens to connections is compared by [`forwarding`](ferroute_core::forwarding()) of both modes, Service by Service. All
-//! differences are intended, and kube-proxy has them as well.
+//! The handling of connections is compared by the [`forwarding`](ferroute_core::forwarding()) of both modes, Service by
+//! Service. All differences are intended, and kube-proxy has them as well.
 
 mod difference;
 mod notice;
@@ -46,8 +46,8 @@ pub struct PreflightReport {
     pub differences: Vec<Difference>,
 }
 
-/// Lists what behaves differently when this host switches from the mode `from`, or that of the running proxy, or the mode whose rules are in the
-/// kernel, to the mode of `desired`.
+/// Lists the differences in behaviour if this host switches to the mode of `desired`, from the mode `from`; by default
+/// from that of the running proxy, or the mode whose rules are in the kernel.
 ///
 /// # Errors
 /// If `from` is [`None`], no proxy runs and the rules in the kernel are not those of one mode, or if the configuration is invalid in that mode.
@@ -83,7 +83,7 @@ pub fn preflight(desired: &Desired, from: Option<ModeName>) -> anyhow::Result<Pr
     Ok(PreflightReport { node: desired.node().name.clone(), from, to, differences })
 }
 
-/// Resolves the configuration for another mode, which has other defaults.
+/// Resolves the configuration for another mode, which has different defaults.
 fn resolve_for(config: &KubeProxyConfiguration, mode: ModeName) -> anyhow::Result<Resolved> {
     let config = KubeProxyConfiguration { mode: mode.as_str().to_owned(), ..config.clone() };
     REGISTRY.resolve(&config).with_context(|| format!("the configuration is invalid in mode {mode}"))
@@ -92,7 +92,7 @@ fn resolve_for(config: &KubeProxyConfiguration, mode: ModeName) -> anyhow::Resul
 /// Writes a report as text.
 ///
 /// # Errors
-/// Only those of `out`.
+/// Only errors of `out`.
 pub fn write_report_into(out: &mut impl fmt::Write, report: &PreflightReport) -> fmt::Result {
     let PreflightReport { node, from, to, differences } = report;
     writeln!(out, "node {}: switch from {from} to {to} mode", Escaped(node))?;

@@ -27,7 +27,7 @@ use ipnet::IpNet;
 pub struct Options {
     /// The number of the last sync to replay; 0 is the state before the first sync.
     pub until: Option<usize>,
-    /// Print what each sync writes to the kernel.
+    /// Whether to print what each sync writes to the kernel.
     pub rules: bool,
     /// Print only the final desired state, as manifests.
     pub manifests: bool,
@@ -36,7 +36,7 @@ pub struct Options {
 /// The result of a replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// All outcomes are equal to the recorded ones.
+    /// All outcomes equal the recorded ones.
     Same,
     /// Some outcomes differ.
     Different,
@@ -126,7 +126,7 @@ pub struct Replay {
     pub tracker: Tracker,
 }
 
-/// Why a bundle cannot be replayed.
+/// Reason why a bundle cannot be replayed.
 #[derive(Debug, thiserror::Error)]
 pub enum InvalidBundle {
     /// An object is invalid.
@@ -211,7 +211,7 @@ pub fn settings(registry: &Registry, bundle: &Bundle) -> anyhow::Result<Settings
     Ok(Settings { config, resolved, warnings: Vec::new(), file: None })
 }
 
-/// Repeats the sync with this recorded outcome; returns `None` if there was nothing to do.
+/// Repeats the sync with this recorded outcome; returns `None` if it changed nothing.
 fn repeat(
     simulation: &mut dyn Simulation,
     family: IpFamily,
@@ -229,8 +229,8 @@ fn repeat(
     }
 }
 
-/// Selects the way of writing that the proxy used, where the mode has several. A bundle does not contain it, because it depends
-/// on the host and on what other programs did.
+/// Selects the way of writing that the proxy used, if the mode has several. A bundle does not contain it, because it
+/// depends on the host and on the actions of other programs.
 fn select_writing(replayed: &mut SimulatedSync, recorded: &Outcome) {
     let Outcome::Synced { written, .. } = recorded else { return };
     if let Some(other) = replayed.other.take_if(|other| other.written == *written) {
@@ -295,7 +295,7 @@ fn write_changes(number: usize, sync: &SyncRecord, out: &mut impl Write) -> io::
     Ok(())
 }
 
-/// Writes the recorded outcome and how the replayed one differs. Reports whether they are equal.
+/// Writes the recorded outcome and its differences from the replayed one. Reports whether they are equal.
 fn write_outcome(
     family: IpFamily,
     recorded: &Outcome,
@@ -324,7 +324,8 @@ fn write_outcome(
                 writeln!(out, "; replayed: unchanged")?;
                 return Ok(false);
             };
-            // How many rules a full sync writes depends on the state of the kernel; the digest of all rules does not.
+            // The number of rules that a full sync writes depends on the state of the kernel; the digest of all rules
+            // does not.
             let same = match (full, rules) {
                 (true, Some(_)) => replayed.rules == *rules,
                 (true, None) => true,
@@ -396,8 +397,8 @@ fn write_manifest(object: &Object, out: &mut impl Write) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Escapes invisible characters in the strings of a JSON text, which has no others outside of them: JSON itself requires
-/// that of some control characters only.
+/// Escapes invisible characters in the strings of a JSON text, which has none outside of strings. JSON itself requires
+/// escapes only for some control characters.
 fn escape_json(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {

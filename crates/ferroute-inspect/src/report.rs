@@ -1,7 +1,7 @@
 //! The format of reports as JSON, documented in `docs/json.md`.
 //!
-//! Each report is a type of the module that makes it, with the same names in JSON. The commands, the kubectl plugin and the
-//! server of the page print and read these types.
+//! Each report is a type of the module that creates it, with the same names in JSON. The commands, the kubectl plugin
+//! and the server of the page print and read these types.
 
 #[cfg(any(test, feature = "testing"))]
 pub mod samples;
@@ -16,7 +16,7 @@ use crate::about::About;
 pub struct Versioned<T> {
     /// The version.
     pub api_version: ApiVersion,
-    /// What the report is about, if it depends on the proxy that runs.
+    /// Subject of the report, if it depends on the running proxy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub about: Option<About>,
     /// The report, an object.
@@ -39,7 +39,7 @@ impl<T> From<T> for Versioned<T> {
 }
 
 impl<T> Versioned<T> {
-    /// Creates a report that says what it is about.
+    /// Creates a report with its subject.
     pub fn new(about: &About, report: T) -> Self {
         Self { about: Some(about.clone()), ..Self::from(report) }
     }

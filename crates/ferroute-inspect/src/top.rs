@@ -52,7 +52,7 @@ pub struct Row {
     pub service_port: String,
     /// New connections per second.
     pub per_second: f64,
-    /// Its endpoints, by descending rate.
+    /// Endpoints, by descending rate.
     pub endpoints: Vec<EndpointRate>,
 }
 
@@ -64,37 +64,38 @@ pub struct EndpointRate {
     pub endpoint: SocketAddr,
     /// New connections per second.
     pub per_second: f64,
-    /// Its share of the service port's connections, 0 to 1; 0 if there are none.
+    /// Share of the service port's connections, 0 to 1; 0 if there are none.
     pub share: f64,
-    /// It gets no connections because it did not answer.
+    /// Whether it gets no connections because it did not answer.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub ejected: bool,
-    /// The sixteenths of its weight with which it takes part, if not with all, because it starts slowly or has many connections.
+    /// Sixteenths of its weight that are in effect; `None` for its full weight. They are fewer if it starts slowly or
+    /// has many connections.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sixteenths: Option<Share>,
-    /// What the proxy has counted, if it counts traffic and there was any.
+    /// Traffic that the proxy has counted, if it counts traffic and there was any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub traffic: Option<TrafficCounts>,
 }
 
-/// What the running proxy has observed and counted of endpoints.
+/// Observations and counts of the running proxy for endpoints.
 #[derive(Clone, Debug, Default)]
 pub struct Observations {
-    /// The endpoints that do not get the connections of their whole weights.
+    /// Endpoints that get fewer connections than their full weight.
     pub endpoints: Vec<ObservedEndpoint>,
     /// The traffic of endpoints; empty if it is not counted.
     pub traffic: Vec<EndpointTraffic>,
 }
 
 impl EndpointRate {
-    /// Returns the rate of an endpoint about which nothing else is known.
+    /// Returns the rate of an endpoint without further information.
     pub fn new(endpoint: SocketAddr, per_second: f64, share: f64) -> Self {
         Self { endpoint, per_second, share, ejected: false, sixteenths: None, traffic: None }
     }
 }
 
 impl Row {
-    /// Returns the traffic of all endpoints; `None` if it is not counted, or there was none.
+    /// Returns the traffic of all endpoints; `None` if it is not counted, or if there was none.
     pub fn traffic(&self) -> Option<TrafficCounts> {
         self.endpoints.iter().filter_map(|rate| rate.traffic).reduce(add_traffic)
     }
@@ -232,7 +233,8 @@ pub fn read_once(about: &About, interval: Duration) -> anyhow::Result<Rates> {
     Ok(Rates { service_ports })
 }
 
-/// Returns what the running proxy has observed and counted; nothing without one, as rates are of use alone.
+/// Returns the observations and counts of the running proxy; none if no proxy runs, because rates are useful without
+/// them.
 pub fn observe(about: &About) -> Observations {
     if about.proxy != ProxyState::Running {
         return Observations::default();
@@ -243,7 +245,7 @@ pub fn observe(about: &About) -> Observations {
     }
 }
 
-/// Adds what the proxy has observed and counted of endpoints, also of those that get no connections.
+/// Adds the observations and counts of the proxy for endpoints, including endpoints without connections.
 pub fn mark(rows: &mut Vec<Row>, observations: &Observations) {
     let mut index: HashMap<String, usize> =
         rows.iter().enumerate().map(|(i, row)| (row.service_port.clone(), i)).collect();
@@ -291,7 +293,7 @@ pub fn sum(nodes: impl IntoIterator<Item = Vec<Row>>) -> Vec<Row> {
     rows
 }
 
-/// Returns the rates of service ports, where they are those of frontends: ipvs counts by virtual server.
+/// Returns the rates of service ports if they are given by frontend: ipvs counts by virtual server.
 pub fn by_service_port(rows: Vec<Row>, tables: [&ServiceTable; 2]) -> Vec<Row> {
     let frontend = |row: &Row| {
         let (address, protocol) = row.service_port.rsplit_once('/')?;
@@ -309,7 +311,7 @@ pub fn by_service_port(rows: Vec<Row>, tables: [&ServiceTable; 2]) -> Vec<Row> {
     }
     let named = |row: Row| {
         let Some((socket, protocol)) = frontend(&row) else { return row };
-        // Node ports have the addresses of the node, which are no part of them.
+        // Node ports have the addresses of the node, which are not part of the frontend.
         let owner = [Some(socket.ip()), None].into_iter().find_map(|address| {
             owners.get(&(IpFamily::of(socket.ip()), Frontend { address, port: socket.port(), protocol }))
         });
@@ -322,10 +324,10 @@ pub fn by_service_port(rows: Vec<Row>, tables: [&ServiceTable; 2]) -> Vec<Row> {
 /// the lowest rates are omitted if they do not fit.
 ///
 /// # Errors
-/// Only those of `out`.
+/// Only errors of `out`.
 pub fn write_rows_into(out: &mut impl fmt::Write, rows: &[Row], width: usize, lines: usize) -> fmt::Result {
     let rows = &rows[..rows.len().min(lines.saturating_sub(1))];
-    // Of kernel rules, which other programs can write.
+    // The names come from kernel rules, which other programs can write.
     let names: Vec<String> = rows.iter().map(|row| Escaped(&row.service_port).to_string()).collect();
     let widths = names.iter().map(|name| name.chars().count()).chain([SERVICE_PORT.len()]);
     let name_width = widths.max().unwrap_or_default();

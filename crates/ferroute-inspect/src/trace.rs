@@ -6,7 +6,7 @@
 //!   host (from the objects, or this machine) --------'
 //! ```
 //!
-//! Not here: the evaluation of rules (`ferroute-trace`).
+//! `ferroute-trace` evaluates the rules.
 
 mod dump;
 mod node;
@@ -40,11 +40,11 @@ pub struct Request {
     pub from: Option<String>,
     /// The destination: `ADDRESS:PORT`, or the name of a Service.
     pub to: String,
-    /// The namespace of Services and pods that are named without one.
+    /// Namespace of Services and pods whose name has none.
     pub namespace: Option<String>,
     /// The protocol.
     pub protocol: Protocol,
-    /// The input interface; by default, the one with the route to the source.
+    /// Input interface; by default, the one with the route to the source.
     pub input: Option<String>,
     /// Whether the node itself sends the packet.
     pub local: bool,

@@ -1,4 +1,4 @@
-//! Says what takes long.
+//! Reports operations that take long.
 
 use std::{
     sync::mpsc::{self, RecvTimeoutError, Sender},
@@ -14,7 +14,7 @@ pub(crate) struct Waiting {
 }
 
 impl Waiting {
-    /// Starts. `what` is a phrase such as "reading manifests".
+    /// Starts the work. `what` is a phrase such as "reading manifests".
     pub(crate) fn for_work(what: String) -> Self {
         let (_running, ended) = mpsc::channel();
         let report = move || {

@@ -133,8 +133,8 @@ proptest! {
         }
     }
 
-    /// Every edit that changes the reachable endpoints is found, although only the rules of one service port are traced at
-    /// a time.
+    /// Every edit that changes the reachable endpoints is found, although only the rules of one service port are traced
+    /// at a time.
     #[test]
     fn edits_of_reachable_endpoints_are_found_in_all_pairs_of_modes(
         cluster in arbitrary::cluster(),
@@ -145,7 +145,7 @@ proptest! {
         edits.iter().for_each(|edit| edited.apply(edit));
         // Both sides need the same node.
         edited.node.clone_from(&cluster.node);
-        // With source ranges, an endpoint may be reachable only for clients that are not tried.
+        // With source ranges, an endpoint may be reachable only by clients that are not tried.
         let mut cluster = cluster;
         for service in cluster.services.iter_mut().chain(&mut edited.services) {
             service.spec.load_balancer_source_ranges.clear();

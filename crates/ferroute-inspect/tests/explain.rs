@@ -1,5 +1,5 @@
-//! Explanations agree with what happens to packets in the planned rules, for every mode of the registry, every frontend and
-//! every class of clients.
+//! Explanations agree with the results of packets in the planned rules, for every mode of the registry, every frontend
+//! and every class of clients.
 
 #![expect(clippy::unwrap_used, reason = "test helpers fail like tests")]
 
@@ -54,7 +54,8 @@ enum Client {
     Outside,
 }
 
-/// Returns the first packet of a connection. To an address of its own, the node sends from that address.
+/// Returns the first packet of a connection. When the node connects to one of its addresses, it sends from that
+/// address.
 fn packet(client: Client, family: IpFamily, protocol: Protocol, to: SocketAddr, is_own: bool) -> Packet {
     let from = |texts| SocketAddr::new(address(family, texts), 40_000);
     match client {
@@ -99,7 +100,8 @@ fn agrees(
         Outcome::Served { endpoints: count, source, .. } => {
             let is_kept = source == Source::Client || source == Source::PodOrNode && is_pod;
             let is_delivered = |outcome: &PacketOutcome| match outcome {
-                // Packets to the node itself are not masqueraded, and the node's own have its address anyway.
+                // Packets to the node itself are not masqueraded, and the node's own packets have its address in any
+                // case.
                 PacketOutcome::Delivered { interface: None, .. } => true,
                 PacketOutcome::Delivered { .. } if client == Client::Node => true,
                 PacketOutcome::Delivered { to, from, .. } => {

@@ -1,4 +1,4 @@
-//! A frontend that several Services claim goes to the same one in every mode.
+//! A frontend that several Services claim has the same owner in every mode.
 
 #![expect(clippy::unwrap_used, reason = "test helpers fail like tests")]
 
@@ -47,7 +47,7 @@ impl Modes {
 
     /// Returns the endpoints that new connections to an address reach in each mode, from a pod, the node and another host.
     ///
-    /// Rules of ipvs mode distinguish packets from ports of a bridge, which a trace does not know. Each mode has a known
+    /// Rules of ipvs mode distinguish packets from ports of a bridge, which a trace cannot do. Each mode has a known
     /// result for some client.
     fn endpoints(&self, protocol: Protocol, destination: SocketAddr) -> Vec<BTreeSet<String>> {
         let mut all = Vec::new();
@@ -122,7 +122,7 @@ fn external_ip_of_another_service_cannot_take_over_a_node_port() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(16))]
 
-    /// Whatever Services claim, every mode plans rules, and these agree on the endpoint of each connection.
+    /// For any claims of Services, every mode plans rules, and these agree on the endpoint of each connection.
     #[test]
     fn modes_send_contested_frontends_to_the_endpoint_of_their_owner(cluster in arbitrary::contested_cluster()) {
         let node = NODE.parse().unwrap();
@@ -141,7 +141,7 @@ proptest! {
                 let to = SocketAddr::new(frontend.address.unwrap_or(node), frontend.port);
                 let others = table.entries.iter().filter(|(other, _)| *other != name && other.protocol == name.protocol);
                 let mut others = others.flat_map(|(other, entry)| entry.service.frontends(other.protocol));
-                // A cluster IP that is the node's own address, which no API server assigns.
+                // A cluster IP that is an address of the node, which API servers do not assign.
                 if frontend.address.is_none() && others.any(|(_, other)| other.address == Some(node) && other.port == to.port()) {
                     continue;
                 }

@@ -9,7 +9,7 @@ use ferroute_source::{Event, Resource};
 
 use crate::replay::{InvalidBundle, parse_name};
 
-/// Returns the events of a source that has the objects after the last sync of a bundle.
+/// Returns the events of a source with the objects after the last sync of a bundle.
 pub(super) fn events(bundle: &Bundle) -> Result<Vec<Event>, InvalidBundle> {
     let base = &bundle.base;
     let mut events = vec![Event::NodeApplied(Box::new(base.node.clone()))];
@@ -35,7 +35,7 @@ pub(super) fn events(bundle: &Bundle) -> Result<Vec<Event>, InvalidBundle> {
     Ok(events)
 }
 
-/// Returns what the proxy had observed of endpoints after the last sync of a bundle.
+/// Returns the proxy's observations about endpoints after the last sync of a bundle.
 pub(super) fn observed(bundle: &Bundle) -> [TrackerEvent; 2] {
     let changes = || bundle.syncs.iter().rev().flat_map(|sync| sync.changes.iter().rev());
     let ejected = changes().find_map(|change| match change {
@@ -52,7 +52,7 @@ pub(super) fn observed(bundle: &Bundle) -> [TrackerEvent; 2] {
     ]
 }
 
-/// A bundle has all ServiceCIDRs at once, and a source one by one.
+/// Replaces the ServiceCIDRs of a source: a bundle has all of them at once, a source one by one.
 fn replace_networks(names: &mut BTreeSet<NamespacedName>, cidrs: &[ServiceCidr], events: &mut Vec<Event>) {
     let name = |cidr: &ServiceCidr| NamespacedName::from_metadata(&cidr.metadata);
     let new: BTreeSet<NamespacedName> = cidrs.iter().map(name).collect();

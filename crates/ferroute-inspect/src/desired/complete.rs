@@ -1,4 +1,5 @@
-//! What the running proxy does not keep: names of pods and nodes, the Services that it skips, and the fields that it ignores.
+//! Data that the running proxy does not keep: names of pods and nodes, Services that it skips, and fields that it
+//! ignores.
 
 use std::{collections::BTreeSet, fs, path::Path, sync::mpsc, thread, time::Duration};
 
@@ -21,13 +22,14 @@ use super::{
 use crate::{about::Origin, waiting::Waiting};
 
 impl Desired {
-    /// Adds names of pods and nodes, skipped Services, and ignored fields of others, from the source of the running proxy, if the
-    /// objects are those of the proxy. They only serve to explain its state, so it is no error if the source cannot be read in time.
+    /// Adds names of pods and nodes, skipped Services, and ignored fields of other Services, from the source of the
+    /// running proxy, if the objects are those of the proxy. They only help to explain its state, so it is not an error
+    /// if the source cannot be read in time.
     pub fn complete(&mut self) {
         self.complete_where(&|_| true);
     }
 
-    /// Like [`complete`](Self::complete), with what is about one Service.
+    /// Like [`complete`](Self::complete), limited to data of one Service.
     pub fn complete_for(&mut self, service: &NamespacedName) {
         let addresses: BTreeSet<String> = IpFamily::BOTH
             .into_iter()
@@ -53,7 +55,7 @@ impl Desired {
         }
     }
 
-    /// Adds what is in manifests. Documents that cannot be read are ignored, as the proxy reports them.
+    /// Adds data from manifests. Documents that cannot be read are ignored, because the proxy reports them.
     fn add_documents(&mut self, path: &Path, is_relevant: &dyn Fn(&str) -> bool) -> anyhow::Result<()> {
         for file in manifest_files(path)? {
             let Ok(text) = fs::read_to_string(file) else { continue };
@@ -69,7 +71,8 @@ impl Desired {
         Ok(())
     }
 
-    /// Adds the names of all pods on the node, which may be clients, if the objects are those of an API server that permits that.
+    /// Adds the names of all pods on the node, which may be clients, if the objects come from an API server that
+    /// permits it.
     pub fn add_pods_of_node(&mut self) {
         if self.about.objects.is_none() || self.source.manifests.is_some() {
             return;
@@ -87,7 +90,7 @@ impl Desired {
         let (sender, result) = mpsc::channel();
         // Reading certificates and tokens may block.
         thread::Builder::new().name("names".to_owned()).spawn(move || {
-            // The receiver may have given up.
+            // The receiver may have timed out.
             let _ = sender.send(ask(&source, connection, &resolved, PATIENCE));
         })?;
         result.recv_timeout(2 * PATIENCE)?
@@ -98,7 +101,8 @@ impl Desired {
         let Event::ServiceApplied(service) = event else { return };
         let name = NamespacedName::from_metadata(&service.metadata).to_string();
         match self.services.get_mut(&name) {
-            // The proxy keeps what it uses of a Service. Another version would not explain the state of the proxy.
+            // The proxy keeps the parts of a Service that it uses. Another version would not explain the state of the
+            // proxy.
             Some(kept) if is_same(kept, &service) => *kept = *service,
             None if SkipReason::for_service(&service).is_some() => _ = self.services.insert(name, *service),
             _ => {}

@@ -60,8 +60,8 @@ pub(super) fn read(path: &Path) -> anyhow::Result<Workloads> {
     Ok(Workloads { pods, demo: Some(demo) })
 }
 
-/// Reports whether a document may be a workload or a Node. Most of a large cluster are Services and EndpointSlices, in documents of
-/// their own; parsing takes a hundred times as long as finding their kind.
+/// Reports whether a document may be a workload or a Node. Most documents of a large cluster are Services and
+/// EndpointSlices, and parsing takes a hundred times as long as searching for the kind.
 fn may_be_workload(document: &Document<'_>) -> bool {
     let is_other = |line: &str| ["kind: Service", "kind: EndpointSlice"].contains(&line.trim_end());
     !document.text.lines().any(is_other)

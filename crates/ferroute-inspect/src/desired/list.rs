@@ -19,7 +19,7 @@ pub fn has_api_server(source: &SourceArgs, config: &KubeProxyConfiguration) -> b
     in_arguments || configured || Path::new(SERVICE_ACCOUNT).exists()
 }
 
-/// Lists all objects, without watching for changes. Logs that it waits, if that takes longer than a second.
+/// Lists all objects, without watching for changes. Logs a message if it waits longer than a second.
 pub(super) fn list(
     source: &SourceArgs,
     configured: ClientConnectionConfiguration,
@@ -67,7 +67,7 @@ fn ask<T, F: Future<Output = anyhow::Result<T>>>(
     let response = async {
         let server = ApiServer::new(&connection, source.master.as_deref(), &node).await;
         let server = server.context("cannot connect to the API server")?;
-        // The reflector would retry, but no such error goes away by itself.
+        // The reflector would retry, but such an error is permanent.
         server.prepare().await?;
         request(server).await
     };
@@ -115,13 +115,13 @@ async fn until_synced(mut receiver: mpsc::Receiver<Vec<Event>>, reports_waiting:
     Ok(events)
 }
 
-/// What an API server has sent so far.
+/// Objects received from an API server so far.
 #[derive(Debug, Default)]
 struct Progress {
     objects: usize,
     /// The last error that lasts.
     error: Option<String>,
-    /// Its addresses, once they are resolved.
+    /// Addresses, once they are resolved.
     addresses: Vec<SocketAddr>,
 }
 
@@ -144,7 +144,7 @@ impl Progress {
         }
     }
 
-    /// Describes what is waited for.
+    /// Describes the current state of waiting.
     fn report(&self) -> String {
         match (&self.error, self.objects) {
             (Some(error), _) => format!("waiting for the API server: {error}"),
@@ -166,11 +166,11 @@ const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount/tok
 /// The capacity of the channel, in batches.
 const QUEUE: usize = 64;
 
-/// The time to wait for an event. It is longer than the first retry interval, so that one refused connection is not an
+/// Time to wait for an event. It is longer than the first retry interval, so that one refused connection is not an
 /// error.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The time after which a command that waits for the API server says so, and the interval of further reports.
+/// Time after which a command reports that it waits for the API server, and interval of further reports.
 const FIRST_REPORT: Duration = Duration::from_secs(1);
 const NEXT_REPORT: Duration = Duration::from_secs(5);
 

@@ -21,7 +21,7 @@ use ferroute_trace::Host;
 /// `service/` or `svc/`.
 ///
 /// # Errors
-/// If it is none of these.
+/// If the text has another form.
 pub fn service_name(text: &str, namespace: &str) -> Result<NamespacedName, String> {
     let name = match text.split('/').collect::<Vec<_>>().as_slice() {
         [name] | ["service" | "services" | "svc", name] => NamespacedName::new(namespace, name),
@@ -38,8 +38,8 @@ pub fn service_name(text: &str, namespace: &str) -> Result<NamespacedName, Strin
     Ok(name)
 }
 
-/// Returns the name of a pod or node without its type, as [`Names::addresses`] accepts it: `pod/NAME` is a pod in `namespace`,
-/// if one is given.
+/// Returns the name of a pod or node without its type, in the form that [`Names::addresses`] accepts: `pod/NAME` is a
+/// pod in `namespace`, if one is given.
 pub fn machine_name(text: &str, namespace: Option<&str>) -> String {
     let (kind, name) = match text.split_once('/') {
         Some((kind @ ("pod" | "pods" | "po" | "node" | "nodes" | "no"), name)) if !name.is_empty() => (kind, name),
@@ -55,9 +55,9 @@ pub fn machine_name(text: &str, namespace: Option<&str>) -> String {
 #[derive(Debug, Default)]
 pub struct Names {
     owners: BTreeMap<IpAddr, AddressOwner>,
-    /// Addresses by which others do not know their owner, such as those of a node's bridge.
+    /// Addresses that do not identify their owner to other hosts, such as those of a node's bridge.
     secondary: BTreeSet<IpAddr>,
-    /// The nodes of pods, as far as they are known.
+    /// Nodes of pods, as far as known.
     nodes: BTreeMap<IpAddr, Arc<str>>,
 }
 
@@ -66,9 +66,9 @@ pub struct Names {
 pub enum AddressOwner {
     /// A pod.
     Pod {
-        /// Its namespace.
+        /// Namespace.
         namespace: String,
-        /// Its name.
+        /// Name.
         name: String,
     },
     /// A node.
@@ -83,7 +83,7 @@ impl Names {
         self.owners.get(&address)
     }
 
-    /// Returns the node on which a pod with this address runs, if that is known.
+    /// Returns the node on which a pod with this address runs, if known.
     pub fn node(&self, address: IpAddr) -> Option<&str> {
         self.nodes.get(&address).map(AsRef::as_ref)
     }
@@ -97,7 +97,8 @@ impl Names {
         own.chain(self.nodes.values().map(AsRef::as_ref)).collect()
     }
 
-    /// Returns all owners with their addresses, in the order of their names: an owner's own addresses first, each part sorted.
+    /// Returns all owners with their addresses, in the order of their names. Primary addresses come before secondary
+    /// ones, each part sorted.
     pub fn owners(&self) -> BTreeMap<&AddressOwner, Vec<IpAddr>> {
         let mut owners: BTreeMap<&AddressOwner, Vec<IpAddr>> = BTreeMap::new();
         for (address, owner) in &self.owners {
@@ -203,7 +204,7 @@ impl fmt::Display for AddressOwner {
     }
 }
 
-/// Returns the service port of which `address` is a frontend. Any address of the host is taken to serve node ports.
+/// Returns the service port of which `address` is a frontend. Every address of the host is assumed to serve node ports.
 pub(super) fn frontend<'a>(
     table: &'a ServiceTable,
     host: &Host,

@@ -23,11 +23,11 @@ pub fn demo_host(node: NodeId, resolved: &Resolved) -> Host {
     with_localhost(Host { addresses, routes, ..Host::default() }, resolved)
 }
 
-/// Returns the addresses and routes of a node, assuming that its pods are behind a bridge and everything else is behind one
-/// interface.
+/// Returns the addresses and routes of a node, assuming that its pods are behind a bridge and all other hosts are
+/// behind one interface.
 ///
-/// The bridge's own address is in no object; the node's primary address replaces it as the source of masqueraded packets to
-/// pods.
+/// No object contains the bridge's address; the node's primary address replaces it as the source of masqueraded packets
+/// to pods.
 pub(super) fn node_host(node: &NodeView, resolved: &Resolved) -> Host {
     let primary = |family| node.primary_address(family);
     let defaults = IpFamily::BOTH.into_iter().filter_map(primary).map(default_route);
@@ -63,8 +63,8 @@ fn network(text: &str) -> IpNet {
     text.parse().expect("the networks here and in the demo's layout are valid")
 }
 
-/// The addresses of every node's loopback interface. Last, because the kernel prefers others as sources.
+/// Addresses of every node's loopback interface. They come last, because the kernel prefers other addresses as sources.
 const LOOPBACK: [IpAddr; 2] = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
 
-/// The interface of the default route, on the demo's nodes and most others.
+/// Interface of the default route, on the demo's nodes and most other hosts.
 const DEFAULT_INTERFACE: &str = "eth0";

@@ -1,4 +1,4 @@
-//! Which objects of a source the desired state needs, and what to do about those that it lacks.
+//! Selection of the objects of a source that the desired state needs, and handling of missing ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use ferroute_source::{Event, Problem};
 
 use crate::{about::About, plural};
 
-/// What the state is needed for, which decides what happens if there is no source of objects.
+/// Purpose of the state, which determines the handling of a missing source of objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Need<'a> {
     /// The absence of objects is an error.
@@ -24,8 +24,8 @@ pub(super) enum Need<'a> {
 }
 
 impl Need<'_> {
-    /// Reports whether the state includes the endpoints of a slice: those of the API server are reserved, whichever Service is
-    /// examined.
+    /// Reports whether the state includes the endpoints of a slice. Those of the API server are always included,
+    /// because their addresses are reserved.
     pub(super) fn includes(self, slice: &EndpointSlice) -> bool {
         let Self::Endpoints(wanted) = self else { return true };
         let namespace = NamespacedName::from_metadata(&slice.metadata);
@@ -34,8 +34,8 @@ impl Need<'_> {
     }
 }
 
-/// Reports whether a document may be anything but an EndpointSlice of other Services than this one and the API server's, as most
-/// documents of a large cluster are.
+/// Reports whether a document may be needed: most documents of a large cluster are EndpointSlices of Services other
+/// than this one and the API server's.
 pub(super) fn may_be_needed(document: &str, service: &str) -> bool {
     let mut owners = document.split("kubernetes.io/service-name: ").skip(1);
     let (Some(owner), None) = (owners.next(), owners.next()) else { return true };
@@ -49,9 +49,9 @@ pub(super) fn may_be_needed(document: &str, service: &str) -> bool {
     owner == service || owner == API_SERVER || !is_plain || !is_slice()
 }
 
-/// Returns an error if something in the given files could not be read, because any answer would be about other objects than those
-/// in the files. Objects that a proxy does not use are no error, and neither are single invalid ones, as in the proxy, if
-/// `permits_invalid`.
+/// Returns an error if a part of the given files could not be read, because the answer would then be based on other
+/// objects than those in the files. Objects that a proxy does not use are not an error, and with `permits_invalid`,
+/// single invalid objects are not an error either, as in the proxy.
 pub(super) fn ensure_readable(events: &[Event], permits_invalid: bool) -> anyhow::Result<()> {
     let is_error = |problem: &Problem| match problem {
         Problem::Ignored { .. } | Problem::Duplicate { .. } => false,
@@ -70,7 +70,7 @@ pub(super) fn ensure_readable(events: &[Event], permits_invalid: bool) -> anyhow
     }
 }
 
-/// Returns why the objects do not describe a node, if they have other Nodes only.
+/// Returns the reason why the objects do not describe a node, if they contain only other Nodes.
 pub(super) fn missing_node(node: &str, events: &[Event], about: &About) -> Option<String> {
     let names = events.iter().filter_map(|event| match event {
         Event::NodeApplied(node) => Some(node.metadata.name.as_str()),

@@ -11,8 +11,8 @@ use ferroute_proxy::node_name;
 
 use crate::about::{About, Fact, Origin, Proxy};
 
-/// Loads the settings, those of the running proxy where none are given, and starts logging. Without a proxy, the mode is that of the rules in
-/// the kernel.
+/// Loads the settings, with those of the running proxy as defaults, and starts logging. If no proxy runs, the mode
+/// defaults to that of the rules in the kernel.
 pub(super) fn load(
     args: &SettingsArgs,
     proxy: &Proxy,
@@ -23,7 +23,7 @@ pub(super) fn load(
         Some(info) => {
             let decoded = KubeProxyConfiguration::from_text(&info.configuration)
                 .context("cannot read the configuration of the running proxy")?;
-            // The active mode may differ from the configured one, and the host name is another one in a container.
+            // The active mode may differ from the configured one, and the host name may be different in a container.
             KubeProxyConfiguration { mode: info.mode.clone(), hostname_override: info.node.clone(), ..decoded.config }
         }
         // Another proxy may run here, such as kube-proxy.
@@ -60,7 +60,7 @@ pub(super) fn load(
     Ok((settings, about))
 }
 
-/// Returns the mode whose rules are in the kernel, if no mode is given and these are the rules of one mode.
+/// Returns the mode whose rules are in the kernel, if no mode is given and all rules belong to one mode.
 fn mode_of_kernel(args: &SettingsArgs) -> Option<ModeName> {
     if args.proxy_mode.is_some() {
         return None;

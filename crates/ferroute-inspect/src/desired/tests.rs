@@ -96,7 +96,8 @@ fn manifests_with_nodes_are_not_planned_as_demo() {
     assert!(desired.host.routes.iter().any(|route| route.interface == "cni0"));
 }
 
-/// In ipvs mode, a Service's address is one of the node on all ports, and the node would lose the host that has it.
+/// In ipvs mode, a Service's address is an address of the node on all ports, so that the node could not reach the host
+/// with this address.
 #[test]
 fn addresses_of_other_nodes_are_reserved_in_ipvs_mode() {
     let directory = tempfile::tempdir().unwrap();

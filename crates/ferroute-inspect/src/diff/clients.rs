@@ -36,13 +36,15 @@ pub(super) struct Topology<'a> {
     outside: (IpAddr, String),
     /// The interface to this node's pods.
     pod_interface: String,
-    /// External and load balancer IPs of Services. They are addresses of no client, except of the node where they are assigned to it.
+    /// External and load balancer IPs of Services. No client has such an address, except for the node if the address is
+    /// assigned to it.
     external: HashSet<IpAddr>,
     family: IpFamily,
 }
 
 impl<'a> Topology<'a> {
-    /// Creates the topology of a node. Pods are chosen so that the configured detector of local traffic recognizes them.
+    /// Creates the topology of a node. Pods are chosen so that the configured detector of local traffic recognizes
+    /// them.
     pub(super) fn new(table: &ServiceTable, settings: &ProxySettings, host: &'a Host) -> Self {
         let family = table.family;
         let outside = OUTSIDE[family.index()];
@@ -70,8 +72,8 @@ impl<'a> Topology<'a> {
         Self { host, pod: (pod, pod_interface.clone()), outside, pod_interface, external, family }
     }
 
-    /// Returns clients that together observe any difference: one of each kind, a local and a remote endpoint, and the edges
-    /// of source ranges.
+    /// Returns clients that together observe any difference: one of each kind, a local and a remote endpoint, and the
+    /// edges of source ranges.
     pub(super) fn clients(&self, entry: &ServicePortEntry, ranges: &[IpNet]) -> Vec<Client> {
         let endpoint =
             |local: bool| entry.endpoints.iter().find(|endpoint| endpoint.may_be_local() == local && is_used(endpoint));
@@ -112,7 +114,7 @@ impl<'a> Topology<'a> {
                 arriving(*address, if local { &self.pod_interface } else { &self.outside.1 })
             }
             Client::Node => {
-                // To one of its own addresses, the node sends from the same address.
+                // When the node sends to one of its own addresses, it sends from the same address.
                 let by_route = || self.host.route(to.ip()).map(|route| route.source);
                 let source = if self.host.owns(to.ip()) { Some(to.ip()) } else { by_route() };
                 Packet::local(protocol, SocketAddr::new(source?, SOURCE_PORT), to)
@@ -120,7 +122,7 @@ impl<'a> Topology<'a> {
         })
     }
 
-    /// Returns the node addresses at which node ports are compared: the primary one, another one, and localhost.
+    /// Returns the node addresses at which node ports are compared: the primary address, another one, and localhost.
     pub(super) fn node_port_addresses(&self, table: &ServiceTable) -> Vec<IpAddr> {
         let mut addresses = self.host.addresses.iter().copied().filter(|address| IpFamily::of(*address) == self.family);
         let primary = table.node.primary_address(self.family).filter(|address| self.host.owns(*address));
@@ -174,7 +176,7 @@ impl fmt::Display for Client {
 const OUTSIDE: [IpAddr; 2] =
     [IpAddr::V4(Ipv4Addr::new(192, 0, 2, 123)), IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0x123))];
 
-/// The addresses of pods if the pod network is unknown, by IP family. The detector does not match addresses then.
+/// Addresses of pods if the pod network is unknown, by IP family. In this case the detector does not match addresses.
 const PODS: [IpAddr; 2] =
     [IpAddr::V4(Ipv4Addr::new(198, 18, 0, 123)), IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 1, 0, 0, 0, 0, 0x123))];
 
@@ -184,5 +186,5 @@ const SOURCE_PORT: u16 = 40_000;
 /// The interface to addresses without a route.
 const DEFAULT_INTERFACE: &str = "eth0";
 
-/// The maximum number of a Service's source ranges whose edges are tried.
+/// Maximum number of a Service's source ranges whose edges are tried.
 const MAX_RANGES: usize = 64;

@@ -94,7 +94,7 @@ struct Comparison<'a> {
     /// The node as the proxy of the actual rules sets it up.
     actual_host: &'a Host,
     topology: &'a Topology<'a>,
-    /// `None` if both sides are rules of the same mode.
+    /// Differences between the modes; `None` if both sides are rules of the same mode.
     modes: Option<&'a ModeDifferences<'a>>,
     /// The node's addresses.
     node: &'a BTreeSet<IpAddr>,
@@ -181,14 +181,14 @@ impl Comparison<'_> {
         if let [Some(expected), Some(actual)] = affinities
             && expected != actual
         {
-            // Findings on the whole service port precede those on single frontends.
+            // Findings for the whole service port precede those for single frontends.
             let mismatch = Mismatch::Affinity { expected, actual };
             let finding = Finding { service_port: name.to_string(), frontend: None, clients: Vec::new(), mismatch };
             self.findings.insert(first, finding);
         }
     }
 
-    /// Compares the outcomes of packets to a frontend. Reports whether some reach an endpoint on both sides.
+    /// Compares the outcomes of packets to a frontend. Returns true if some packets reach an endpoint on both sides.
     fn compare_frontend(
         &mut self,
         name: &ServicePortName,
@@ -254,7 +254,8 @@ impl Comparison<'_> {
         used
     }
 
-    /// Reports whether a packet has other outcomes because the modes of the two sides are intended to differ, and counts it.
+    /// Reports whether a packet has different outcomes because the modes of the two sides differ by design, and counts
+    /// it.
     fn is_intended(&mut self, attempt: Attempt<'_>, expected: &Outcomes, actual: &Outcomes) -> bool {
         let Some(modes) = self.modes.filter(|_| !agree(expected, actual)) else { return false };
         let traits = modes.explain(attempt, expected, actual);

@@ -1,8 +1,8 @@
 //! The frontends in a service proxy's iptables rules.
 //!
-//! The chains that all service ports share are long, and every packet is evaluated against them from the start. They are
-//! therefore indexed by the address or port that a rule matches, and packets are traced through a small copy with only
-//! the rules that they can match. The omitted rules match other addresses or ports.
+//! The chains that all service ports share are long, and every packet is evaluated against them from the start. They
+//! are therefore indexed by the address or port that a rule matches, and packets are traced through a small copy that
+//! contains only the rules that they can match.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
@@ -23,7 +23,7 @@ pub(super) struct IndexedRules<'a> {
     /// The builtin chains, where traces start.
     builtin: Vec<(TableName, ChainName)>,
     dispatch: HashMap<(TableName, ChainName), Index>,
-    /// The chains that a proxy's jumps in builtin chains lead to; other rules in builtin chains are not a proxy's.
+    /// Chains that a proxy's jumps in builtin chains lead to; other rules in builtin chains do not belong to a proxy.
     entries: HashSet<ChainName>,
 }
 
@@ -85,7 +85,8 @@ impl<'a> IndexedRules<'a> {
         frontends
     }
 
-    /// Returns the rules that packets to these frontends can match; `node` are the addresses that node ports can be on.
+    /// Returns the rules that packets to these frontends can match; `node` contains the addresses that can serve node
+    /// ports.
     pub(super) fn project(&self, frontends: &[Frontend], node: &BTreeSet<IpAddr>) -> RuleSet {
         let mut addresses: BTreeSet<IpAddr> = frontends.iter().filter_map(|frontend| frontend.address).collect();
         if frontends.iter().any(|frontend| frontend.address.is_none()) {

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use super::{Conclusion, DiffReport, Expected, Rules, Undetermined, compare};
 use crate::desired::Desired;
 
-/// The reports on all proxies whose rules are in the kernel, and their conclusion.
+/// Reports on all proxies whose rules are in the kernel, and their conclusion.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Comparison {
@@ -40,7 +40,7 @@ impl Comparison {
 /// If the kernel's rules cannot be read.
 pub fn compare_with_kernel(desired: &Desired) -> anyhow::Result<Comparison> {
     let addresses = KernelAddresses::open()?.list()?;
-    // The routes follow from the objects; the addresses are those that a proxy reads on this host.
+    // The routes are derived from the objects; the addresses are those that a proxy reads on this host.
     let host = Host { addresses, ..desired.host.clone() };
     let path: Vec<PathBuf> = search_path();
     let mut reports = Vec::new();
@@ -59,7 +59,7 @@ fn serves(desired: &Desired, family: IpFamily) -> bool {
     families.is_ok_and(|families| families.iter().any(|served| served == family))
 }
 
-/// Returns a report for each proxy whose rules are in the kernel, or one on the absence of any.
+/// Returns a report for each proxy whose rules are in the kernel, or a single report if there is none.
 fn reports_for(
     desired: &Desired,
     host: &Host,
@@ -91,7 +91,7 @@ fn reports_for(
     Ok(proxies.iter().map(report).collect())
 }
 
-/// Returns what could not be read, for these reasons.
+/// Returns undetermined comparisons for the rules that could not be read for these reasons.
 fn unread(kernel: &KernelRules, reasons: &[String]) -> Vec<Undetermined> {
     let modified = "rules were modified while they were read".to_owned();
     let interrupted = (kernel.reading == Consistency::Interrupted).then_some(modified);

@@ -13,12 +13,12 @@ use ferroute_trace::{Host, Origin, Packet};
 
 use super::{Outcomes, PacketOutcome, outcomes::shares_agree};
 
-/// Finds the traits that explain why packets have other outcomes in another mode, for one IP family of a node.
+/// Determines the traits that explain why packets have different outcomes in another mode, for one IP family of a node.
 pub(super) struct ModeDifferences<'a> {
     services: &'a ServiceTable,
     host: &'a Host,
     expected: Side,
-    /// What the actual rules may follow: the same settings, or the defaults of their mode if these are others.
+    /// Settings that the actual rules may follow: the same settings, or the defaults of their mode if these differ.
     actual: Vec<Candidate>,
 }
 
@@ -31,7 +31,8 @@ struct Side {
 /// Traits and settings that the actual rules may follow.
 struct Candidate {
     side: Side,
-    /// For each trait that differs, the expected side with this one's, and this one with the expected side's.
+    /// For each trait that differs: the expected side with the actual value, and the actual side with the expected
+    /// value.
     mixed: Vec<(&'static ModeTrait, [Side; 2])>,
 }
 
@@ -44,7 +45,7 @@ pub(super) struct Attempt<'a> {
     pub(super) packet: &'a Packet,
 }
 
-/// What a mode decides about a packet.
+/// Decision of a mode about a packet.
 #[derive(PartialEq, Eq)]
 enum Decision {
     Rejected,
@@ -65,13 +66,13 @@ struct Target {
 enum Seen {
     Client,
     Node,
-    /// The address of the Service, where that is the node's own.
+    /// The address of the Service, if it belongs to the node.
     Service,
 }
 
 impl<'a> ModeDifferences<'a> {
-    /// Creates the differences between two modes. `settings` are those of the expected one; `host` has the addresses that the
-    /// rules of both were planned for.
+    /// Creates the differences between two modes. `settings` are those of the expected mode; `host` has the addresses
+    /// that both sets of rules were planned for.
     pub(super) fn new(
         services: &'a ServiceTable,
         settings: &ProxySettings,
@@ -106,7 +107,7 @@ impl<'a> ModeDifferences<'a> {
         }
     }
 
-    /// Returns the traits because of which a packet has these outcomes; none if the traits do not explain them.
+    /// Returns the traits that cause these outcomes of a packet; none if the traits do not explain them.
     pub(super) fn explain(
         &self,
         attempt: Attempt<'_>,
@@ -125,7 +126,7 @@ impl<'a> ModeDifferences<'a> {
             }
             let decisive = |[expected, actual]: &[Side; 2]| [decide(expected) != before, decide(actual) != after];
             let decisive: Vec<_> = mixed.iter().map(|(it, sides)| (*it, decisive(sides))).collect();
-            // If the modes differ only where several traits come together, each is decisive for the other mode.
+            // If the modes differ only through a combination of traits, each of these is decisive for the other mode.
             for way in [0, 1] {
                 let traits: Vec<_> = decisive.iter().filter(|(_, by)| by[way]).map(|(it, _)| *it).collect();
                 if !traits.is_empty() {
@@ -144,7 +145,7 @@ impl<'a> ModeDifferences<'a> {
             Origin::Local => None,
             Origin::Interface(name) => Some(name.as_str()),
         };
-        // An address of several kinds is served as the first one.
+        // An address of several kinds is served as the first of them.
         let kind = entry.service.frontends(name.protocol).find(|(_, other)| *other == frontend).map(|(kind, _)| kind);
         let Some(kind) = kind else { return Decision::Untouched };
         let outcome = if frontend.address.is_none() && !side.serves_node_ports_on(to) {
@@ -166,12 +167,12 @@ impl<'a> ModeDifferences<'a> {
         };
         let owns_endpoint =
             |endpoint: &Endpoint| side.traits.sources != Sources::Node && self.host.owns(endpoint.address);
-        // Where the address of the Service is the node's own, the node sends to it from that address.
+        // If the address of the Service belongs to the node, the node sends to it from that address.
         let has_service_source = side.traits.sources == Sources::ServiceOfNode && interface.is_none();
         let source = if has_service_source { to } else { source };
         let endpoints = forwarding.list(route.list).unwrap_or_default().iter().map(|endpoint| {
             let source = match forwarding.source_address(route, endpoint, source, interface.is_none()) {
-                // Received packets for the node itself pass no hook in which they could be masqueraded.
+                // Received packets for the node itself do not pass a hook in which they could be masqueraded.
                 SourceAddress::Node if interface.is_some() && owns_endpoint(endpoint) => Seen::Client,
                 SourceAddress::Node => Seen::Node,
                 SourceAddress::Kept if has_service_source => Seen::Service,
@@ -210,7 +211,7 @@ impl Decision {
         let total: f64 = endpoints.values().map(|target| f64::from(target.weight)).sum();
         let mut reached = outcomes.iter().map(|(outcome, share)| match outcome {
             PacketOutcome::Delivered { to, from, .. } => Some((*to, *from, *share)),
-            // To an endpoint whose address is the frontend's.
+            // Sent to an endpoint whose address is that of the frontend.
             PacketOutcome::Untouched => Some((packet.destination, packet.source.ip(), *share)),
             _ => None,
         });
@@ -218,7 +219,7 @@ impl Decision {
             && reached.all(|reached| {
                 reached.is_some_and(|(to, from, share)| {
                     endpoints.get(&to).is_some_and(|target| {
-                        // The node's own packets have one of its addresses in any case.
+                        // The node's own packets always have one of its addresses.
                         let seen = if from == packet.source.ip() { Seen::Client } else { Seen::Node };
                         (seen == target.source || packet.origin == Origin::Local)
                             && (is_hashed || shares_agree(share, f64::from(target.weight) / total))

@@ -1,4 +1,4 @@
-//! What nftables tables contain about frontends: lookups in the maps and sets of Ferroute's table, and in the maps of
+//! Reads frontends from nftables tables: lookups in the maps and sets of Ferroute's table, and in the maps of
 //! kube-proxy's table, whose names are documented.
 
 use std::collections::{BTreeMap, BTreeSet};

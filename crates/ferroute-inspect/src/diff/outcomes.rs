@@ -7,29 +7,29 @@ use ferroute_trace::{Leaf, Origin, Packet, Verdict};
 
 use super::{Answer, Mismatch, SourceAddress};
 
-/// What happens to a packet, as far as sender and receiver can observe it.
+/// Result of a packet, as far as sender and receiver can observe it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PacketOutcome {
-    /// It is delivered.
+    /// Delivered.
     Delivered {
         /// The destination.
         to: SocketAddr,
         /// The source address that the receiver sees.
         from: IpAddr,
-        /// The output interface; `None` for the host itself.
+        /// Output interface; `None` for the host itself.
         interface: Option<String>,
     },
     /// No rule of a service proxy handles it.
     Untouched,
     /// The sender gets an ICMP error or a TCP reset.
     Rejected,
-    /// It is dropped silently.
+    /// Dropped silently.
     Dropped,
     /// There is no route to its destination.
     NoRoute,
     /// The rules alone do not determine the outcome.
     Unknown {
-        /// The part that is not known.
+        /// The unknown part.
         reason: String,
     },
 }
@@ -42,11 +42,11 @@ pub fn outcomes(packet: &Packet, leaves: impl IntoIterator<Item = Leaf>) -> Outc
     let mut outcomes = Outcomes::new();
     for Leaf { verdict, share, assumptions, .. } in leaves {
         let outcome = match verdict {
-            // Both cases of an assumption have shares of their own, so the sum means nothing.
+            // Both cases of an assumption have separate shares, so the sum is not meaningful.
             _ if !assumptions.is_empty() => {
                 PacketOutcome::Unknown { reason: format!("depends on whether {}", assumptions[0].condition) }
             }
-            // The node's own packets have one of its addresses in any case.
+            // The node's own packets always have one of its addresses.
             Verdict::Delivered { to, from, .. }
                 if to == packet.destination && (from == packet.source.ip() || packet.origin == Origin::Local) =>
             {
@@ -143,5 +143,6 @@ fn answer(outcomes: &Outcomes) -> Answer {
     }
 }
 
-/// The tolerated relative difference between shares. One endpoint more among a thousand makes ten times as much.
+/// Tolerated relative difference between shares. One additional endpoint among a thousand changes a share by ten times
+/// as much.
 const ROUNDING: f64 = 1e-4;

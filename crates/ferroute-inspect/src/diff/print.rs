@@ -10,7 +10,7 @@ use crate::plural;
 /// Writes a report with at most `limit` findings, stale frontends and undetermined comparisons each (0: all).
 ///
 /// # Errors
-/// Only those of `out`.
+/// Only errors of `out`.
 pub fn write_report_into(out: &mut impl fmt::Write, report: &DiffReport, limit: usize) -> fmt::Result {
     let DiffReport {
         family,

@@ -13,7 +13,7 @@ pub struct DiffReport {
     pub family: IpFamily,
     /// The format of the expected rules.
     pub expected: RulesKind,
-    /// The format of the actual rules; `None` if there are none.
+    /// Format of the actual rules; `None` if there are none.
     pub actual: Option<RulesKind>,
     /// The extent of the comparison.
     pub coverage: Coverage,
@@ -23,9 +23,9 @@ pub struct DiffReport {
     pub stale: Vec<StaleFrontend>,
     /// Missing or modified chains, sets and jumps.
     pub structure: Vec<String>,
-    /// What could not be compared.
+    /// Comparisons that could not be made.
     pub undetermined: Vec<Undetermined>,
-    /// What is not compared in rules of this format.
+    /// Parts that are not compared in rules of this format.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limitation: Option<Cow<'static, str>>,
     /// The traits of the modes that explain differences between outcomes of packets, which are therefore intended.
@@ -50,7 +50,7 @@ pub struct Coverage {
 pub struct Finding {
     /// The service port: `namespace/name:port`.
     pub service_port: String,
-    /// The frontend; `None` for all frontends.
+    /// Frontend; `None` for all frontends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub frontend: Option<Frontend>,
     /// The affected clients; empty for all clients.
@@ -65,23 +65,23 @@ pub struct Finding {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", tag = "difference")]
 pub enum Mismatch {
-    /// Other endpoints receive connections.
+    /// Different endpoints receive connections.
     Endpoints {
         /// Expected endpoints that receive none.
         missing: Vec<SocketAddr>,
         /// Unexpected endpoints that receive some.
         extra: Vec<SocketAddr>,
     },
-    /// The same endpoints receive connections, but in other proportions.
+    /// The same endpoints receive connections, but in different proportions.
     Shares {
         /// The endpoint with the largest difference.
         endpoint: SocketAddr,
-        /// Its expected share, 0 to 1.
+        /// Expected share, 0 to 1.
         expected: f64,
-        /// Its actual share.
+        /// Actual share.
         actual: f64,
     },
-    /// Endpoints see another source address, because of missing or unexpected masquerading.
+    /// Endpoints see a different source address, because of missing or unexpected masquerading.
     Source {
         /// The expected source address.
         expected: SourceAddress,
@@ -97,7 +97,7 @@ pub enum Mismatch {
     },
     /// The session affinity timeouts differ.
     Affinity {
-        /// The expected timeout in seconds; `None` for no affinity.
+        /// Expected timeout in seconds; `None` for no affinity.
         expected: Option<u32>,
         /// The actual timeout in seconds.
         actual: Option<u32>,
@@ -114,7 +114,7 @@ pub enum SourceAddress {
     Node,
 }
 
-/// How connections to a frontend are handled.
+/// Handling of connections to a frontend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Answer {
@@ -126,7 +126,7 @@ pub enum Answer {
     Dropped,
     /// Not handled by any rule of a service proxy.
     Untouched,
-    /// Without a route to their destination.
+    /// Not delivered, because there is no route to the destination.
     Unreachable,
     /// Served in some cases only.
     Mixed,
@@ -143,7 +143,7 @@ pub struct StaleFrontend {
     pub name: Option<String>,
 }
 
-/// Something that could not be compared.
+/// A comparison that could not be made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Undetermined {
@@ -161,13 +161,13 @@ pub struct ModeDifference {
     /// The name of the trait.
     #[serde(rename = "trait")]
     pub name: Cow<'static, str>,
-    /// Its description.
+    /// Description.
     pub title: Cow<'static, str>,
-    /// Its value in the expected mode.
+    /// Value in the expected mode.
     pub expected: String,
-    /// Its value in the actual mode.
+    /// Value in the actual mode.
     pub actual: String,
-    /// The number of packets that have other outcomes because of it.
+    /// Number of packets with different outcomes because of it.
     pub packets: usize,
 }
 
@@ -175,9 +175,9 @@ pub struct ModeDifference {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Conclusion {
-    /// There are no differences but intended ones.
+    /// There are no differences except intended ones.
     Equal,
-    /// There are no known differences, but not everything could be compared.
+    /// There are no known differences, but some comparisons could not be made.
     Unclear,
     /// There are differences.
     Different,

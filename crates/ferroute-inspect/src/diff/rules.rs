@@ -53,7 +53,7 @@ pub(super) enum Projection<'a> {
 }
 
 impl<'a> Rules<'a> {
-    /// iptables rules, planned or read from the kernel. Rules of other programs are ignored.
+    /// Wraps iptables rules, planned or read from the kernel. Rules of other programs are ignored.
     pub fn iptables(rules: &'a RuleSet) -> Self {
         Self(Format::Iptables(IndexedRules::new(rules)))
     }
@@ -68,7 +68,7 @@ impl<'a> Rules<'a> {
         Self(Format::KubeProxyNftables(table))
     }
 
-    /// The rules of any other mode.
+    /// Wraps the rules of any other mode.
     pub fn other(rules: &'a dyn ComparableRules) -> Self {
         Self(Format::Other(rules))
     }
@@ -83,7 +83,7 @@ impl<'a> Rules<'a> {
         }
     }
 
-    /// Returns the traits of the mode whose rules these are.
+    /// Returns the traits of the mode that the rules belong to.
     pub(super) fn traits(&self) -> &'static ModeTraits {
         match &self.0 {
             Format::Iptables(_) => &ModeTraits::IPTABLES,
@@ -93,7 +93,7 @@ impl<'a> Rules<'a> {
         }
     }
 
-    /// Returns a description of what is not compared in rules of this format.
+    /// Returns a description of the parts that are not compared in rules of this format.
     pub(super) fn limitation(&self) -> Option<&'static str> {
         match &self.0 {
             Format::Iptables(_) | Format::Nftables(_) => None,
@@ -132,7 +132,8 @@ impl<'a> Rules<'a> {
         }
     }
 
-    /// Returns the rules that packets to these frontends can reach; `node` are the addresses that node ports can be on.
+    /// Returns the rules that packets to these frontends can reach; `node` contains the addresses that can serve node
+    /// ports.
     pub(super) fn project(&self, frontends: &[Frontend], node: &BTreeSet<IpAddr>) -> Projection<'a> {
         match &self.0 {
             Format::Iptables(rules) => Projection::Iptables(rules.project(frontends, node)),
@@ -165,8 +166,8 @@ impl Projection<'_> {
         outcomes(packet, ruleset.verdicts(host, packet))
     }
 
-    /// Returns the session affinity timeout of these frontends in seconds, with an inner [`None`] if they have no affinity;
-    /// `None` if the format does not show it.
+    /// Returns the session affinity timeout of these frontends in seconds, with an inner [`None`] if they have no
+    /// affinity; `None` if it cannot be determined from the format.
     pub(super) fn affinity(&self, frontends: &[Frontend]) -> Option<Option<u32>> {
         match self {
             Self::Iptables(rules) => Some(iptables::affinity(rules, frontends)),
@@ -181,7 +182,7 @@ impl Projection<'_> {
         match self {
             Self::Iptables(rules) => iptables::source_ranges(rules, frontends),
             Self::Nftables(table) => nftables::source_ranges(table, frontends),
-            // They are in anonymous sets of per-Service chains; the ranges of the other side are used.
+            // These are in anonymous sets of chains for each Service; the ranges of the other side are used.
             Self::KubeProxyNftables(_) => Vec::new(),
             Self::Other(rules) => rules.source_ranges(frontends),
         }
@@ -199,7 +200,8 @@ impl fmt::Display for RulesKind {
     }
 }
 
-/// kube-proxy's nftables mode. It masquerades hairpin traffic from all nodes, and chooses endpoints as its iptables mode does.
+/// kube-proxy's nftables mode. It masquerades hairpin traffic from all nodes, and chooses endpoints like its iptables
+/// mode.
 const KUBE_PROXY_NFTABLES: ModeTraits = ModeTraits {
     hairpin: Hairpin::All,
     methods: &[Method::Random],

@@ -1,6 +1,6 @@
-//! The parts of the rules that do not depend on Services: jumps, fixed chains, sets. Additional or modified rules are only
-//! reported for Ferroute's own nftables table. Other programs may add rules to chains of `iptables`; tracing packets shows
-//! their effect.
+//! The parts of the rules that do not depend on Services: jumps, fixed chains, sets. Additional or modified rules are
+//! reported only for Ferroute's nftables table. Other programs may add rules to chains of `iptables`; tracing packets
+//! shows their effect.
 
 use ferroute_iptables::{
     ChainName, RuleSet,
@@ -10,7 +10,7 @@ use ferroute_nftables::kernel::MemoryTable;
 
 use super::rules::Rules;
 
-/// Returns the missing and modified parts of `actual`; nothing if the two sets of rules have different formats.
+/// Returns the missing and modified parts of `actual`; none if the two sets of rules have different formats.
 pub(super) fn differences(expected: &Rules<'_>, actual: &Rules<'_>) -> Vec<String> {
     match (expected.as_iptables(), actual.as_iptables(), expected.as_nftables(), actual.as_nftables()) {
         (Some(expected), Some(actual), _, _) => iptables(expected, actual),

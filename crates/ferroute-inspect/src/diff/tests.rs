@@ -76,7 +76,7 @@ fn report(services: &ServiceTable, settings: &ProxySettings, expected: &Rules<'_
     compare(&Expected { services, settings, host: &host, rules: expected }, actual)
 }
 
-/// Compares rules for two clusters in every pair of modes, and asserts that all pairs give the same findings.
+/// Compares rules for two clusters in every pair of modes, and asserts that all pairs have the same findings.
 #[track_caller]
 fn differences(expected: &Cluster, actual: &Cluster) -> DiffReport {
     let (services, actual_services) = (expected.table(IpFamily::V4), actual.table(IpFamily::V4));
@@ -307,7 +307,7 @@ fn methods_and_weights_that_one_mode_ignores_are_intended_differences() {
     let traits: Vec<&str> = of_iptables.intended.iter().map(|it| &*it.name).collect();
     assert!(["methods", "weights"].iter().all(|name| traits.contains(name)), "{traits:?}");
 
-    // Without weights, the other endpoint of the Service has half of the connections.
+    // Without weights, the other endpoint of the Service gets half of the connections.
     let rules = iptables.to_string().replace("--probability 0.50000000000", "--probability 0.30000000000");
     let wrong = report(&RuleSet::parse_save(IpFamily::V4, &rules).unwrap());
     assert!(wrong.findings.iter().any(|finding| finding.service_port == "shop/cart:http"), "{}", text(&wrong));
@@ -346,8 +346,8 @@ fn modified_chains_of_ferroutes_table_are_reported() {
     assert!(report.findings.iter().any(|finding| matches!(finding.mismatch, Mismatch::Source { .. })));
 }
 
-/// Rules of a mode that this crate does not know. They are iptables rules, but the comparison can only trace packets
-/// through them.
+/// Rules of a mode that this crate does not support specifically. They are iptables rules, but the comparison can only
+/// trace packets through them.
 #[derive(Debug)]
 struct UnknownMode(RuleSet);
 

@@ -14,7 +14,7 @@ pub struct Diagnosis {
     pub unknown: Vec<Unknown>,
     /// Checks that passed.
     pub passed: Vec<Cow<'static, str>>,
-    /// How the mode accesses the rules of each IP family, if there are several ways.
+    /// The way in which the mode accesses the rules of each IP family, if there are several.
     pub access: Vec<String>,
 }
 
@@ -23,8 +23,8 @@ pub struct Diagnosis {
 pub struct Finding {
     /// The name of the check.
     pub check: Cow<'static, str>,
-    /// The kind of problem, for programs that have texts of their own: the name of the check, and what tells it from others
-    /// that the check finds: `conntrack-table.full`.
+    /// Code of the problem, for programs with separate texts: the name of the check and, if it finds several kinds of
+    /// problems, the kind: `conntrack-table.full`.
     #[serde(default)]
     pub code: Cow<'static, str>,
     /// The names and numbers in the texts.
@@ -34,7 +34,7 @@ pub struct Finding {
     pub severity: Severity,
     /// The problem.
     pub problem: String,
-    /// Its effect on Services.
+    /// Effect on Services.
     pub effect: String,
     /// How to fix it.
     pub fix: String,
@@ -105,7 +105,7 @@ pub fn diagnose(inputs: &Inputs) -> Diagnosis {
 /// Writes a diagnosis as text.
 ///
 /// # Errors
-/// Only those of `out`.
+/// Only errors of `out`.
 pub fn write_diagnosis_into(out: &mut impl fmt::Write, diagnosis: &Diagnosis) -> fmt::Result {
     let Diagnosis { findings, unknown, passed, access } = diagnosis;
     for Finding { check, severity, problem, effect, fix, code: _, values: _ } in findings {
@@ -129,7 +129,7 @@ pub fn write_diagnosis_into(out: &mut impl fmt::Write, diagnosis: &Diagnosis) ->
 /// A [`Finding`] without the name of its check.
 pub(super) struct Defect {
     severity: Severity,
-    /// What tells it from others that the check finds.
+    /// Kind of the defect, if the check finds several kinds.
     kind: Option<&'static str>,
     values: BTreeMap<Cow<'static, str>, String>,
     problem: String,
@@ -148,7 +148,7 @@ impl Defect {
         Self { severity, kind: None, values: BTreeMap::new(), problem, effect, fix }
     }
 
-    /// Tells this defect from others that the same check finds.
+    /// Sets the kind of the defect, which distinguishes it from others that the same check finds.
     pub(super) fn kind(mut self, kind: &'static str) -> Self {
         self.kind = Some(kind);
         self

@@ -126,7 +126,7 @@ fn unrestricted(desired: &Desired) -> Vec<(String, IpFamily)> {
     desired.services.iter().flat_map(of).collect()
 }
 
-/// Returns the node ports, those in both IP families once.
+/// Returns the node ports; a port in both IP families is returned once.
 fn node_ports(desired: &Desired) -> Vec<NodePort> {
     let mut ports: Vec<(u16, Protocol, String)> = IpFamily::BOTH
         .into_iter()

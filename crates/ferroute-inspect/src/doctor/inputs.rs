@@ -25,17 +25,18 @@ pub struct Inputs {
     pub sysctls: Reading<BTreeMap<String, String>>,
     /// The sysctls that the mode relies on, by their dotted names, with the values that it sets.
     pub required_sysctls: Vec<(String, String)>,
-    /// The names of network interfaces without the route that replies to `::1` need; empty if no node port is served there.
+    /// Names of network interfaces that lack the route that replies to `::1` need; empty if no node port is served
+    /// there.
     pub missing_localhost_routes: Reading<Vec<String>>,
     /// The names of network interfaces that are bridges.
     pub bridges: Reading<Vec<String>>,
-    /// The use of the conntrack table; `None` if conntrack is not loaded.
+    /// Use of the conntrack table; `None` if conntrack is not loaded.
     pub conntrack: Reading<Option<ConntrackUsage>>,
     /// The listening sockets in this network namespace.
     pub listeners: Reading<Vec<Listener>>,
     /// The running service proxies.
     pub proxies: Reading<Vec<Process>>,
-    /// What the running proxy reports about problems of the node; `None` without one that answers.
+    /// Problems of the node that the running proxy reports; `None` if no proxy responds.
     pub proxy_problems: Option<Vec<String>>,
     /// The offset of the API server's clock; `None` without an API server.
     pub clock: Option<Reading<ClockOffset>>,
@@ -51,17 +52,18 @@ pub struct Inputs {
 /// The inputs of one IP family.
 #[derive(Clone, Debug)]
 pub struct FamilyInputs {
-    /// The names of network interfaces that connect endpoints on this node to a bridge, which sends no packet back to where it came from.
+    /// Names of network interfaces that connect endpoints on this node to a bridge that does not send packets back to
+    /// the port from which they came.
     pub ports_without_hairpin: Reading<Vec<String>>,
     /// Whether the kernel supports the family.
     pub in_kernel: bool,
     /// Whether there are Services of the family; `None` without a source of Services.
     pub has_services: Option<bool>,
-    /// The number of node ports that no address of the host serves, because none is in `nodePortAddresses`.
+    /// Number of node ports that no address of the host serves, because none is in `nodePortAddresses`.
     pub unserved_node_ports: usize,
     /// The full lists of clients of iptables mode's session affinity.
     pub full_affinity_lists: Reading<Vec<FullAffinityList>>,
-    /// Whether a process owns Ferroute's table, so that no other can change it.
+    /// Whether a process owns Ferroute's table, so that no other process can change it.
     pub table_is_owned: Reading<bool>,
     /// Rules of other programs that may translate packets to Services before the proxy does.
     pub earlier_translations: Reading<Vec<EarlierTranslation>>,
@@ -69,12 +71,12 @@ pub struct FamilyInputs {
     pub firewall_refusals: Reading<Vec<FirewallRefusal>>,
     /// A cluster IP to which the kernel has no route; `None` if there is none.
     pub unrouted: Reading<Option<IpAddr>>,
-    /// How the mode accesses its rules on this host, and why; `None` if there is only one way. If the host does not support the
-    /// mode, the reason.
+    /// The way in which the mode accesses its rules on this host, with the reason; `None` if there is only one way. An
+    /// error is the reason why the host does not support the mode.
     pub supported: Result<Option<String>, String>,
     /// The rules in each backend of `iptables`.
     pub backends: Reading<Vec<BackendRules>>,
-    /// Why rules that may exist beside these could not be read.
+    /// Reasons why other rules that may exist could not be read.
     pub unread: Vec<String>,
     /// Descriptions of the service proxies whose rules are in the kernel.
     pub active_proxies: Reading<Vec<String>>,
@@ -110,7 +112,7 @@ pub struct FirewallRefusal {
     pub rule: String,
     /// The service port.
     pub service: String,
-    /// The clients whose packets are refused: pods or those outside.
+    /// Clients whose packets are refused: pods, or clients outside of the cluster.
     pub client: Client,
 }
 
@@ -137,7 +139,7 @@ pub struct ConntrackUsage {
 /// Events of the conntrack table since boot, of all CPUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ConntrackEvents {
-    /// Packets dropped, mostly because the table was full, except those of the other fields.
+    /// Packets dropped, mostly because the table was full, except for those counted in other fields.
     pub dropped: u64,
     /// Entries of flows without replies that were removed because the table was full.
     pub evicted: u64,

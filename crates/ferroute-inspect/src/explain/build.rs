@@ -106,7 +106,7 @@ fn balancing(requested: &Balancing, traits: &ModeTraits) -> Option<ExplainedBala
     (balancing != ExplainedBalancing::default()).then_some(balancing)
 }
 
-/// Adds the node's addresses that serve the check: those of node ports.
+/// Adds the node's addresses that serve the check: the same as for node ports.
 fn health_check(check: HealthCheck, inputs: &Inputs<'_>) -> ExplainedHealthCheck {
     let matched = IpFamily::BOTH.map(|family| {
         let node = &inputs.tracker.table(family).node;
@@ -215,7 +215,7 @@ fn frontends(
     claimed.frontends(name.protocol).map(explained).collect()
 }
 
-/// Returns the outcomes of all clients, those with the same outcome together.
+/// Returns the outcomes of all clients; clients with the same outcome are combined.
 fn answers(forwarding: &PortForwarding<'_>, kind: FrontendKind, frontend: Frontend, detects_pods: bool) -> Vec<Answer> {
     let of = |client| outcome(forwarding, forwarding.as_seen(forwarding.outcome(kind, client), client));
     let (pod, node, outside) = (of(Client::Pod), of(Client::Node), of(Client::Outside));
@@ -254,7 +254,8 @@ fn outcome(forwarding: &PortForwarding<'_>, outcome: ferroute_core::Outcome) -> 
 }
 
 impl Outcome {
-    /// Returns the outcome of two groups of clients, of which only the first may have pods; `None` if there is no word for it.
+    /// Returns a common outcome of two groups of clients, of which only the first may contain pods; `None` if no value
+    /// describes both.
     fn merge(self, other: Self) -> Option<Self> {
         let (
             Self::Served { policy, endpoints, source: Source::Client | Source::PodOrNode },
@@ -270,7 +271,7 @@ impl Outcome {
 
 // === slices ===
 
-/// Returns the slice as unused if it is of the port's family, but has no port with its name and protocol.
+/// Returns the slice as unused if it has the port's family, but no port with its name and protocol.
 fn slice_without_port(slice: &SliceView, family: IpFamily, name: &ServicePortName) -> Option<UnusedSlice> {
     if slice.family != family || slice.ports_for(name).next().is_some() {
         return None;

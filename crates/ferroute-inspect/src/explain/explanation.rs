@@ -13,7 +13,7 @@ use ferroute_core::{
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-/// How the proxy handles a Service.
+/// Explanation of the handling of a Service by the proxy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Explanation {
@@ -27,18 +27,18 @@ pub struct Explanation {
     /// The node's zone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub zone: Option<String>,
-    /// How the Service is handled.
+    /// Handling of the Service.
     #[serde(flatten)]
     pub handling: Handling,
     /// The cluster IPs to which this node has no route, so that its own connections fail.
     #[serde(rename = "unroutedAddresses", default, skip_serializing_if = "Vec::is_empty")]
     pub unrouted: Vec<IpAddr>,
-    /// Why the state of the kernel is missing or incomplete.
+    /// Reason why the state of the kernel is missing or incomplete.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel_error: Option<String>,
 }
 
-/// How a Service is handled.
+/// Handling of a Service.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", tag = "handling")]
 #[expect(clippy::large_enum_variant, reason = "there is one value in an answer")]
@@ -46,12 +46,12 @@ pub enum Handling {
     /// The proxy serves it.
     #[serde(rename_all = "camelCase")]
     Served {
-        /// The policies of all its ports.
+        /// Policies of all its ports.
         policies: Policies,
-        /// Its ignored fields, with the reasons.
+        /// Ignored fields, with the reasons.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         ignored: Vec<String>,
-        /// Its ports, those of IPv4 first.
+        /// Ports, IPv4 first.
         ports: Vec<ExplainedPort>,
         /// Slices of an IP family in which the Service has no cluster IP.
         #[serde(rename = "unexpectedSlices", default, skip_serializing_if = "Vec::is_empty")]
@@ -66,7 +66,7 @@ pub enum Handling {
         #[serde(default)]
         code: Cow<'static, str>,
     },
-    /// It is invalid: the proxy has no rules for it, or keeps those of its last valid version.
+    /// Invalid: the proxy has no rules for it, or keeps those of its last valid version.
     Invalid {
         /// The errors, by field.
         #[serde(rename = "problems")]
@@ -92,13 +92,14 @@ pub struct Policies {
     /// Other addresses that only these clients may use: `cluster-ip`, `external-ips`, `node-ports`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub source_ranges_scope: Vec<String>,
-    /// How endpoints share connections, if the Service requests it.
+    /// Balancing of connections among endpoints, if the Service requests it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub balancing: Option<ExplainedBalancing>,
     /// The limits of the connections to each port, in each IP family and on each node by itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<ConnectionLimits>,
-    /// The IP families whose load balancer addresses are open to all clients, because all source ranges are of the other.
+    /// IP families whose load balancer addresses are open to all clients, because all source ranges are of the other
+    /// family.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unrestricted_families: Vec<IpFamily>,
     /// The preferred endpoints. The proxy only uses the hints in the slices.
@@ -120,11 +121,11 @@ pub struct ExplainedHealthCheck {
     pub node_addresses: Vec<IpAddr>,
 }
 
-/// How the endpoints of a Service share connections.
+/// Balancing of connections among the endpoints of a Service.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ExplainedBalancing {
-    /// The method; `None` for the mode's own.
+    /// Method; `None` for the default of the mode.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub method: Option<Method>,
     /// Endpoints that do not answer get no connections for a while.
@@ -132,13 +133,13 @@ pub struct ExplainedBalancing {
     /// Seconds in which a new endpoint reaches its full share.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slow_start_seconds: Option<NonZeroU32>,
-    /// How many times as many connections endpoints in the node's zone get as others.
+    /// Number of connections of an endpoint in the node's zone for each connection of an endpoint elsewhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub zone_weight: Option<NonZeroU16>,
     /// Seconds after which open connections to a terminating endpoint end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drain_timeout_seconds: Option<NonZeroU32>,
-    /// The number of positions of the hash table; `None` for methods that do not hash.
+    /// Number of positions of the hash table; `None` for methods that do not use hashes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub table_size: Option<usize>,
 }
@@ -147,13 +148,13 @@ pub struct ExplainedBalancing {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ExplainedPort {
-    /// Its name; may be empty.
+    /// Name; may be empty.
     pub name: String,
     /// The IP family.
     pub family: IpFamily,
     /// The protocol.
     pub protocol: Protocol,
-    /// Its frontends.
+    /// Frontends.
     pub frontends: Vec<ExplainedFrontend>,
     /// All endpoints that the slices have for it.
     pub endpoints: Vec<ExplainedEndpoint>,
@@ -163,7 +164,7 @@ pub struct ExplainedPort {
     /// Slices of the Service without this port.
     #[serde(rename = "unexpectedSlices", default, skip_serializing_if = "Vec::is_empty")]
     pub unused_slices: Vec<UnusedSlice>,
-    /// Its rules and connections in the kernel, if they could be read.
+    /// Rules and connections in the kernel, if they could be read.
     #[serde(rename = "applied", default, skip_serializing_if = "Option::is_none")]
     pub kernel: Option<KernelState>,
 }
@@ -172,15 +173,15 @@ pub struct ExplainedPort {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ExplainedFrontend {
-    /// Its kind.
+    /// Kind.
     pub kind: FrontendKind,
-    /// Its addresses; for a node port, the node addresses that serve it, empty for all.
+    /// Addresses; for a node port, the node addresses that serve it, empty for all.
     pub addresses: Vec<IpAddr>,
-    /// Its port.
+    /// Port.
     pub port: u16,
-    /// How connections are handled, by client; empty if the frontend has another owner, or no address serves it.
+    /// Handling of connections, by client; empty if the frontend has another owner, or if no address serves it.
     pub answers: Vec<Answer>,
-    /// Whether no address of the node serves the node port: none is in `nodePortAddresses`.
+    /// Whether no address of the node serves the node port, because none is in `nodePortAddresses`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unserved: bool,
     /// The owner of the frontend, if it is not this service port.
@@ -199,9 +200,9 @@ pub enum FrontendOwner {
         /// The kind of its claim.
         kind: FrontendKind,
     },
-    /// No Service may have the frontend.
+    /// Reserved; no Service may have the frontend.
     Reserved {
-        /// What it is reserved for.
+        /// Reason of the reservation.
         reserved: Reservation,
     },
 }
@@ -215,13 +216,13 @@ impl fmt::Display for FrontendOwner {
     }
 }
 
-/// How connections of some clients to a frontend are handled.
+/// Handling of connections of some clients to a frontend.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Answer {
     /// The clients.
     pub clients: Clients,
-    /// What happens to their connections.
+    /// Outcome of their connections.
     #[serde(flatten)]
     pub outcome: Outcome,
 }
@@ -246,7 +247,7 @@ pub enum Clients {
     OthersOutsideSourceRanges,
 }
 
-/// What happens to a connection.
+/// Outcome of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", tag = "outcome")]
 pub enum Outcome {
@@ -259,17 +260,17 @@ pub enum Outcome {
         /// The source address that they see.
         source: Source,
     },
-    /// It is rejected.
+    /// Rejected.
     Rejected {
         /// The reason.
         reason: Reason,
     },
-    /// It is dropped.
+    /// Dropped.
     Dropped {
         /// The reason.
         reason: Reason,
     },
-    /// The proxy has no rule for it: it leaves the node.
+    /// Not handled: the proxy has no rule for the connection, which leaves the node.
     NotHandled,
 }
 
@@ -295,7 +296,7 @@ pub enum Source {
     Client,
     /// The node's: the connection is masqueraded.
     Node,
-    /// The client's if it is a pod of the cluster, otherwise the node's.
+    /// The client's address if it is a pod of the cluster, otherwise the node's.
     PodOrNode,
 }
 
@@ -311,14 +312,15 @@ pub struct ExplainedEndpoint {
     /// The node on which it runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
-    /// Its state.
+    /// State.
     pub state: EndpointState,
     /// Whether it is on this node.
     pub local: bool,
-    /// Whether it is in `noMasqueradeCIDRs`, so that it sees the addresses of clients also where others see the node's.
+    /// Whether the endpoint is in `noMasqueradeCIDRs`, so that it sees the addresses of clients even if other endpoints
+    /// see the node's.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub keeps_sources: bool,
-    /// Its weight, if it is not 1.
+    /// Weight, if it is not 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight: Option<u16>,
     /// Whether its node is unknown, because the slice has no `nodeName`.
@@ -330,10 +332,10 @@ pub struct ExplainedEndpoint {
     /// The nodes in its hints.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hinted_nodes: Vec<String>,
-    /// Its use for traffic with policy Cluster; `None` if the Service has no such traffic.
+    /// Use for traffic with policy Cluster; `None` if the Service has no such traffic.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster: Option<Usage>,
-    /// Its use for traffic with policy Local; `None` if the Service has no such traffic.
+    /// Use for traffic with policy Local; `None` if the Service has no such traffic.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub local_only: Option<Usage>,
 }
@@ -358,7 +360,7 @@ pub enum EndpointState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "UsageFields", from = "UsageFields")]
 pub struct Usage(
-    /// Its eligibility.
+    /// Eligibility.
     pub Eligibility,
 );
 
@@ -388,7 +390,7 @@ pub struct UnusedSlice {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct KernelState {
-    /// Its rules, or elements of sets and maps; `None` if they could not be read.
+    /// Rules, or elements of sets and maps; `None` if they could not be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rules: Option<Vec<ServiceRule>>,
     /// The connections to its frontends, by endpoint; `None` if they could not be read.
@@ -420,7 +422,7 @@ pub struct ConnectionCount {
     pub endpoint: SocketAddr,
     /// The number of conntrack entries.
     pub connections: usize,
-    /// The number of entries whose connection has not been closed yet.
+    /// Number of entries whose connection is still open.
     pub open: usize,
     /// Whether new connections may use the endpoint.
     pub current: bool,

@@ -16,7 +16,7 @@ use crate::{
 /// Explains how the proxy handles a Service, including its state in the kernel if that can be read.
 ///
 /// # Errors
-/// If there is no Service of this name.
+/// If there is no Service with this name.
 pub fn explain_on_host(desired: &Desired, service: &str) -> anyhow::Result<Explanation> {
     let Some(object) = desired.services.get(service) else { bail!(not_found(service, desired)) };
     let _waiting = Waiting::for_work("reading rules and connections in the kernel".to_owned());
@@ -53,7 +53,7 @@ pub fn explain_object(desired: &Desired, object: &Service) -> Explanation {
     explanation
 }
 
-/// Returns that there is no Service of this name, and what may be meant.
+/// Returns an error that there is no Service with this name, with suggestions.
 pub fn not_found(name: &str, desired: &Desired) -> String {
     if !desired.has_objects {
         let reason = match &desired.about.reason {
@@ -74,8 +74,8 @@ fn health_check(desired: &Desired, name: &NamespacedName) -> Option<HealthCheck>
     HealthCheck::merge(&families).remove(name)
 }
 
-/// Returns at most [`MAX_SIMILAR`] names that may be meant by `name`, the most likely first: the same name in another
-/// namespace, names with few different letters, and names of which one is a prefix of the other.
+/// Returns at most [`MAX_SIMILAR`] suggestions for `name`, the most likely first: the same name in another namespace,
+/// names with few different letters, and names of which one is a prefix of the other.
 fn similar_names<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
     let without_namespace = |full: &str| full.rsplit('/').next().unwrap_or_default().to_owned();
     let own_name = without_namespace(name);

@@ -24,7 +24,7 @@ use ferroute_nftables::{
 use super::{ConnectionCount, ExplainedPort, Explanation, Handling, KernelState, ServiceRule};
 use crate::{desired::Desired, doctor::unrouted};
 
-/// Adds the state of each port to an explanation. If some of it cannot be read, the explanation contains the error.
+/// Adds the state of each port to an explanation. If a part of it cannot be read, the explanation contains the error.
 pub(super) fn add_state(explanation: &mut Explanation, desired: &Desired, name: &NamespacedName, addresses: &[IpAddr]) {
     let Handling::Served { ports, .. } = &mut explanation.handling else { return };
     let mut errors = Vec::new();
@@ -142,7 +142,7 @@ fn or_error<T>(result: anyhow::Result<T>, errors: &mut Vec<String>) -> Option<T>
 /// Returns the `iptables` rules of a service port, in the order of tables and chains: its rules in shared chains, and all
 /// rules of the chains that these jump to.
 ///
-/// They are identified by their comments, which are those of kube-proxy.
+/// They are identified by their comments, which are the same as kube-proxy's.
 fn iptables_rules(saved: &SavedRules, port: &ServicePortName) -> Vec<ServiceRule> {
     let name = port.to_string();
     let is_named = |rule: &Rule| {
@@ -162,7 +162,7 @@ fn iptables_rules(saved: &SavedRules, port: &ServicePortName) -> Vec<ServiceRule
         }
     }
     let mut visited = BTreeSet::new();
-    // `pending` is a stack; the first chain has to be on top.
+    // `pending` is a stack, so the first chain has to be on top.
     pending.reverse();
     while let Some(chain) = pending.pop() {
         if !visited.insert(chain) {
@@ -195,8 +195,8 @@ fn service_rule(saved: &SavedRules, table: TableName, chain: ChainName, position
     }
 }
 
-/// Returns those of the elements of Ferroute's nftables table that belong to a service port. `elements` have the names of
-/// their sets.
+/// Returns the elements of Ferroute's nftables table that belong to a service port. `elements` have the names of their
+/// sets.
 fn nftables_elements(
     elements: &[CountedElement],
     port: &ServicePortName,

@@ -17,7 +17,7 @@ use crate::plural;
 /// Writes an explanation.
 ///
 /// # Errors
-/// Only those of `out`.
+/// Only errors of `out`.
 pub fn write_explanation_into(out: &mut impl fmt::Write, explanation: &Explanation) -> fmt::Result {
     let Explanation { service, type_, node, zone, handling, unrouted, kernel_error } = explanation;
     write!(out, "{}", Escaped(format_args!("Service {service}, type {type_}, on node {node}")))?;
@@ -115,7 +115,7 @@ fn write_policies_into(out: &mut impl fmt::Write, policies: &Policies) -> fmt::R
     policies.health_check.iter().try_for_each(|check| write_health_check_into(out, check))
 }
 
-/// The node's share: other nodes have the same limits for themselves.
+/// Writes the limits of this node; each other node has the same limits.
 fn write_limits_into(out: &mut impl fmt::Write, limits: &ConnectionLimits) -> fmt::Result {
     let ConnectionLimits { connections, client_connections, rate, client_rate, over_limit } = limits;
     let open = [(connections, "open connections"), (client_connections, "open connections per client")];
@@ -142,7 +142,7 @@ fn write_health_check_into(out: &mut impl fmt::Write, health_check: &ExplainedHe
     };
     let node: Vec<String> = node_addresses.iter().map(name).collect();
     writeln!(out, "                        at {}", node.join(", "))?;
-    // A listener at all addresses includes those of the load balancer.
+    // A listener at all addresses also accepts packets to those of the load balancer.
     let is_listed = |address: &&IpAddr| {
         !node_addresses.iter().any(|node| node == *address || (node.is_unspecified() && is_same_family(node, address)))
     };
@@ -185,7 +185,7 @@ fn write_port_into(out: &mut impl fmt::Write, port: &ExplainedPort) -> fmt::Resu
     kernel.iter().try_for_each(|kernel| write_kernel_state_into(out, kernel))
 }
 
-/// Returns a row for each group of clients; only the first has the frontend's kind and address.
+/// Returns a row for each group of clients; only the first row has the frontend's kind and address.
 fn frontend_rows(frontend: &ExplainedFrontend) -> Vec<Vec<String>> {
     let mut place = match frontend.addresses.as_slice() {
         [] => format!("{} on all node addresses", frontend.port),
@@ -233,7 +233,7 @@ fn answer_text(answer: &Answer) -> String {
     format!("{clients}{outcome}")
 }
 
-/// Returns a row, or one for each traffic policy if they differ.
+/// Returns one row, or one for each traffic policy if they differ.
 fn endpoint_rows(endpoint: &ExplainedEndpoint) -> Vec<Vec<String>> {
     let place = match endpoint {
         ExplainedEndpoint { local: true, .. } => "this node",
@@ -268,7 +268,7 @@ fn sources(endpoint: &ExplainedEndpoint) -> &'static str {
     if endpoint.keeps_sources { ", source addresses kept (noMasqueradeCIDRs)" } else { "" }
 }
 
-/// Returns one text if both traffic policies agree or only one applies, otherwise one for each.
+/// Returns one text if both traffic policies agree or only one applies, otherwise one text for each.
 fn usages(endpoint: &ExplainedEndpoint) -> Vec<String> {
     let text = |usage: Usage| match (usage.0, usage.reason()) {
         (Eligibility::OtherNode, _) if endpoint.node_unknown => {

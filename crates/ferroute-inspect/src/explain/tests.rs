@@ -65,7 +65,7 @@ fn frontends_and_endpoints_are_explained() {
     ");
 }
 
-/// Returns the lines about the frontends of a Service with both policies Local and an endpoint on another node.
+/// Returns the lines for the frontends of a Service with both policies Local and an endpoint on another node.
 fn frontends_in(traits: &'static ModeTraits, protocol: &str) -> String {
     let cluster = Cluster::new("node-1")
         .service(

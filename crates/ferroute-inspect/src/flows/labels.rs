@@ -6,17 +6,18 @@ use ipnet::IpNet;
 
 use crate::desired::{AddressOwner, Desired};
 
-/// What has which address, as far as it is known.
+/// Owners of addresses, as far as known.
 #[derive(Clone, Debug, Default)]
 pub struct Labels {
     names: HashMap<IpAddr, (PeerKind, Arc<str>)>,
-    /// The name and the addresses of this node, some of which have no other owner.
+    /// Name and addresses of this node. Some of the addresses have no other owner.
     node: (Arc<str>, Vec<IpAddr>),
     pod_networks: Vec<IpNet>,
 }
 
 impl Labels {
-    /// Returns the owners of addresses in this state: of pods only those that are endpoints, unless the objects include pods.
+    /// Returns the owners of addresses in this state. Among pods, these are only endpoints, unless the objects include
+    /// pods.
     pub fn new(desired: &Desired) -> Self {
         let mut labels = Self::default();
         for (owner, addresses) in desired.names.owners() {
@@ -43,8 +44,8 @@ impl Labels {
         self.names.insert(address, (PeerKind::Pod, name.into()));
     }
 
-    /// Keeps the names that earlier labels have for addresses without an owner now, such as those of deleted pods, which flows of the
-    /// last minutes have. Beyond a number, they are forgotten.
+    /// Keeps earlier names of addresses that have no owner now, such as those of deleted pods, which flows of the last
+    /// minutes may have. They are discarded if there are too many.
     pub fn keep(&mut self, earlier: Self) {
         for (address, owner) in earlier.names {
             if self.names.len() >= MAX_NAMES {
@@ -54,7 +55,7 @@ impl Labels {
         }
     }
 
-    /// Adds what is known about the ends of flows.
+    /// Adds the owners of the peers of flows.
     pub fn apply(&self, event: &mut FlowEvent) {
         match event {
             FlowEvent::Flow(flow) => {
@@ -71,7 +72,7 @@ impl Labels {
         }
     }
 
-    /// Adds what is known about a peer. A name that it has already is kept unless there is a better one.
+    /// Adds the owner of a peer. An existing name is kept unless there is a better one.
     pub fn label(&self, peer: &mut Peer) {
         let (own_name, own_addresses) = &self.node;
         if let Some((kind, name)) = self.names.get(&peer.address) {
@@ -91,5 +92,5 @@ impl Labels {
     }
 }
 
-/// Names of addresses that are kept at most, unless the objects have more.
+/// Maximum number of names that are kept, unless the objects have more.
 const MAX_NAMES: usize = 100_000;

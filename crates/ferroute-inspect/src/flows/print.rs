@@ -3,7 +3,8 @@ use std::{collections::BTreeMap, fmt, sync::Arc};
 use ferroute_core::{Escaped, rfc3339};
 use ferroute_flows::{Counts, Edge, Flow, FlowStart, FlowSummary, Losses, Peer};
 
-/// A table of flows, a line each. A column becomes wider with the first text that does not fit, and the titles are repeated.
+/// A table of flows, one line each. A column becomes wider with the first text that does not fit, and the titles are
+/// repeated.
 #[derive(Debug)]
 pub struct FlowTable {
     has_nodes: bool,
@@ -27,7 +28,7 @@ impl FlowTable {
     /// Writes the titles.
     ///
     /// # Errors
-    /// Only those of `out`.
+    /// Only errors of `out`.
     pub fn write_titles_into(&self, out: &mut impl fmt::Write) -> fmt::Result {
         let titles = ["NODE", "CLIENT", "SERVICE", "FRONTEND", "ENDPOINT"].map(str::to_owned);
         let numbers = ["ANSWER", "DURATION", "PACKETS", "BYTES"].map(str::to_owned);
@@ -37,7 +38,7 @@ impl FlowTable {
     /// Writes a flow of a node.
     ///
     /// # Errors
-    /// Only those of `out`.
+    /// Only errors of `out`.
     pub fn write_into(&mut self, out: &mut impl fmt::Write, node: &str, flow: &Flow) -> fmt::Result {
         let cells = cells(node, flow);
         if self.widen(&cells) {
@@ -90,7 +91,7 @@ fn cells(node: &str, flow: &Flow) -> Cells {
     [Escaped(node).to_string(), client(&flow.client), service, frontend, endpoint]
 }
 
-/// Writes what the kernel does not provide.
+/// Writes the data that the kernel does not provide.
 pub fn write_start_into(out: &mut impl fmt::Write, start: &FlowStart) -> fmt::Result {
     if !start.counts {
         writeln!(out, "packets and bytes are unknown: net.netfilter.nf_conntrack_acct is 0")?;
@@ -107,7 +108,7 @@ pub fn write_start_into(out: &mut impl fmt::Write, start: &FlowStart) -> fmt::Re
     Ok(())
 }
 
-/// Writes what is missing so far.
+/// Writes the losses so far.
 pub fn write_losses_into(out: &mut impl fmt::Write, losses: &Losses) -> fmt::Result {
     let Losses { overruns, untracked, unread, missed } = losses;
     writeln!(
@@ -127,7 +128,7 @@ pub fn write_summary_into(out: &mut impl fmt::Write, summary: &FlowSummary) -> f
         edges.push(edge);
     }
     let mut services: Vec<_> = services.into_iter().collect();
-    // The sort is stable, so that equal ones stay in the order of their names.
+    // The sort is stable, so that Services with equal numbers stay in the order of their names.
     services.sort_by_key(|(_, (counts, _))| std::cmp::Reverse(counts.connections));
     writeln!(out, "{:<60} {COLUMNS}", "SERVICE, CLIENT -> ENDPOINT")?;
     for (service, (counts, edges)) in services {

@@ -26,11 +26,11 @@ enum Source {
 }
 
 impl FlowStream {
-    /// Requests flows: those of the running proxy if the objects are its own, otherwise those that the kernel reports in the
-    /// network namespace of the calling thread. Without any objects, these are all connections whose destination is translated.
+    /// Requests flows: from the running proxy if the objects are the proxy's, otherwise from the kernel in the network
+    /// namespace of the calling thread. Without any objects, these are all connections whose destination is translated.
     ///
     /// # Errors
-    /// If the proxy gives none, or the kernel's events cannot be received.
+    /// If the proxy provides none, or the kernel's events cannot be received.
     pub fn open(desired: &Desired, request: &FlowRequest) -> anyhow::Result<Self> {
         let is_of_proxy = desired.about.objects.as_ref().is_some_and(|fact| fact.from == Origin::Proxy);
         if is_of_proxy { Self::from_proxy(request) } else { Self::from_kernel(desired, request) }
@@ -39,12 +39,13 @@ impl FlowStream {
     /// Requests the flows of the proxy that runs in the network namespace of the calling thread.
     ///
     /// # Errors
-    /// If the proxy gives none.
+    /// If the proxy provides none.
     pub fn from_proxy(request: &FlowRequest) -> anyhow::Result<Self> {
         Ok(Self::new(Source::Proxy(request_flows(request)?)))
     }
 
-    /// Subscribes to the kernel's events in the network namespace of the calling thread. Services are those of this state.
+    /// Subscribes to the kernel's events in the network namespace of the calling thread. The Services are those of
+    /// `desired`.
     ///
     /// # Errors
     /// If the events cannot be received.
@@ -64,10 +65,10 @@ impl FlowStream {
         Self { source, line: String::new(), has_ended: false }
     }
 
-    /// Waits for the next event, until a time if one is given. `None` at this time, and after the last event.
+    /// Waits for the next event, until a time if one is given. Returns `None` at this time, and after the last event.
     ///
     /// # Errors
-    /// If there will be no more, although more were requested.
+    /// If there are no more events, although more were requested.
     pub fn next(&mut self, until: Option<Instant>) -> anyhow::Result<Option<FlowEvent>> {
         let remaining = until.map(|until| until.saturating_duration_since(Instant::now()));
         let Self { source, line, has_ended } = self;
@@ -116,10 +117,10 @@ impl FlowStream {
         event.map(Some)
     }
 
-    /// Returns an error if there will be no more events.
+    /// Returns an error if there are no more events.
     ///
     /// # Errors
-    /// If there will be no more, because the proxy has ended or restarted.
+    /// If the proxy has ended or restarted.
     pub fn ensure_open(&self) -> anyhow::Result<()> {
         anyhow::ensure!(!self.has_ended, "the running proxy has closed the connection");
         Ok(())

@@ -101,7 +101,7 @@ pub enum Kind {
     FirewallChains,
     /// Connections to Services that are deleted.
     DeletedServices,
-    /// Health checks that only the proxy's rules accept, or that other addresses answer.
+    /// Health checks that only the proxy's rules accept, or that are served at other addresses.
     HealthChecks,
     /// Rules of other programs that use the proxy's chains.
     ForeignRules,
@@ -227,15 +227,15 @@ impl Switch<'_> {
             (false, false) => {
                 format!("node ports are served on {} and no longer on {}", gained.join(", "), lost.join(", "))
             }
-            // They only differ in addresses that the host does not have yet.
+            // They differ only in addresses that the host does not have yet.
             (true, true) => "node ports are served on other addresses once the host gets new ones".to_owned(),
         };
         let remedy = "set nodePortAddresses, which has the same effect in both modes".to_owned();
         Some(Difference { remedy: Some(remedy), services, ..self.difference(Kind::NodePortAddresses, summary) })
     }
 
-    /// Returns the Services whose health checks are no longer answered at addresses of the host. Those of their load balancers
-    /// are served in all modes.
+    /// Returns the Services whose health checks are no longer served at addresses of the host. All modes serve those at
+    /// addresses of load balancers.
     fn health_check_addresses(&self) -> Option<Difference> {
         let [before, after] = self.settings().map(|settings| self.addresses(&settings.node_ports));
         let lost = |entry: &ServicePortEntry| -> BTreeSet<IpAddr> {
@@ -298,7 +298,7 @@ impl Switch<'_> {
         (!services.is_empty()).then(|| Difference { services, ..self.difference(Kind::Affinity, summary) })
     }
 
-    /// Returns the differences between what the modes do with connections to each Service, the affected Services of each.
+    /// Returns the differences in the handling of connections to Services, with the affected Services of each.
     fn outcomes(&self) -> Vec<Difference> {
         let settings = self.settings();
         let mut services: BTreeMap<(Kind, &'static str), BTreeSet<&str>> = BTreeMap::new();
@@ -335,7 +335,7 @@ impl Switch<'_> {
         services.into_iter().map(difference).collect()
     }
 
-    /// Returns what the old mode leaves behind for open connections, and whether Service addresses are the host's.
+    /// Returns the objects that the old mode leaves for open connections, and whether Service addresses are the host's.
     fn remains(&self) -> Vec<Difference> {
         let mut differences = Vec::new();
         let [before, after] = [self.from, self.to].map(|side| side.traits().binds_service_addresses);
@@ -363,7 +363,7 @@ impl Switch<'_> {
     fn unknown_destinations(&self) -> Vec<Difference> {
         let [before, after] = [self.from, self.to].map(|side| side.traits());
         let mut differences = Vec::new();
-        // Where Service addresses are the host's, the difference says so.
+        // If Service addresses belong to the host, the difference states this.
         let is_same = before.unknown_ports == after.unknown_ports
             || before.binds_service_addresses != after.binds_service_addresses;
         if !is_same && !self.table.entries.is_empty() {
@@ -381,7 +381,7 @@ impl Switch<'_> {
         differences
     }
 
-    /// Returns the differences for traffic of Services that only the proxy's accept rules let through a firewall. In
+    /// Returns the differences for traffic of Services that only the proxy's accept rules let pass a firewall. In
     /// nftables, a table cannot accept packets that another table drops.
     fn firewall(&self) -> Vec<Difference> {
         if self.to.traits().accepts_in_firewalls {
@@ -423,7 +423,7 @@ impl Switch<'_> {
     }
 }
 
-/// Returns the difference between what two modes do with a connection of a class of clients.
+/// Returns the difference between the handling of a connection of a class of clients in two modes.
 fn outcome_difference(before: Outcome, after: Outcome, client: Client) -> Option<(Kind, &'static str)> {
     use Outcome::{Drop, Forward, NotOurs, Reject};
     use Refusal::{NoEndpoints, NoLocalEndpoints, UnsupportedProtocol};
@@ -469,7 +469,7 @@ fn outcome_difference(before: Outcome, after: Outcome, client: Client) -> Option
                 "connections of pods and of the node to external addresses with traffic policy Local use all endpoints",
             ),
         },
-        // The node's own connections have one of its addresses in any case.
+        // The node's own connections always have one of its addresses.
         (Forward(_), Forward(_)) if client == Client::Node => return None,
         (Forward(_), Forward(after)) => match after.source {
             SourceAddress::Node => {

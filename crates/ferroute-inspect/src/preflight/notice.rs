@@ -1,4 +1,4 @@
-//! The log messages about a switch of modes.
+//! Log messages for a switch of modes.
 
 use std::collections::BTreeSet;
 

@@ -24,7 +24,7 @@ pub(super) struct KernelSnapshot {
     pub(super) drops_forwarded: Vec<IpFamily>,
     /// The IP families in which the policy of INPUT is DROP.
     pub(super) drops_input: Vec<IpFamily>,
-    /// Why some rules could not be read.
+    /// Reason why some rules could not be read.
     pub(super) error: Option<String>,
 }
 

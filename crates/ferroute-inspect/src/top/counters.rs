@@ -37,8 +37,8 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Finds the sources of counters: the rules of the running proxy only, which do not include those of a previous mode, or of
-    /// all proxies if none runs.
+    /// Opens the sources of counters: only the rules of the running proxy, which do not include those of a previous
+    /// mode, or the rules of all proxies if none runs.
     ///
     /// # Errors
     /// If there are none.
@@ -83,7 +83,7 @@ impl Counters {
         Ok(counters)
     }
 
-    /// Returns what else the user should know about the numbers; empty if there is nothing.
+    /// Returns a note for the user about the numbers; empty if there is none.
     pub fn note(&self) -> &'static str {
         if self.flows.is_some() { ", counted from flows" } else { "" }
     }
@@ -108,7 +108,7 @@ impl Counters {
             }
         }
         for family in &self.ipvs {
-            // ipvs does not know service ports; their virtual servers take their place.
+            // ipvs has no service ports, so virtual servers take their place.
             for (key, server) in read_state(*family)?.into_iter().flat_map(|state| state.servers) {
                 for real in server.real_servers {
                     sample.add(&key.to_string(), real.real.socket(), real.total_connections);
@@ -117,7 +117,7 @@ impl Counters {
         }
         let workers = if self.userspace { running_workers()? } else { Vec::new() };
         for mut worker in workers {
-            // A worker that has just ended counts no more.
+            // A worker that has just ended has no counts.
             for listener in worker.listeners().unwrap_or_default() {
                 for (endpoint, connections) in listener.endpoints.iter().zip(&listener.connections) {
                     sample.add(listener.service_port(), *endpoint, *connections);

@@ -1,4 +1,4 @@
-//! New connections by service port and endpoint, counted from flows: for rules that do not count.
+//! New connections by service port and endpoint, counted from flows, for rules without counters.
 
 use std::{
     collections::HashSet,
@@ -14,7 +14,7 @@ use std::{
 use super::Sample;
 use crate::flows::{Flow, FlowEvent, FlowRequest, FlowState, FlowStream};
 
-/// Counts flows on a thread of its own until it is dropped.
+/// Counts flows on a separate thread until it is dropped.
 pub(super) struct FlowCounts(Arc<Tally>);
 
 #[derive(Default)]
@@ -36,7 +36,7 @@ impl FlowCounts {
     /// Starts to count the flows of the proxy that runs in this network namespace.
     ///
     /// # Errors
-    /// If it gives none.
+    /// If the proxy provides none.
     pub(super) fn start() -> anyhow::Result<Self> {
         let (since, request) = (SystemTime::now(), FlowRequest { follow: true, ..FlowRequest::default() });
         let mut stream = FlowStream::from_proxy(&request)?;
@@ -61,7 +61,7 @@ impl FlowCounts {
     /// Returns the connections so far.
     ///
     /// # Errors
-    /// If there will be no more, for instance because the proxy has ended.
+    /// If there are no more flows, for example because the proxy has ended.
     pub(super) fn read(&self) -> anyhow::Result<Sample> {
         let counted = self.0.counted();
         match &counted.error {
@@ -95,14 +95,14 @@ impl Counted {
         {
             self.sample.add(service_port, endpoint, 1);
         }
-        // Connections whose end was lost.
+        // Discards connections whose end was lost.
         if self.open.len() > MAX_OPEN {
             self.open.clear();
         }
     }
 }
 
-/// The longest time for which the thread goes on after it is not needed.
+/// Maximum time for which the thread continues after it is no longer needed.
 const CHECK: Duration = Duration::from_millis(200);
 /// More flows than the proxy follows.
 const MAX_OPEN: usize = 100_000;

@@ -55,12 +55,12 @@ pub(super) fn run(about: &About, mut counters: Counters, interval: Duration) -> 
     }
 }
 
-/// Ends the process when the terminal is closed, also where SIGHUP is ignored, as by `nohup`: the library that reads keys would read the
-/// end of the input again and again.
+/// Ends the process when the terminal is closed, even if SIGHUP is ignored, as with `nohup`: the library that reads
+/// keys would read the end of the input again and again.
 fn end_with_terminal() -> io::Result<()> {
     let wait = || {
         let input = stdin();
-        // Without requested events, only the end is one.
+        // No events are requested, so only the end of the terminal is reported.
         let mut files = [PollFd::new(input.as_fd(), PollFlags::empty())];
         loop {
             match poll(&mut files, PollTimeout::NONE) {

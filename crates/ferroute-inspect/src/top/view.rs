@@ -1,4 +1,5 @@
-//! What the live view shows, and what keys do. Pure: rows, keys and the size of the terminal are its input, lines its output.
+//! Content of the live view, and effects of keys. Pure: rows, keys and the size of the terminal are its input, lines
+//! its output.
 
 use std::{cmp::Ordering, collections::BTreeSet};
 
@@ -12,7 +13,7 @@ use super::{Row, TrafficCounts};
 pub(super) struct View {
     sort: Sort,
     is_reversed: bool,
-    /// Rows with this text in their service port or an endpoint.
+    /// Text that the service port or an endpoint of shown rows contains.
     filter: String,
     is_typing: bool,
     has_help: bool,
@@ -21,7 +22,7 @@ pub(super) struct View {
     has_totals: bool,
     /// The service port under the cursor, which the cursor follows when the order changes.
     selected: Option<String>,
-    /// The service ports whose endpoints are shown.
+    /// Service ports whose endpoints are shown.
     expanded: BTreeSet<String>,
     /// The first shown line of the table.
     offset: usize,
@@ -29,7 +30,7 @@ pub(super) struct View {
     page: usize,
 }
 
-/// What rows are sorted by; the service port decides among equal ones, so that the order is stable.
+/// Sort key of rows. Rows with equal keys are sorted by service port, so that the order is stable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Sort {
     /// New connections per second, the busiest first.
@@ -45,12 +46,12 @@ enum Sort {
     Bytes,
 }
 
-/// What a key requires.
+/// Reaction to a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reaction {
     Nothing,
     Draw,
-    /// Another program has written to the terminal.
+    /// Redraw the screen, because another program has written to the terminal.
     Clear,
     Quit,
 }
@@ -62,7 +63,7 @@ pub(super) struct Span {
     pub(super) text: String,
 }
 
-/// How a part of a line looks.
+/// Style of a part of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Style {
     Plain,
@@ -72,9 +73,9 @@ pub(super) enum Style {
     Selected,
     /// A bar.
     Bar,
-    /// Of less importance.
+    /// Less important text.
     Dim,
-    /// Something that the user should know.
+    /// A notice for the user.
     Notice,
 }
 
@@ -221,12 +222,12 @@ impl View {
         shown
     }
 
-    /// Returns the position of the selected row; the first one if it is gone.
+    /// Returns the position of the selected row; the first one if the selected row no longer exists.
     fn cursor(&self, shown: &[&Row]) -> usize {
         shown.iter().position(|row| Some(&row.service_port) == self.selected.as_ref()).unwrap_or(0)
     }
 
-    /// Returns the lines of the screen. `title` is what the rows are about, and `rows` are `None` before the first interval.
+    /// Returns the lines of the screen. `title` is the subject of the rows; `rows` is `None` before the first interval.
     pub(super) fn lines(
         &mut self,
         title: &str,
@@ -289,7 +290,7 @@ impl View {
     }
 
     fn totals(&self, all: &[Row], shown: &[&Row], interval: &str, width: usize) -> Vec<Span> {
-        // A sum of nothing would be -0.0.
+        // A sum without elements would be -0.0.
         let total = all.iter().map(|row| row.per_second).fold(0.0, |sum, rate| sum + rate);
         let active = all.iter().filter(|row| row.per_second > 0.0).count();
         let order = if self.is_reversed { ", reversed" } else { "" };
@@ -322,7 +323,7 @@ impl View {
     }
 }
 
-/// What the table shows beside service ports.
+/// Columns of the table besides service ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Columns {
     /// New connections, and a bar for them.
@@ -347,7 +348,7 @@ impl Columns {
         format!("{figures}  {:<name_width$}  ENDPOINTS", "SERVICE PORT")
     }
 
-    /// Returns the width of everything after the figures, and that of service ports.
+    /// Returns the width of the columns after the figures, and the width of service ports.
     fn widths(self, width: usize) -> (usize, usize) {
         let figures = match self {
             Self::Bars => NUMBER + BAR + 4,
@@ -415,7 +416,7 @@ fn clip(spans: Vec<Span>, width: usize) -> Vec<Span> {
 fn short(number: f64) -> String {
     let (mut value, mut units) = (number, ["", "k", "M", "G", "T", "P"].into_iter());
     let mut unit = units.next().unwrap_or_default();
-    // What would be rounded to 1000 has the next unit.
+    // Values that round to 1000 use the next unit.
     while value >= 999.5
         && let Some(next) = units.next()
     {
@@ -460,14 +461,14 @@ fn span(style: Style, text: String) -> Span {
 
 /// The width of a number.
 const NUMBER: usize = 9;
-/// The width of a screen that has space for bars beside two numbers.
+/// Minimum width of a screen with space for bars beside two numbers.
 const WIDE: usize = 100;
 /// The width of a bar.
 const BAR: usize = 12;
-/// The width of the number of endpoints, and the busiest one with its share, and the space before them.
+/// Width of the number of endpoints, and the busiest one with its share, including the space before them.
 const ENDPOINTS: usize = 36;
 
-/// The width of the number of endpoints, and of ejected ones, and the space before them.
+/// Width of the number of endpoints, and of ejected ones, including the space before them.
 const COUNT: usize = 16;
 
 const HELP: &[&str] = &[

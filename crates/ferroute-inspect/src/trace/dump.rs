@@ -42,7 +42,7 @@ impl DumpedRules {
     /// Reads the rules of an IP family in files; `-` is the standard input. A file may have the output of several commands.
     ///
     /// # Errors
-    /// If a file cannot be read, or has no such output.
+    /// If a file cannot be read, or does not contain such output.
     pub fn read(files: &[impl AsRef<Path>], family: IpFamily) -> anyhow::Result<Self> {
         let mut rules = Self::default();
         for file in files {
@@ -104,8 +104,8 @@ impl DumpedRules {
     /// Removes the tables of `nft list ruleset` that `iptables-save` has printed as well.
     ///
     /// # Errors
-    /// If a table is truncated. `iptables-save` ends at the first rule of `nft` that it cannot print: then it must be in the output of
-    /// `nft list ruleset`.
+    /// If a table is truncated: `iptables-save` ends at the first rule of `nft` that it cannot print. The table must
+    /// then be in the output of `nft list ruleset`.
     fn remove_duplicates(&mut self) -> Result<(), ParseError> {
         let is_listed = |error: &ParseError| {
             let name = error.text.trim_start_matches('*').trim_end();
@@ -174,7 +174,8 @@ fn why_unknown(text: &str) -> &'static str {
     }
 }
 
-/// Splits text at the beginnings of outputs of other commands. They may be indented or quoted, and commands between them.
+/// Splits text at the beginnings of outputs of other commands. They may be indented or quoted, with commands between
+/// them.
 fn parts(text: &str) -> Vec<String> {
     let mut parts: Vec<(Option<Kind>, String)> = vec![(None, String::new())];
     for line in text.lines() {
@@ -191,7 +192,7 @@ fn parts(text: &str) -> Vec<String> {
         let Some((current, text)) = parts.last() else { continue };
         // The first table of rules without a header follows the output of other commands.
         let is_first_table = current.is_none() && is_table(line) && !text.lines().any(is_table);
-        // Each table has a header of its own.
+        // Each table has a separate header.
         if is_first_table || begins.is_some() && begins != *current {
             parts.push((begins, String::new()));
         }
@@ -212,7 +213,7 @@ fn header(line: &str) -> Option<Kind> {
     Some(Kind::Iptables(if program.starts_with("ip6tables") { IpFamily::V6 } else { IpFamily::V4 }))
 }
 
-/// Returns the command that printed a text; `None` if it is something else.
+/// Returns the command that printed a text; `None` for other text.
 fn kind(text: &str) -> Option<Kind> {
     if let Some(kind) = text.lines().find_map(header) {
         return Some(kind);

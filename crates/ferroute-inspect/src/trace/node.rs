@@ -17,7 +17,7 @@ pub struct TraceNode {
     pub host: Host,
     /// Whether the node is this machine, and `host` was read from the kernel.
     pub here: bool,
-    /// Whether neither addresses nor routes are known, so that `host` is assumed.
+    /// Whether addresses and routes are unknown, so that `host` is assumed.
     pub(super) is_unknown: bool,
     /// Whether the kernel forwards packets of each IP family. A trace assumes that it does.
     forwards: [bool; 2],
@@ -59,7 +59,7 @@ impl TraceNode {
         Ok(Self { desired: Arc::new(desired), host, here: false, is_unknown, forwards: [true; 2] })
     }
 
-    /// Reads addresses and routes if the node is this machine, as it always is for the rules in the kernel.
+    /// Reads addresses and routes if the node is this machine, which is always the case for rules in the kernel.
     ///
     /// # Errors
     /// If the host cannot be read.

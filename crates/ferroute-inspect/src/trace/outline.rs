@@ -11,7 +11,7 @@ use crate::desired::AddressOwner;
 /// Writes the outline, followed by an empty line.
 ///
 /// # Errors
-/// Only those of `out`.
+/// Only errors of `out`.
 pub fn write_outline_into(
     out: &mut impl fmt::Write,
     node: &TraceNode,

@@ -15,9 +15,9 @@ use crate::{
 /// The reason for a packet's input interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
-    /// It was requested.
+    /// Requested explicitly.
     Requested,
-    /// The source is an address of the node, so there is none.
+    /// No input interface, because the source is an address of the node.
     OwnAddress,
     /// The route to the source uses it.
     ByRoute,
@@ -35,7 +35,7 @@ pub fn resolve(args: &Request, node: &TraceNode) -> anyhow::Result<(Packet, Arri
         Some(from) => pair(&senders(&from, node)?, &destinations)
             .with_context(|| format!("{from} and {} have no addresses of the same IP family", args.to))?,
         None => {
-            // In modes that bind it, the address of a Service is the host's own.
+            // In modes that bind it, the address of a Service belongs to the host.
             let is_bound = |to: IpAddr| args.plans_rules() && node.desired.binds(to);
             let source = |to: IpAddr| if is_bound(to) { Some(to) } else { node.host.source_to(to) };
             let addresses = destinations.iter().find_map(|to| Some((source(to.ip())?, *to)));
@@ -64,7 +64,7 @@ pub fn resolve(args: &Request, node: &TraceNode) -> anyhow::Result<(Packet, Arri
     }
 }
 
-/// Returns why there is no route, as far as that is known, and what to do about it.
+/// Returns the reason why there is no route, as far as known, with a hint.
 fn no_route(node: &TraceNode, to: &str, address: Option<IpAddr>, remedy: &str) -> String {
     let refusal = address.and_then(|address| node.host.refusal(address));
     match (&node.desired.missing_node, refusal) {

@@ -36,31 +36,31 @@ enum Selector {
     Protocol(u8),
     SourcePort(RangeInclusive<u16>),
     DestinationPort(RangeInclusive<u16>),
-    /// The socket is bound to an interface, as those of programs in VRFs are.
+    /// The socket is bound to an interface, like sockets of programs in VRFs.
     BoundSocket,
     /// The user of the process.
     User(RangeInclusive<u32>),
-    /// One that is not supported.
+    /// An unsupported property.
     Other,
 }
 
-/// What a policy rule does.
+/// Action of a policy rule.
 #[derive(Debug)]
 pub(super) enum Action {
     /// The routes of a table decide.
     Table(String),
     /// The routes of the packet's VRF decide, if it has one.
     Vrf,
-    /// The evaluation goes on at a priority.
+    /// The evaluation continues at a priority.
     Goto(u32),
-    /// Nothing.
+    /// No effect.
     Nop,
     /// The packet is not routed.
     Refuse(RouteDecision),
 }
 
 impl PolicyRules {
-    /// Adds the rule in a line whose first word is `priority`; `false` if it has none.
+    /// Adds the rule in a line whose first word is `priority`; returns `false` if it contains no rule.
     pub(super) fn add(&mut self, priority: &str, words: &[&str]) -> bool {
         let number = priority.strip_suffix(':').and_then(|number| number.parse().ok());
         let Some(priority) = number.filter(|_| words.contains(&"from")) else { return false };
@@ -68,7 +68,7 @@ impl PolicyRules {
         true
     }
 
-    /// Returns the rules in the order of their evaluation; without any, those that every host has.
+    /// Returns the rules in the order of their evaluation; if there are none, the rules that every host has.
     pub(super) fn in_order(&self) -> Vec<&PolicyRule> {
         static DEFAULT: std::sync::LazyLock<[PolicyRule; 3]> = std::sync::LazyLock::new(|| {
             [(0, "local"), (32_766, "main"), (32_767, "default")]
@@ -128,7 +128,7 @@ impl PolicyRule {
                 }
                 "goto" => rule.action = words.next().and_then(|text| text.parse().ok()).map(Action::Goto),
                 "nop" | "[unresolved]" => rule.action = Some(Action::Nop),
-                // Of no interface, the name was matched above.
+                // `[detached]` means that the interface does not exist; its name was matched above.
                 "masquerade" | "[detached]" => {}
                 "uidrange" => rule.selectors.push(range(words.next()).map_or(Selector::Other, Selector::User)),
                 "suppress_prefixlength" => rule.suppressed = words.next().and_then(|length| length.parse().ok()),
@@ -147,10 +147,10 @@ impl PolicyRule {
         self.priority
     }
 
-    /// Returns the action for a packet; `None` if the rule is not about it.
+    /// Returns the action for a packet; `None` if the rule does not match it.
     ///
     /// # Errors
-    /// If that is not known.
+    /// If it is unknown whether the rule matches.
     pub(super) fn action_for(&self, packet: &RoutedPacket<'_>) -> Result<Option<&Action>, String> {
         let results = self.selectors.iter().map(|selector| selector.matches(packet));
         let is_selected = match results.clone().any(|result| result == Some(false)) {
@@ -173,10 +173,10 @@ impl PolicyRule {
 }
 
 impl Selector {
-    /// Reports whether a packet has the property; `None` if that is not known.
+    /// Reports whether a packet has the property; `None` if unknown.
     fn matches(&self, packet: &RoutedPacket<'_>) -> Option<bool> {
         match self {
-            // The source of a packet of the host that has none yet is all zeros.
+            // If the host has not chosen the source of its packet yet, the source is all zeros.
             Self::From(net) => Some(packet.source.is_some_and(|source| net.contains(&source))),
             Self::To(net) => Some(net.contains(&packet.destination)),
             Self::Input(name) => Some(packet.input.unwrap_or("lo") == name),
@@ -184,10 +184,10 @@ impl Selector {
             Self::Protocol(number) => packet.transport.map(|(protocol, ..)| protocol.number() == *number),
             Self::SourcePort(ports) => packet.transport.map(|(_, source, _)| ports.contains(&source)),
             Self::DestinationPort(ports) => packet.transport.map(|(.., destination)| ports.contains(&destination)),
-            // Packets of others have no socket, and those of the host are assumed to have none that is bound.
+            // Packets of other hosts have no socket, and sockets of the host are assumed not to be bound.
             Self::BoundSocket => Some(false),
             Self::User(users) if *users == (0..=u32::MAX) => Some(true),
-            // Packets of others are routed as those of root; the process of a packet of the host is not known.
+            // Packets of other hosts are routed as packets of root; the process of a packet of the host is unknown.
             Self::User(users) => packet.input.map(|_| users.contains(&0)),
             Self::Other => None,
         }
@@ -223,7 +223,7 @@ mod tests {
         800:\tfrom all tos 0x10 lookup 103\n\
         32766:\tfrom all lookup main \n32767:\tfrom all lookup default \n";
 
-    /// Returns the number or name of the first table, or the other decision.
+    /// Returns the number or name of the first table, or another decision.
     fn first(packet: &RoutedPacket<'_>) -> Vec<String> {
         let mut rules = PolicyRules::default();
         for line in RULES.lines() {
@@ -256,7 +256,7 @@ mod tests {
             first(&RoutedPacket { source, mark: 0, ..packet }),
             ["Refuse(Unreachable)", unknown, "main", "default"]
         );
-        // `not` is about the whole rule (`FIB_RULE_INVERT`).
+        // `not` inverts the whole rule (`FIB_RULE_INVERT`).
         let elsewhere = RoutedPacket { mark: 1, input: None, ..packet };
         assert_eq!(first(&elsewhere), ["Refuse(Unreachable)", "102", unknown, "main", "default"]);
     }

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{node::TraceNode, rules::Rules};
 
-/// A trace with what its reader needs to understand it.
+/// A trace with the context that is needed to understand it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TraceReport {
@@ -27,7 +27,7 @@ pub struct TraceReport {
     pub frontend: Option<TracedFrontend>,
     /// The overall result.
     pub outcome: Outcome,
-    /// What can happen to the packet.
+    /// Possible results for the packet.
     pub branches: Vec<Branch>,
     /// The known owners of addresses in the trace.
     pub names: BTreeMap<IpAddr, String>,

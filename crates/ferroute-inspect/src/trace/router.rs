@@ -1,4 +1,4 @@
-//! The routing of this machine's kernel, which traces ask for each packet.
+//! Routing of this machine's kernel, which traces query for each packet.
 
 use std::{
     collections::HashMap,
@@ -23,9 +23,9 @@ use super::routes::other_interface;
 #[derive(Debug)]
 pub(super) struct KernelRouter {
     interfaces: Vec<HostInterface>,
-    /// The networks whose addresses are local or broadcast addresses, with the type and the index of the interface.
+    /// Networks whose addresses are local or broadcast addresses, with their type and the index of the interface.
     own: Vec<(IpNet, AddressKind, Option<u32>)>,
-    /// The bridges none of whose ports is in hairpin mode.
+    /// Bridges without a port in hairpin mode.
     one_way: Vec<String>,
     sysctls: Sysctls,
     lookups: Mutex<Lookups>,
@@ -34,7 +34,7 @@ pub(super) struct KernelRouter {
 #[derive(Debug)]
 struct Lookups {
     kernel: KernelRoutes,
-    /// Thousands of endpoints share a few routes, but each asks for its own.
+    /// Cache of decisions: thousands of endpoints share a few routes, but each has a separate query.
     known: HashMap<RouteQuery, RouteDecision>,
     /// The interfaces of all paths.
     paths: HashMap<RouteQuery, Vec<u32>>,
@@ -64,7 +64,7 @@ impl KernelRouter {
         Ok(Self { interfaces, own, one_way, sysctls: Sysctls::from_kernel(), lookups })
     }
 
-    /// Returns the addresses of all interfaces in their order, without those of ipvs mode's dummy device.
+    /// Returns the addresses of all interfaces in their order, except for those of ipvs mode's dummy device.
     pub(super) fn addresses(&self) -> Vec<IpAddr> {
         let interfaces = self.interfaces.iter().filter(|interface| interface.name != SERVICE_DEVICE);
         interfaces.flat_map(|interface| &interface.addresses).map(|address| address.address).collect()
@@ -104,7 +104,7 @@ impl KernelRouter {
     fn refusal(&self, errno: i32, query: &RouteQuery) -> RouteDecision {
         match errno {
             libc::EHOSTUNREACH if query.input.is_some_and(|input| !self.forwards(input)) => {
-                // Without forwarding, the kernel routes no packets of others. Hosts are assumed to forward.
+                // Without forwarding, the kernel does not route packets of other hosts. Hosts are assumed to forward.
                 self.look_up(RouteQuery { input: None, source: None, ..query.clone() })
             }
             libc::ENETUNREACH | libc::EHOSTUNREACH | libc::EAGAIN => RouteDecision::Unreachable,
@@ -207,7 +207,8 @@ impl Router for KernelRouter {
         if is_on { Some(*kind) } else { other_interface(address) }
     }
 
-    /// Follows `inet_select_addr` for IPv4, and asks the kernel for IPv6.
+    /// Returns the source address of masquerading. Follows `inet_select_addr` for IPv4, and queries the kernel for
+    /// IPv6.
     fn masquerade_source(&self, destination: IpAddr, interface: &str, gateway: Option<IpAddr>) -> Option<IpAddr> {
         let output = self.interfaces.iter().find(|other| other.name == interface)?;
         if IpFamily::of(destination) == IpFamily::V6 {
@@ -255,8 +256,8 @@ impl KernelRouter {
         own.max_by_key(|(network, ..)| network.prefix_len())
     }
 
-    /// Returns how to ask for a route that is selected by its source: the kernel accepts sources of others in received packets only,
-    /// and their route back may have to be the input interface.
+    /// Returns the query for a route that is selected by its source: the kernel accepts sources of other hosts only in
+    /// received packets, and may require that their route back uses the input interface.
     fn with_source(&self, packet: &RoutedPacket<'_>, query: &RouteQuery) -> Vec<RouteQuery> {
         let Some(source) = packet.source else { return Vec::new() };
         let input = packet.input.and_then(|name| self.index(name));
@@ -283,7 +284,7 @@ impl KernelRouter {
     }
 }
 
-/// Reports whether a bridge returns packets to none of its ports.
+/// Reports whether a bridge has no port to which it returns packets.
 fn is_one_way(bridge: &Bridge) -> bool {
     !bridge.is_promiscuous && !bridge.ports.is_empty() && bridge.ports.iter().all(|port| !port.hairpin)
 }

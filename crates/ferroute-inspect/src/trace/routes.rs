@@ -22,7 +22,7 @@ struct StaticRouter {
     masters: HashMap<String, String>,
     /// The tables of VRFs and of their ports, by interface, which `ip -details` prints.
     vrf_tables: HashMap<String, String>,
-    /// The routes of all tables are known.
+    /// Whether the routes of all tables are known.
     has_all_tables: bool,
 }
 
@@ -36,12 +36,12 @@ struct StaticRoute {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Kind {
-    /// With several paths, one of them.
+    /// Through a path; with several paths, through one of them.
     Unicast(Vec<NextHop>),
     Blackhole,
     Unreachable,
     Prohibit,
-    /// The search goes on with the next policy rule.
+    /// The search continues with the next policy rule.
     Throw,
     Local {
         source: Option<IpAddr>,
@@ -59,7 +59,7 @@ struct NextHop {
 /// Reads the addresses and routes of a host; `-` is the standard input.
 ///
 /// # Errors
-/// If the file cannot be read, or has neither.
+/// If the file cannot be read, or contains neither addresses nor routes.
 pub(super) fn read(file: &Path) -> anyhow::Result<Host> {
     let text = read_text(file).with_context(|| format!("cannot read routes in {}", file.display()))?;
     let router = StaticRouter::parse(&text);
@@ -70,7 +70,7 @@ pub(super) fn read(file: &Path) -> anyhow::Result<Host> {
     Ok(Host { addresses, router: Some(Arc::new(router)), ..Host::default() })
 }
 
-/// A host of which nothing is known: all addresses are behind one interface, and its own are those for documentation.
+/// Returns an unknown host: all addresses are behind one interface, and its own addresses are those for documentation.
 pub(super) fn unknown_host() -> Host {
     let addresses = [IpAddr::from([192, 0, 2, 1]), IpAddr::from([0x2001, 0xdb8, 0, 0, 0, 0, 0, 1])];
     let routes = addresses.into_iter().filter_map(|source| {
@@ -84,7 +84,7 @@ impl StaticRouter {
     fn parse(text: &str) -> Self {
         let mut router = Self::default();
         let mut interface = String::new();
-        // The source of the route with several paths whose first line was read last.
+        // Source of the multipath route whose first line was read last.
         let mut multipath = None;
         for line in text.lines() {
             let words: Vec<&str> = line.split_whitespace().collect();
@@ -101,11 +101,11 @@ impl StaticRouter {
                     router.vrf_tables.insert(interface.clone(), (*table).to_owned());
                 }
                 ["inet" | "inet6", address, ..] => router.add_address(&interface, address),
-                // Of `ip -oneline address`.
+                // Output of `ip -oneline address`.
                 [number, name, "inet" | "inet6", address, ..] if number.ends_with(':') => {
                     router.add_address(name, address);
                 }
-                // Of `ip -brief address`.
+                // Output of `ip -brief address`.
                 [name, "UP" | "DOWN" | "UNKNOWN", addresses @ ..] => {
                     let name = name.split('@').next().unwrap_or(name);
                     addresses.iter().for_each(|address| router.add_address(name, address));
@@ -145,7 +145,7 @@ impl StaticRouter {
         router
     }
 
-    /// Returns why the text that was parsed is not enough; `None` if it has routes.
+    /// Returns the reason why the parsed text is insufficient; `None` if it has routes.
     fn why_useless(&self, text: &str) -> Option<&'static str> {
         let begins = |start: &str| text.lines().any(|line| line.trim_start().starts_with(start));
         let of_others = ["Kernel IP", "Destination ", "Iface ", "Network Destination"];
@@ -183,7 +183,7 @@ impl StaticRouter {
 
     fn route_in(&self, table: &str, address: IpAddr) -> Option<&StaticRoute> {
         let routes = self.routes.iter().filter(|route| route.table == table && route.to.contains(&address));
-        // Of equal ones, `ip route` prints the one with the lowest metric first.
+        // Among equal routes, `ip route` prints the one with the lowest metric first.
         routes.fold(None, |best: Option<&StaticRoute>, route| match best {
             Some(best) if best.to.prefix_len() >= route.to.prefix_len() => Some(best),
             _ => Some(route),
@@ -194,7 +194,7 @@ impl StaticRouter {
         self.has_all_tables || DEFAULT_TABLES.contains(&table) || self.routes.iter().any(|route| route.table == table)
     }
 
-    /// Returns the decision of a route; `None` if the search goes on.
+    /// Returns the decision of a route; `None` if the search continues.
     fn decision(&self, route: &StaticRoute, destination: IpAddr) -> Option<RouteDecision> {
         let family = IpFamily::of(destination);
         let paths = match &route.kind {
@@ -219,10 +219,11 @@ impl StaticRouter {
         }
     }
 
-    /// Returns the table of the VRF that an interface is, or is a port of, if it is one.
+    /// Returns the table of the VRF of an interface, which is a VRF device itself or a port of one; `None` for other
+    /// interfaces.
     ///
     /// # Errors
-    /// If it is a port of an interface of which that is not known.
+    /// If it is a port of an interface that may be a VRF device.
     fn vrf_table(&self, interface: &str) -> Result<Option<&String>, String> {
         let Some(table) = self.vrf_tables.get(interface) else {
             return match self.masters.get(interface) {
@@ -344,7 +345,7 @@ impl Router for StaticRouter {
         let on_link = self.addresses.iter().find(|(name, net)| name == interface && net.contains(&next_hop));
         let on_link = on_link.map(|(_, net)| net.addr()).filter(is_usable);
         let source = on_link.or_else(|| self.addresses_of(interface, family).find(is_usable));
-        // An interface without addresses borrows one.
+        // An interface without addresses uses one of another interface.
         let is_of_family = |address: &IpAddr| IpFamily::of(*address) == family;
         source.or_else(|| self.own_addresses().into_iter().filter(is_of_family).find(is_usable))
     }
@@ -361,8 +362,8 @@ impl Router for StaticRouter {
     }
 }
 
-/// Returns the type of an address of another interface of the host (`inet_dev_addr_type`, `__nft_fib6_eval_type`). IPv6 looks up the
-/// route of a link-local one on the interface.
+/// Returns the type of an address of another interface of the host (`inet_dev_addr_type`, `__nft_fib6_eval_type`). For
+/// link-local addresses, IPv6 looks up the route on the interface.
 pub(super) fn other_interface(address: IpAddr) -> Option<AddressKind> {
     (!is_link_local(address)).then_some(AddressKind::Unicast)
 }
@@ -373,7 +374,8 @@ fn is_link_local(address: IpAddr) -> bool {
 }
 
 fn text_is_v6(line: &str) -> bool {
-    // `default dev eth0 metric 1024 pref medium` has no address, nor has `unreachable default dev lo metric 1 error -101`.
+    // `default dev eth0 metric 1024 pref medium` has no address, and neither has `unreachable default dev lo metric 1
+    // error -101`.
     line.contains(" pref ")
         || line.contains(" error -")
         || line.split_whitespace().any(|word| word.matches(':').count() > 1)
@@ -400,7 +402,7 @@ pub(super) fn parse_network(text: &str) -> Option<IpNet> {
     text.parse::<IpNet>().or_else(|_| text.parse::<IpAddr>().map(IpNet::from)).ok()
 }
 
-/// The tables that every host has.
+/// Tables that every host has.
 const DEFAULT_TABLES: [&str; 3] = ["local", "main", "default"];
 
 #[cfg(test)]

@@ -75,8 +75,8 @@ impl Rules {
         self.ruleset().summary(host, packet)
     }
 
-    /// Returns the mode of the rules; for those in the kernel, the mode of the proxies with rules, `mixed` or `none`, and
-    /// for those in files `none`.
+    /// Returns the mode of the rules. For rules in the kernel, this is the mode of the proxies with rules, `mixed` or
+    /// `none`; for rules in files it is `none`.
     pub fn mode(&self) -> &'static str {
         let rules = match self {
             Self::Planned(mode, _) => return mode.as_str(),

@@ -26,7 +26,7 @@ pub(super) fn node_ports(inputs: &Inputs) -> CheckResult {
                 && listener.protocol == node_port.protocol
                 && listener.is_reachable()
         });
-        // There may be one for each IP family.
+        // There may be one listener for each IP family.
         let Some(listener) = same.min_by_key(|listener| listener.process.is_none()) else { continue };
         let owner = listener
             .process

@@ -45,7 +45,7 @@ pub(super) fn table_owner(inputs: &Inputs) -> CheckResult {
         );
         defects.push(defect.with("table", ip).with("family", family));
     }
-    // Elsewhere there is no such table.
+    // Other modes have no such table.
     if defects.is_empty() && inputs.mode != ModeName::NFTABLES {
         return CheckResult::NotApplicable;
     }

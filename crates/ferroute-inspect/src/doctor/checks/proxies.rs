@@ -59,7 +59,7 @@ pub(super) fn backends(inputs: &Inputs) -> CheckResult {
     CheckResult::Defects(defects)
 }
 
-/// Checks that the running proxy reports no problem of the node, which it may see where this program does not.
+/// Checks that the running proxy reports no problem of the node. It may detect problems that this program cannot.
 pub(super) fn running(inputs: &Inputs) -> CheckResult {
     let Some(problems) = &inputs.proxy_problems else { return CheckResult::NotApplicable };
     let defect = |problem: &String| {
@@ -117,7 +117,7 @@ pub(super) fn proxies(inputs: &Inputs) -> CheckResult {
         );
         defects.push(defect.kind("rules").with("active", &active));
     }
-    // A proxy in another PID namespace, such as on a node of the demo, is not listed, but answers.
+    // A proxy in another PID namespace, such as on a node of the demo, is not listed but responds.
     if is_active && running.is_empty() && inputs.proxy_problems.is_none() {
         let defect = Defect::new(
             Severity::Warning,

@@ -38,7 +38,8 @@ pub(super) fn required_sysctls(inputs: &Inputs) -> CheckResult {
     let defects = || -> Reading<Vec<Defect>> {
         let mut defects = Vec::new();
         for (name, required) in &inputs.required_sysctls {
-            // Forwarding has a check of its own. One that the kernel lacks belongs to a module that the proxy loads.
+            // There is a separate check for forwarding. A sysctl that the kernel does not have belongs to a module that
+            // the proxy loads.
             let Some(value) = inputs.sysctl(name)?.filter(|value| value != required && name != "net.ipv4.ip_forward")
             else {
                 continue;
@@ -291,7 +292,7 @@ pub(super) fn bridges(inputs: &Inputs) -> CheckResult {
     defects().into()
 }
 
-/// Checks that bridges with netfilter send packets of a pod to itself back to it.
+/// Checks that bridges with netfilter can send packets of a pod back to the same pod.
 pub(super) fn hairpin(inputs: &Inputs) -> CheckResult {
     let defects = || -> Reading<Vec<Defect>> {
         let mut ports = BTreeSet::new();

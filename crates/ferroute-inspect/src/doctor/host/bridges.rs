@@ -8,8 +8,8 @@ use ferroute_modes::REGISTRY;
 
 use crate::{desired::Desired, doctor::Reading};
 
-/// Returns the names of ports without hairpin mode of the bridges behind which endpoints of this node are, by their addresses of an IP
-/// family; none if a process relays connections, because its packets do not come from a port.
+/// Returns the names of bridge ports without hairpin mode that lead to endpoints of this node, by the addresses of an
+/// IP family. Returns none if a process relays connections, because its packets do not come from a port.
 pub(super) fn without_hairpin(bridges: &[Bridge], desired: &Desired, family: IpFamily) -> Reading<Vec<String>> {
     let relays = REGISTRY.active(desired.resolved.mode).traits().sources == Sources::Node;
     let one_way = |bridge: &&Bridge| !bridge.is_promiscuous && bridge.ports.iter().any(|port| !port.hairpin);
@@ -36,5 +36,5 @@ fn interfaces_to_endpoints(desired: &Desired, family: IpFamily) -> Result<BTreeS
     Ok(interfaces)
 }
 
-/// The maximum number of endpoints to look up: a node has some hundred.
+/// Maximum number of endpoints to look up: a node has a few hundred.
 const MAX_ADDRESSES: usize = 1000;

@@ -25,7 +25,7 @@ pub(super) fn probe(desired: &Desired) -> Vec<EndpointProbe> {
     probes
 }
 
-/// Repermits the endpoints to connect to, with their service ports.
+/// Returns the endpoints to connect to, with their service ports.
 fn targets(desired: &Desired) -> BTreeMap<SocketAddr, Vec<String>> {
     let mut targets: BTreeMap<SocketAddr, Vec<String>> = BTreeMap::new();
     for (name, entry) in IpFamily::BOTH.into_iter().flat_map(|family| &desired.table(family).entries) {

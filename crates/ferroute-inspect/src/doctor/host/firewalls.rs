@@ -1,9 +1,9 @@
-//! Rules of other programs, such as firewalld's, that refuse packets to Services. Rules of the proxy cannot accept what another table
-//! drops.
+//! Rules of other programs, such as firewalld's, that refuse packets to Services. Rules of the proxy cannot accept
+//! packets that another table drops.
 //!
-//! Packets of a pod on this node and of other hosts are walked through the planned rules together with these tables, so that the
-//! result does not depend on a running proxy. In modes whose rules are in the tables of iptables, firewalls there have checks of
-//! their own.
+//! Packets of a pod on this node and of other hosts are walked through the planned rules together with these tables, so
+//! that the result does not depend on a running proxy. In modes whose rules are in the tables of iptables, separate
+//! checks cover firewalls in these tables.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -23,12 +23,13 @@ use crate::{
     trace::kernel_host,
 };
 
-/// What packets to Services meet.
+/// Results of walking packets to Services through the rules.
 #[derive(Default)]
 pub(super) struct Walks {
-    /// The rules that refuse some, each with one Service.
+    /// Rules that refuse some of the packets, each with one Service.
     pub(super) refusals: Vec<FirewallRefusal>,
-    /// Whether the policy of the chain `FORWARD` of iptables drops some; [`None`] if no packets of other hosts were walked through it.
+    /// Whether the policy of the chain `FORWARD` of iptables drops some; [`None`] if no packets of other hosts were
+    /// walked through it.
     pub(super) forward_policy_drops: Option<bool>,
 }
 
@@ -105,7 +106,8 @@ fn local_pod(desired: &Desired, family: IpFamily) -> Option<IpAddr> {
     endpoints.filter(|endpoint| endpoint.local).map(|endpoint| endpoint.address).find(is_pod)
 }
 
-/// Returns addresses of other hosts: one far away, and one in the node's network, or else in that of `address`.
+/// Returns addresses of other hosts: a distant one, and one in the node's network, or in the network of `address` if
+/// the node has none.
 fn outside_clients(family: IpFamily, host: &Host, address: IpAddr) -> Vec<IpAddr> {
     let far = outside_address(family);
     let own = host.path_to(far).and_then(|(_, source)| source).unwrap_or(address);
@@ -120,7 +122,7 @@ fn neighbour(address: IpAddr) -> IpAddr {
     }
 }
 
-/// What refuses a packet.
+/// Rule or policy that refuses a packet.
 #[derive(PartialEq, Eq)]
 enum Refusal {
     /// A rule in the words of its program, or the policy of a chain.
@@ -129,7 +131,7 @@ enum Refusal {
     ForwardPolicy,
 }
 
-/// Returns the rule, or the policy, of one of these tables that refuses a packet, whatever the assumptions.
+/// Returns the rule or policy of one of these tables that refuses a packet under all assumptions.
 fn refusal(leaves: impl Iterator<Item = Leaf>, tables: &[&str]) -> Option<Refusal> {
     let mut refused = None;
     for leaf in leaves.take(MAX_LEAVES) {
@@ -145,7 +147,7 @@ fn refusal(leaves: impl Iterator<Item = Leaf>, tables: &[&str]) -> Option<Refusa
     refused
 }
 
-/// Returns the last rule or policy of the events, if it is of one of these tables.
+/// Returns the last rule or policy of the events, if it belongs to one of these tables.
 fn last_rule(events: &[Event], tables: &[&str]) -> Option<Refusal> {
     let table = events.iter().rev().find_map(|event| match event {
         Event::Hook { table, .. } => Some(table.as_ref()),

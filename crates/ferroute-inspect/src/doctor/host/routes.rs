@@ -23,7 +23,7 @@ pub(crate) fn unrouted(addresses: impl IntoIterator<Item = IpAddr>) -> Reading<O
     find().map_err(|error: ferroute_host::RouteError| error_chain(&error))
 }
 
-/// The maximum number of addresses to look up. All are in one range, or in a few.
+/// Maximum number of addresses to look up. All are in one range, or in a few.
 const MAX_ADDRESSES: usize = 1000;
 
 #[cfg(test)]

@@ -69,8 +69,8 @@ pub(super) fn table_is_owned(family: IpFamily) -> Reading<bool> {
     }
 }
 
-/// Returns the rules of each backend of iptables. `forward_policy_drops`: whether the policy of `FORWARD` drops packets to Services;
-/// [`None`] if that is not known.
+/// Returns the rules of each backend of iptables. `forward_policy_drops`: whether the policy of `FORWARD` drops packets
+/// to Services; [`None`] if unknown.
 pub(super) fn backends(rules: &KernelRules, forward_policy_drops: Option<bool>) -> Vec<BackendRules> {
     rules.iptables.iter().map(|snapshot| backend(snapshot, forward_policy_drops)).collect()
 }
@@ -87,8 +87,8 @@ fn backend(BackendSnapshot { backend, saved }: &BackendSnapshot, forward_policy_
     }
 }
 
-/// Reports whether `INPUT` drops or rejects all packets that its rules do not accept, by its policy or a last rule, and does not
-/// jump to the chain that accepts Service traffic of ipvs or userspace mode before.
+/// Reports whether `INPUT` drops or rejects all packets that its rules do not accept, by its policy or a last rule,
+/// without a preceding jump to the chain that accepts Service traffic of ipvs or userspace mode.
 fn input_drops(input: &Chain) -> bool {
     let drops_all = |rule: &Rule| {
         let is_unconditional = Rule { target: None, ..rule.clone() } == Rule::new();
@@ -101,7 +101,7 @@ fn input_drops(input: &Chain) -> bool {
     by_rule.or(by_policy).is_some_and(|dropped| accepted.is_none_or(|accepted| dropped < accepted))
 }
 
-/// Returns what kinds of proxies have rules that packets pass.
+/// Returns the kinds of proxies that have rules in the path of packets.
 pub(super) fn active_proxies(rules: &KernelRules) -> Vec<String> {
     REGISTRY.active_proxies(rules).into_iter().map(|proxy| proxy.description.to_owned()).collect()
 }

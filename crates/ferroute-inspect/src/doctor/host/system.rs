@@ -33,7 +33,7 @@ pub(super) fn read<'a>(required_sysctls: impl Iterator<Item = &'a str>) -> Syste
     }
 }
 
-/// Reads the sysctls that checks depend on, and others, without those that the kernel does not have.
+/// Reads the sysctls that checks depend on, and `others`, except for those that the kernel does not have.
 fn sysctls<'a>(others: impl Iterator<Item = &'a str>) -> Reading<BTreeMap<String, String>> {
     let kernel = Sysctls::from_kernel();
     let devices = interfaces()?.into_iter().chain(["all".to_owned(), "default".to_owned()]);
@@ -97,8 +97,9 @@ fn conntrack_events(text: &str) -> ConntrackEvents {
         let Some(column) = names.iter().position(|candidate| *candidate == name) else { return 0 };
         rows.iter().filter_map(|row| u64::from_str_radix(row.get(column)?, 16).ok()).sum()
     };
-    // The kernel counts a packet whose entry exists already as `insert_failed` and `drop`, and one for which a chain of its hash table is
-    // too long as `insert_failed` only (`__nf_conntrack_confirm` in `net/netfilter/nf_conntrack_core.c`). Kernels before 5.15 have no such limit.
+    // The kernel counts a packet whose entry exists already as `insert_failed` and `drop`, and a packet for which a
+    // chain of the hash table is too long only as `insert_failed` (`__nf_conntrack_confirm` in
+    // `net/netfilter/nf_conntrack_core.c`). Kernels before 5.15 have no such limit.
     let chain_too_long = sum("chainlength");
     let not_inserted = sum("insert_failed").saturating_sub(chain_too_long);
     let dropped = sum("drop").saturating_sub(not_inserted);

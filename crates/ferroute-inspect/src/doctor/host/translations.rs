@@ -1,8 +1,9 @@
 //! Rules of other programs, such as those of host ports, that translate the destination of packets to Services before the proxy.
 //!
-//! In rules of iptables, conditions that do not depend on the destination are taken to be true, because some client satisfies them.
-//! If there are other tables of nf_tables with translations, a packet from outside and one of the host itself are also walked
-//! through all rules in the kernel, whose order depends on priorities and on when the chains were registered.
+//! In rules of iptables, conditions that do not depend on the destination are assumed to be true, because some client
+//! satisfies them. If there are other tables of nf_tables with translations, a packet from outside and one of the host
+//! itself are also walked through all rules in the kernel, whose order depends on priorities and on when the chains
+//! were registered.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -29,7 +30,7 @@ use crate::{
 /// A frontend at one address.
 pub(super) struct Destination {
     pub(super) address: IpAddr,
-    /// Whether the kernel takes the address as one of the host's.
+    /// Whether the kernel considers the address one of the host's.
     is_local: bool,
     port: u16,
     pub(super) protocol: Protocol,
@@ -45,13 +46,13 @@ impl Destination {
     }
 }
 
-/// Returns the rules of other programs that may translate packets to Services before the proxy does, each with one Service.
+/// Returns the rules of other programs that may translate packets to Services before the proxy, each with one Service.
 pub(super) fn earlier(desired: &Desired, rules: &KernelRules) -> Reading<Vec<EarlierTranslation>> {
     let traits = REGISTRY.active(desired.resolved.mode).traits();
     let destinations = destinations(desired, rules.family, traits);
     // In nftables mode, the proxy's chains come before those of iptables.
     let mut found = if traits.accepts_in_firewalls { by_iptables(&destinations, rules) } else { Vec::new() };
-    // Without rules of a proxy, no others come before them.
+    // If no proxy has rules, no rules precede them.
     let has_proxy = !REGISTRY.active_proxies(rules).is_empty();
     if has_proxy && rules.nftables.iter().any(|snapshot| is_foreign(snapshot) && translates(snapshot)) {
         let host = kernel_host().map_err(|error| format!("{error:#}"))?;
@@ -70,7 +71,7 @@ fn by_walks(destinations: &[Destination], rules: &KernelRules, host: &Host, foun
                     continue;
                 };
                 let rule = format!("{} in chain {} of table {}", rule.text, rule.chain, rule.table);
-                // Rules of iptables have been found above.
+                // Rules of iptables have been searched above.
                 if found.iter().all(|other| other.rule != rule && other.service != destination.service) {
                     found.push(EarlierTranslation { rule, service: destination.service.clone() });
                 }
@@ -91,7 +92,7 @@ fn packets(destination: &Destination, host: &Host) -> Vec<Packet> {
     arriving.into_iter().chain(local).collect()
 }
 
-/// Returns an address that is none of the cluster.
+/// Returns an address outside of the cluster.
 pub(super) fn outside_address(family: IpFamily) -> IpAddr {
     match family {
         IpFamily::V4 => IpAddr::from([203, 0, 113, 7]),
@@ -108,7 +109,7 @@ struct Translation<'a> {
 }
 
 impl Translation<'_> {
-    /// Reports whether a service proxy has the rule.
+    /// Reports whether the rule belongs to a service proxy.
     fn is_ours(&self, family: IpFamily) -> bool {
         let is_proxy_table = |owner: TableOwner| {
             let name = owner.table(family).name;
@@ -146,7 +147,7 @@ fn translates(snapshot: &TableSnapshot) -> bool {
     snapshot.table.chains().any(|chain| chain.chain.base.is_some_and(|base| base.kind == ChainType::Nat))
 }
 
-/// The proxies with a table of their own.
+/// Proxies with separate tables.
 const OWNERS: [TableOwner; 2] = [TableOwner::Ferroute, TableOwner::KubeProxy];
 /// The maximum number of destinations to which packets are walked.
 const MAX_WALKS: usize = 500;
@@ -206,7 +207,7 @@ impl Walk<'_> {
     /// Returns the first rule that may translate the destination.
     fn translation(&self, name: ChainName, depth: usize) -> Option<String> {
         let chain = self.rules.chain(TableName::Nat, name)?;
-        // ipvs mode translates packets later, and exempts them from the rules after its own.
+        // ipvs mode translates packets later, and exempts them from the rules after its own rules.
         let ours = chain.rules.iter().position(is_entry);
         if depth == 0 && ours.is_none() {
             return None;

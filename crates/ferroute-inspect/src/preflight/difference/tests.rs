@@ -89,8 +89,8 @@ fn switches_to_and_from_userspace_name_the_source_address() {
     assert_eq!(kinds(ModeName::IPTABLES, ModeName::NFTABLES), [false; 3]);
 }
 
-/// Returns the differences of a switch that name Services, by kind, for a Service with both policies Local and an endpoint on
-/// another node, one without endpoints, and one with SCTP.
+/// Returns the differences of a switch that name Services, by kind, for a Service with both policies Local and an
+/// endpoint on another node, a Service without endpoints, and a Service with SCTP.
 fn services_by_kind(from: ModeName, to: ModeName) -> Vec<(Kind, Vec<String>)> {
     let table = Cluster::new("node-1")
         .service(

@@ -1,9 +1,10 @@
-//! What virtual servers of the kernel do differently from rules that translate addresses: see `docs/modes.md`.
+//! Differences between virtual servers of the kernel and rules that translate addresses: see `docs/modes.md`.
 
 use super::{Difference, Kind, Switch};
 
 impl Switch<'_> {
-    /// Returns the differences of a switch to or from virtual servers, which only modes have that make Service addresses local.
+    /// Returns the differences of a switch to or from virtual servers, which only modes that make Service addresses
+    /// local have.
     pub(super) fn virtual_servers(&self) -> Vec<Difference> {
         let [before, after] = [self.from, self.to].map(|side| side.traits().binds_service_addresses);
         if before == after || self.table.entries.is_empty() {
@@ -44,6 +45,6 @@ impl Switch<'_> {
     }
 }
 
-/// How long the kernel keeps a closed TCP connection (`IP_VS_TCP_S_TIME_WAIT`, `net/netfilter/ipvs/ip_vs_proto_tcp.c`), and
-/// with it the persistence of its client, in seconds.
+/// Time for which the kernel keeps a closed TCP connection (`IP_VS_TCP_S_TIME_WAIT`,
+/// `net/netfilter/ipvs/ip_vs_proto_tcp.c`), and with it the persistence of its client, in seconds.
 const CLOSED_CONNECTION: u32 = 120;
