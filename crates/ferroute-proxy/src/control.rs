@@ -1,12 +1,12 @@
-//! Both ends of the socket `@ferroute`, by which commands on this node ask the running proxy.
+//! Client and server of the socket `@ferroute`, by which commands on this node query the running proxy.
 //!
 //! The client sends one line: `bundle`, `status`, `proxy`, `traffic`, `service NAMESPACE/NAME`, or `flows` with a [`FlowRequest`] as JSON. The
 //! proxy responds with a line that is `ok` or an error, and after `ok` the bundle, a [`NodeStatus`], a [`ProxyInfo`], a list of
 //! [`EndpointTraffic`], a [`ServiceVersions`] as JSON, or a [`FlowEvent`](ferroute_flows::FlowEvent) per line until the client closes the connection.
 //!
-//! The socket has a name in the abstract namespace, which the kernel keeps per network namespace, as there is one proxy in
-//! each, and leaves no file behind. If a process of another user holds the name, the proxy uses another one that begins with
-//! it; commands find both. Only root and the user of the proxy get responses.
+//! The socket has a name in the abstract namespace, which exists per network namespace, like the proxy, and leaves no
+//! file behind. If a process of another user holds the name, the proxy uses another one that begins with it; commands
+//! find both. Only root and the user of the proxy get responses.
 
 use std::{
     io::{self, BufRead, BufReader, Read, Write},
@@ -51,7 +51,7 @@ pub use crate::observers::{
     traffic::{EndpointTraffic, TrafficCounts},
 };
 
-/// What responses are made of.
+/// State that responses are built from.
 #[derive(Clone, Debug)]
 pub(crate) struct Control {
     /// The active mode.
@@ -62,7 +62,7 @@ pub(crate) struct Control {
     pub(crate) flags: FlagSettings,
     /// The periods of syncs.
     pub(crate) sync: SyncPeriods,
-    /// Where the objects come from.
+    /// Source of the objects.
     pub(crate) source: SourceInfo,
     /// The name of the node.
     pub(crate) node: String,
@@ -86,27 +86,27 @@ pub struct NodeStatus {
     pub version: String,
     /// The active mode.
     pub mode: String,
-    /// Whether rules of all IP families were applied since the start, no change has waited for too long, as `/healthz` reports, and all
-    /// IP families of the node are served.
+    /// Whether rules of all IP families were applied since the start, no change has waited for too long (see
+    /// `/healthz`), and all IP families of the node are served.
     pub ready: bool,
     /// Whether load balancers may send new connections to the node.
     pub eligible: bool,
-    /// The time of the last successful sync, in RFC 3339; `None` before the first one.
+    /// Time of the last successful sync, in RFC 3339; `None` before the first one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_sync: Option<String>,
-    /// The number of changes that have been received and not yet applied.
+    /// Number of changes that have been received and not yet applied.
     pub pending: usize,
-    /// The seconds for which the oldest of these changes has waited.
+    /// Seconds for which the oldest of these changes has waited.
     pub lag_seconds: f64,
-    /// When the next sync may start after another.
+    /// Minimum intervals of syncs.
     pub pacing: Pacing,
-    /// How long the last changes waited; `None` if there were none since the first sync.
+    /// Waiting times of the last changes; `None` if there were none since the first sync.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub delays: Option<ChangeDelays>,
-    /// Problems of the node that the proxy cannot solve, such as another service proxy, one sentence about each.
+    /// Problems of the node that the proxy cannot solve, such as another service proxy, one sentence for each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub problems: Vec<String>,
-    /// The endpoints that do not get the connections of their whole weights, because of what the proxy has observed.
+    /// Endpoints that get fewer connections than their full weight, according to the proxy's observations.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub endpoints: Vec<ObservedEndpoint>,
 }
@@ -117,11 +117,12 @@ pub struct NodeStatus {
 pub struct Pacing {
     /// The seconds between two syncs.
     pub min_sync_period_seconds: f64,
-    /// The configuration has no `minSyncPeriod`: syncs are only that far apart while they take much of the time.
+    /// Whether the configuration has no `minSyncPeriod`, so that the interval applies only while syncs take much of the
+    /// time.
     pub by_cost: bool,
 }
 
-/// What the running proxy plans its rules from, apart from the objects themselves.
+/// Inputs of the running proxy's rules, apart from the objects themselves.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ProxyInfo {
@@ -182,14 +183,14 @@ impl Control {
     }
 }
 
-/// Why the running proxy gives no response.
+/// Reason why the running proxy gives no response.
 #[derive(Debug, thiserror::Error)]
 pub enum RequestError {
     /// No proxy listens on the socket.
     #[error("no Ferroute runs in this network namespace, or its socket is unavailable")]
     Unavailable(#[source] io::Error),
     /// A process of another user listens on the socket. Names in the abstract namespace have no owner, so every process
-    /// of the network namespace can bind one that is free.
+    /// of the network namespace can bind an unused name.
     #[error(
         "process {pid} of user {user} listens on @ferroute, which is neither root nor the user of this command; if it is \
          Ferroute, run this command as that user"
@@ -197,7 +198,7 @@ pub enum RequestError {
     Untrusted {
         /// The process, as it was when it started to listen.
         pid: i32,
-        /// Its user.
+        /// User.
         user: u32,
     },
     /// The connection was closed or failed.
@@ -224,7 +225,7 @@ pub fn request_status() -> Result<NodeStatus, RequestError> {
     decode(request(STATUS)?)
 }
 
-/// Requests the status of all proxies that run in this network namespace, where there should be one.
+/// Requests the status of all proxies that run in this network namespace, of which there should be only one.
 ///
 /// # Errors
 /// If no proxy listens, a process of another user does, or a proxy returns an error.
@@ -232,7 +233,7 @@ pub fn request_statuses() -> Result<Vec<NodeStatus>, RequestError> {
     peers()?.into_iter().map(|peer| decode(request_of(peer, STATUS)?)).collect()
 }
 
-/// Requests what the proxy that runs in this network namespace plans its rules from.
+/// Requests the inputs of the rules from the proxy that runs in this network namespace.
 ///
 /// # Errors
 /// If no proxy listens, a process of another user does, or the proxy returns an error.
@@ -240,7 +241,7 @@ pub fn request_info() -> Result<ProxyInfo, RequestError> {
     decode(request(INFO)?)
 }
 
-/// Requests what the proxy that runs in this network namespace has counted; nothing if it does not count traffic.
+/// Requests the counted traffic from the proxy that runs in this network namespace; empty if it does not count traffic.
 ///
 /// # Errors
 /// If no proxy listens, a process of another user does, or the proxy returns an error, as earlier versions do.
@@ -278,7 +279,7 @@ fn request(line: &str) -> Result<BufReader<UnixStreamBlocking>, RequestError> {
     request_of(peers.swap_remove(0), line)
 }
 
-/// Returns the proxies, at least one; that with the usual name of the socket comes first.
+/// Returns the proxies, at least one; the one with the usual name of the socket comes first.
 fn peers() -> Result<Vec<LocalPeer>, RequestError> {
     let LocalPeers { trusted, others } =
         local_peers(NAME, SEARCH_TIMEOUT, REQUEST_TIMEOUT).map_err(RequestError::Unavailable)?;
@@ -327,7 +328,7 @@ pub(crate) async fn serve(control: Control) {
     }
 }
 
-/// Opens the socket, under another name if another process holds the usual one.
+/// Opens the socket, with another name if another process holds the usual one.
 fn listen() -> io::Result<UnixListener> {
     let listener = match listen_locally(NAME) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
@@ -375,7 +376,7 @@ async fn respond(stream: UnixStream, control: &Control) -> io::Result<()> {
     writer.write_all(&response).await
 }
 
-/// Responds with flows, on a task of its own.
+/// Responds with flows, on a separate task.
 async fn flows(request: &str, reader: OwnedReadHalf, mut writer: OwnedWriteHalf, control: &Control) -> io::Result<()> {
     let Ok(request) = serde_json::from_str(request) else {
         return writer.write_all(b"invalid request: the versions of the programs may differ\n").await;
@@ -461,7 +462,7 @@ const LOOP_ENDED: &[u8] = b"the sync loop has ended\n";
 const LOOP_BUSY: &[u8] =
     b"the sync loop does not respond: it waits for its first objects, or for the kernel (see `ferroute status`)\n";
 
-/// More than any request has.
+/// Maximum length of a request, which is longer than any.
 const MAX_REQUEST: u64 = 16 << 10;
 
 /// Time after which a response is abandoned.
@@ -473,8 +474,8 @@ const LOOP_TIMEOUT: Duration = Duration::from_secs(20);
 /// Time that a client waits for the next part of a response, which is longer than the proxy's own limit.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(70);
 
-/// The longest search for proxies, which only a socket takes that accepts no connection. On a busy node, milliseconds are too few:
-/// commands would say that no proxy runs.
+/// Maximum time of a search for proxies, which is reached only if a socket accepts no connection. On a busy node,
+/// milliseconds would be too short: commands would report that no proxy runs.
 pub(crate) const SEARCH_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Delay after a connection could not be accepted.

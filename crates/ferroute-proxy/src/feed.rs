@@ -27,7 +27,7 @@ use ipnet::IpNet;
 use self::node_wait::Missing;
 use crate::{observers::events::EventRecorder, sync::Change};
 
-/// Translates the events of a source for one node.
+/// Converts the events of a source to changes for one node.
 ///
 /// Invalid objects are reported and ignored: their last valid version stays applied.
 pub struct Feed<'a> {
@@ -44,7 +44,7 @@ pub struct Feed<'a> {
     other_hosts: OtherHosts,
     /// The next hops of this host's routes.
     next_hops: BTreeSet<IpAddr>,
-    /// The addresses of other Nodes, where they matter and the source has them.
+    /// Addresses of other Nodes, if they are needed and the source has them.
     other_nodes: BTreeMap<NamespacedName, Vec<IpAddr>>,
     events: EventRecorder,
     /// The ignored fields of objects that were reported.
@@ -74,8 +74,8 @@ impl<'a> Feed<'a> {
         Self { events, ..self }
     }
 
-    /// For modes that make Service addresses local: keeps them from taking over addresses of other Nodes and, as set by
-    /// [`Feed::set_next_hops`], of next hops.
+    /// For modes that make Service addresses local: prevents Services from taking over addresses of other Nodes and, as
+    /// set by [`Feed::set_next_hops`], of next hops.
     #[must_use]
     pub fn with_addresses_bound(mut self) -> Self {
         self.other_hosts.addresses = Some(Vec::new());
@@ -108,7 +108,7 @@ impl<'a> Feed<'a> {
         Some(Change::Desired(TrackerEvent::OtherHostsApplied(hosts), ChangeOrigin::unversioned(Instant::now())))
     }
 
-    /// Keeps the addresses of another Node; `None` if it was deleted.
+    /// Sets the addresses of another Node; `None` if it was deleted.
     fn set_other_node(&mut self, name: NamespacedName, node: Option<&Node>) -> Option<Change> {
         self.other_hosts.addresses.as_ref()?;
         match node.map(parse_node) {
@@ -286,7 +286,8 @@ pub const EXTERNAL_IPS_DISABLED: &str = "the feature gate AllowServiceExternalIP
 /// Maximum number of ignored fields of an object that are reported.
 const MAX_IGNORED: usize = 10;
 
-/// Maximum number of objects whose reported fields are kept. Those of others are reported with each of their versions.
+/// Maximum number of objects whose reported fields are kept. Fields of further objects are reported with each version
+/// of the object.
 const MAX_REMEMBERED: usize = 10_000;
 
 #[cfg(test)]

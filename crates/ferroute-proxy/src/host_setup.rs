@@ -25,11 +25,11 @@ pub struct HostSetup {
 /// A setting that has its required value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AppliedSetting {
-    /// Its path below `/proc/sys`, `/proc/self` or `/sys/module`.
+    /// Path below `/proc/sys`, `/proc/self` or `/sys/module`.
     pub name: &'static str,
-    /// Its value.
+    /// Value.
     pub value: String,
-    /// Its previous value, if that was different.
+    /// Previous value, if that was different.
     pub from: Option<String>,
 }
 
@@ -41,11 +41,11 @@ impl fmt::Display for AppliedSetting {
     }
 }
 
-/// Checks that this process may read and write rules. Without the right, every probe of a mode would fail for this reason, and select
-/// another one; commands would fail with one error for each thing that they read.
+/// Checks that this process may read and write rules. Without the capability, every probe of a mode would fail for this
+/// reason, and select another mode; commands would fail with one error for each object that they read.
 ///
 /// # Errors
-/// If it lacks the capability.
+/// If the process lacks the capability.
 pub fn require_net_admin() -> anyhow::Result<()> {
     match has_net_admin() {
         Ok(false) => anyhow::bail!(
@@ -78,7 +78,8 @@ impl HostSetup {
         self.set.iter().map(ToString::to_string).chain(self.failed.iter().map(|error| error_chain(error)))
     }
 
-    /// Splits the errors into those that make `--init-only` fail, and those of settings of its own process, which ends anyway.
+    /// Splits the errors into those that make `--init-only` fail, and those of settings of this process, which ends
+    /// anyway.
     pub fn split_failed(&self) -> (Vec<&SysctlError>, Vec<&SysctlError>) {
         self.failed.iter().partition(|error| error.name() != OOM_SCORE)
     }
@@ -142,7 +143,7 @@ fn apply_to(roots: &Roots, resolved: &Resolved) -> HostSetup {
     }
     if let Some(limit) = resolved.conntrack.limit {
         let entries = limit.entries(roots.cores);
-        // Both are settings of the machine and read-only in other network namespaces than the initial one.
+        // Both are settings of the machine, and read-only in network namespaces other than the initial one.
         let is_writable = !roots.sysctls.is_read_only(CONNTRACK_MAX);
         if setup.ensure_at_least(&roots.sysctls, CONNTRACK_MAX, entries) && is_writable {
             // As in kube-proxy, four entries per bucket on average.

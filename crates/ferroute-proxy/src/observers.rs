@@ -50,7 +50,8 @@ pub trait Observer: Send {
     fn on_failure(&mut self, _: IpFamily, _: &DataplaneError) {}
     /// Another program modified the rules of an IP family, which are about to be repaired.
     fn on_modified(&mut self, _: IpFamily) {}
-    /// The rules of an IP family were checked for external modifications; `problem` is why connections fail nevertheless.
+    /// The rules of an IP family were checked for external modifications; `problem` is the reason why connections fail
+    /// although the rules are correct.
     fn on_checked(&mut self, _: IpFamily, _problem: Option<&'static str>) {}
     /// Called about once a second, for retries and requests for the desired state.
     fn on_tick(&mut self, _desired: &Tracker) {}
@@ -61,7 +62,7 @@ pub trait Observer: Send {
 pub struct FamilySynced<'a> {
     /// The applied state.
     pub table: &'a ServiceTable,
-    /// What the sync did.
+    /// Outcome of the sync.
     pub outcome: &'a FamilyOutcome,
     /// The addresses of the host's interfaces.
     pub host_addresses: &'a [IpAddr],
@@ -69,15 +70,15 @@ pub struct FamilySynced<'a> {
     pub dataplane: &'a dyn Dataplane,
 }
 
-/// Which Services an observer that keeps something for each Service has to look at after a sync.
+/// Services that an observer with data for each Service has to check after a sync.
 #[derive(Debug, Default)]
 struct ServicesToUpdate {
     has_synced: [bool; 2],
 }
 
 impl ServicesToUpdate {
-    /// Returns the Services that the sync changed or, after the first one of an IP family, those with a service port that
-    /// `concerns` holds for: only they can have something to keep.
+    /// Returns the Services that the sync changed; after the first sync of an IP family, the Services with a service
+    /// port for which `concerns` returns true, because only they can have data.
     fn after<'a>(
         &mut self,
         sync: &FamilySynced<'a>,
@@ -112,7 +113,7 @@ impl ObservedTracker {
         &self.tracker
     }
 
-    /// Applies a change of the desired state. Returns any other change, which is for the sync loop to handle.
+    /// Applies a change of the desired state. Returns changes of other kinds, which the sync loop handles.
     pub(crate) fn apply(&mut self, change: Change) -> Option<Change> {
         if matches!(change, Change::Synced | Change::Host) {
             return Some(change);

@@ -1,4 +1,5 @@
-//! The process of the daemon: its threads and tasks, its end by a signal, and its restart with a changed configuration.
+//! The process of the daemon: its threads and tasks, its termination by a signal, and its restart with a changed
+//! configuration.
 
 pub(crate) mod config_watch;
 pub(crate) mod shutdown;

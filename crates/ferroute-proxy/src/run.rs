@@ -100,7 +100,7 @@ pub fn run(
     let (tasks, lost) = Tasks::new();
     let daemon = Daemon { registry, args, settings, reason, setup, status, watchdog, tasks, shutdown };
     let end = runtime.block_on(daemon.run(more_observers, lost));
-    // Neither a program nor blocking work may outlive or delay the end.
+    // Neither a program nor blocking work may outlive the process or delay its end.
     kill_programs();
     runtime.shutdown_background();
     match end? {
@@ -126,7 +126,7 @@ struct Daemon<'a> {
     shutdown: &'a Shutdown,
 }
 
-/// Why the proxy exits without an error.
+/// Reason why the proxy exits without an error.
 enum End {
     Signal(&'static str),
     ConfigChanged,
@@ -190,14 +190,15 @@ impl Daemon<'_> {
         let http_tasks = tasks.clone();
         let http = HttpThread::start_reporting(http_budget(), move || http_tasks.report("HTTP thread", true));
         let http = Arc::new(http.context("cannot start the HTTP thread")?);
-        // Threads and servers are never dropped: that waits for a thread, which may hang. The end of the process stops them.
+        // Threads and servers are never dropped, because that waits for a thread, which may hang. They stop when the
+        // process ends.
         let _http = ManuallyDrop::new(http.clone());
         // As in kube-proxy, a family is unhealthy if a change has been queued for twice the sync period.
         let health = Health::new(resolved.sync.period * 2).with_heartbeat(watchdog.heartbeat().clone());
         let health = Arc::new(health);
         let hard_fail = resolved.bind_address_hard_fail;
         let healthz = Arc::new(HealthzHandler::new(health.clone(), status.metrics()));
-        // Pages are rendered by a thread of their own, so that health checks never wait for them.
+        // A separate thread renders pages, so that health checks never wait for them.
         let pages = http.start_beside("metrics").context("cannot start the thread of the metrics address")?;
         let pages = ManuallyDrop::new(pages);
         let serve_health = |address| serve(&http, "health checks", healthz.clone(), address, hard_fail);
@@ -255,7 +256,7 @@ impl Daemon<'_> {
         };
         tasks.spawn("task that serves @ferroute", Work::Finite, control::serve(control));
         let addresses = [resolved.metrics, resolved.healthz].into_iter().flatten().collect();
-        // The rules may have been changed or removed by others.
+        // Other programs may have changed or removed the rules.
         let (recheck, mut rechecks) = mpsc::channel(1);
         let search = other_proxies::watch(addresses, status.problems(), events.clone(), recheck.clone());
         tasks.spawn("task that looks for other proxies", Work::Endless, search);
@@ -286,7 +287,7 @@ impl Daemon<'_> {
             LocalhostObserver::new(&resolved.settings, registry.active(resolved.mode).traits(), status.metrics());
         observers.extend(localhost.map(|observer| Box::new(observer) as _));
         observers.extend(more_observers);
-        // The last one: who reads that a sync has ended finds it in everything else that is shown of it.
+        // Must be the last observer: clients that read that a sync has ended must find its results in all other data.
         observers.push(Box::new(health_observer));
         let mut state = ObservedTracker::new(feed.tracker(), observers);
         // The IP families depend on the node, so dataplanes are opened only after the initial lists.
@@ -345,7 +346,7 @@ impl Daemon<'_> {
     }
 }
 
-/// Describes the source to commands, whose working directory is another one.
+/// Describes the source for commands, which run in another working directory.
 fn source_info(args: &RunArgs) -> SourceInfo {
     match &args.manifests {
         Some(path) => SourceInfo::Manifests(std::path::absolute(path).unwrap_or_else(|_| path.clone())),
@@ -378,8 +379,8 @@ fn source_ended(end: Result<Result<(), WatchError>, tokio::task::JoinError>) -> 
     anyhow::bail!("the source ended unexpectedly")
 }
 
-/// Serves HTTP requests at an address. If it is not available, that is an error with `hard_fail`; otherwise a warning is
-/// logged once, and opening it is retried until it succeeds.
+/// Serves HTTP requests at an address. If the address is not available, `hard_fail` makes this an error; otherwise a
+/// warning is logged once, and opening is retried until it succeeds.
 fn serve(
     http: &HttpThread,
     purpose: &'static str,
@@ -404,8 +405,8 @@ fn serve(
     Ok(http.serve_when_free(scope, address.port(), handler, limits, LISTEN_RETRY, report))
 }
 
-/// Time that a sync in progress may take to complete before the program executes itself again. A sync that is cancelled is
-/// repeated by the new process.
+/// Time that a sync in progress may take to complete before the program executes itself again. The new process repeats
+/// a cancelled sync.
 const RESTART_GRACE: Duration = Duration::from_secs(10);
 
 /// Delay after the host's addresses could not be watched.

@@ -8,8 +8,8 @@
 //!              FamilySync --> Dataplane --> deletion of stale conntrack entries        once per IP family
 //! ```
 //!
-//! The loop runs on its own thread, because writing rules blocks. It writes no rule before the initial lists of Services
-//! and endpoints were received, and leaves the rules in the kernel when it ends.
+//! The loop runs on its own thread, because writing rules blocks. It writes no rules until the initial lists of
+//! Services and endpoints have been received, and leaves the rules in the kernel when it ends.
 
 mod counts;
 mod family;
@@ -43,14 +43,14 @@ use crate::observers::{FamilySynced, ObservedTracker};
 pub enum Change {
     /// The desired state changed.
     Desired(TrackerEvent, ChangeOrigin),
-    /// The initial lists of all resources were received, so rules may be written.
+    /// The initial lists of all resources have been received, so rules may be written.
     Synced,
     /// The host's addresses changed, or a firewall started, which may have removed rules.
     Host,
 }
 
 impl Change {
-    /// Returns the change for what the proxy itself has observed.
+    /// Returns the change for an observation of the proxy itself.
     pub(crate) fn observed(event: TrackerEvent) -> Self {
         let received = std::time::Instant::now();
         let origin = ChangeOrigin { received, version: ObjectVersion::default(), trigger: None, written: None };
@@ -134,11 +134,11 @@ impl SyncLoop {
         }
     }
 
-    /// Applies everything that has been sent, so that one sync covers it. Returns the number of batches.
+    /// Applies all changes that have been sent, so that one sync covers them. Returns the number of batches.
     ///
-    /// The queue is short, so after a long sync the senders wait with more: thousands of changes would otherwise take a
-    /// sync for every few of them. The loop receives them for as long as the last sync took, which at most doubles the
-    /// delay of a change.
+    /// The queue is short, so after a long sync the senders wait with further changes, and thousands of changes would
+    /// need a sync for every few of them. The loop therefore receives changes for as long as the last sync took, which
+    /// at most doubles the delay of a change.
     async fn apply_queued(&mut self, changes: &mut mpsc::Receiver<Vec<Change>>) -> usize {
         let deadline = Instant::now() + self.last_sync_took;
         let mut batches = 0;
@@ -244,7 +244,7 @@ impl SyncLoop {
             }
         }
         self.last_sync_took = start.elapsed();
-        // Other threads worked, too.
+        // Other threads have worked, too.
         self.schedule.took(self::processor_time().saturating_sub(processor_time).min(self.last_sync_took));
         if failed {
             let delay = self.schedule.failed();
@@ -255,8 +255,8 @@ impl SyncLoop {
         }
     }
 
-    /// Removes the leftovers of other modes. New connections use the new rules by now; established ones continue by their
-    /// conntrack entries.
+    /// Removes the leftovers of other modes. New connections already use the new rules; established ones continue by
+    /// their conntrack entries.
     fn remove_leftovers(&mut self) {
         if !std::mem::take(&mut self.leftovers_due) {
             return;
@@ -277,7 +277,7 @@ impl SyncLoop {
         });
         let tracker = self.state.tracker();
         for family in &mut self.families {
-            // The next sync deletes their conntrack entries.
+            // The next sync deletes the conntrack entries of the removed rules.
             if has_removed && family.rules_were_removed(tracker.table(family.family()), &udp_frontends) {
                 self.schedule.request();
             }
@@ -288,7 +288,7 @@ impl SyncLoop {
 /// The time in which a sender that waited for the queue sends its next batch, also on a busy machine.
 const SENDER_DELAY: Duration = Duration::from_millis(5);
 
-/// Interval of the check for external modifications, which is one small message where the kernel counts changes.
+/// Interval of the check for external modifications, which is one small message if the kernel counts changes.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Interval of full syncs; kube-proxy's value.

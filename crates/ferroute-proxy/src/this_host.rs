@@ -10,10 +10,10 @@ use ferroute_host::{HostAddresses, KernelAddresses};
 /// This host: the name of its node and the addresses of its interfaces.
 #[derive(Clone, Debug)]
 pub struct ThisHost {
-    /// The node until its Node is received, which also serves hosts without a Node: its name and the host's addresses. The
-    /// first address of each family is the one for outgoing packets, not that of a bridge.
+    /// The node until its Node is received, and on hosts without a Node: its name and the host's addresses. The first
+    /// address of each family is the one for outgoing packets, not that of a bridge.
     pub node: NodeView,
-    /// The addresses of all interfaces, sorted.
+    /// Addresses of all interfaces, sorted.
     pub addresses: Vec<IpAddr>,
 }
 
@@ -45,7 +45,7 @@ impl ThisHost {
 /// Returns the name of this node: the configured one, or the host name.
 ///
 /// # Errors
-/// If none is configured and the host name is unusable.
+/// If no name is configured and the host name is not valid.
 pub fn node_name(resolved: &Resolved) -> anyhow::Result<String> {
     match &resolved.node_name {
         Some(name) => Ok(name.clone()),
@@ -56,8 +56,8 @@ pub fn node_name(resolved: &Resolved) -> anyhow::Result<String> {
     }
 }
 
-/// Returns the source address of packets to `destination`, an address reserved for documentation. Connecting a UDP socket
-/// only looks up a route and sends nothing.
+/// Returns the source address of packets to `destination`, an address reserved for documentation. Connecting a UDP
+/// socket only looks up a route and sends no packets.
 fn source_address(destination: &str) -> Option<IpAddr> {
     let any = if destination.starts_with('[') { "[::]:0" } else { "0.0.0.0:0" };
     let socket = UdpSocket::bind(any).ok()?;

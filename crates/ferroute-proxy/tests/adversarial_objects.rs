@@ -1,4 +1,4 @@
-//! No objects that the API server accepts make the kernel refuse a transaction. With the kernel, in network namespaces.
+//! No object that the API server accepts makes the kernel refuse a transaction. With the kernel, in network namespaces.
 
 #![expect(clippy::unwrap_used, reason = "tests may panic")]
 
@@ -52,7 +52,7 @@ impl Node {
         reports
     }
 
-    /// Checks that nothing was refused, and that the kernel's listing is the plan.
+    /// Checks that no rules were refused, and that the kernel's listing equals the plan.
     fn check(&mut self, reports: &[SyncReport]) -> Result<(), TestCaseError> {
         let removal_of_unused = self.resync();
         self.restart();
@@ -81,7 +81,7 @@ fn nothing_is_refused(mode: ModeName, cases: u32) {
             let mut node = Node::new(mode, first.tracker());
             let written = node.resync();
             node.check(&written)?;
-            // Services keep their names and change everything else.
+            // Services keep their names and change all other fields.
             let changed = node.sync(&second.edits().collect::<Vec<_>>());
             node.check(&changed)?;
             let removed = node.sync(&removals(&first).chain(removals(&second)).collect::<Vec<_>>());

@@ -9,7 +9,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-/// Reads the next hops; `None` if that fails.
+/// Reads the next hops; `None` on failure.
 pub(crate) async fn read() -> Option<BTreeSet<IpAddr>> {
     let next_hops = run_blocking("routes", || -> Result<_, RouteError> { KernelRoutes::open()?.next_hops() }).await;
     match next_hops {

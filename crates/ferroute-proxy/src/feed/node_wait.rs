@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep_until};
 pub(crate) struct Missing {
     /// The Node has not been received, or has no addresses.
     pub(crate) addresses: bool,
-    /// The configuration detects local traffic by the Node's pod networks, and it has none.
+    /// The configuration detects local traffic by the Node's pod networks, and the Node has none.
     pub(crate) pod_networks: bool,
 }
 
@@ -39,7 +39,7 @@ pub(crate) struct NodeWait {
 }
 
 impl NodeWait {
-    /// Creates the wait for the Node `node`. Without `source_has_nodes` there is nothing to wait for.
+    /// Creates the wait for the Node `node`. If `source_has_nodes` is false, there is no wait.
     pub(crate) fn new(node: &str, source_has_nodes: bool) -> Self {
         Self { node: node.to_owned(), start: None, networks_start: None, is_over: !source_has_nodes }
     }

@@ -20,7 +20,8 @@ use crate::observers::{Observer, requests::Requests};
 pub struct ServiceVersions {
     /// Whether rules of these versions are active in every IP family.
     pub applied: bool,
-    /// Whether they are not because the kernel refuses rules of the Service, or because a limit of the mode is exceeded.
+    /// Whether they are not active because the kernel refuses rules of the Service, or because a limit of the mode is
+    /// exceeded.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub refused: bool,
     /// The `resourceVersion` of the Service; `None` if the proxy has not received it or does not serve it.

@@ -5,10 +5,10 @@
 //!                 (changed Services only)                     (reads conntrack)
 //! ```
 //!
-//! Connections of Services with a deadline are ended after it, by deleting their entries.
+//! If a Service has a deadline, its connections are ended after it by deleting their entries.
 //!
-//! Conntrack is read only while an endpoint terminates, on a thread of its own, and so rarely that reads take a few
-//! percent of a CPU however large the table is.
+//! Conntrack is read only while an endpoint terminates, on a separate thread, and so rarely that reads take a few
+//! percent of a CPU for tables of any size.
 
 use std::{
     collections::BTreeSet,
@@ -90,15 +90,15 @@ impl DrainState {
         }
     }
 
-    /// Forgets the counts of IP families whose last endpoint has gone. Both sides call it after their change, so that the later one sees
-    /// the other's.
+    /// Removes the counts of IP families whose last terminating endpoint has been removed. Both threads call it after
+    /// their change, so that the later call sees the change of the other thread.
     fn forget_counts(&self) {
         self.lock().retain(|counts| self.ports.has_some(counts.family));
     }
 }
 
 impl DrainObserver {
-    /// Creates an observer that keeps `shared` up to date and starts the reader when there is something to read.
+    /// Creates an observer that keeps `shared` up to date and starts the reader when an endpoint terminates.
     pub(crate) fn new(shared: Arc<DrainState>, tasks: Tasks, traits: &ModeTraits) -> Self {
         let watcher = Watcher::new(Arc::clone(&shared.ports));
         Self { shared, tasks, watcher, ends_connections: traits.drain_timeouts }
@@ -117,7 +117,8 @@ impl DrainObserver {
             let end = Instant::now() + timeout;
             let deadline = |endpoint| {
                 let known = before.and_then(|before| before.get(&endpoint).copied().flatten());
-                // A connection to an endpoint that is used for want of others would reach it again.
+                // An endpoint that is still used, because there are no others, has no deadline: a new connection would
+                // reach it again.
                 (endpoint, Some(known.unwrap_or(end)).filter(|_| !used.contains(&endpoint)))
             };
             terminating.map(deadline).collect()
@@ -146,7 +147,8 @@ fn terminates(_: &ServicePortName, entry: &ServicePortEntry) -> bool {
     entry.endpoints.iter().any(|endpoint| endpoint.terminating)
 }
 
-/// Counts the open connections to terminating endpoints; `None` if there are none of those. `read` is that of [`open_connections`].
+/// Counts the open connections to terminating endpoints; `None` if no endpoint terminates. `read` is
+/// [`open_connections`].
 fn count<E>(
     family: IpFamily,
     ports: &[DrainingPort],
@@ -172,8 +174,8 @@ fn count<E>(
     Ok(Some(Draining { family, endpoints: endpoints.len() as u64, services, other_services }))
 }
 
-/// Deletes the entries of connections whose deadline has passed. The client's next packet is translated again, to another endpoint:
-/// a TCP connection that this one does not know is reset.
+/// Deletes the entries of connections whose deadline has passed. The client's next packet is translated again, to
+/// another endpoint, which resets a TCP connection that it does not know.
 fn end_expired(family: IpFamily, ports: &[DrainingPort], now: Instant) -> Result<(), conntrack::Error> {
     for protocol in [Protocol::Tcp, Protocol::Udp] {
         let expired = |port: &DrainingPort| {
@@ -193,7 +195,7 @@ fn end_expired(family: IpFamily, ports: &[DrainingPort], now: Instant) -> Result
     Ok(())
 }
 
-/// Service ports with a count of their own.
+/// Maximum number of service ports with separate counts.
 const MAX_PORTS: usize = 100;
 
 /// Minimum pause between reads.

@@ -6,8 +6,8 @@
 //!       └────────────────── EndpointsEjected ◄─────────┴──── deletes entries to ejected endpoints ◄────┘
 //! ```
 //!
-//! A connection whose entry is deleted is translated again when the client repeats its packet, then to another endpoint.
-//! The thread runs once a Service asks for ejection; without any it waits.
+//! If the entry of a connection is deleted, the connection is translated again when the client repeats its packet, to
+//! another endpoint. The thread waits until a Service requests ejection.
 
 mod judge;
 
@@ -55,7 +55,7 @@ pub(crate) struct EjectionObserver {
 }
 
 impl EjectionState {
-    /// Returns the numbers of ejected endpoints, of families with Services that ask for ejection.
+    /// Returns the numbers of ejected endpoints, for families with Services that request ejection.
     pub(crate) fn counts(&self) -> Vec<(IpFamily, Ejected)> {
         let counts = *self.lock();
         let watched = IpFamily::BOTH.into_iter().filter(|family| self.ports.has_some(*family));
@@ -156,7 +156,7 @@ fn report(verdict: &Verdict, events: &EventRecorder) {
 }
 
 impl EjectionObserver {
-    /// Creates an observer that keeps `shared` up to date, and starts the thread when a Service asks for ejection.
+    /// Creates an observer that keeps `shared` up to date, and starts the thread when a Service requests ejection.
     pub(crate) fn new(
         shared: Arc<EjectionState>,
         tasks: Tasks,
@@ -193,8 +193,8 @@ fn ejects(name: &ServicePortName, entry: &ServicePortEntry) -> bool {
     entry.service.balancing.ejects() && name.protocol == Protocol::Tcp
 }
 
-/// Time between two reads. Within it, [`judge`]'s patience and the sync, an endpoint is ejected less than two seconds after its
-/// first connection without a reply.
+/// Time between two reads. Together with [`judge`]'s patience and the sync, an endpoint is ejected less than two
+/// seconds after its first connection without a reply.
 const INTERVAL: Duration = Duration::from_millis(400);
 
 /// The pause is at least this many times as long as the read before it: 10 % of a CPU at most.

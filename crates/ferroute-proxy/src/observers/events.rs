@@ -1,11 +1,11 @@
-//! Kubernetes Events: `kubectl describe` shows them with the Service or Node that they are about.
+//! Kubernetes Events: `kubectl describe` shows them with the Service or Node that they refer to.
 //!
 //! ```text
 //!   Feed (invalid objects), sync loop --> EventRecorder --> EventWriter: counts, limits --> API server
 //!                                     (a bounded queue)     checks local sockets
 //! ```
 //!
-//! Recording an Event never blocks. If the queue is full, Events are dropped: everything is logged as well.
+//! Recording an Event never blocks. If the queue is full, Events are dropped; their contents are logged as well.
 
 mod correlator;
 mod limited;
@@ -40,7 +40,7 @@ use crate::{
 /// Queues Events, from any thread.
 #[derive(Clone, Debug)]
 pub(crate) struct EventRecorder {
-    /// `None` if no Events are written.
+    /// Queue of jobs; `None` if no Events are written.
     jobs: Option<mpsc::Sender<Job>>,
     node: Arc<str>,
 }
@@ -112,7 +112,7 @@ impl EventRecorder {
         });
     }
 
-    /// Records a problem of the source, if it is about an object.
+    /// Records a problem of the source, if it concerns an object.
     pub(crate) fn problem(&self, problem: &Problem) {
         if let Problem::InvalidObject { kind, name, error } = problem {
             let regarding = ObjectReference::new(kind.as_str(), name.namespace(), name.name());
@@ -133,7 +133,7 @@ impl EventRecorder {
         });
     }
 
-    /// Records that an endpoint of a Service gets no connections for a while, or some again.
+    /// Records that an endpoint of a Service gets no connections for a while, or gets connections again.
     pub(crate) fn endpoint_ejected(
         &self,
         service: &NamespacedName,
@@ -185,7 +185,7 @@ impl EventRecorder {
         });
     }
 
-    /// Records that the mode does not serve a service port because of its protocol.
+    /// Records that the mode does not support the protocol of a service port.
     pub(crate) fn unsupported_protocol(&self, name: &ServicePortName) {
         let note = format!(
             "node {} does not serve {name} and rejects connections: its proxy mode does not support {}",
@@ -359,7 +359,7 @@ impl EventWriter {
     }
 }
 
-/// The action of kube-proxy's Events about its start.
+/// Action in kube-proxy's Events about its start.
 const START: &str = "StartKubeProxy";
 
 /// Maximum number of queued jobs.

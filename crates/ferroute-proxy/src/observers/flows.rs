@@ -31,7 +31,7 @@ pub(crate) struct FlowsObserver {
     host: Vec<IpAddr>,
 }
 
-/// Why a reader gets no flows.
+/// Reason why a reader gets no flows.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FlowsError {
     /// No more readers are possible.
@@ -54,7 +54,7 @@ impl Flows {
         FlowsObserver { flows: self.clone(), host: Vec::new() }
     }
 
-    /// Counts what goes through Services, if the kernel knows their endpoints.
+    /// Counts the traffic of Services, if connection tracking has their endpoints.
     pub(crate) fn count_traffic(
         &self,
         sampler: &TrafficSampler,

@@ -113,7 +113,7 @@ impl Observer for HealthObserver {
     }
 
     fn on_tick(&mut self, _desired: &Tracker) {
-        // The error has been reported; the port or address may be available by now.
+        // The error has been reported; the port or address may be available now.
         if self.has_failed_ports {
             self.update_ports();
         }

@@ -1,4 +1,4 @@
-//! Node ports held open: a socket is bound to each, so that no other program of the host takes it.
+//! Node ports held open: a socket is bound to each, so that no other program of the host uses it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,19 +19,19 @@ use crate::observers::{
 pub(crate) struct HeldNodePorts {
     settings: ProxySettings,
     events: EventRecorder,
-    /// Has the budget of descriptors.
+    /// Owner of the budget of descriptors.
     http: Arc<HttpThread>,
     node_ports: NodePorts,
     /// The addresses of each synced family.
     addresses: BTreeMap<IpFamily, NodePortMatch>,
     held: BTreeMap<Bound, (HeldPort, PortPermit)>,
-    /// Those that another socket has, or that cannot be bound. They are reported once, and retried.
+    /// Ports that another socket has, or that cannot be bound. They are reported once, and retried.
     failed: BTreeSet<Bound>,
     /// Whether the shortage of descriptors has been reported.
     shortage_reported: bool,
 }
 
-/// What a socket is bound to.
+/// Protocol and address that a socket is bound to.
 type Bound = (Protocol, SocketAddr);
 
 impl HeldNodePorts {
@@ -75,7 +75,7 @@ impl HeldNodePorts {
     /// Releases the ports that are no longer node ports, and binds those that are not held yet.
     fn reconcile(&mut self) {
         let wanted = self.wanted();
-        // First, because a port at all addresses and the same one at a single address exclude each other.
+        // Released first, because a port at all addresses and the same port at a single address exclude each other.
         self.held.retain(|bound, _| wanted.contains_key(bound));
         let mut failed = BTreeSet::new();
         let (mut in_use, mut not_held): (Vec<NodePort>, usize) = (Vec::new(), 0);
@@ -98,7 +98,7 @@ impl HeldNodePorts {
                     failed.insert(bound);
                     let is_reported = self.failed.contains(&bound);
                     match error.is_in_use() {
-                        // One Event for a node port, at however many addresses it is.
+                        // Only one Event for a node port, regardless of the number of addresses.
                         true if is_reported || in_use.contains(&port) => {}
                         true => in_use.push(port),
                         false if is_reported => {}
@@ -128,7 +128,7 @@ impl HeldNodePorts {
     }
 }
 
-/// Why a port is not held.
+/// Reason why a port is not held.
 enum NotHeld {
     Shortage(TooManyPorts),
     Failed(HoldError),

@@ -98,7 +98,7 @@ impl Observer for LocalhostObserver {
     }
 }
 
-/// The longest time between two comparisons of the routes, which other programs can delete.
+/// Maximum time between two comparisons of the routes, which other programs can delete.
 const INTERVAL: Duration = Duration::from_secs(5);
-/// The shortest time between two log lines about errors.
+/// Minimum time between two log lines for errors.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);

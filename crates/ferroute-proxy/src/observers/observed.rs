@@ -1,4 +1,4 @@
-//! What the proxy has observed of endpoints, for commands on this node.
+//! Observations of the proxy about endpoints, for commands on this node.
 
 use std::{
     collections::BTreeMap,
@@ -22,9 +22,9 @@ pub struct ObservedEndpoint {
     pub service_port: String,
     /// Address and port.
     pub endpoint: SocketAddr,
-    /// It gets none because it did not answer.
+    /// Whether it gets no connections because it did not answer.
     pub ejected: bool,
-    /// The sixteenths of its weight with which it takes part, because it starts slowly or has many connections.
+    /// Sixteenths of its weight that are in effect; fewer than 16 if it starts slowly or has many connections.
     pub sixteenths: Share,
 }
 

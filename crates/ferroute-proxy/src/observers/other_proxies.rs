@@ -42,8 +42,8 @@ pub struct ProxyProcess {
     pub name: String,
 }
 
-/// Returns the visible service proxies in the network namespace of the calling thread, without child processes of others and
-/// processes of users that cannot run one: a name is no evidence.
+/// Returns the visible service proxies in the network namespace of the calling thread, except for child processes of
+/// other proxies and processes of users that cannot run a proxy, because a name is no evidence.
 ///
 /// # Errors
 /// If the processes cannot be listed.
@@ -68,7 +68,7 @@ pub fn proxy_processes() -> Result<Vec<ProxyProcess>, ProcError> {
     Ok(without_children(proxies))
 }
 
-/// Removes child processes of other proxies: between fork and exec, a child has the arguments of its parent.
+/// Removes child processes of other proxies: between `fork` and `exec`, a child has the arguments of its parent.
 fn without_children(proxies: Vec<(i32, ProxyProcess)>) -> Vec<ProxyProcess> {
     let pids: HashSet<i32> = proxies.iter().map(|(_, process)| process.pid).collect();
     proxies.into_iter().filter(|(parent, _)| !pids.contains(parent)).map(|(_, process)| process).collect()
@@ -84,8 +84,8 @@ fn is_proxy(arguments: &[String]) -> bool {
     }
 }
 
-/// Looks for other proxies until the task is aborted. `addresses` are those of health checks and metrics. Sends to `ended` when
-/// another proxy has ended: its last rules may be active.
+/// Searches for other proxies until the task is aborted. `addresses` are those of health checks and metrics. Sends to
+/// `ended` when another proxy has ended, because its last rules may be active.
 pub(crate) async fn watch(
     addresses: Vec<SocketAddr>,
     problems: Problems,
@@ -114,7 +114,7 @@ pub(crate) async fn watch(
     }
 }
 
-/// The results of the last two searches: a proxy that is being replaced ends meanwhile.
+/// Results of the last two searches: a proxy that is being replaced ends in the meantime.
 #[derive(Debug, Default)]
 struct Found {
     last: BTreeSet<String>,
@@ -135,7 +135,7 @@ impl Found {
     }
 }
 
-/// Reports that these proxies run. Returns whether there were others before, and there are none any more.
+/// Reports that these proxies run. Returns true if there were other proxies before and there are none now.
 fn report(proxies: &[&str], problems: &Problems, events: &EventRecorder) -> bool {
     if proxies.is_empty() {
         let has_ended = problems.set(Problem::OtherProxy, None);
@@ -158,7 +158,7 @@ fn report(proxies: &[&str], problems: &Problems, events: &EventRecorder) -> bool
     false
 }
 
-/// Returns descriptions of other Ferroutes. Blocks.
+/// Returns descriptions of other Ferroute processes. Blocks.
 fn find_ferroutes() -> BTreeSet<String> {
     let peers = local_peers(control::NAME, control::SEARCH_TIMEOUT, PATIENCE).unwrap_or_else(|error| {
         tracing::debug!("cannot list local sockets: {error}");
@@ -190,7 +190,7 @@ fn own_pid() -> i32 {
     i32::try_from(std::process::id()).unwrap_or_default()
 }
 
-/// Returns a description of the proxy that serves health checks or metrics at an address in place of this process.
+/// Returns a description of the proxy that serves health checks or metrics at an address instead of this process.
 fn serving_proxy(address: SocketAddr) -> Option<String> {
     let own = own_sockets().ok()?;
     let is_other = |listener: &ferroute_host::Listener| {
@@ -231,7 +231,7 @@ fn get(at: SocketAddr, path: &str) -> io::Result<String> {
     Ok(text.split_once("\r\n\r\n").map_or_else(String::new, |(_, body)| body.to_owned()))
 }
 
-/// Reports rules that another program changes again and again, which nothing else may explain.
+/// Reports rules that another program changes repeatedly, which may have no other visible sign.
 pub(crate) struct ContestObserver {
     problems: Problems,
     events: EventRecorder,
@@ -280,9 +280,9 @@ impl Observer for ContestObserver {
 
 /// The interval of searches.
 const INTERVAL: Duration = Duration::from_secs(5);
-/// The number of searches of which one is thorough.
+/// Number of searches of which one is thorough.
 const THOROUGH: u32 = 6;
-/// How long a peer may take to answer.
+/// Maximum time until a peer answers.
 const PATIENCE: Duration = Duration::from_millis(300);
 /// The maximum size of a response.
 const MAX_RESPONSE: usize = 8192;

@@ -11,14 +11,14 @@ use ipnet::IpNet;
 
 use super::{FamilySynced, Observer};
 
-/// The present problems, with a sentence about each. Clones share them.
+/// The current problems, with a sentence for each. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Problems(Arc<Mutex<BTreeMap<Problem, String>>>);
 
 /// A kind of problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Problem {
-    /// An IP family that the node has is not served.
+    /// An IP family of the node is not served.
     DisabledFamily(IpFamily),
     /// The last sync of an IP family failed.
     FailedSync(IpFamily),
@@ -81,7 +81,7 @@ impl Problems {
         self.lock().values().cloned().collect()
     }
 
-    /// Returns each kind's name, and whether there is such a problem.
+    /// Returns the name of each kind, and whether there is such a problem.
     pub(crate) fn kinds(&self) -> Vec<(&'static str, bool)> {
         let problems = self.lock();
         Problem::ALL.iter().map(|problem| (problem.as_str(), problems.contains_key(problem))).collect()
@@ -103,7 +103,7 @@ impl Observer for Problems {
     }
 }
 
-/// Returns the IP families that the node or the configuration has, but that are not among those served.
+/// Returns the IP families of the node or the configuration that are not served.
 pub(crate) fn disabled_families(resolved: &Resolved, node: &NodeView, served: &[IpFamily]) -> Vec<IpFamily> {
     let configured: &[IpNet] = match &resolved.settings.detector {
         LocalTrafficDetector::ClusterCidr(networks) => networks,

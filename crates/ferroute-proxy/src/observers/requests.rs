@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 #[derive(Debug)]
 pub(crate) struct Requests<Q, A>(Arc<Mutex<Queue<Q, A>>>);
 
-/// Requests, and where their responses are sent.
+/// Requests, and the channels to which their responses are sent.
 type Queue<Q, A> = Vec<(Q, oneshot::Sender<A>)>;
 
 impl<Q, A> Requests<Q, A> {
@@ -28,7 +28,7 @@ impl<Q, A> Requests<Q, A> {
         }
     }
 
-    /// Drops all requests, because nothing will respond to them.
+    /// Drops all requests, because there will be no responses.
     pub(crate) fn close(&self) {
         self.queue().clear();
     }

@@ -1,5 +1,5 @@
-//! The shares of endpoints that do not get all of their weight: new ones that start slowly and, in modes that choose by weights, those
-//! with many connections where a Service asks for the fewest.
+//! Shares of endpoints that get less than their full weight: new ones that start slowly and, in modes that choose by
+//! weights, those with many connections if the Service requests the method of least connections.
 //!
 //! ```text
 //!   sync loop ──► SharesObserver ──► endpoints, and since when ──► thread ──► conntrack entries ──► counts ──► Levels
@@ -7,7 +7,7 @@
 //!       └───────────────────── SharesApplied ◄────────────────────────┴───────────────────────────────────────────┘
 //! ```
 //!
-//! The thread runs once a Service asks for either; without any it waits.
+//! The thread waits until a Service requests either.
 
 mod levels;
 
@@ -40,13 +40,13 @@ use crate::{
 /// An endpoint that accepts connections.
 #[derive(Clone, Copy, Debug)]
 struct Member {
-    /// When it began to; `None` if it did before the port was watched.
+    /// Time since which it accepts connections; `None` if it did before the port was watched.
     since: Option<Instant>,
-    /// Its weight without a share, compared with those of the others.
+    /// Weight without a share, relative to the weights of the others.
     weight: f64,
 }
 
-/// Keeps the service ports up to date whose endpoints may get a part of their weight.
+/// Updates the service ports whose endpoints may get a part of their weight.
 #[derive(Debug)]
 pub(crate) struct SharesObserver {
     ports: Arc<WatchedPorts<Member>>,
@@ -137,7 +137,7 @@ fn is_watched(traits: &ModeTraits, service: &ServicePort) -> bool {
 }
 
 impl SharesObserver {
-    /// Creates an observer that sends all shares when they change, and starts the thread when a Service asks for it.
+    /// Creates an observer that sends all shares when they change, and starts the thread when a Service requires it.
     pub(crate) fn new(tasks: Tasks, shares: UnboundedSender<TrackerEvent>, traits: &'static ModeTraits) -> Self {
         let ports = Arc::<WatchedPorts<Member>>::default();
         let watcher = Watcher::new(Arc::clone(&ports));
@@ -145,7 +145,7 @@ impl SharesObserver {
     }
 }
 
-/// Returns the endpoints of a service port. Those that were not accepting connections before are new.
+/// Returns the endpoints of a service port. Endpoints that did not accept connections before are new.
 fn members(
     entry: &ServicePortEntry,
     before: Option<&BTreeMap<SocketAddr, Member>>,
@@ -187,7 +187,7 @@ impl Observer for SharesObserver {
     }
 }
 
-/// Minimum pause between counts: at most one transaction per second follows.
+/// Minimum pause between counts, each of which is followed by at most one transaction.
 const COUNT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The pause is at least this many times as long as the count before it.
@@ -196,5 +196,5 @@ const PAUSE_FACTOR: u32 = 30;
 /// The shortest pause of the thread.
 const MIN_PAUSE: Duration = Duration::from_millis(50);
 
-/// The pause without anything to do, unless a Service changes.
+/// Pause if there is no work, unless a Service changes.
 const IDLE: Duration = Duration::from_secs(3_600);

@@ -16,7 +16,7 @@ use crate::observers::{FamilySynced, Observer};
 pub(crate) struct FirstSync {
     /// IP families without a successful sync.
     unsynced: BTreeSet<IpFamily>,
-    /// `None` once the signal has been sent.
+    /// The signal; `None` once it has been sent.
     signal: Option<oneshot::Sender<()>>,
 }
 
@@ -38,7 +38,7 @@ impl Observer for FirstSync {
         if self.unsynced.is_empty()
             && let Some(signal) = self.signal.take()
         {
-            // The receiver may have been dropped: without a startup taint, or at the end of the proxy.
+            // The receiver may have been dropped: without a startup taint, or when the proxy ends.
             let _ = signal.send(());
         }
     }
@@ -63,7 +63,7 @@ pub(crate) async fn remove_taint(first_sync: oneshot::Receiver<()>, writer: ApiW
     }
 }
 
-/// Logs the first error, and each one after the longest delay.
+/// Logs the first error, and every error after the longest delay.
 fn log_error(key: &str, error: &WriteError, delay: Duration) {
     if [FIRST_DELAY, LONGEST_DELAY].contains(&delay) {
         tracing::warn!(key, "cannot remove the startup taint, which keeps pods away: {}", error_chain(error));

@@ -88,7 +88,7 @@ impl Status {
         Arc::new(ApiRequests(self.metrics()))
     }
 
-    /// Starts to sample the dataplanes, whose IP families are known only now.
+    /// Starts to sample the dataplanes. Their IP families are not known earlier.
     pub(crate) fn dataplanes_open(
         &self,
         mode: &dyn Mode,
@@ -123,7 +123,7 @@ impl Status {
         }
     }
 
-    /// Returns what is counted, for commands on this node.
+    /// Returns the traffic counts, for commands on this node.
     pub(crate) fn traffic(&self) -> TrafficSampler {
         self.sampler.traffic.clone()
     }
@@ -236,7 +236,7 @@ impl Observer for MetricsObserver {
 struct Sampler {
     /// The nfacct counters of the mode's rules.
     counters: Vec<&'static str>,
-    /// `None` if the rules have no counters or the kernel does not support them.
+    /// Counters of the kernel; `None` if the rules have no counters or the kernel does not support them.
     kernel: Option<Mutex<KernelCounters>>,
     /// The runtime of the source.
     main: Handle,
@@ -317,12 +317,12 @@ impl Sampler {
     }
 }
 
-/// Metrics are read every few seconds, so errors are logged at debug level only.
+/// Returns the value, or logs the error. Metrics are read every few seconds, so errors are logged at debug level only.
 fn ok_or_log<T, E: std::error::Error>(result: Result<T, E>) -> Option<T> {
     result.inspect_err(|error| tracing::debug!("{}", error_chain(error))).ok()
 }
 
-/// Connections by service port and endpoint, read from the kernel periodically on a thread of its own: reading takes a
+/// Connections by service port and endpoint, read from the kernel periodically on a separate thread: reading takes a
 /// while in large clusters, and must not delay syncs or health checks.
 #[derive(Debug, Default)]
 struct ConnectionSampler(OnceLock<Arc<Mutex<Vec<Connections>>>>);
@@ -404,7 +404,7 @@ impl RefusalSampler {
 /// The number of separate counts of connections beyond limits, per IP family.
 const MAX_REFUSALS: NonZeroUsize = NonZeroUsize::new(1_000).unwrap();
 
-/// Connections that a process relays, read periodically on a thread of its own, because the process may hang.
+/// Connections that a process relays, read periodically on a separate thread, because the process may hang.
 #[derive(Debug, Default)]
 struct RelaySampler(OnceLock<Arc<Mutex<Vec<RelayedPort>>>>);
 
@@ -418,7 +418,7 @@ impl RelaySampler {
         Ok(())
     }
 
-    /// Returns what was read last.
+    /// Returns the result of the last read.
     fn get(&self) -> Vec<RelayedPort> {
         let ports = self.0.get().map(|ports| ports.lock().unwrap_or_else(PoisonError::into_inner).clone());
         ports.unwrap_or_default()
@@ -443,5 +443,5 @@ fn read_relayed(mut reader: RelayReader, ports: &Weak<Mutex<Vec<RelayedPort>>>) 
 /// Minimum pause between reads of connection counters; most scrape intervals are longer.
 const READ_INTERVAL: Duration = Duration::from_secs(2);
 
-/// The pause is at least this many times as long as the read before it, so reads take a few percent of a CPU at most.
+/// Minimum ratio of the pause to the read before it, so that reads take a few percent of a CPU at most.
 const PAUSE_FACTOR: u32 = 30;

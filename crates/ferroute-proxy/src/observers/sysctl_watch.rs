@@ -1,7 +1,7 @@
-//! The sysctls that the mode relies on, set again when another program changes them.
+//! Sysctls that the mode relies on, which are set again when another program changes them.
 //!
-//! Only those without which packets of Services are lost: timeouts and sizes of the configuration are set at the start alone, as in
-//! kube-proxy.
+//! Only sysctls that packets of Services depend on are watched: timeouts and sizes of the configuration are set only at
+//! the start, as in kube-proxy.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -52,7 +52,7 @@ impl Observer for SysctlWatch {
     }
 }
 
-/// The shortest time between two log lines about a sysctl.
+/// Minimum time between two log lines for a sysctl.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 #[cfg(test)]

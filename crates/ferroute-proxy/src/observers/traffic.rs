@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::process::tasks::Tasks;
 
-/// What went through a service port to an endpoint, and back, since the proxy started.
+/// Traffic of a service port with an endpoint, in both directions, since the proxy started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TrafficCounts {
@@ -33,7 +33,7 @@ pub struct TrafficCounts {
     pub connections: u64,
     /// Packets of both directions.
     pub packets: u64,
-    /// Bytes of these packets, headers of the network layer included.
+    /// Bytes of these packets, including headers of the network layer.
     pub bytes: u64,
     /// Packets per second, in the seconds before the last reading of the proxy.
     pub packets_per_second: f64,
@@ -49,7 +49,7 @@ pub struct EndpointTraffic {
     pub service_port: String,
     /// Address and port.
     pub endpoint: SocketAddr,
-    /// Its traffic.
+    /// Traffic.
     #[serde(flatten)]
     pub counts: TrafficCounts,
 }
@@ -69,7 +69,7 @@ impl TrafficSampler {
     /// date.
     ///
     /// # Errors
-    /// If the kernel gives no events, or the thread cannot be started.
+    /// If the kernel provides no events, or the thread cannot be started.
     pub(crate) fn start(
         &self,
         frontends: SharedFrontends,
@@ -177,7 +177,7 @@ impl Counter {
 }
 
 impl Published {
-    /// Takes over new totals, `elapsed` time after the last ones.
+    /// Sets new totals, `elapsed` time after the last ones.
     fn update(&mut self, totals: &TrafficTotals, elapsed: Option<Duration>) {
         let seconds = elapsed.map(|elapsed| elapsed.as_secs_f64()).filter(|seconds| *seconds > 0.0);
         let per_second =
@@ -197,16 +197,16 @@ impl Published {
     }
 }
 
-/// Endpoints with totals of their own, and connections that are counted before they end.
+/// Maximum numbers of endpoints with separate totals, and of connections that are counted before they end.
 const LIMITS: TrafficLimits = TrafficLimits { endpoints: 10_000, connections: 65_536 };
 
-/// The bytes of events that wait in the kernel: those of some 20,000 connections.
+/// Bytes of events that wait in the kernel: those of some 20,000 connections.
 const BUFFER: usize = 4 << 20;
 
 /// Minimum time between two lists.
 const INTERVAL: Duration = Duration::from_secs(5);
 
-/// It is at least this many times as long as a list takes.
+/// Minimum ratio of the pause to the duration of a list.
 const PAUSE_FACTOR: u32 = 30;
 
 /// The events that are handled at once.

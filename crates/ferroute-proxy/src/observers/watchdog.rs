@@ -39,7 +39,7 @@ impl Watchdog {
         }
     }
 
-    /// Logs if the sync thread has hung for too long, and when it goes on.
+    /// Logs if the sync thread has hung for too long, and when it continues.
     fn check(&self) {
         let silence = self.heartbeat.silence();
         let hangs = silence >= LONGEST_SILENCE;
@@ -101,6 +101,7 @@ const ACTIVITIES: [&str; 5] = [
 
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
-/// A silence that is worth a report. The sync thread usually beats at least once a second; one transaction of the kernel, or
-/// what `iptables-restore` does after it has read its input, takes a few seconds in large clusters.
+/// Time without progress after which the thread is reported. The sync thread usually reports progress at least once a
+/// second; one transaction of the kernel, or the work of `iptables-restore` after it has read its input, takes a few
+/// seconds in large clusters.
 const LONGEST_SILENCE: Duration = Duration::from_secs(30);

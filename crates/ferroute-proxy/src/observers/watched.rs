@@ -1,4 +1,4 @@
-//! What observers keep of Services for threads of their own.
+//! Data of Services that observers keep for separate threads.
 //!
 //! ```text
 //!   sync loop ──► Watcher ──► WatchedPorts ──► thread
@@ -20,7 +20,7 @@ use crate::{
     process::tasks::Tasks,
 };
 
-/// A service port in one IP family, with those of its endpoints that a thread looks at and what it needs to know of each.
+/// A service port in one IP family, with the endpoints that a thread watches and its data for each of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct WatchedPort<E> {
     pub(super) name: ServicePortName,
@@ -28,7 +28,7 @@ pub(super) struct WatchedPort<E> {
     pub(super) endpoints: Endpoints<E>,
 }
 
-/// What a thread needs to know of each endpoint.
+/// Data of a thread for each endpoint.
 pub(super) type Endpoints<E> = BTreeMap<SocketAddr, E>;
 
 /// Service ports, shared by the sync loop and a thread.
@@ -42,7 +42,7 @@ pub(super) struct WatchedPorts<E> {
 struct VersionedPorts<E> {
     /// By [`IpFamily::index`] and Service.
     ports: [BTreeMap<NamespacedName, Vec<WatchedPort<E>>>; 2],
-    /// How often they changed.
+    /// Number of changes.
     changes: u64,
 }
 
@@ -50,14 +50,14 @@ struct VersionedPorts<E> {
 #[derive(Debug)]
 pub(super) struct Watcher<E> {
     ports: Arc<WatchedPorts<E>>,
-    /// The Services with ports, so that syncs of others need no lock, by [`IpFamily::index`].
+    /// Services with ports, by [`IpFamily::index`], so that syncs of other Services do not need the lock.
     services: [BTreeSet<NamespacedName>; 2],
     to_update: ServicesToUpdate,
     has_thread: bool,
 }
 
-/// Counts the open connections to the endpoints of service ports. `list` calls its last argument with at least the connection tracking
-/// entries of a protocol whose replies come from one of some addresses.
+/// Counts the open connections to the endpoints of service ports. `list` must call its last argument with the
+/// connection tracking entries of a protocol whose replies come from one of the addresses, and may call it with others.
 pub(super) fn open_connections<E, R>(
     ports: &[&WatchedPort<E>],
     list: impl Fn(Protocol, &BTreeSet<IpAddr>, &mut dyn FnMut(&Entry)) -> Result<(), R>,
@@ -84,8 +84,8 @@ pub(super) fn open_connections<E, R>(
 }
 
 impl<E> WatchedPort<E> {
-    /// Reports whether a connection came through one of the frontends to one of the endpoints. One to the endpoint's own address did
-    /// not. Node ports have any address.
+    /// Reports whether a connection came through one of the frontends to one of the endpoints. A connection to the
+    /// endpoint's own address did not. Node ports have any address.
     pub(super) fn has(&self, frontend: SocketAddr, endpoint: SocketAddr) -> bool {
         frontend != endpoint
             && self.endpoints.contains_key(&endpoint)
@@ -155,8 +155,8 @@ impl<E: Clone> Watcher<E> {
         self.to_update.after(sync, concerns)
     }
 
-    /// Updates the ports of a Service. `concerns` chooses them, and `endpoints` those of a port's endpoints that are watched, from the
-    /// ones of before. Returns whether something may have changed.
+    /// Updates the ports of a Service. `concerns` selects them, and `endpoints` returns the endpoints of a port that
+    /// are watched, given the previous ones. Returns true if something may have changed.
     pub(super) fn update(
         &mut self,
         table: &ServiceTable,

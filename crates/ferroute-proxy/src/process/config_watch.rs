@@ -43,7 +43,7 @@ impl<'a> ConfigWatch<'a> {
         }
     }
 
-    /// Reports whether the file contains another valid configuration, and has not changed since the last poll.
+    /// Reports whether the file contains a different valid configuration, and has not changed since the last poll.
     fn poll(&mut self) -> bool {
         let Some(file) = self.file else { return false };
         let text = match fs::read_to_string(&file.path) {
@@ -92,7 +92,7 @@ impl<'a> ConfigWatch<'a> {
 /// Executes this program again in place of this process, with the same command line.
 ///
 /// # Errors
-/// If the program cannot be executed, such as because its file was deleted. Nothing has changed then.
+/// If the program cannot be executed, for example because its file was deleted. The process then continues unchanged.
 pub(crate) fn re_exec() -> io::Result<Infallible> {
     let mut command_line = std::env::args_os();
     let name = command_line.next().unwrap_or_default();
@@ -115,7 +115,7 @@ mod tests {
 
     const HEAD: &str = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n";
 
-    /// Starts with the first text. For each of the others, `None` for no file, returns whether it takes effect.
+    /// Starts with the first text. For each of the other texts, `None` for no file, returns whether it takes effect.
     fn takes_effect(texts: &[Option<&str>]) -> Vec<bool> {
         let directory = TempDir::new().expect("a directory");
         let path = directory.path().join("config.conf");

@@ -1,8 +1,8 @@
-//! The end of the process by a signal, within a second, whatever hangs.
+//! Termination of the process by a signal within a second, even if threads hang.
 //!
-//! A thread of its own waits for SIGTERM and SIGINT from the first moment on. It requests the orderly end, and performs the
-//! end itself if that takes too long: the main thread may be blocked by a program that it starts, the sync thread by the
-//! kernel, the log by its reader. The rules stay in the kernel in any case.
+//! A separate thread waits for SIGTERM and SIGINT from the beginning. It requests an orderly shutdown, and ends the
+//! process itself if that takes too long: the main thread may be blocked by a program that it starts, the sync thread
+//! by the kernel, the log by its reader. The rules stay in the kernel in any case.
 
 use std::{
     process,
@@ -28,8 +28,9 @@ struct Inner {
 }
 
 impl Shutdown {
-    /// Takes over SIGTERM and SIGINT: from now on either ends the process with status 0 within a second. Call it before any
-    /// other thread exists, because threads inherit the set of blocked signals. Programs that are started do not.
+    /// Handles SIGTERM and SIGINT: from now on, either ends the process with status 0 within a second. Must be called
+    /// before any other thread is started, because threads inherit the set of blocked signals. Started programs do not
+    /// inherit it.
     ///
     /// # Errors
     /// If the signals cannot be blocked, or the thread cannot be started.

@@ -1,8 +1,9 @@
 //! Tasks and threads whose loss ends the process.
 //!
-//! All tasks and threads of the daemon are started here. A proxy that has lost one would look alive while it no longer does a
-//! part of its work, so the process ends with an error instead: its supervisor restarts it, and the rules stay active
-//! meanwhile. (In release builds a panic ends the process at once. An end without a panic does not.)
+//! All tasks and threads of the daemon are started here. If a task or thread ended, the proxy would appear to work
+//! although a part of its work is not done. The process therefore ends with an error: its supervisor restarts it, and
+//! the rules stay active in the meantime. (In release builds, a panic ends the process at once; a task that returns
+//! does not.)
 
 use std::{
     io,
@@ -20,7 +21,7 @@ pub(crate) struct Tasks(mpsc::UnboundedSender<Lost>);
 #[derive(Debug)]
 pub(crate) struct LostTasks(mpsc::UnboundedReceiver<Lost>);
 
-/// A task or thread has ended although its work is not done.
+/// A task or thread that has ended although its work is not done.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("lost the {name}, which {}", if *.panicked { "panicked" } else { "ended unexpectedly" })]
 pub(crate) struct Lost {
@@ -28,7 +29,7 @@ pub(crate) struct Lost {
     panicked: bool,
 }
 
-/// Whether a task has an end.
+/// Whether a task is expected to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Work {
     /// The task works until the process ends.
@@ -70,13 +71,13 @@ impl Tasks {
     ) -> io::Result<JoinHandle<()>> {
         let tasks = self.clone();
         thread::Builder::new().name(name.to_owned()).spawn(move || {
-            // Nothing of the work is used after a panic.
+            // No data of the work is used after a panic.
             let panicked = catch_unwind(AssertUnwindSafe(work)).is_err();
             tasks.report(name, panicked);
         })
     }
 
-    /// Reports a loss that was noticed elsewhere.
+    /// Reports a loss that was detected elsewhere.
     pub(crate) fn report(&self, name: &'static str, panicked: bool) {
         // Without a receiver the process is ending anyway.
         let _ = self.0.send(Lost { name, panicked });
@@ -88,7 +89,7 @@ impl LostTasks {
     pub(crate) async fn next(&mut self) -> Lost {
         match self.0.recv().await {
             Some(lost) => lost,
-            // Nothing that could be lost was started.
+            // No task has been started that could be lost.
             None => std::future::pending().await,
         }
     }

@@ -39,17 +39,17 @@ pub struct Bundle {
     pub mode: String,
     /// The active configuration: a `KubeProxyConfiguration` as YAML.
     pub configuration: String,
-    /// The settings of flags that are no fields of the configuration. Bundles of early versions have none.
+    /// Settings of flags that are not fields of the configuration. Bundles of early versions have none.
     #[serde(default)]
     pub flags: FlagSettings,
     /// The addresses of the host's interfaces at the last sync.
     pub host_addresses: Vec<IpAddr>,
-    /// The other hosts that the node connected to when the bundle was created. Bundles of early versions have none.
+    /// Other hosts that the node connected to when the bundle was created. Bundles of early versions have none.
     #[serde(default)]
     pub other_hosts: OtherHosts,
     /// The applied state before the first sync.
     pub base: DesiredObjects,
-    /// The syncs, oldest first. The last one has no families if its changes are not applied yet.
+    /// Syncs, oldest first. The last one has no families if its changes have not been applied yet.
     pub syncs: Vec<SyncRecord>,
 }
 
@@ -69,7 +69,7 @@ pub struct DesiredObjects {
     /// The endpoints that did not answer, by service port, `namespace/name:port`. All are over TCP.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub ejected: BTreeMap<String, BTreeSet<SocketAddr>>,
-    /// The endpoints that had not all of their weight.
+    /// Endpoints that had less than their full weight.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shares: Vec<RecordedShares>,
 }
@@ -80,9 +80,9 @@ pub struct DesiredObjects {
 pub struct RecordedShares {
     /// The service port, `namespace/name:port`.
     pub service_port: String,
-    /// Its protocol.
+    /// Protocol.
     pub protocol: Protocol,
-    /// The sixteenths of their weights with which endpoints took part.
+    /// Sixteenths of the weights of endpoints that were in effect.
     pub sixteenths: BTreeMap<SocketAddr, Share>,
 }
 
@@ -137,14 +137,14 @@ pub struct FamilyRecord {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", rename_all_fields = "camelCase", tag = "outcome")]
 pub enum Outcome {
-    /// Nothing had changed for this IP family.
+    /// No change for this IP family.
     Unchanged,
     /// The sync succeeded.
     #[serde(rename = "applied")]
     Synced {
         /// Number of changed Services.
         services: usize,
-        /// All rules were compared or written, not only those that changed.
+        /// Whether all rules were compared or written, not only those that changed.
         full: bool,
         /// Number of rules or elements written.
         written: usize,
@@ -157,7 +157,7 @@ pub enum Outcome {
         conntrack_deleted: usize,
         /// Duration in microseconds.
         took_us: u64,
-        /// Microseconds of it in the kernel or in the programs that write rules to it.
+        /// Part of this time in microseconds that was spent in the kernel or in the programs that write rules to it.
         kernel_us: u64,
         /// The digest of all rules, after a full sync. Bundles of early versions have none.
         #[serde(default, with = "digest", skip_serializing_if = "Option::is_none")]
@@ -170,7 +170,7 @@ pub enum Outcome {
     },
 }
 
-/// Why a file is not a bundle.
+/// Reason why a file is not a bundle.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// The file is not JSON, or lacks fields of a bundle.

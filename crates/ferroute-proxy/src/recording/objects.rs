@@ -1,7 +1,7 @@
 //! Converts views to Kubernetes objects: the inverse of `ferroute_core::parse`.
 //!
-//! The objects contain only fields that a proxy reads: a `LoadBalancer` Service without any property of one becomes a
-//! `ClusterIP` Service. Parsing an object returns the view that it was created from.
+//! The objects contain only fields that a proxy reads: a `LoadBalancer` Service without properties of this type becomes
+//! a `ClusterIP` Service. Parsing an object returns the view that it was created from.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ pub fn service(name: &NamespacedName, ports: [&[NamedPort]; 2]) -> Service {
     for (family, ports) in IpFamily::BOTH.into_iter().zip(ports) {
         let Some(port) = ports.first() else { continue };
         let common = &port.port;
-        // An ignored address is replaced by another one that is ignored.
+        // An ignored address is replaced by another ignored address.
         let unspecified = ["0.0.0.0", "::"][family.index()];
         spec.cluster_ips.push(common.cluster_ip.map_or(unspecified.to_owned(), |address| address.to_string()));
         spec.external_ips.extend(common.external_ips.iter().map(ToString::to_string));
@@ -135,14 +135,14 @@ pub fn slice(view: &SliceView, node: &str) -> EndpointSlice {
     }
 }
 
-/// Returns the annotation with the weights of endpoints; none if all have the default.
+/// Returns the annotation with the weights of endpoints; none if all have the default weight.
 fn weights(endpoints: &[EndpointView]) -> BTreeMap<String, String> {
     let weighted = endpoints.iter().filter(|endpoint| endpoint.weight != Endpoint::DEFAULT_WEIGHT);
     let text: Vec<String> = weighted.map(|endpoint| format!("{}={}", endpoint.address, endpoint.weight)).collect();
     if text.is_empty() { BTreeMap::new() } else { BTreeMap::from([(labels::WEIGHT.to_owned(), text.join(" "))]) }
 }
 
-/// The name of nodes other than the proxy's: the proxy does not keep it. No node can have this name.
+/// Name of nodes other than the proxy's, whose names the proxy does not keep. No node can have this name.
 pub const OTHER_NODE: &str = "-";
 
 fn endpoint(candidate: &EndpointView, node: &str) -> SliceEndpoint {
@@ -218,7 +218,7 @@ mod tests {
         #[test]
         fn service_views_survive_round_trip(object in arbitrary::service()) {
             if let Ok(Some(view)) = parse_service(&object) {
-                // A recording has what the proxy uses.
+                // A recording has the fields that the proxy uses.
                 let used = |view: ServiceView| ServiceView { ignored: Box::default(), ..view };
                 let parsed = parse_service(&to_object(&view)).map(|view| view.map(used));
                 prop_assert_eq!(parsed, Ok(Some(used(view))));

@@ -28,8 +28,8 @@ impl Default for Limits {
 
 /// Keeps the last syncs: their outcomes, and the values that their changes replaced.
 ///
-/// Recording starts after the first sync, because every object is new before. The state of that moment is the base of a
-/// bundle.
+/// Recording starts after the first sync, because all objects are new before it. The state at that time is the base of
+/// a bundle.
 #[derive(Debug)]
 pub struct Recorder {
     limits: Limits,
@@ -113,7 +113,7 @@ impl Recorder {
         self.is_recording || self.started.contains(&family)
     }
 
-    /// Records the outcome of a family's sync. The families of one sync follow each other without a change in between.
+    /// Records the outcome of a family's sync. The families of one sync are recorded without a change in between.
     pub fn synced(&mut self, at: SystemTime, family: FamilyRecord) {
         self.is_recording = self.is_recording(family.family);
         if !self.is_recording {

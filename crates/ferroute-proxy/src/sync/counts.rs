@@ -2,7 +2,7 @@
 
 use ferroute_core::{Changes, ServicePortEntry, ServiceTable};
 
-/// Numbers of service ports whose traffic policy is Local and that only other nodes have usable endpoints of.
+/// Numbers of service ports with traffic policy Local for which only other nodes have usable endpoints.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct NoLocalEndpoints {
     pub(super) internal: usize,
@@ -10,7 +10,7 @@ pub(super) struct NoLocalEndpoints {
 }
 
 impl NoLocalEndpoints {
-    /// Counts the service ports of a table: all of them, or the difference that `changes` have led to.
+    /// Counts the service ports of a table: all of them, or the difference that `changes` have caused.
     pub(super) fn update(&mut self, table: &ServiceTable, changes: Option<&Changes>) {
         let Some(changes) = changes else {
             *self = Self::default();
@@ -18,7 +18,7 @@ impl NoLocalEndpoints {
             return;
         };
         for (name, previous) in &changes.previous {
-            // In this order, so that no number falls below zero.
+            // In this order, so that no number becomes negative.
             table.entries.get(name).into_iter().for_each(|entry| self.add(entry));
             previous.iter().for_each(|entry| self.remove(entry));
         }

@@ -29,7 +29,8 @@ pub(crate) trait ConntrackTable: Send {
         is_stale: &mut dyn FnMut(SocketAddr, SocketAddr) -> bool,
     ) -> anyhow::Result<usize>;
 
-    /// Deletes all entries without a reply of an IP family and protocol for which `is_lost` returns true. Returns their number.
+    /// Deletes all entries of an IP family and protocol that have no reply and for which `is_lost` returns true.
+    /// Returns their number.
     ///
     /// # Errors
     /// If the table cannot be read, or an entry cannot be deleted.
@@ -76,17 +77,17 @@ pub(crate) struct FamilySync {
     family: IpFamily,
     dataplane: Box<dyn Dataplane>,
     settings: ProxySettings,
-    /// The kernel's rules may differ from the last ones written: at the start, after a failure, and after modification by
-    /// another program.
+    /// Whether the kernel's rules may differ from the last ones written: at the start, after a failure, and after
+    /// modification by another program.
     needs_resync: bool,
     /// Service ports whose rules the kernel refuses.
     isolation: Isolation,
     no_local: NoLocalEndpoints,
-    /// Service ports that the mode has no numbers for.
+    /// Service ports for which the mode has no number left.
     unserved: BTreeSet<ServicePortName>,
     /// Conntrack entries to delete after the next successful sync.
     stale: StaleConntrackEntries,
-    /// Stale entries of the time before the start have been deleted.
+    /// Whether stale entries from before the start have been deleted.
     has_deleted_stale: bool,
     unanswered: Unanswered,
 }
@@ -94,12 +95,12 @@ pub(crate) struct FamilySync {
 /// The outcome of a successful sync of one IP family.
 #[derive(Debug)]
 pub struct FamilyOutcome {
-    /// What was written; `None` if nothing had changed.
+    /// Report of the written rules; `None` if nothing had changed.
     pub report: Option<SyncReport>,
     /// Numbers of service ports.
     pub counts: ServicePortCounts,
-    /// Services with a service port that the kernel refuses or that the mode has no number for, and whether any rules of
-    /// them are active.
+    /// Services with a service port that the kernel refuses, or for which the mode has no number left, and whether any
+    /// rules of them are active.
     pub refused: BTreeMap<NamespacedName, bool>,
     /// The changes since the last sync. After a full sync, [`Changes::previous`] lacks new service ports, see
     /// [`Tracker::update_for_resync`].
@@ -108,7 +109,7 @@ pub struct FamilyOutcome {
     pub conntrack_deleted: usize,
     /// Duration of that deletion; `None` if no entry could be stale.
     pub conntrack_took: Option<Duration>,
-    /// Why stale conntrack entries could not be deleted; the next sync retries.
+    /// Reason why stale conntrack entries could not be deleted; the next sync retries.
     pub conntrack_error: Option<anyhow::Error>,
     /// Duration of the sync.
     pub took: Duration,
@@ -151,21 +152,23 @@ impl FamilySync {
         self.needs_resync
     }
 
-    /// Reports whether a service port whose rules the kernel refused is to be retried.
+    /// Reports whether a service port whose rules the kernel refused must be retried.
     pub(crate) fn is_retry_due(&self) -> bool {
         self.isolation.is_retry_due(tokio::time::Instant::now())
     }
 
-    /// Makes the next sync delete the conntrack entries that another mode's rules have made, which were just removed: those of
-    /// `frontends` that no service port of `table` has, and those to endpoints that are none any more. Such entries were deleted
-    /// before, but flows that went on were translated by these rules again. Returns whether there may be any.
+    /// Makes the next sync delete the conntrack entries that were created by just removed rules of another mode:
+    /// entries of `frontends` that no service port of `table` has, and entries to addresses that are no longer
+    /// endpoints. Such entries were deleted before, but continuing flows were translated by these rules again. Returns
+    /// whether there may be such entries.
     pub(crate) fn rules_were_removed(&mut self, table: &ServiceTable, frontends: &BTreeSet<Frontend>) -> bool {
         self.stale.merge(StaleConntrackEntries::from_table(table));
         self.stale.add_removed(table, frontends);
         !self.stale.is_empty()
     }
 
-    /// Does the dataplane's periodic work, and ends connections that began before the last repair and were not answered.
+    /// Does the dataplane's periodic work, and ends connections that began before the last repair and were not
+    /// answered.
     pub(crate) fn maintain(&mut self, conntrack: &mut dyn ConntrackTable) {
         self.dataplane.maintain();
         let family = self.family;
@@ -183,7 +186,7 @@ impl FamilySync {
         self.dataplane.problem()
     }
 
-    /// Reports whether another program may have modified the rules. If that cannot be determined, the answer is yes: the
+    /// Reports whether another program may have modified the rules. Returns true if that cannot be determined: the
     /// resync then returns the error.
     pub(crate) fn was_modified_externally(&mut self) -> bool {
         self.dataplane.was_modified_externally().unwrap_or_else(|error| {
@@ -245,7 +248,8 @@ impl FamilySync {
         Ok(FamilyOutcome { report, counts, refused, changes, conntrack_deleted, conntrack_took, conntrack_error, took })
     }
 
-    /// Writes the changes, except those of service ports that the kernel rejects, and retries these alone when it is time.
+    /// Writes the changes, except those of service ports that the kernel rejects, and retries these separately when
+    /// they are due.
     fn write(
         &mut self,
         full: bool,
@@ -253,7 +257,7 @@ impl FamilySync {
         changes: &Changes,
     ) -> Result<Option<SyncReport>, DataplaneError> {
         let allowed = self.isolation.filter(table, changes);
-        // What belongs to service ports that are set aside is no reason for a sync.
+        // Changes of service ports that are set aside do not require a sync.
         let is_empty = allowed.previous.is_empty() && !allowed.node && !allowed.service_cidrs;
         let mut report = match (full, is_empty) {
             (true, _) => Some(self.resync(table, changes, None)?),
@@ -293,9 +297,9 @@ impl FamilySync {
         }
     }
 
-    /// Compares and writes all rules. A service port is set aside once it was rejected twice in a row, and `suspect` was
-    /// rejected before: between reading and writing, another program may have removed what the rules refer to, and the rules
-    /// are read again before the second attempt.
+    /// Compares and writes all rules. A service port is set aside once it was rejected twice in a row, and `suspect`
+    /// was rejected before: between reading and writing, another program may have removed objects that the rules refer
+    /// to, and the rules are read again before the second attempt.
     fn resync(
         &mut self,
         table: &ServiceTable,
@@ -335,8 +339,9 @@ impl FamilySync {
         }
     }
 
-    /// Sets the service ports aside that a sync of these changes has rejected. A full sync compares all rules, so that none of
-    /// theirs are left. Returns true if the active rules have frontends that these service ports lost.
+    /// Sets the service ports aside that a sync of these changes has rejected. A full sync compares all rules, so that
+    /// no rules of these service ports remain. Returns true if the active rules have frontends that these service ports
+    /// lost.
     fn set_aside(&mut self, table: &ServiceTable, report: &SyncReport, changes: Option<&Changes>) -> bool {
         let mut have_lost = false;
         for Rejection { service_port, .. } in &report.rejected {
@@ -398,8 +403,9 @@ impl FamilySync {
             if !is_relayed(reply_source) {
                 return stale.is_stale(destination, reply_source, is_local);
             }
-            // The process that relays the flow deletes the entry when no response is outstanding, unless it goes on serving
-            // the port. Then the flow may not stay if its frontend is not the service port's any more.
+            // The process that relays the flow deletes the entry when no response is outstanding, unless it continues
+            // to serve the port. In that case the flow must not stay if its frontend no longer belongs to the service
+            // port.
             let Some(name) = relays.get(&reply_source.port()) else { return false };
             let is_served = table.entries.get(name).is_some_and(|entry| {
                 let mut frontends = entry.service.frontends(name.protocol);
@@ -413,5 +419,5 @@ impl FamilySync {
     }
 }
 
-/// How often one sync may write all rules, to set service ports aside. The next one continues.
+/// Number of times that one sync may write all rules in order to set service ports aside. The next sync continues.
 const MAX_ATTEMPTS: usize = 32;

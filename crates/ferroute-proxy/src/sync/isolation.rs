@@ -7,8 +7,8 @@
 //!                  └──► retried alone after a delay that doubles, and soon after it was changed
 //! ```
 //!
-//! Rules that the API server's validation allows and the kernel refuses are an error of the proxy. It must not cost the
-//! other Services their updates.
+//! If the kernel refuses rules for a Service that passed the API server's validation, that is an error of the proxy,
+//! and must not prevent updates of other Services.
 
 use std::{
     borrow::Cow,
@@ -81,8 +81,8 @@ impl Isolation {
 
     /// Prepares for a sync and returns the changes to apply to the table of [`Isolation::apply`].
     ///
-    /// Changes of service ports that are set aside make their next retry come soon. They are left out, except that the
-    /// accepted entries lose the frontends that the service ports lose. Removed service ports are not set aside any more.
+    /// Changes of service ports that are set aside bring their next retry forward. They are left out, except that the
+    /// accepted entries lose the frontends that the service ports lose. Removed service ports are no longer set aside.
     pub(super) fn filter<'a>(&mut self, table: &ServiceTable, changes: &'a Changes) -> Cow<'a, Changes> {
         let mut allowed = Cow::Borrowed(changes);
         self.ports.retain(|name, port| {
@@ -113,7 +113,8 @@ impl Isolation {
         due.map(|(name, port)| (name.clone(), port.accepted.clone())).collect()
     }
 
-    /// Returns a table in which the service ports that are set aside, except one, have their accepted entries or none.
+    /// Returns a table in which the service ports that are set aside, except for one, have their accepted entries or
+    /// none.
     pub(super) fn apply<'a>(&self, table: &'a ServiceTable, except: Option<&ServicePortName>) -> Cow<'a, ServiceTable> {
         let mut applied = Cow::Borrowed(table);
         for (name, port) in self.ports.iter().filter(|(name, _)| Some(*name) != except) {

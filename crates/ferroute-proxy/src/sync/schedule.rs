@@ -1,4 +1,5 @@
-//! The schedule of syncs: at once while they cost little, at a limited rate otherwise, and again after a failure.
+//! Schedule of syncs: immediately while they cost little, at a limited rate otherwise, and with retries after a
+//! failure.
 
 use std::time::Duration;
 
@@ -10,7 +11,8 @@ use tokio::time::Instant;
 pub(crate) struct Limits {
     /// A new token is added this often (`minSyncPeriod`); zero means no limit.
     pub(crate) min_interval: Duration,
-    /// Short syncs may also start without a token, as long as they took less than a tenth of a processor's recent time.
+    /// Whether short syncs may also start without a token, as long as they took less than a tenth of a processor's
+    /// recent time.
     pub(crate) by_cost: bool,
     /// Maximum number of saved tokens: after a quiet time, this many syncs may follow the first one without delay.
     pub(crate) burst: u32,
@@ -51,12 +53,12 @@ impl Schedule {
         self.requested = true;
     }
 
-    /// Lifts the delay after a failure, because the input has changed.
+    /// Cancels the delay after a failure, because the input has changed.
     pub(super) fn forget_failure(&mut self) {
         self.retry_at = None;
     }
 
-    /// Returns when the next sync may start; `None` if none is requested.
+    /// Returns the time at which the next sync may start; `None` if none is requested.
     pub(super) fn next(&self) -> Option<Instant> {
         if !self.requested {
             return None;
@@ -68,7 +70,8 @@ impl Schedule {
         Some(self.retry_at.map_or(at, |retry_at| retry_at.max(at)))
     }
 
-    /// Waits until the requested sync may start. Without a request it never returns, so call it again after each request.
+    /// Waits until the requested sync may start. Without a request it never returns, and must be called again after
+    /// each request.
     pub(super) async fn ready(&self) {
         match self.next() {
             // A timer for the present would fire at the next tick of the runtime's clock, up to a millisecond late.
@@ -78,14 +81,16 @@ impl Schedule {
         }
     }
 
-    /// Takes a token for a sync that starts now, if there is one: short syncs need none. Requests from now on are for the next sync.
+    /// Takes a token for a sync that starts now, if there is one; short syncs do not need one. Later requests are for
+    /// the next sync.
     pub(super) fn begin(&mut self) {
         self.requested = false;
         self.retry_at = None;
         self.tokens.try_take(Instant::now().into_std());
     }
 
-    /// Records the processor time that the sync took that ends now: the kernel may also have waited, on a busy node for long.
+    /// Records the processor time of the sync that ends now. Its duration would include waiting, which can be long on a
+    /// busy node.
     pub(super) fn took(&mut self, took: Duration) {
         if let Some(costs) = &mut self.costs {
             costs.add(took, Instant::now().into_std());
@@ -106,10 +111,11 @@ impl Schedule {
     }
 }
 
-/// The processor time that syncs have taken recently. Reads no clock.
+/// Processor time that syncs have taken recently. Reads no clock.
 ///
-/// Syncs that take up to [`SHORT`] take at most a tenth of a processor over a minute and half of it at any time: a rollout of seconds
-/// does not wait, and half of the processor remains for others. Longer ones need a token.
+/// Syncs that take up to [`SHORT`] take at most a tenth of a processor over a minute and half of it at any time: a
+/// rollout of a few seconds does not wait, and half of the processor remains for other programs. Longer syncs need a
+/// token.
 #[derive(Debug)]
 struct Costs {
     /// A tenth of the last minute, and half of the last moment.
@@ -120,8 +126,8 @@ struct Costs {
 
 /// A part of a processor's time.
 ///
-/// Each sync blocks the time after it for `divisor` times as long, and up to `recent` may be blocked in advance: so all syncs of
-/// any such time take at most that part, after a quiet time a little more.
+/// Each sync blocks the time after it for `divisor` times as long, and up to `recent` may be blocked in advance. The
+/// syncs in any period of this length therefore take at most that part, and slightly more after a quiet time.
 #[derive(Debug)]
 struct Share {
     divisor: u32,
@@ -140,7 +146,7 @@ impl Costs {
         Self { shares: [share(10, 60 * SECOND), share(2, SECOND / 10)], took: Duration::ZERO }
     }
 
-    /// Returns when the next sync may start without a token, `now` or later; `None` if it needs one.
+    /// Returns the time at which the next sync may start without a token, `now` or later; `None` if it needs a token.
     fn available_at(&self, now: std::time::Instant) -> Option<std::time::Instant> {
         let at = || self.shares.iter().map(|share| share.available_at(now)).fold(now, std::time::Instant::max);
         (self.took <= SHORT).then(at)
@@ -159,14 +165,14 @@ impl Share {
     }
 
     fn add(&mut self, took: Duration, now: std::time::Instant) {
-        // One long sync does not slow down many short ones later.
+        // One long sync must not slow down many short ones later.
         let blocked = took.saturating_mul(self.divisor).min(SECOND + self.longest_delay);
         self.blocked_until = (self.blocked_until.max(now) + blocked).min(now + self.recent + self.longest_delay);
     }
 }
 
-/// The longest sync of which several may follow each other without a token. A tenth of a processor's time is no more than the usual
-/// rate of tokens, one a second, for longer ones.
+/// Maximum length of syncs of which several may follow each other without a token. For longer ones, the usual rate of
+/// one token per second already takes a tenth of a processor's time or more.
 const SHORT: Duration = Duration::from_millis(100);
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -319,10 +325,10 @@ mod tests {
         let run = async |cost: u64| {
             run_by_cost(&mut Schedule::new(by_cost), Duration::from_millis(cost), every, minute).await
         };
-        // One for each change, and no change waits.
+        // One sync for each change, and no change waits.
         let (syncs, longest) = run(1).await;
         assert!(syncs >= 1_190 && longest <= Duration::from_millis(1), "{syncs} {longest:?}");
-        // As without regard to the cost, also after many short ones.
+        // The same as without regard to the cost, including after many short syncs.
         for cost in [110, 600] {
             let mut schedule = Schedule::new(by_cost);
             run_by_cost(&mut schedule, Duration::from_millis(1), every, minute).await;
@@ -332,14 +338,14 @@ mod tests {
         }
     }
 
-    /// As iptables mode with 1,000 Services, while 20 endpoints change per second.
+    /// Like iptables mode with 1,000 Services, while 20 endpoints change per second.
     #[tokio::test(start_paused = true)]
     async fn short_syncs_may_take_the_share_of_a_minute_at_once_and_half_of_a_processor() {
         let mut schedule = Schedule::new(Limits { by_cost: true, ..LIMITS });
         let (cost, every) = (Duration::from_millis(20), Duration::from_millis(50));
         let (syncs, longest) = run_by_cost(&mut schedule, cost, every, Duration::from_secs(15)).await;
         assert!(syncs >= 295 && longest <= cost, "{syncs} {longest:?}");
-        // After that minute: one every 200 ms.
+        // After that minute, there is one sync every 200 ms.
         run_by_cost(&mut schedule, cost, every, Duration::from_secs(45)).await;
         let (syncs, longest) = run_by_cost(&mut schedule, cost, every, Duration::from_secs(60)).await;
         assert!((290..=320).contains(&syncs), "{syncs}");

@@ -40,7 +40,7 @@ struct FakeDataplane {
     journal: Journal,
     failures: Arc<Mutex<VecDeque<&'static str>>>,
     modified: Arc<Mutex<bool>>,
-    /// The UDP frontends that its rules had.
+    /// UDP frontends that its rules had.
     found: BTreeSet<Frontend>,
 }
 
@@ -126,7 +126,7 @@ impl Leftovers for FakeLeftovers {
 struct FakeConntrack {
     journal: Journal,
     entries: Entries,
-    /// Those without a reply.
+    /// Entries without a reply.
     unanswered: Arc<Mutex<Vec<Entry>>>,
 }
 
@@ -208,7 +208,7 @@ impl Rig {
         let failures = Arc::new(Mutex::new(VecDeque::new()));
         let modified = Arc::new(Mutex::new(false));
         let unanswered = Arc::new(Mutex::new(Vec::new()));
-        // Rules had a frontend that only the test of this uses.
+        // Only one test uses this frontend of the rules.
         let found = |destination: &str| -> BTreeSet<Frontend> {
             let listed = conntrack.iter().filter(|(to, _)| *to == destination);
             let sockets = listed.map(|(to, _)| to.parse::<SocketAddr>().unwrap());
@@ -339,7 +339,7 @@ async fn removal_of_leftovers_is_retried_hourly_until_it_succeeds() {
     let hour = Duration::from_secs(3600);
     let hourly = ["resync of 2 ports", "synced 2 ports", "clean up"];
     assert_eq!(rig.within(hour).await, hourly);
-    // The sync that follows deletes entries that the leftovers have made.
+    // The following sync deletes entries that the rules of the leftovers have created.
     assert_eq!(rig.within(hour).await, [&hourly[..], &["synced 2 ports"]].concat());
     assert_eq!(rig.within(hour).await, ["resync of 2 ports", "synced 2 ports"]);
 }
@@ -386,7 +386,7 @@ async fn stale_conntrack_entries_are_deleted_after_sync_and_not_before() {
     assert_eq!(journal.iter().filter(|line| line.starts_with("delete")).count(), 1, "{journal:?}");
 }
 
-/// They may be deleted while no proxy runs.
+/// Services may be deleted while no proxy runs.
 #[tokio::test(start_paused = true)]
 async fn flows_to_services_that_only_old_rules_had_are_deleted() {
     let rig = Rig::start(&[(REPLACED, "10.0.0.1:53"), (LEFT, "10.0.0.1:53")]);
@@ -401,7 +401,7 @@ async fn flows_to_services_that_only_old_rules_had_are_deleted() {
     assert_eq!(rig.after(vec![web(), Change::Synced]).await, expected);
 }
 
-/// A client that goes on sending gets a new entry of the old rules, until these are removed.
+/// A client that continues to send gets a new entry of the old rules, until these are removed.
 #[tokio::test(start_paused = true)]
 async fn flows_that_old_rules_translate_until_they_are_removed_are_deleted_again() {
     let rig = Rig::start(&[("10.96.0.10:53", OLD_ENDPOINT)]);

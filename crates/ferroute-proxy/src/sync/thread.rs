@@ -35,7 +35,7 @@ pub(crate) struct SyncThread {
     health: Arc<Health>,
 }
 
-/// What the sync loop shares with the rest of the daemon.
+/// State that the sync loop shares with the rest of the daemon.
 pub(crate) struct DaemonParts<'a> {
     pub(crate) status: &'a Status,
     pub(crate) health: Arc<Health>,
@@ -111,7 +111,7 @@ impl SyncThread {
             heartbeat.attach_to_thread();
             // Dropped when the loop ends or panics.
             let _end = end;
-            // Built here, because dropping it on the main thread, if this thread cannot be started, panics.
+            // Built on this thread, because dropping it on the main thread panics, if this thread cannot be started.
             match tokio::runtime::Builder::new_current_thread().enable_time().build() {
                 Ok(runtime) => runtime.block_on(sync.run(receiver)),
                 Err(error) => tracing::error!("cannot run the sync loop: {error}"),
@@ -132,7 +132,8 @@ impl SyncThread {
         self.pending.extend(changes);
     }
 
-    /// Reports whether changes wait until the loop accepts them. Do not read more from the source meanwhile.
+    /// Reports whether changes wait until the loop accepts them. The caller must not read more from the source in the
+    /// meantime.
     pub(crate) fn has_pending(&self) -> bool {
         !self.pending.is_empty()
     }
@@ -147,7 +148,7 @@ impl SyncThread {
         Ok(())
     }
 
-    /// Ends the loop after the current sync. Does not wait longer than `at_most`, because a sync can hang.
+    /// Ends the loop after the current sync. Waits at most `at_most`, because a sync can hang.
     pub(crate) async fn finish(self, at_most: Duration) {
         drop(self.changes);
         // The sender is dropped without a message.

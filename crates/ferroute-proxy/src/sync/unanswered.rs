@@ -1,12 +1,13 @@
 //! Connections without a reply that began before the rules were repaired.
 //!
-//! The kernel translates the first packet of a connection, and treats all later ones like it: repeated segments, and the
-//! datagrams of a UDP flow. A connection that began while rules were missing or wrong is therefore never answered, for as long as
-//! the client goes on sending, although the rules are right by then. If its entry is deleted, its next packet is translated by
-//! the new rules. Entries without a translation are deleted at once: no one answers at an address of a Service, and rules may reject
-//! the packets. Others may lead to the wrong endpoint, or lack the source address that replies need, which cannot be seen. An entry of
-//! a connection that will be answered must stay, because its answer would not reach the client. So those that had no reply at the
-//! time of the repair are looked at again a while later.
+//! The kernel translates the first packet of a connection, and treats all later packets in the same way, including
+//! repeated segments and further datagrams of a UDP flow. A connection that began while rules were missing or wrong is
+//! therefore never answered while the client continues to send, although the rules are correct by then. If its entry is
+//! deleted, its next packet is translated by the new rules. Entries without a translation are deleted at once: no host
+//! answers at an address of a Service, and rules may reject the packets. Other entries may lead to the wrong endpoint,
+//! or lack the source address that replies need, which cannot be determined. The entry of a connection that will be
+//! answered must stay, because otherwise the answer would not reach the client. Entries without a reply at the time of
+//! the repair are therefore checked again after a while.
 
 use std::{
     collections::HashSet,
@@ -23,7 +24,7 @@ use super::family::ConntrackTable;
 /// The connections of one IP family that had no reply when rules were repaired.
 #[derive(Debug, Default)]
 pub(super) struct Unanswered {
-    /// Rules were repaired, and the connections have not been read yet.
+    /// Whether rules were repaired and the connections have not been read since.
     due: bool,
     observed: Vec<(Instant, HashSet<Entry>)>,
 }
@@ -39,9 +40,10 @@ impl Unanswered {
         self.due
     }
 
-    /// Reads the connections to frontends of `table` without a reply, if rules were repaired since the last call, and deletes the
-    /// entries of those that are not translated. Returns their number. `is_local` reports whether an address is one of the host's,
-    /// `is_relayed` whether a process of the host relays what this address replies to.
+    /// If rules were repaired since the last call, reads the connections to frontends of `table` that have no reply,
+    /// and deletes the entries of those that are not translated. Returns their number. `is_local` reports whether an
+    /// address is one of the host's; `is_relayed` reports whether replies from an address come from a process of the
+    /// host that relays the connection.
     ///
     /// # Errors
     /// If the connection tracking table cannot be read, or an entry cannot be deleted. The next call tries again.
@@ -105,5 +107,6 @@ impl Unanswered {
 
 /// The time in which nearly every connection is answered that will be.
 const ANSWER: Duration = Duration::from_secs(1);
-/// The most connections that are kept, some megabytes: a flood of first packets has no end. Others end by the kernel's timeouts.
+/// Maximum number of connections that are kept, using some megabytes: a flood of first packets has no end. The kernel's
+/// timeouts end further connections.
 const MAX_OBSERVED: usize = 16_384;

@@ -110,7 +110,7 @@ fn versions_are_applied_after_the_sync_that_follows_them() {
     rig.sync(&[]);
     assert_eq!(rig.web().slices["web-1"], Some(9));
     assert!(rig.is_applied());
-    // Changes of other Services do not matter.
+    // Changes of other Services have no effect.
     rig.service("shop/cart", 10);
     assert!(rig.is_applied());
 }

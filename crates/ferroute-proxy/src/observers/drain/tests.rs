@@ -53,7 +53,8 @@ fn open_connections_to_terminating_endpoints_are_counted_by_service_port() {
         connection("10.96.0.1:80", endpoint, true),
         connection("192.0.2.9:30080", endpoint, true),
         connection("10.96.0.2:80", endpoint, true),
-        // Closed, to another endpoint, to another port, to the pod itself, and to an address of no Service.
+        // A closed connection, and connections to another endpoint, to another port, to the pod itself, and to an
+        // address without a Service.
         connection("10.96.0.1:80", endpoint, false),
         connection("10.96.0.1:80", "10.244.0.2:8080", true),
         connection("10.96.0.1:80", "10.244.0.3:9090", true),
@@ -85,7 +86,7 @@ fn service_ports_beyond_the_limit_share_one_count() {
             .slice(slice(&format!("shop/{name}-a"), &name).port("http", 8080).pod(pod(&endpoint).terminating()));
         entries.push(connection(&format!("{ip}:80"), &format!("{endpoint}:8080"), true));
     }
-    // The one with the most connections has a count of its own.
+    // The service port with the most connections has a separate count.
     entries.push(*entries.last().unwrap());
     let draining = count_of(&cluster, &entries).unwrap();
     assert_eq!((draining.services.len(), draining.other_services), (MAX_PORTS, 5));

@@ -1,4 +1,5 @@
-//! Which endpoints are ejected, from the connections that they did not answer. Pure: time and connections are given.
+//! Decides which endpoints are ejected, by the connections that they did not answer. Pure: time and connections are
+//! given.
 //!
 //! ```text
 //!   used ──► several connections without a reply for PATIENCE, and none answered since ──► ejected
@@ -22,13 +23,13 @@ pub(super) type EjectionPort = WatchedPort<Use>;
 /// Whether the applied rules send connections to an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Use {
-    /// They may.
+    /// New connections may use it.
     Used,
-    /// It is ejected, and others are used.
+    /// Ejected, so that other endpoints are used.
     Ejected,
 }
 
-/// A connection to a frontend, by the client and by what it was translated to.
+/// A connection to a frontend, identified by the client and the destination after translation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Connection {
     pub(super) client: SocketAddr,
@@ -41,16 +42,17 @@ pub(super) struct Connection {
 pub(super) struct Verdict {
     pub(super) name: ServicePortName,
     pub(super) endpoint: SocketAddr,
-    /// For how long the endpoint gets no connections; `None` if it gets some again.
+    /// Duration of the ejection; `None` if the endpoint gets connections again.
     pub(super) ejected_for: Option<Duration>,
 }
 
 /// The state of one IP family.
 #[derive(Debug, Default)]
 pub(super) struct Judge {
-    /// When connections without a reply were first seen.
+    /// Times at which connections without a reply were first seen.
     unanswered: HashMap<Connection, Instant>,
-    /// Connections without a reply that were seen first until then do not count, because the endpoint has answered others.
+    /// Connections without a reply that were first seen before this time do not count, because the endpoint has
+    /// answered others.
     excused: HashMap<SocketAddr, Instant>,
     /// The answered connections of suspects when they became suspects.
     answered: HashMap<SocketAddr, HashSet<Connection>>,
@@ -60,7 +62,7 @@ pub(super) struct Judge {
 /// An endpoint that was ejected.
 #[derive(Clone, Copy, Debug)]
 struct Record {
-    /// How often in a row.
+    /// Number of consecutive ejections.
     times: u32,
     state: EjectionPhase,
     since: Instant,
@@ -73,7 +75,8 @@ enum EjectionPhase {
 }
 
 impl Judge {
-    /// Updates the connections without a reply. Returns the endpoints of which [`Judge::judge`] needs those with one.
+    /// Updates the connections without a reply. Returns the suspects, the endpoints whose answered connections
+    /// [`Judge::judge`] needs.
     pub(super) fn suspects(&mut self, now: Instant, unanswered: HashSet<Connection>) -> HashSet<SocketAddr> {
         self.unanswered.retain(|connection, _| unanswered.contains(connection));
         for connection in unanswered {
@@ -146,7 +149,7 @@ impl Judge {
             }
         }
         let ejected = port.endpoints.keys().filter(|endpoint| self.is_ejected(&port.name, **endpoint)).count();
-        // Never more than half, so never the last one either.
+        // At most half of the endpoints are ejected, and so never the last one.
         let mut remaining = (port.endpoints.len() / 2).saturating_sub(ejected);
         let mut failed: Vec<_> = failed.into_iter().collect();
         failed.sort_by_key(|(_, (count, _))| std::cmp::Reverse(*count));
@@ -182,7 +185,8 @@ fn pause(times: u32) -> Duration {
     FIRST_PAUSE.saturating_mul(1 << times.saturating_sub(1).min(8)).min(LONGEST_PAUSE)
 }
 
-/// A reply that is missing for so long is lost, not late: a lost packet has been sent again after a second and was answered.
+/// Time after which a missing reply counts as lost: a lost packet would have been sent again after a second, and
+/// answered.
 const PATIENCE: Duration = Duration::from_millis(1_100);
 /// Connections without a reply after which an endpoint is ejected.
 const FAILURES: usize = 2;

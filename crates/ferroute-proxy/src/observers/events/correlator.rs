@@ -13,14 +13,14 @@ pub(super) struct EventCorrelator {
     tokens: TokenBucket,
 }
 
-/// What to write for an occurrence.
+/// Write that an occurrence requires.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Action {
     /// A new Event.
     Create,
     /// The number of occurrences to the series of an existing Event.
     UpdateSeries(EventHandle, u32),
-    /// Nothing.
+    /// No write.
     Skip,
 }
 
@@ -43,7 +43,7 @@ impl EventCorrelator {
         Self { recent: HashMap::new(), tokens: TokenBucket::new(REFILL, BURST, now.into_std()) }
     }
 
-    /// Counts an occurrence and returns what to write.
+    /// Counts an occurrence and returns the required write.
     pub(super) fn observe(&mut self, event: &KubeEvent, now: Instant) -> Action {
         self.recent.retain(|_, recent| now.duration_since(recent.last) < RETENTION);
         let (key, has_capacity) = (Key::new(event), self.recent.len() < CAPACITY);
@@ -52,7 +52,7 @@ impl EventCorrelator {
                 recent.count += 1;
                 recent.last = now;
                 match &recent.handle {
-                    // At each power of two, so a condition that lasts for hours causes a dozen writes.
+                    // Only at powers of two, so that a condition that lasts for hours causes a dozen writes.
                     Some(handle) if recent.count.is_power_of_two() => {
                         Action::UpdateSeries(handle.clone(), recent.count)
                     }

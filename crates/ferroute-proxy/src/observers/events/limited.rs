@@ -1,4 +1,4 @@
-//! Events about Services that exceed a limit.
+//! Events for Services that exceed a limit.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,4 @@
-//! Events about Services that claim addresses which other Services own.
+//! Events for Services that claim addresses that other Services own.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use ferroute_core::{LostFrontend, NamespacedName, ServicePortName, ServiceTable}
 use super::EventRecorder;
 use crate::observers::FamilySynced;
 
-/// Reports the Services that lost frontends with this sync; after a full sync, all that have.
+/// Reports the Services that lost frontends in this sync; after a full sync, all Services with lost frontends.
 pub(super) fn report_lost_frontends(events: &EventRecorder, sync: &FamilySynced<'_>) {
     let is_full = sync.outcome.report.as_ref().is_some_and(|report| report.full);
     let conflicts = match is_full {

@@ -37,10 +37,10 @@ pub(crate) struct NodePorts {
     ports: [BTreeMap<ServicePortName, NonZeroU16>; 2],
 }
 
-/// How to check node ports for listeners.
+/// Kind of check of node ports for listeners.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Check {
-    /// Report those on which a process listens.
+    /// Ports on which a process listens.
     Listeners,
     /// Another socket is bound to each; report all.
     Bound,
@@ -50,7 +50,7 @@ pub(crate) enum Check {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Conflict {
     pub(super) port: NodePort,
-    /// `None` if a socket is bound to the port but receives nothing.
+    /// The listener; `None` if a socket is bound to the port but receives no packets.
     pub(super) listener: Option<Listener>,
 }
 
@@ -83,7 +83,7 @@ pub(super) enum CheckError {
     /// Listeners cannot be listed.
     #[error(transparent)]
     Listeners(#[from] ListenerError),
-    /// This process's own sockets are unknown.
+    /// The sockets of this process cannot be determined.
     #[error("cannot list this process's sockets")]
     OwnSockets(#[source] io::Error),
 }
@@ -96,14 +96,15 @@ pub(super) fn conflicts(ports: Vec<NodePort>, check: Check) -> Result<Vec<Confli
         in_use.insert(protocol, listeners(protocol)?);
     }
     if check == Check::Bound {
-        // Of a node port at several addresses, some may be held by this process.
+        // If a node port has several addresses, some may be held by this process.
         let own = own_sockets().map_err(CheckError::OwnSockets)?;
         in_use.values_mut().for_each(|listeners| listeners.retain(|listener| !own.contains(&listener.inode)));
     }
     Ok(conflicts_with(ports, &in_use, check))
 }
 
-/// Node ports do not apply to loopback addresses, except in iptables mode with localhost node ports, which are rare.
+/// Returns the conflicts of these ports. Node ports do not apply to loopback addresses, except in iptables mode with
+/// localhost node ports, which are rare.
 fn conflicts_with(ports: Vec<NodePort>, in_use: &BTreeMap<Protocol, Vec<Listener>>, check: Check) -> Vec<Conflict> {
     let conflict = |port: NodePort| {
         let listeners = in_use.get(&port.service.protocol).map_or(&[][..], Vec::as_slice);
@@ -121,13 +122,13 @@ fn conflicts_with(ports: Vec<NodePort>, in_use: &BTreeMap<Protocol, Vec<Listener
     ports.into_iter().filter_map(conflict).collect()
 }
 
-/// Records Events about syncs.
+/// Records Events for syncs.
 pub(crate) struct EventsObserver {
     events: EventRecorder,
     node_ports: NodePorts,
     /// Whether listeners at new node ports are reported.
     check_node_ports: bool,
-    /// The ports of the node's addresses that Services have as external IPs or load balancer IPs, by [`IpFamily::index`].
+    /// Ports of the node's addresses that Services use as external IPs or load balancer IPs, by [`IpFamily::index`].
     node_addresses: [BTreeSet<NodePort>; 2],
     limits: LimitReports,
     settings: ProxySettings,
@@ -138,14 +139,14 @@ pub(crate) struct EventsObserver {
 /// The node ports that changed with a sync.
 #[derive(Debug, Default)]
 pub(crate) struct ChangedNodePorts {
-    /// Those that neither family had before.
+    /// Node ports that neither family had before.
     pub(crate) new: Vec<NodePort>,
-    /// Whether those of the synced family differ from before.
+    /// Whether the node ports of the synced family have changed.
     pub(crate) differ: bool,
 }
 
 impl NodePorts {
-    /// Returns those of a family.
+    /// Returns the node ports of a family.
     pub(crate) fn of(&self, family: IpFamily) -> &BTreeMap<ServicePortName, NonZeroU16> {
         &self.ports[family.index()]
     }
@@ -199,7 +200,7 @@ impl EventsObserver {
         }
     }
 
-    /// Returns the ports of the node's addresses that Services have since this sync.
+    /// Returns the ports of the node's addresses that Services use since this sync.
     fn new_node_addresses(&mut self, sync: &FamilySynced<'_>) -> Vec<NodePort> {
         let FamilySynced { table, outcome, host_addresses, .. } = *sync;
         let known = &mut self.node_addresses[table.family.index()];

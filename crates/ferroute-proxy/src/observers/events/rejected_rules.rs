@@ -1,4 +1,4 @@
-//! Events about Services whose rules the kernel refused.
+//! Events for Services whose rules the kernel refused.
 
 use std::collections::BTreeMap;
 

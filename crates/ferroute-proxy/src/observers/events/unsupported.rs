@@ -1,4 +1,4 @@
-//! Events about service ports whose protocol the mode does not serve.
+//! Events for service ports whose protocol the mode does not support.
 
 use super::EventRecorder;
 use crate::observers::FamilySynced;

@@ -1,23 +1,24 @@
-//! How large the share of an endpoint is. Pure: times and counts are given.
+//! Computes the share of an endpoint. Pure: times and counts are given.
 
 use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 
 use ferroute_core::{ServicePortName, Share, tracker::Shares};
 
-/// What an endpoint has to do.
+/// Load of an endpoint.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Load {
-    /// Its open connections.
+    /// Open connections.
     pub(super) connections: u64,
-    /// Its weight, compared with those of the others.
+    /// Weight, relative to the weights of the others.
     pub(super) weight: f64,
 }
 
-/// The shares of endpoints by their connections: few levels, so that they change rarely.
+/// Shares of endpoints by their connections. There are few levels, so that shares change rarely.
 #[derive(Debug, Default)]
 pub(super) struct Levels(BTreeMap<ServicePortName, BTreeMap<SocketAddr, usize>>);
 
-/// Returns the share of an endpoint this long after its start, and the time to the next one; `None` once it has its full share.
+/// Returns the share of an endpoint at this time after its start, and the time until the next share; `None` for the
+/// full share.
 pub(super) fn starting(elapsed: Duration, window: Duration) -> Option<(Share, Duration)> {
     let step = window / STEPS.len() as u32;
     let position = (0..STEPS.len() as u32).find(|position| elapsed < step * (position + 1))?;
@@ -25,7 +26,7 @@ pub(super) fn starting(elapsed: Duration, window: Duration) -> Option<(Share, Du
 }
 
 impl Levels {
-    /// Updates the levels to the connections of all endpoints of all service ports.
+    /// Updates the levels according to the connections of all endpoints of all service ports.
     pub(super) fn update(&mut self, loads: &BTreeMap<ServicePortName, BTreeMap<SocketAddr, Load>>) {
         let before = std::mem::take(&mut self.0);
         for (name, loads) in loads {
@@ -42,7 +43,7 @@ impl Levels {
         }
     }
 
-    /// Adds the shares of the service ports whose endpoints have different ones.
+    /// Adds the shares of the service ports whose endpoints have different levels.
     pub(super) fn add_shares(&self, shares: &mut Shares) {
         let differ = |levels: &BTreeMap<SocketAddr, usize>| {
             let mut levels = levels.values();
@@ -57,7 +58,8 @@ impl Levels {
     }
 }
 
-/// Returns the level for a ratio of connections to the fair number: the same as before, unless the ratio is clearly beyond it.
+/// Returns the level for a ratio of connections to the fair number: the previous level, unless the ratio is clearly
+/// outside of it.
 fn next_level(before: usize, ratio: f64) -> usize {
     let lower = if before == 0 { 0.0 } else { LEVELS[before - 1].1 / HYSTERESIS };
     if (lower..=LEVELS[before].1 * HYSTERESIS).contains(&ratio) {
@@ -72,13 +74,13 @@ const STEPS: [u8; 4] = [2, 4, 8, 12];
 /// The sixteenths of the share, and the largest ratio of connections to the fair number.
 const LEVELS: [(u8, f64); 5] = [(16, 0.6), (8, 1.5), (4, 3.0), (2, 6.0), (1, f64::INFINITY)];
 
-/// The level of endpoints with about as many connections as others.
+/// Level of endpoints with about as many connections as others.
 const USUAL: usize = 1;
 
 /// A level changes once the ratio is beyond it by this factor.
 const HYSTERESIS: f64 = 1.2;
 
-/// Connections that are added to each number: a few more or less are no reason for a change.
+/// Number of connections that is added to each count, so that small differences do not cause a change.
 const NOISE: f64 = 4.0;
 
 #[cfg(test)]
@@ -104,7 +106,8 @@ mod tests {
         SocketAddr::from(([10, 244, 0, number], 80))
     }
 
-    /// Updates the levels to these numbers of connections and weights, and returns the sixteenths; empty if all are the same.
+    /// Updates the levels with these numbers of connections and weights, and returns the sixteenths; empty if all are
+    /// the same.
     fn update(levels: &mut Levels, loads: &[(u64, f64)]) -> Vec<u8> {
         let (service, port) = (namespaced_name("shop/web"), "http".into());
         let name = ServicePortName { service, port, protocol: Protocol::Tcp };
@@ -132,7 +135,7 @@ mod tests {
     #[test]
     fn levels_do_not_change_for_small_differences() {
         let mut levels = Levels::default();
-        // Three others have the rest, none of them clearly too few.
+        // Three other endpoints share the rest, and none of them has clearly too few.
         let of =
             |first: u64| [first, (10_000 - first) / 3, (10_000 - first) / 3, (10_000 - first) / 3].map(|c| (c, 1.0));
         assert_eq!(update(&mut levels, &of(4_450)), [0; 0], "1.78 times the fair number");

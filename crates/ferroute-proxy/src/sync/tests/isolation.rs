@@ -14,12 +14,12 @@ use ferroute_core::{Rejection, ServicePortName};
 use super::*;
 use crate::observers::status::MetricsObserver;
 
-/// How a mode reports a service port whose rules are refused.
+/// The way in which a mode reports a service port whose rules are refused.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Style {
-    /// It applies all others and reports it.
+    /// The mode applies all other rules and reports the service port.
     Reports,
-    /// It applies nothing and names it.
+    /// The mode applies no rules and names the service port.
     Fails,
 }
 
@@ -28,7 +28,7 @@ enum Style {
 struct PickyDataplane {
     style: Style,
     refused: Arc<Mutex<&'static str>>,
-    /// How often it is still refused.
+    /// Number of further refusals.
     refusals: Arc<Mutex<usize>>,
     /// The endpoints of all service ports that have rules.
     applied: Arc<Mutex<BTreeMap<ServicePortName, Vec<String>>>>,
@@ -139,14 +139,14 @@ async fn check(style: Style) {
         rules.iter().map(|(name, endpoints)| ((*name).to_owned(), (*endpoints).to_owned())).collect::<Vec<_>>()
     };
 
-    // One is refused from the start, and others are applied.
+    // One service port is refused from the start, and others are applied.
     let mut first =
         vec![slice_of("evil", &["10.0.0.66"]), slice_of("web", &["10.0.0.1"]), slice_of("cart", &["10.0.0.2"])];
     first.extend([service_of("evil", "10.96.0.1"), service_of("web", "10.96.0.2"), service_of("cart", "10.96.0.3")]);
     first.push(Change::Synced);
     assert_eq!(after(3, first).await, rules(&[("cart", "10.0.0.2"), ("web", "10.0.0.1")]), "{style:?}");
     assert_eq!(states(), [accepted, rejected, accepted], "{style:?}");
-    // Another one is refused after a change: its last rules stay, and others are still updated.
+    // Another service port is refused after a change: its last rules stay, and others are still updated.
     let changed = vec![slice_of("web", &["10.0.0.66"]), slice_of("cart", &["10.0.0.3"])];
     assert_eq!(after(3, changed).await, rules(&[("cart", "10.0.0.3"), ("web", "10.0.0.1")]), "{style:?}");
     assert_eq!(states(), [accepted, rejected, rejected], "{style:?}");
@@ -154,7 +154,7 @@ async fn check(style: Style) {
     let expected = rules(&[("cart", "10.0.0.3"), ("web", "10.0.0.4")]);
     assert_eq!(after(3, vec![slice_of("web", &["10.0.0.4"])]).await, expected, "{style:?}");
     assert_eq!(states(), [accepted, rejected, accepted], "{style:?}");
-    // The other one is retried now and then, until it is accepted.
+    // The other service port is retried periodically until it is accepted.
     *attempts.lock().unwrap() = 0;
     assert_eq!(after(3600, vec![]).await, expected, "{style:?}");
     assert!((5..20).contains(&*attempts.lock().unwrap()), "{style:?}: {attempts:?}");

@@ -33,7 +33,7 @@ trait Refusing: Send {
     fn resync(&mut self, table: &ServiceTable) -> Result<SyncReport, DataplaneError>;
 }
 
-/// The dataplane of a mode with an in-memory kernel. It applies nothing and names the service port that is refused.
+/// Dataplane of a mode with an in-memory kernel. If rules are refused, it applies no rules and names the service port.
 struct SimulatedMode {
     simulation: Box<dyn Simulation>,
     refused: Refused,
@@ -75,7 +75,7 @@ impl Refusing for SimulatedMode {
     }
 }
 
-/// nftables mode, whose kernel refuses endpoints. It applies all other changes itself.
+/// nftables mode, with a kernel that refuses endpoints. It applies all other changes itself.
 impl<K: Kernel> Refusing for NftablesDataplane<K> {
     fn sync(&mut self, table: &ServiceTable, changes: &Changes) -> Result<SyncReport, DataplaneError> {
         Dataplane::sync(self, table, changes)
@@ -306,7 +306,7 @@ async fn refused_service_port_keeps_no_address_of_another_one() {
     }
 }
 
-/// Changes of contested Services, and what is refused from then on.
+/// Changes of contested Services, and the endpoints that are refused from then on.
 #[derive(Clone, Debug)]
 struct Step {
     cluster: Cluster,
@@ -347,8 +347,8 @@ fn edits(step: &Step) -> Vec<Edit> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// Whatever is refused, a service port has no frontend that it does not own, and the kernel has the rules of all that
-    /// are not refused.
+    /// For any refused rules, a service port has no frontend that it does not own, and the kernel has the rules of all
+    /// other service ports.
     #[test]
     fn kernel_has_the_owners_of_the_table_whatever_is_refused(steps in vec(step(), 1..8)) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();

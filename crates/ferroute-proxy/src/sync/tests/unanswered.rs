@@ -16,7 +16,8 @@ fn entry(protocol: Protocol, to: &str, sent_on_to: &str) -> Entry {
     }
 }
 
-/// Returns what is deleted in the time after the rules were repaired, while `answered` of the connections get a reply.
+/// Returns the deleted entries in the time after the rules were repaired, while `answered` of the connections get a
+/// reply.
 async fn deleted_after_repair(entries: &[Entry], answered: &[Entry]) -> Vec<String> {
     let rig = Rig::start(&[]);
     let mut all = dns_with(&["10.0.0.1"]);
@@ -36,7 +37,8 @@ async fn deleted_after_repair(entries: &[Entry], answered: &[Entry]) -> Vec<Stri
 
 #[tokio::test(start_paused = true)]
 async fn connections_without_a_reply_begin_again_after_rules_were_repaired() {
-    // One that was not translated, and some that lead to endpoints but may lack the address that replies would need.
+    // One connection that was not translated, and some that lead to endpoints but may lack the address that replies
+    // would need.
     let lost = [
         (Protocol::Tcp, "10.96.0.1:80", "10.96.0.1:80"),
         (Protocol::Udp, "10.96.0.10:53", "10.0.0.1:53"),

@@ -4,7 +4,7 @@ use ferroute_core::testing::{port_name, service_port};
 
 use super::*;
 
-/// A Service with these endpoints, the connections that they have not answered and those that they have, and the time.
+/// A Service with these endpoints, their unanswered and answered connections, and the time.
 struct Case {
     judge: Judge,
     port: EjectionPort,
@@ -57,7 +57,7 @@ impl Case {
         self.answered.insert(connection);
     }
 
-    /// Reads once after each step of 400 ms until this much time has passed. Returns the changes: the endpoint, and the
+    /// Reads once after each step of 400 ms until this time has passed. Returns the changes: the endpoint, and the
     /// seconds for which it is ejected.
     fn pass(&mut self, time: Duration) -> Vec<(u8, Option<u64>)> {
         let end = self.elapsed + time;
@@ -112,7 +112,7 @@ fn endpoint_that_answers_others_is_not_ejected() {
         assert_eq!(case.pass(SECOND), []);
         case.lose(2, 1);
     }
-    // Connections from before it stopped do not count, later ones do.
+    // Connections from before it stopped do not count; later ones do.
     assert_eq!(case.pass(15 * SECOND), [(2, Some(10)), (2, None)]);
 }
 
