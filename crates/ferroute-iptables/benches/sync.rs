@@ -2,9 +2,10 @@
 //! size of the cluster. `cargo bench -p ferroute-iptables --bench sync [NAME...]`, as root; a name is `nft`, `legacy` or
 //! `netlink`, or a size such as `1000x10`.
 //!
-//! "own" is the CPU time of the process without the iptables programs, which includes the kernel's work for it. "kernel" is
-//! the duration of `iptables-save` and `iptables-restore`, or of the exchange with the kernel, which includes encoding and
-//! decoding. "peak" is the peak memory of the process during the sync, most of it for Services and endpoints.
+//! "own" is the CPU time of the process without the iptables programs, including the kernel's work for the process.
+//! "kernel" is the duration of `iptables-save` and `iptables-restore`, or of the exchange with the kernel, which
+//! includes encoding and decoding. "peak" is the peak memory of the process during the sync, most of it for Services
+//! and endpoints.
 
 #![expect(clippy::print_stdout, reason = "its output is a table")]
 #![expect(clippy::unwrap_used, reason = "a bench that cannot go on must stop")]

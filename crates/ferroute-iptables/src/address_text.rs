@@ -41,7 +41,8 @@ pub(crate) fn socket(address: IpAddr, port: u16) -> AddressText {
 fn push_address(text: &mut AddressText, address: IpAddr) {
     match address {
         IpAddr::V4(address) => push_v4(text, address),
-        // C differs from Rust here: an address with exactly six leading groups of zeros is printed as an embedded IPv4 one.
+        // C differs from Rust in this case: an address with exactly six leading groups of zeros is printed as an
+        // embedded IPv4 address.
         IpAddr::V6(address) if matches!(address.segments(), [0, 0, 0, 0, 0, 0, seventh, _] if seventh != 0) => {
             let [.., a, b, c, d] = address.octets();
             text.push_str("::");
@@ -80,7 +81,7 @@ mod tests {
     proptest! {
         #[test]
         fn sockets_are_formatted_as_kube_proxy_hashes_them(socket: SocketAddr) {
-            // Rust formats embedded IPv4 addresses only where they are mapped; no pod has another kind.
+            // Rust formats embedded IPv4 addresses only if they are mapped; no pod has another kind.
             prop_assume!(!matches!(socket, SocketAddr::V6(v6) if v6.ip().segments()[..6] == [0; 6]));
             let plain = SocketAddr::new(socket.ip(), socket.port());
             prop_assert_eq!(&*super::socket(socket.ip(), socket.port()), plain.to_string());

@@ -11,7 +11,7 @@
 //! All effects go through traits that tests replace: [`Exec`] runs programs; [`HostAccess`] and [`GenerationTracker`] hold
 //! the interfaces to the kernel.
 //!
-//! What is *not* here: the content of the rules (see [`crate::plan`]), the schedule of syncs, and the deletion of stale
+//! This module does not determine the content of the rules (see [`crate::plan`]), the schedule of syncs, or stale
 //! conntrack entries.
 
 mod access;

@@ -57,10 +57,12 @@ use crate::{
 pub(crate) struct Entry<Part> {
     /// The names in text.
     names: &'static [&'static str],
-    /// The options of a match module, including unsupported ones: `--syn`; `--ct*` for all with this prefix; `--name TEXT`
-    /// if there is one argument, which may look like an option. None for a target, which has all options after it.
+    /// Options of a match module, including unsupported ones: `--syn`; `--ct*` for all with this prefix; `--name TEXT`
+    /// if there is one argument, which may look like an option. Empty for a target, to which all options after it
+    /// belong.
     options: &'static [&'static str],
-    /// The names and revisions of the kernel's structures that can be decoded. None if the extension only has text.
+    /// Names and revisions of the kernel's structures that can be decoded. Empty if the extension is supported as text
+    /// only.
     structures: &'static [(&'static str, u32)],
     /// Examples as `iptables-save` prints them, which together contain every name, supported option and negation.
     samples: &'static [&'static str],
@@ -68,7 +70,7 @@ pub(crate) struct Entry<Part> {
     parse: fn(&Options<'_>) -> Option<Part>,
     /// Writes the text, preceded by a blank. Another variant is an error, as in `encode`.
     print: fn(&Part, &mut dyn Write) -> fmt::Result,
-    /// Returns the structure in rules of a family; `None` if there is none for this value.
+    /// Returns the structure in rules of a family; `None` if this value has none.
     encode: fn(&Part, IpFamily, &SetNumbers) -> Option<Structure<'static>>,
     /// Returns the value of one of the structures; `None` if it has unsupported options.
     decode: fn(&Structure<'_>, IpFamily) -> Option<Part>,
@@ -95,7 +97,7 @@ impl<Part> Entry<Part> {
     }
 }
 
-/// Defines the table of the extensions that are variants of a type, and that type's methods for them.
+/// Defines the table of the extensions that are variants of a type, and the methods of that type for them.
 macro_rules! extensions {
     ($table:ident of $part:ty: $others:pat => None, $($variant:pat => $entry:path,)*) => {
         static $table: &[&Entry<$part>] = &[$(&$entry),*];
@@ -111,7 +113,7 @@ macro_rules! extensions {
                 $table.iter().flat_map(|entry| entry.samples).copied()
             }
 
-            /// Returns the extension; `None` if this is something else.
+            /// Returns the extension; `None` for other variants.
             fn entry(&self) -> Option<&'static Entry<Self>> {
                 match self {
                     $($variant => Some(&$entry),)*

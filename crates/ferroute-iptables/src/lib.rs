@@ -7,8 +7,8 @@
 //! ```
 //!
 //! [`Rule`] is the only model of a rule: the planner returns it, `iptables-save` text parses into it, and code that
-//! explains or checks rules walks it. Everything outside of [`exec`] is a pure function. What is *not* here: Kubernetes
-//! objects.
+//! explains or checks rules walks it. Everything outside of [`exec`] is a pure function. This crate does not use
+//! Kubernetes objects.
 //!
 //! # Examples
 //!

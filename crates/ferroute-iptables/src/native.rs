@@ -10,7 +10,7 @@
 //! each rule. Conditions of a rule itself (addresses, interfaces, the protocol) and verdicts are expressions of nf_tables;
 //! match modules and other targets are the structures of `x_tables` (`nft_compat` in the kernel).
 //!
-//! What is *not* here: which rules there are, and when they are written.
+//! This module does not determine the rules, nor the time at which they are written.
 
 mod compat;
 mod decode;
@@ -49,9 +49,9 @@ use tables::{BUILTIN_CHAINS, base_chain};
 #[derive(Debug)]
 pub struct NativeRules {
     family: IpFamily,
-    /// Those that are idle. One that an error leaves unusable does not return.
+    /// Idle sockets. A socket that an error leaves unusable does not return.
     sockets: Mutex<Vec<Socket>>,
-    /// The builtin chains, and the chains of other programs beside which there were many when they were read.
+    /// Builtin chains, and chains of other programs in tables where there were many when they were read.
     other_chains: Mutex<BTreeSet<(TableName, ChainName)>>,
 }
 
@@ -78,7 +78,7 @@ impl NativeRules {
         Ok(Self { family, sockets: Mutex::new(vec![socket]), other_chains: Mutex::new(builtin.collect()) })
     }
 
-    /// Like [`NativeRules::open`]; `None` if the kernel lacks nf_tables.
+    /// Like [`NativeRules::open`]; `None` if the kernel does not support nf_tables.
     ///
     /// # Errors
     /// If the socket cannot be opened, or the process may not read rules.
@@ -96,7 +96,7 @@ impl NativeRules {
         self.family
     }
 
-    /// Reads the generation of the rules, which each transaction of any program increments.
+    /// Reads the generation of the rules, which every transaction of any program increments.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -112,7 +112,7 @@ impl NativeRules {
         self.sockets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Calls `exchange` with a socket that nothing else uses meanwhile.
+    /// Calls `exchange` with a socket that is not used elsewhere at the same time.
     pub(super) fn with_socket<T>(&self, exchange: impl FnOnce(&mut Socket) -> Result<T, Error>) -> Result<T, Error> {
         let idle = self.sockets().pop();
         let mut socket = idle.map_or_else(|| Socket::open(Protocol::Netfilter), Ok)?;

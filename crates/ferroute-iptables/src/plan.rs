@@ -13,12 +13,13 @@
 //!        POSTROUTING ──► KUBE-POSTROUTING: masquerade packets marked by KUBE-MARK-MASQ
 //! ```
 //!
-//! A service port has rules in the [`SharedChain`]s and in chains of its own. `ServicePlan` passes both to a callback
-//! one after the other and stores none, so that the rules of a large cluster are never in memory all at once; [`render`]
+//! A service port has rules in the [`SharedChain`]s and in separate chains. `ServicePlan` passes both to a callback one
+//! after the other and stores none, so that the rules of a large cluster are never in memory all at once; [`render`]
 //! collects them for printing and analysis. [`ChainState`] holds digests of the applied chains and returns, chain by
-//! chain, the [`Difference`] to be written. In [`SharedChain`]s it can be limited to the rules of changed service ports.
+//! chain, the [`Difference`] to be written. In [`SharedChain`]s it can be limited to the rules of changed service
+//! ports.
 //!
-//! What is *not* here: running programs, and reading the state of the host, which is an argument
+//! This module does not run programs or read the state of the host, which is an argument
 //! ([`HostState`](ferroute_core::HostState)).
 
 mod chain_group;
@@ -58,8 +59,8 @@ pub use refusal::refusal;
 pub(crate) use service::ServicePlan;
 pub use write::WriteSummary;
 
-/// Returns the UDP frontend that a rule of table nat matches, in the chains of any mode and version; `None` if it matches
-/// something else.
+/// Returns the UDP frontend that a rule of table nat matches, in the chains of any mode and version; `None` if it
+/// matches other packets.
 pub fn udp_frontend(rule: &Rule) -> Option<Frontend> {
     let port = rule.matches.iter().find_map(|module| match module {
         Match::Transport { protocol: Protocol::Udp, destination: Some(Sense::Is(ports)), .. } => {

@@ -1,7 +1,7 @@
 //! A rule: its conditions and its target.
 //!
-//! A [`Rule`] is canonical: two rules with the same meaning to the kernel are equal values, whatever the order of the
-//! options in the text that they were parsed from.
+//! A [`Rule`] is canonical: two rules with the same meaning to the kernel are equal values, regardless of the order of
+//! the options in the text that they were parsed from.
 
 mod matches;
 mod target;
@@ -110,8 +110,8 @@ impl Rule {
         self
     }
 
-    /// Matches packets of local pods, or all others. `None` if there are no others: `iptables-nft` rejects a rule for sources
-    /// outside of every network.
+    /// Matches packets of local pods, or all others. `None` if no packet can match: `iptables-nft` rejects a rule for
+    /// sources outside of every network.
     pub fn local_pods(self, pods: Sense<&LocalTraffic>) -> Option<Self> {
         let interface = |interface| Sense::new(pods.is_negated(), interface);
         Some(match pods.value() {
@@ -196,12 +196,13 @@ pub enum AddressMatch {
 }
 
 impl AddressMatch {
-    /// Matches addresses within `net`; `None` if `net` contains every address, because the kernel then has no condition.
+    /// Matches addresses within `net`; `None` if `net` contains every address, because such a rule has no condition in
+    /// the kernel.
     pub fn within(net: IpNet) -> Option<Self> {
         (net.prefix_len() > 0).then(|| Self::Net(net.trunc()))
     }
 
-    /// Matches the bits of `address` under `mask`; `None` if they are of different families.
+    /// Matches the bits of `address` under `mask`; `None` if they belong to different families.
     pub(crate) fn with_mask(address: IpAddr, mask: IpAddr) -> Option<Self> {
         if let Ok(net) = IpNet::with_netmask(address, mask) {
             return Some(Self::Net(net.trunc()));
@@ -214,7 +215,7 @@ impl AddressMatch {
         Some(Self::Masked { address, mask })
     }
 
-    /// Reports whether `address` matches. An address of the other family does not.
+    /// Reports whether `address` matches. An address of the other family does not match.
     pub fn contains(&self, address: IpAddr) -> bool {
         match *self {
             Self::Net(net) => net.contains(&address),
@@ -232,7 +233,7 @@ impl AddressMatch {
 }
 
 impl fmt::Display for AddressMatch {
-    /// `10.0.0.0/8`, `fd00::1/128`, `10.0.0.1/255.0.0.255`: always with a prefix length or mask.
+    /// Writes `10.0.0.0/8`, `fd00::1/128` or `10.0.0.1/255.0.0.255`, always with a prefix length or mask.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Net(net) => write!(f, "{}/{}", address_text::address(net.addr()), net.prefix_len()),
@@ -248,7 +249,7 @@ impl fmt::Display for AddressMatch {
 pub enum InterfaceMatch {
     /// The interface with this name.
     Name(Box<str>),
-    /// The interfaces whose names have this prefix; written with a `+` at the end.
+    /// Interfaces whose names have this prefix; written with a `+` at the end.
     Prefix(Box<str>),
 }
 

@@ -1,4 +1,4 @@
-//! What rules are written to.
+//! Receivers of rules that are written.
 
 use std::io;
 
@@ -6,8 +6,9 @@ use crate::{ChainName, Rule, TableName};
 
 /// A receiver of changes: the input of `iptables-restore --noflush`, or transactions that are sent to the kernel.
 ///
-/// Changes of a table are between [`RuleSink::begin`] and [`RuleSink::end`]. By netlink, those of all tables until
-/// [`RuleSink::commit`] are one transaction; the programs commit each table on its own. All methods fail only if the receiver does.
+/// Changes of a table are made between [`RuleSink::begin`] and [`RuleSink::end`]. By netlink, the changes of all tables
+/// until [`RuleSink::commit`] are one transaction; the programs commit each table separately. All methods fail only if
+/// the receiver does.
 pub(crate) trait RuleSink {
     /// Begins the changes of a table.
     fn begin(&mut self, table: TableName) -> io::Result<()>;
@@ -34,6 +35,6 @@ pub(crate) trait RuleSink {
     /// Ends the transaction.
     fn commit(&mut self) -> io::Result<()>;
 
-    /// The number of transactions that have ended.
+    /// Returns the number of transactions that have ended.
     fn transactions(&self) -> u32;
 }

@@ -1,8 +1,8 @@
 //! The text form of rules: `iptables-save` prints it and `iptables-restore` reads it.
 //!
-//! Writing uses the form of `iptables-save`. Parsing also accepts the form that people and kube-proxy write (another order
-//! of options, `--or-mark`, addresses without `/32`); both forms of a rule parse to the same value. Rules of other
-//! programs lose nothing: unsupported matches and targets are kept verbatim.
+//! Writing uses the form of `iptables-save`. Parsing also accepts the form that people and kube-proxy write (another
+//! order of options, `--or-mark`, addresses without `/32`); both forms of a rule parse to the same value. No
+//! information in rules of other programs is lost: unsupported matches and targets are kept verbatim.
 
 mod parse_rule;
 mod save;

@@ -1,5 +1,5 @@
-//! From any state of the kernel, one start leads to what a start on an empty kernel leads to, and changes nothing of others. A
-//! running proxy notices each single change of its rules, and repairs it.
+//! A start results in the same state for any previous state of the kernel as for an empty kernel, and does not change
+//! objects of other programs. A running proxy detects and repairs each single change of its rules.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on must fail")]
 
@@ -16,7 +16,7 @@ use ferroute_core::{Dataplane, IpFamily, ServiceTable, testing::arbitrary};
 use ferroute_iptables::IptablesDataplane;
 use proptest::{prelude::*, test_runner::TestRunner};
 
-/// Adds objects of others, with names of any bytes and names like the proxy's.
+/// Adds objects of other programs, with names of any bytes and names like the proxy's.
 fn add_others(node: &NetnsHost, family: IpFamily) {
     let script = "set -e; name=$(printf 'B\\374ro\\377'); for table in filter nat mangle; do \
                   $0 -w -t $table -N $name; $0 -w -t $table -A $name -m comment --comment $name; \
@@ -26,7 +26,7 @@ fn add_others(node: &NetnsHost, family: IpFamily) {
 }
 
 fn others(node: &NetnsHost, family: IpFamily) -> Vec<String> {
-    // Their tables may have been created for the proxy's rules.
+    // The tables of these objects may have been created for the proxy's rules.
     let is_theirs = |line: &String| (line.starts_with("-A") || line.starts_with(':')) && !is_own(line);
     let is_builtin = |line: &String| line.starts_with(':') && !line.contains(" - ");
     saved(&node.netns, &node.program(family, ""))
@@ -35,7 +35,7 @@ fn others(node: &NetnsHost, family: IpFamily) -> Vec<String> {
         .collect()
 }
 
-/// The proxy's rules: jumps to chains without their number and place, and those of each chain in order.
+/// The proxy's rules: jumps to chains without their number and position, and the rules of each chain in order.
 type Rules = (BTreeSet<String>, Vec<String>);
 
 /// Starts a proxy once.
@@ -59,7 +59,7 @@ fn rules(node: &NetnsHost, family: IpFamily) -> Rules {
     }
     // The order of tables and chains depends on the backend and on earlier changes. The sort is stable.
     chains.sort_by_key(|line| chain_of(line));
-    // So does the order of rules for different frontends; those of node ports come last.
+    // The order of rules for different frontends also does not matter; those of node ports come last.
     let last = chains.iter().rfind(|line| line.starts_with("nat -A KUBE-SERVICES ")).cloned();
     chains.sort_by_key(|line| (chain_of(line), is_of_frontend(line).then(|| line.clone())));
     chains.extend(last.filter(|last| last.contains("nodeports")));

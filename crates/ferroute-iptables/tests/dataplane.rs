@@ -62,7 +62,7 @@ impl Fixture {
         let mut fixture = Self::new(release);
         fixture.dataplane.resync(table).unwrap();
         fixture.generation.commit(3);
-        // The fake generation advances only now, so the dataplane's own transactions look external and it compares.
+        // The fake generation advances only now, so the dataplane's own transactions look external, and it compares.
         assert!(!fixture.dataplane.was_modified_externally().unwrap());
         fixture.programs.calls();
         fixture.clock.advance(60);
@@ -117,7 +117,7 @@ fn programs_of_each_version_wait_for_the_lock_in_their_way() {
 
 #[test]
 fn the_error_for_a_rejected_line_has_its_text_and_service_port() {
-    // Enough endpoints that their rules have no comments.
+    // Enough endpoints for their rules to have no comments.
     let table = Cluster::uniform(101, 10).table(IpFamily::V4);
     let text = first_input(&table);
     let line = |part: &str| text.lines().position(|line| line.contains(part)).unwrap() + 1;

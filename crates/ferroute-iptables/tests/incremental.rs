@@ -1,4 +1,4 @@
-//! Incremental changes result in the same rules as writing everything, and write only what changed.
+//! Incremental changes result in the same rules as writing everything, and write only the differences.
 
 mod common;
 
@@ -103,7 +103,7 @@ proptest! {
             let changed: BTreeSet<_> = changed.filter(|(_, chain)| !is_unmanaged(*chain)).collect();
             let declared = declared(family, &text);
             prop_assert!(declared.is_superset(&changed));
-            // Rarely, a port has the same rule in a shared chain as another port that is removed.
+            // In rare cases, a port has the same rule in a shared chain as another port that is removed.
             let is_shared = |table, chain| {
                 SharedChain::ALL.iter().any(|shared| shared.table() == table && shared.name() == chain)
             };

@@ -1,4 +1,4 @@
-//! The choice of backend and access on hosts of all kinds. Each test has network namespaces of its own.
+//! The choice of backend and access on hosts of all kinds. Each test has separate network namespaces.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on must fail")]
 
@@ -17,8 +17,8 @@ use tempfile::TempDir;
 struct Bin(TempDir);
 
 impl Bin {
-    /// Links the programs of backends under other names, such as `iptables-nft` as `iptables`. They act by their names, and by
-    /// the file that the name leads to.
+    /// Links the programs of backends under other names, such as `iptables-nft` as `iptables`. Their behaviour depends
+    /// on their names, and on the file that the name leads to.
     fn with(programs: &[(Backend, &str)]) -> Self {
         let bin = tempfile::tempdir().unwrap();
         for (backend, name) in programs {
@@ -80,7 +80,7 @@ fn the_backend_with_only_the_kubelets_chains_is_chosen() {
     let legacy_default = Bin::with(&[(Backend::Legacy, "iptables")]);
     let no_legacy = Bin::with(&[(Backend::NfTables, "iptables")]);
     for (family, program, nft_family) in FAMILIES {
-        // With rules that `iptables-nft` does not show beside the chain of the kubelet, or not.
+        // With or without rules that `iptables-nft` does not show beside the chain of the kubelet.
         for (in_nft, in_legacy, foreign) in [
             (false, false, false),
             (true, false, false),

@@ -1,5 +1,5 @@
-//! Edits of the chains that all Services share, by netlink on a real kernel, whose rules other programs modify as well. Each
-//! test has a network namespace of its own.
+//! Edits of the chains that all Services share, by netlink on a real kernel, whose rules other programs modify as well.
+//! Each test has a separate network namespace.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on must fail")]
 

@@ -1,5 +1,5 @@
-//! Transactions that other programs commit between reading rules and writing the difference, on a real kernel. Each test has a
-//! network namespace of its own.
+//! Transactions that other programs commit between reading rules and writing the difference, on a real kernel. Each
+//! test has a separate network namespace.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on must fail")]
 
@@ -32,8 +32,8 @@ use ferroute_iptables::{
 };
 use ferroute_testing::wait;
 
-/// Another program, which commits its next transaction whenever the generation was read: a dataplane does that before it reads
-/// rules, before it writes, and afterwards.
+/// Another program, which commits its next transaction whenever the generation was read. A dataplane reads the
+/// generation before it reads rules, before it writes, and afterwards.
 #[derive(Clone, Default)]
 struct OtherProgram {
     /// The commands for `nft` in each transaction; empty ones are left out.

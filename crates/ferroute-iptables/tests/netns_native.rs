@@ -1,5 +1,5 @@
-//! Rules written by netlink compared with those that `iptables-restore` writes for the same plan, as an oracle. Each test has
-//! network namespaces of its own.
+//! Rules written by netlink compared with those that `iptables-restore` writes for the same plan, as an oracle. Each
+//! test has separate network namespaces.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on must fail")]
 
@@ -31,15 +31,15 @@ use proptest::{prelude::*, test_runner::TestRunner};
 
 const PROGRAMS: Way = Way::Programs(Backend::NfTables);
 
-/// Returns what `iptables-save` prints for all rules, with counters.
+/// Returns the output of `iptables-save` for all rules, with counters.
 fn saved(node: &NetnsHost, family: IpFamily) -> String {
     let text = node.netns.command(&node.program(family, "-save"), &["-c"]);
     text.lines().filter(|line| !line.starts_with('#')).map(|line| format!("{line}\n")).collect()
 }
 
-/// Writes the rules of a table in both ways, each in a network namespace of its own, and checks that the programs print the
-/// same rules, that the kernel lists the same ones except for known differences, and that each way finds nothing to repair in
-/// what the other wrote. Returns the reasons of the differences.
+/// Writes the rules of a table in both ways, each in a separate network namespace. Checks that the programs print the
+/// same rules, that the kernel lists the same ones except for known differences, and that each way finds no differences
+/// in the rules of the other. Returns the reasons of the differences.
 fn check(family: IpFamily, table: &ServiceTable, settings: &ProxySettings, name: &str) -> BTreeSet<&'static str> {
     let nodes = [PROGRAMS, Way::Netlink].map(NetnsHost::new);
     for node in &nodes {
@@ -124,7 +124,7 @@ fn rules_of_all_programs_are_the_same_without_the_iptables_programs() {
     }
 }
 
-/// Modules that `iptables-nft` writes as expressions of nf_tables, or as structures without a variant here.
+/// Modules that `iptables-nft` writes as expressions of nf_tables, or as structures without a variant.
 #[test]
 fn rules_of_iptables_in_any_form_are_not_foreign() {
     let same = [
@@ -164,7 +164,7 @@ fn rules_of_iptables_in_any_form_are_not_foreign() {
     assert_eq!(read("OTHERS").len(), others.len());
 }
 
-/// Whatever is in a table beside them, the rules of `iptables` are read, and the table is known to have more.
+/// The rules of `iptables` are read despite any other rules in the table, and the table is marked as partial.
 #[test]
 fn rules_beside_those_of_nft_are_read() {
     let theirs = "*T\n:THEIRS - [0:0]\n-A THEIRS -s ADDRESS -m comment --comment \"it's theirs\" -j RETURN\nCOMMIT\n";
@@ -212,7 +212,7 @@ fn rules_beside_those_of_nft_are_read() {
     }
 }
 
-/// Tables with many chains are read by the names of those that are expected.
+/// Tables with many chains are read by the names of the expected chains.
 #[test]
 fn what_other_programs_change_in_large_tables_is_found() {
     const IN_USE: &str = "KUBE-SVC-INUSEAAAAAAAAAAA";
@@ -266,7 +266,7 @@ fn large_cluster() -> Cluster {
     })
 }
 
-/// A change by netlink resets no counters of other chains.
+/// A change by netlink does not reset counters of other chains.
 #[test]
 fn counters_of_unchanged_chains_are_kept() {
     let node = NetnsHost::new(Way::Netlink);
@@ -289,7 +289,7 @@ fn counters_of_unchanged_chains_are_kept() {
     assert!(saved(&node, IpFamily::V4).contains(&counted));
 }
 
-/// Another program that changes rules all the time loses none of them, and neither does the proxy.
+/// Neither another program that changes rules continuously nor the proxy loses rules.
 #[test]
 fn another_writer_at_the_same_time_loses_nothing_and_neither_does_the_proxy() {
     let node = NetnsHost::new(Way::Netlink);

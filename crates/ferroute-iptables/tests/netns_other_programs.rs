@@ -1,5 +1,5 @@
-//! Rules of other programs on a real kernel stay unchanged, and a cleanup removes all of the proxy's. Each test has network
-//! namespaces of its own.
+//! Rules of other programs on a real kernel stay unchanged, and a cleanup removes all of the proxy's. Each test has
+//! separate network namespaces.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on must fail")]
 
@@ -110,7 +110,7 @@ fn a_cleanup_removes_the_rules_of_both_families(way: Way) {
         assert!(node.clean_up(family).is_empty());
     }
     let mut counters = node.netns.run(KernelCounters::open).unwrap().unwrap();
-    // The kernel releases them shortly after their last rule is deleted.
+    // The kernel releases the counters shortly after their last rule is deleted.
     wait("the end of counters", || {
         let _ = remove_counters(&mut counters);
         let names = [NfacctCounters::INVALID_DROPPED, NfacctCounters::LOCALHOST_ACCEPTED];

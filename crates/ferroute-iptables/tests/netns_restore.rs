@@ -1,5 +1,5 @@
-//! Every variant of the iptables programs accepts the planned rules, and what it then prints parses to the same rules. Each
-//! test has a network namespace of its own.
+//! Every variant of the iptables programs accepts the planned rules, and what it then prints parses to the same rules.
+//! Each test has a separate network namespace.
 
 mod common;
 

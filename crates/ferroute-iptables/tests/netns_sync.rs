@@ -1,4 +1,4 @@
-//! Syncs on a real kernel, with both backends. Each test has network namespaces of its own.
+//! Syncs on a real kernel, with both backends. Each test has separate network namespaces.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on must fail")]
 

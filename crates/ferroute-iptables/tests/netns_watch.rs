@@ -1,5 +1,5 @@
-//! Modifications of the proxy's rules by other programs on a real kernel are detected at low cost and repaired. Each test has
-//! network namespaces of its own.
+//! Modifications of the proxy's rules by other programs on a real kernel are detected at low cost and repaired. Each
+//! test has separate network namespaces.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on must fail")]
 
@@ -116,7 +116,7 @@ fn comparisons_are_throttled_if_another_program_changes_rules_all_the_time() {
     assert!(node.netns.run(|| dataplane.was_modified_externally()).unwrap());
 }
 
-/// A comparison of a large table takes so long that the next one is a minute later.
+/// A comparison of a large table takes so long that the next one follows a minute later.
 #[test]
 fn shared_chains_that_lose_rules_are_noticed_between_comparisons() {
     let node = NetnsHost::new(Way::Netlink);

@@ -1,4 +1,4 @@
-//! Discovery of the iptables programs, with shell scripts in their place.
+//! Discovery of the iptables programs, which shell scripts replace.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on must fail")]
 

@@ -51,8 +51,8 @@ fn every_recorded_cluster_is_planned_as_by_kube_proxy() {
     assert!(failures.is_empty(), "{failures}");
 }
 
-/// Returns the rules of each chain. kube-proxy writes Services into shared chains in any order, so rules are sorted there,
-/// with the jumps to the node ports last.
+/// Returns the rules of each chain. kube-proxy writes Services into shared chains in any order, so their rules are
+/// sorted, with the jumps to the node ports last.
 fn comparable(rules: &RuleSet) -> BTreeMap<(TableName, ChainName), Vec<String>> {
     let is_shared =
         |table, chain| SharedChain::ALL.iter().any(|shared| shared.table() == table && shared.name() == chain);

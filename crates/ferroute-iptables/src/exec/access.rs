@@ -92,8 +92,8 @@ impl RuleAccess {
         matches!(self.0, Way::Netlink(_))
     }
 
-    /// Reads tables: calls `add` with chains, and with the rules of each chain together. Returns the time that it took, which is
-    /// shorter by netlink if the chains of large tables are `expected`.
+    /// Reads tables: calls `add` with chains, and with the rules of each chain together. Returns the duration. By
+    /// netlink, it is shorter if the chains of large tables are `expected`.
     ///
     /// # Errors
     /// If the rules cannot be read.
@@ -127,8 +127,8 @@ impl RuleAccess {
         }
     }
 
-    /// Returns the generation of the kernel's rules. `None` for the programs: those of nf_tables check by themselves that no
-    /// other program comes between their own reads and writes.
+    /// Returns the generation of the kernel's rules. `None` for the programs: those of nf_tables themselves check that
+    /// no other program commits between their reads and writes.
     fn generation(&self) -> Option<u32> {
         match &self.0 {
             Way::Programs(_) => None,
@@ -139,8 +139,8 @@ impl RuleAccess {
         }
     }
 
-    /// Writes rules and returns the time that it took. After a failure, `write` may be called once more, and must write the
-    /// same rules. With a generation, all is refused that follows a transaction of another program.
+    /// Writes rules and returns the time that it took. After a failure, `write` may be called once more, and must write
+    /// the same rules. With a generation, everything that follows a transaction of another program is refused.
     ///
     /// # Errors
     /// If a rule or transaction is rejected. Transactions before it are applied nevertheless.
@@ -167,8 +167,8 @@ impl RuleAccess {
         }
     }
 
-    /// Returns the number of rules of each of these chains and of jumps to it, `None` in place of one that does not exist. It
-    /// costs nothing that grows with the rules; no numbers where only the programs could count.
+    /// Returns the number of rules of each of these chains and of jumps to it; `None` for a missing chain. The cost
+    /// does not depend on the number of rules. The result is empty if only the programs could count.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -194,15 +194,15 @@ impl RuleAccess {
     }
 }
 
-/// Attempts to read rules and write what differs, without a transaction of another program between these.
+/// Attempts to read rules and write the difference, without a transaction of another program in between.
 ///
-/// The last attempt allows it, so that a host on which other programs never stop cannot keep rules from being written. What
-/// it misses is found by the next comparison.
+/// The last attempt allows such a transaction, so that constant writes by other programs cannot block a sync. The next
+/// comparison finds any changes that it missed.
 #[derive(Debug)]
 pub(super) struct Attempts {
     start: Instant,
     begun: u32,
-    /// The current attempt is the last one.
+    /// Whether the current attempt is the last one.
     is_last: bool,
 }
 
@@ -211,7 +211,7 @@ impl Attempts {
         Self { start: Instant::now(), begun: 0, is_last: false }
     }
 
-    /// Begins an attempt, before reading. Returns the generation for [`RuleAccess::write`].
+    /// Begins an attempt, before rules are read. Returns the generation for [`RuleAccess::write`].
     pub(super) fn begin(&mut self, access: &RuleAccess) -> Option<u32> {
         self.begun += 1;
         self.is_last = self.begun >= MAX_ATTEMPTS || self.start.elapsed() >= MAX_TIME;
@@ -230,13 +230,13 @@ impl Attempts {
 
 /// The number of attempts.
 const MAX_ATTEMPTS: u32 = 4;
-/// The time after which an attempt is the last one. An attempt takes milliseconds, or seconds with the rules of 10,000
-/// Services, which must not wait for more than two.
+/// Time after which an attempt is the last one. An attempt takes milliseconds, or seconds with the rules of 10,000
+/// Services, in which case at most two attempts are worthwhile.
 const MAX_TIME: Duration = Duration::from_secs(1);
-/// The limit of chains per transaction of `iptables-nft-restore`, which only a service port with more chains exceeds: for
-/// each rule, the program searches a list of all chains in the transaction, which takes 40 s for 20,000 chains and a quarter
-/// of an hour for 100,000. With half as many, 55,000 chains take the kernel 1.5 times as long, because it validates the whole
-/// table at each commit; with more, searching the list takes what fewer commits save.
+/// The limit of chains per transaction of `iptables-nft-restore`, which only a service port with more chains exceeds:
+/// for each rule, the program searches a list of all chains in the transaction, which takes 40 s for 20,000 chains and
+/// a quarter of an hour for 100,000. With half as many, 55,000 chains take the kernel 1.5 times as long, because it
+/// validates the whole table at each commit; with more, searching the list takes the time that fewer commits save.
 const CHAINS_PER_TRANSACTION: usize = 2000;
-/// The same limit for transactions that are encoded here, which bounds their memory: some MiB.
+/// Limit of chains per transaction encoded in this process, which bounds its memory: some MiB.
 const NATIVE_CHAINS_PER_TRANSACTION: usize = 4000;

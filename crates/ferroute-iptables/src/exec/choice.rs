@@ -21,7 +21,7 @@ use crate::{
 pub struct ChosenAccess {
     /// The access.
     pub access: RuleAccess,
-    /// Why this access was chosen.
+    /// Reason why this access was chosen.
     pub reason: String,
 }
 
@@ -40,8 +40,8 @@ impl ChosenAccess {
     /// Chooses the access to the rules of an IP family in the calling thread's network namespace.
     ///
     /// Rules must be in the backend that the host's other programs use, above all the kubelet. Rules of nf_tables are
-    /// accessed by netlink, unless the kernel lacks a module for it, such as one of `modules`; those of the legacy backend
-    /// by its programs. With `require_programs`, netlink is not considered.
+    /// accessed by netlink, unless the kernel lacks a required module, such as one of `modules`; rules of the legacy
+    /// backend are accessed by its programs. With `require_programs`, netlink is not considered.
     ///
     /// # Errors
     /// If the programs are missing or fail and the rules cannot be accessed by netlink.
@@ -125,15 +125,15 @@ pub struct OtherBackend {
     pub backend: Backend,
     /// Number of rules. The kernel applies them as well, before or after Ferroute's.
     pub rules: usize,
-    /// The kubelet's chains are only in this backend, so it is the one that the host uses.
+    /// Whether the kubelet's chains are only in this backend, which is therefore the one that the host uses.
     pub has_kubelet: bool,
 }
 
 impl OtherBackend {
-    /// Reads the rules beside those of `used`; `None` if there are none.
+    /// Reads the rules in the backend other than that of `used`; `None` if there are none.
     ///
     /// # Errors
-    /// If there may be some, but they cannot be read.
+    /// If there may be rules, but they cannot be read.
     pub fn find(used: &RuleAccess, exec: &dyn Exec, path: &[PathBuf]) -> Result<Option<Self>, AccessError> {
         let (family, backend) = (used.family(), used.backend().other());
         let saved = match backend {
@@ -151,13 +151,13 @@ impl OtherBackend {
     }
 }
 
-/// Why the rules of a backend cannot be accessed. There may be some.
+/// Reason why the rules of a backend cannot be accessed. There may be some.
 #[derive(Debug, thiserror::Error)]
 pub enum AccessError {
-    /// Those of the legacy backend.
+    /// Error of the legacy backend.
     #[error(transparent)]
     Legacy(#[from] LegacyError),
-    /// Those of nf_tables.
+    /// Error of nf_tables.
     #[error(transparent)]
     NfTables(#[from] ReadError),
 }
@@ -181,7 +181,8 @@ pub fn existing_accesses(
     accesses
 }
 
-/// Returns the only backend that has the kubelet's chains; `None` if that is none or both, or cannot be determined.
+/// Returns the only backend that has the kubelet's chains; `None` if neither or both have them, or if it cannot be
+/// determined.
 fn kubelet_backend(family: IpFamily, exec: &dyn Exec, path: &[PathBuf]) -> Option<Backend> {
     let in_nf_tables = NativeRules::open(family).is_ok_and(|rules| {
         KUBELET_CHAINS.iter().any(|chain| rules.has_chain(TableName::Mangle, *chain).unwrap_or(false))

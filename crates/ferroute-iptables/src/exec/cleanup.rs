@@ -50,7 +50,7 @@ pub struct CleanupReport {
     pub jumps: usize,
     /// The UDP frontends in the deleted chains.
     pub udp_frontends: BTreeSet<Frontend>,
-    /// Failures. The other chains were removed nevertheless.
+    /// Failures. Other chains were removed nevertheless.
     pub errors: Vec<CleanupError>,
 }
 
@@ -106,20 +106,20 @@ pub enum CleanupError {
 struct Leftovers {
     /// The chains.
     chains: BTreeSet<ChainName>,
-    /// Rules in builtin chains that jump to them. Earlier versions of kube-proxy had other jumps.
+    /// Rules in builtin chains that jump to these chains. Earlier versions of kube-proxy had other jumps.
     jumps: BTreeMap<ChainName, Vec<Rule>>,
     /// Chains that rules of other programs jump to, with the first chain that has such a rule.
     in_use: Vec<(ChainName, ChainName)>,
     /// The UDP frontends in the chains.
     udp_frontends: BTreeSet<Frontend>,
-    /// Chains that the kernel has refused to delete, because something else refers to them.
+    /// Chains that the kernel has refused to delete, because other objects refer to them.
     busy: BTreeSet<ChainName>,
 }
 
 /// Removes the rules and chains of one IP family.
 ///
-/// `KUBE-FIREWALL` and its jumps stay, because the kubelet uses them as well. So does the sysctl `route_localnet`, which
-/// other programs may rely on and which that chain protects.
+/// `KUBE-FIREWALL` and its jumps stay, because the kubelet uses them as well. The sysctl `route_localnet` stays as
+/// well, because other programs may rely on it, and that chain protects it.
 pub fn clean_up(access: &RuleAccess, scope: CleanupScope) -> CleanupReport {
     let mut report = CleanupReport::default();
     if let CleanupScope::Beside(active) = scope {
@@ -157,7 +157,7 @@ pub fn remove_counters(counters: &mut dyn PacketCounters) -> (Vec<&'static str>,
 /// If chains cannot be looked up.
 pub fn detect_modes(access: &RuleAccess) -> Result<Vec<ChainMode>, SaveError> {
     let mut modes = Vec::new();
-    // Mangle is the smallest of the tables with a canary chain; ipvs mode has none.
+    // Mangle is the smallest table with a canary chain; ipvs mode has none.
     if access.has_chain(TableName::Mangle, chains::CANARY)? == Some(true) {
         modes.push(ChainMode::Iptables);
     }
@@ -239,7 +239,7 @@ fn leftovers(access: &RuleAccess, table: TableName, scope: CleanupScope) -> Resu
             is_proxy_chain(table, chain) && !is_userspace_mode_chain(table, chain)
         }
     };
-    // Jumps of other modes into chains that the active mode has, too.
+    // Jumps of other modes into chains that the active mode also has.
     let is_other_jump = |to: ChainName, rule: &Rule| match scope {
         CleanupScope::Everything => false,
         CleanupScope::Beside(active) => is_foreign_jump(active, to, rule),

@@ -33,8 +33,8 @@ pub struct IptablesDataplane {
     comparisons: Throttle,
     /// The number of rules at the last comparison.
     compared: usize,
-    /// The number of rules of the chains that all Services share, and of jumps to them, after the last write; empty if
-    /// unknown. Between comparisons, it shows that a chain was emptied or cut.
+    /// Number of rules of the chains that all Services share, and of jumps to them, after the last write; empty if
+    /// unknown. Between comparisons, it shows whether a chain was emptied or disconnected.
     uses: Vec<Option<u32>>,
     /// Limits the checks of the canary chains between comparisons.
     canary_checks: Throttle,
@@ -109,7 +109,7 @@ impl IptablesDataplane {
         DataplaneError::Read { rules: format!("{} rules", self.family()), source: source.into() }
     }
 
-    /// Stores the state of the applied rules and reports on the sync that led to it.
+    /// Stores the state of the applied rules and returns the report of the sync.
     fn applied(
         &mut self,
         state: ChainState,
@@ -120,11 +120,11 @@ impl IptablesDataplane {
     ) -> SyncReport {
         let counts = state.counts();
         if counts.total() < self.compared / 2 {
-            // Comparisons take less time now, so the pause that the last one requires is too long.
+            // Comparisons now take less time, so the pause required by the last one is too long.
             (self.comparisons, self.compared) = (self.backend().comparisons(), 0);
         }
         self.state = Some(state);
-        // Without numbers, the next comparison finds what was changed.
+        // Without numbers, the next comparison finds changes.
         self.uses = self.access.chain_uses(watched_chains()).unwrap_or_default();
         SyncReport {
             full,
@@ -140,8 +140,8 @@ impl IptablesDataplane {
         }
     }
 
-    /// Reports whether a canary chain is missing, which only a flush of its table causes. Listing a chain of the legacy
-    /// backend reads its whole table, so there only the small table mangle is checked.
+    /// Reports whether a canary chain is missing, which is caused only by a flush of its table. Listing a chain of the
+    /// legacy backend reads its whole table, so in that backend only the small table mangle is checked.
     fn is_canary_missing(&self) -> Result<bool, DataplaneError> {
         let tables = match self.backend() {
             Backend::Legacy => &[TableName::Mangle][..],
@@ -157,7 +157,7 @@ impl IptablesDataplane {
         Ok(false)
     }
 
-    /// Reports whether a chain that all Services share has lost rules, or jumps to it.
+    /// Reports whether a chain that all Services share has lost rules or jumps to it.
     fn is_chain_cut(&self) -> Result<bool, DataplaneError> {
         if self.uses.is_empty() {
             return Ok(false);
@@ -193,7 +193,7 @@ impl Dataplane for IptablesDataplane {
         if let Err(error) = &written
             && difference.has_edits()
         {
-            // Whole chains are written whatever other programs have done to them.
+            // Whole chains are written, regardless of changes by other programs.
             tracing::debug!(%error, "cannot edit chains; writing whole chains");
             difference.replace_edits();
             written = self.write(table, &difference, None);
@@ -209,7 +209,7 @@ impl Dataplane for IptablesDataplane {
         self.environment.prepare(self.family(), &mut self.host);
         let (mut attempts, mut took) = (Attempts::new(), Duration::ZERO);
         loop {
-            // Read first: a change during the read may be missing from what was read.
+            // Read first, because a change during the read may be missing from the result.
             let (generation, verified) = (attempts.begin(&self.access), self.generations.external());
             let everything = Difference::everything(table, self.context(table));
             let (mut kernel, reading) =

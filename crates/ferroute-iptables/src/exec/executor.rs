@@ -49,9 +49,9 @@ pub enum RestoreError {
     Failed {
         /// The program.
         program: PathBuf,
-        /// Its exit status.
+        /// Exit status.
         status: ExitStatus,
-        /// Its standard error, on one line.
+        /// Standard error, on one line.
         message: String,
     },
 }
@@ -72,9 +72,9 @@ pub enum SaveError {
         program: PathBuf,
         /// The table.
         table: TableName,
-        /// Its exit status.
+        /// Exit status.
         status: ExitStatus,
-        /// Its standard error, on one line.
+        /// Standard error, on one line.
         message: String,
     },
     /// The output of the program is invalid.
@@ -99,8 +99,8 @@ pub enum SaveError {
 }
 
 impl RestoreError {
-    /// Reports whether the rules that were read before are outdated: another program has committed a transaction since the
-    /// generation that was required, or has deleted a rule that was to be deleted.
+    /// Reports whether the rules that were read before are outdated: another program has committed a transaction since
+    /// the required generation, or has deleted a rule that was to be deleted.
     pub(super) fn is_outdated(&self) -> bool {
         match self {
             Self::Netlink(WriteError::Commit { source, .. }) => source.is_outdated(),
@@ -109,7 +109,8 @@ impl RestoreError {
         }
     }
 
-    /// Returns the chain that the kernel refused to delete because something refers to it. Only netlink names it.
+    /// Returns the chain that the kernel refused to delete because other objects refer to it. Only netlink identifies
+    /// it.
     pub(super) fn busy_chain(&self) -> Option<ChainName> {
         match self {
             Self::Netlink(WriteError::Refused { deleted, source, .. }) if source.is_busy() => *deleted,
@@ -129,7 +130,7 @@ impl RestoreError {
     }
 }
 
-/// The iptables programs of one IP family together with the means to run them.
+/// The iptables programs of one IP family, and the means to run them.
 #[derive(Clone)]
 pub(super) struct Executor {
     pub(super) programs: IptablesPrograms,
@@ -137,8 +138,8 @@ pub(super) struct Executor {
 }
 
 impl Executor {
-    /// Runs `iptables-restore` with the text that `write` writes and returns the time that it took. After a failure,
-    /// `write` is called once more to find the rejected line, and must write the same text.
+    /// Runs `iptables-restore` with the text that `write` writes, and returns its duration. After a failure, `write` is
+    /// called once more to find the rejected line, and must write the same text.
     ///
     /// # Errors
     /// If a line is rejected or the program fails. Tables before the rejected line are applied nevertheless.
@@ -184,7 +185,7 @@ impl Executor {
         let exit = self.exec.read(invocation, &mut |stdout| {
             for_each_line(stdout, |line| {
                 in_table = (in_table || line.starts_with(b"*")) && line.trim_ascii_end() != b"COMMIT";
-                // After an error the rest is read and ignored, so that the program can exit.
+                // After an error, the rest is read and ignored, so that the program can exit.
                 if parsed.is_ok() {
                     // Comments of other programs may not be UTF-8.
                     parsed = parse(&String::from_utf8_lossy(line));
@@ -261,7 +262,7 @@ impl Write for LineFinder {
     }
 }
 
-/// Returns the number, from 1, of the first line that an error of `iptables-restore` names. Wordings differ between
+/// Returns the number, from 1, of the first line that an error of `iptables-restore` names. Messages differ between
 /// versions and backends, but all contain `line 3` or `line: 3`:
 ///
 /// ```text

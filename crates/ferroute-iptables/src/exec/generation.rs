@@ -18,7 +18,7 @@ pub struct GenerationTracker {
 }
 
 struct Generations {
-    /// `None` if the kernel has no generation id.
+    /// Source of the generation id; `None` if the kernel has none.
     kernel: Option<Box<dyn RuleGeneration>>,
     /// Number of transactions that were certainly Ferroute's.
     own: u32,
@@ -39,7 +39,7 @@ impl GenerationTracker {
         Self { shared: Arc::new(Mutex::new(Generations { kernel, own: 0 })) }
     }
 
-    /// Returns a number that changes if another program changes rules; `None` if that cannot be detected.
+    /// Returns a number that changes if another program changes rules; `None` if this cannot be detected.
     pub(super) fn external(&self) -> Option<u32> {
         let mut shared = self.lock();
         let own = shared.own;
@@ -50,7 +50,7 @@ impl GenerationTracker {
     /// generation id advanced by the same number; otherwise a transaction of another program may be among them, and
     /// [`GenerationTracker::external`] changes.
     ///
-    /// Other dataplanes block meanwhile, because they would take these transactions for another program's.
+    /// Other dataplanes block in the meantime, because they would mistake these transactions for another program's.
     pub(super) fn count_own<T, E>(&self, write: impl FnOnce() -> Result<(T, u32), E>) -> Result<T, E> {
         let mut shared = self.lock();
         let before = shared.generation();

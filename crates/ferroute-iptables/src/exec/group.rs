@@ -19,8 +19,7 @@ use crate::{
     sink::RuleSink,
 };
 
-/// Applies a [`ChainGroup`] of one IP family, for modes that need few rules
-/// beside other objects of the kernel.
+/// Applies a [`ChainGroup`] of one IP family, for modes that use few rules in addition to other objects of the kernel.
 #[derive(Debug)]
 pub struct GroupWriter {
     access: RuleAccess,
@@ -29,13 +28,13 @@ pub struct GroupWriter {
     applied: Option<ChainGroup>,
     /// [`GenerationTracker::external`] at the last time when the kernel's rules were known to equal `applied`.
     verified: Option<u32>,
-    /// Limits comparisons of the kernel's rules with `applied` where changes cannot be detected otherwise.
+    /// Limits comparisons of the kernel's rules with `applied` if changes cannot be detected otherwise.
     comparisons: Throttle,
 }
 
 /// A writer of the rules of one IP family.
 pub trait RuleWriter: Send {
-    /// Applies `wanted`; compares it with the kernel's rules if those are unknown or with `full`.
+    /// Applies `wanted`. Compares it with the kernel's rules if these are unknown, or if `full` is true.
     ///
     /// # Errors
     /// If the rules cannot be read or written.
@@ -83,11 +82,11 @@ impl GroupWriter {
         self.access.family()
     }
 
-    /// Applies `wanted`. Does nothing if it is applied already; reads the kernel's rules first if they are unknown or
-    /// with `full`.
+    /// Applies `wanted`. Does nothing if it is applied already. Reads the kernel's rules first if they are unknown, or
+    /// if `full` is true.
     ///
     /// # Errors
-    /// If the rules cannot be read or written. They are unknown then.
+    /// If the rules cannot be read or written. They are then unknown.
     pub fn apply(&mut self, wanted: &ChainGroup, full: bool) -> Result<GroupReport, DataplaneError> {
         let mut udp_frontends_before = BTreeSet::new();
         let (written, took) = match self.applied.take().filter(|_| !full) {
@@ -132,7 +131,7 @@ impl GroupWriter {
         Ok(!is_same)
     }
 
-    /// Reads the kernel's rules and writes those that differ. Also returns the time that it took.
+    /// Reads the kernel's rules and writes the difference. Also returns the duration.
     fn read_and_write(
         &mut self,
         wanted: &ChainGroup,
@@ -140,7 +139,7 @@ impl GroupWriter {
     ) -> Result<(GroupSummary, Duration), DataplaneError> {
         let (mut attempts, mut took) = (Attempts::new(), Duration::ZERO);
         loop {
-            // Read first: a change during the read may be missing from what was read.
+            // Read first, because a change during the read may be missing from the result.
             let generation = attempts.begin(&self.access);
             self.verified = self.generations.external();
             let (kernel, reading) = self.read(wanted).map_err(|error| self.read_error(error))?;

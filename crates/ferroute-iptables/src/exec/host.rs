@@ -21,7 +21,7 @@ pub struct HostAccess {
     pub sysctls: Sysctls,
     /// The clock.
     pub now: Box<dyn Fn() -> Instant + Send>,
-    /// The processor time of this process so far, with that of programs that it has run.
+    /// Processor time of this process so far, including that of programs that it has run.
     pub processor_time: Box<dyn Fn() -> Duration + Send>,
 }
 
@@ -71,7 +71,7 @@ pub(super) struct Environment {
 }
 
 impl Environment {
-    /// Creates an environment in which only the capability of the iptables programs is known.
+    /// Creates an environment in which only one capability of the iptables programs is known.
     pub(super) fn new(configured: ProxySettings, random_fully: bool) -> Self {
         let settings = configured.clone();
         Self { configured, settings, host: HostState { random_fully, ..HostState::default() } }
@@ -98,8 +98,8 @@ impl Environment {
     }
 }
 
-/// Enables the sysctl that lets packets to 127.0.0.0/8 be routed, which node ports on localhost need. Returns false if that
-/// is not permitted; then node ports do not answer on localhost.
+/// Enables the sysctl that allows packets to 127.0.0.0/8 to be routed, which node ports on localhost need. Returns
+/// false if this is not permitted; node ports then do not answer on localhost.
 fn enable_route_localnet(sysctls: &Sysctls) -> bool {
     match sysctls.ensure(ROUTE_LOCALNET, "1") {
         Ok(Ensured::Unchanged) => true,

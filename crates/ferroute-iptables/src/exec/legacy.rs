@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{ParseError, SavedRules, SavedRulesReader, TableName};
 
-/// Why the rules of the legacy backend could not be read. There may be some.
+/// Reason why the rules of the legacy backend could not be read. There may be some.
 #[derive(Debug, thiserror::Error)]
 pub enum LegacyError {
     /// The tables cannot be listed.
@@ -48,9 +48,9 @@ pub enum LegacyError {
     Failed {
         /// The program.
         program: PathBuf,
-        /// Its exit status.
+        /// Exit status.
         status: ExitStatus,
-        /// Its standard error.
+        /// Standard error.
         stderr: String,
     },
     /// The output of a program is truncated.
@@ -93,7 +93,7 @@ pub(super) fn programs(
     found.map(Some).map_err(|source| LegacyError::Programs { family, tables, source: source.into() })
 }
 
-/// Reads all tables, or only this one; `None` if there are none.
+/// Reads all tables, or only `table`; `None` if there are none.
 pub(super) fn snapshot(
     family: IpFamily,
     only: Option<TableName>,

@@ -32,7 +32,7 @@ pub enum LockError {
     /// The socket cannot be opened.
     #[error("cannot open the socket @{name}")]
     Socket {
-        /// Its name.
+        /// Name.
         name: &'static str,
         /// The cause.
         #[source]
@@ -49,8 +49,8 @@ pub enum LockError {
 /// A guard of the xtables lock: a file that `iptables` 1.6 locks, and a socket that only one program can bind, which
 /// `iptables` 1.4 uses. The kernel releases both when they are closed.
 ///
-/// Every local user can bind the name of the socket, and programs that hold the lock do so for some milliseconds. So a socket that
-/// stays bound is no reason to wait for longer.
+/// Every local user can bind the name of the socket, and programs that hold the lock do so only for some milliseconds.
+/// The wait is therefore not extended if the socket stays bound.
 #[derive(Debug)]
 pub(super) struct XtablesLock {
     _file: File,
@@ -76,7 +76,7 @@ impl XtablesLock {
     /// Acquires the lock, waiting at most `timeout`.
     ///
     /// # Errors
-    /// If another program holds the lock of the file, or file or socket cannot be used.
+    /// If another program holds the lock of the file, or if the file or the socket cannot be used.
     pub(super) fn acquire(location: LockLocation<'_>, timeout: Duration) -> Result<Self, LockError> {
         let io_error = |source| LockError::Io { path: location.file.to_owned(), source };
         let socket_error = |source| LockError::Socket { name: location.socket, source };
@@ -108,8 +108,8 @@ impl XtablesLock {
     }
 }
 
-/// Opens the lock file, or creates it for its owner alone, as the iptables programs do: every user who can open it can hold
-/// the lock. A symbolic link is an error, because it could make root create a file in another place.
+/// Opens the lock file, or creates it for its owner alone, as the iptables programs do: every user who can open it can
+/// hold the lock. A symbolic link is an error, because root could be made to create a file in another place.
 fn open(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.create(true).truncate(false).write(true).mode(0o600).custom_flags(OFlag::O_NOFOLLOW.bits());
@@ -131,7 +131,7 @@ fn retry<T>(
     }
 }
 
-/// How long the socket may delay, of which each local user can bind the name.
+/// Maximum delay by the socket, whose name each local user can bind.
 const SOCKET_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Interval between attempts.

@@ -43,7 +43,7 @@ impl Exec for HostExec {
         let mut program = Program::start(invocation.command(), Stream::Input)?;
         let mut stdin = BufWriter::with_capacity(PIPE, &mut program);
         let written = input(&mut stdin).and_then(|()| stdin.flush());
-        // What is left after an error is not written.
+        // After an error, the remaining input is not written.
         drop(stdin.into_parts());
         program.finish(written)
     }

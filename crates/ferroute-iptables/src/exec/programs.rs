@@ -74,9 +74,9 @@ pub enum ProgramsError {
     Netlink {
         /// The IP family.
         family: IpFamily,
-        /// Why the programs cannot be used.
+        /// Reason why the programs cannot be used.
         programs: Box<ProgramsError>,
-        /// Why netlink cannot be used.
+        /// Reason why netlink cannot be used.
         #[source]
         source: ProbeError,
     },
@@ -87,7 +87,7 @@ pub enum ProgramsError {
         family: IpFamily,
         /// The program.
         program: PathBuf,
-        /// Its standard error.
+        /// Standard error.
         stderr: String,
     },
 }
@@ -97,7 +97,7 @@ pub fn search_path() -> Vec<PathBuf> {
     let path = env::var_os("PATH");
     let mut directories: Vec<PathBuf> = path.iter().flat_map(env::split_paths).collect();
     for standard in ["/usr/local/sbin", "/usr/sbin", "/sbin"] {
-        // The PATH of users other than root often lacks these.
+        // The PATH of users other than root often lacks these directories.
         if !directories.iter().any(|directory| directory == Path::new(standard)) {
             directories.push(standard.into());
         }
@@ -116,8 +116,8 @@ impl IptablesPrograms {
         Ok(programs)
     }
 
-    /// Like [`IptablesPrograms::find`], but finds the programs of a backend: `iptables-legacy`, or `iptables` if it is of this
-    /// backend.
+    /// Like [`IptablesPrograms::find`], but finds the programs of a backend: `iptables-legacy`, or `iptables` if it
+    /// belongs to this backend.
     ///
     /// # Errors
     /// See [`IptablesPrograms::find`].
@@ -132,7 +132,7 @@ impl IptablesPrograms {
         Ok(programs)
     }
 
-    /// Finds the programs of a backend, or else the default ones, without a check of the kernel's tables.
+    /// Finds the programs of a backend, or otherwise the default ones, without a check of the kernel's tables.
     pub(super) fn find_installed(
         family: IpFamily,
         backend: Option<Backend>,
@@ -205,8 +205,9 @@ fn release(exec: &dyn Exec, program: &Path) -> Result<Release, ProgramsError> {
     version.parse().map_err(|source| ProgramsError::Release { program: program.to_owned(), source })
 }
 
-/// Determines the holder of the lock. Distributions backported `-w` to old versions of `iptables-restore` together with
-/// `--version`: a program that prints its version supports `-w`; any other reads its empty input and prints nothing.
+/// Determines whether the program or this process holds the lock. Distributions backported `-w` to old versions of
+/// `iptables-restore` together with `--version`: a program that prints its version supports `-w`; other versions read
+/// their empty input and print nothing.
 fn locking(exec: &dyn Exec, restore: &Path, release: Release) -> Locking {
     if release.has_restore_wait() {
         return Locking::Restore(release.wait_arguments());

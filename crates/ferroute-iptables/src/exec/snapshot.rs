@@ -15,7 +15,7 @@ use crate::{
 pub struct RulesSnapshot {
     /// The backends with rules.
     pub backends: Vec<BackendSnapshot>,
-    /// Why rules that may exist could not be read, one line for each reason.
+    /// Reasons why rules that may exist could not be read, one line each.
     pub unread: Vec<String>,
 }
 
@@ -28,8 +28,9 @@ pub struct BackendSnapshot {
     pub saved: SavedRules,
 }
 
-/// Reads all rules of an IP family: those of nf_tables by netlink, whatever other programs have added to the same tables, and
-/// those of the legacy backend with its programs in the directories of `path`. Backends without rules are left out.
+/// Reads all rules of an IP family: those of nf_tables by netlink, including additions of other programs to the same
+/// tables, and those of the legacy backend with its programs in the directories of `path`. Backends without rules are
+/// left out.
 ///
 /// # Errors
 /// If the kernel refuses. If only the legacy backend cannot be read, the snapshot contains the reason.
@@ -51,7 +52,7 @@ pub fn snapshot_rules(family: IpFamily, exec: &dyn Exec, path: &[PathBuf]) -> Re
     Ok(snapshot)
 }
 
-/// Reports whether there is anything but empty builtin chains with policy ACCEPT.
+/// Reports whether there is more than empty builtin chains with policy ACCEPT.
 fn affects_packets(SavedRules { rules, unread, partial, .. }: &SavedRules) -> bool {
     let RuleSet { tables, .. } = rules;
     let mut chains = tables.values().flat_map(|table| table.chains.iter());

@@ -1,4 +1,4 @@
-//! Version and backend of the iptables programs, and the features that follow from them.
+//! Version and backend of the iptables programs, and the features that they imply.
 
 use std::{fmt, str::FromStr, time::Duration};
 
@@ -9,7 +9,7 @@ use ferroute_core::Throttle;
 pub enum Backend {
     /// x_tables: a program reads, changes and replaces a whole table while it holds the xtables lock.
     Legacy,
-    /// nf_tables: a program translates rules into nf_tables rules, which the kernel applies in atomic transactions.
+    /// nf_tables: a program translates rules to nf_tables rules, which the kernel applies in atomic transactions.
     NfTables,
 }
 
@@ -22,8 +22,8 @@ impl Backend {
         }
     }
 
-    /// Returns the limit of comparisons of the kernel's rules with those that were written. Only nf_tables reports that there may
-    /// be a reason for one; where there is none, the next change of another program is noticed at once.
+    /// Returns the limit of comparisons of the kernel's rules with the written ones. With nf_tables, rules are compared
+    /// only after a transaction of another program, so that a change after a quiet time is detected at once.
     pub(super) fn comparisons(self) -> Throttle {
         match self {
             Self::Legacy => Throttle::default(),
@@ -85,7 +85,8 @@ impl Release {
         self.version >= [1, 6, 2]
     }
 
-    /// Reports whether every `iptables-restore` of this version supports `-w`. Distributions backported it to older ones.
+    /// Reports whether every `iptables-restore` of this version supports `-w`. Distributions backported it to some
+    /// older versions.
     pub fn has_restore_wait(&self) -> bool {
         self.version >= [1, 6, 2]
     }

@@ -109,7 +109,7 @@ fn encode(states: &Sense<CtStates>, flags: u16) -> Structure<'static> {
     Structure::new("conntrack", 3, 168).put_u16(146, flags).put_u16(148, negated).put_u16(150, mask)
 }
 
-/// `struct xt_conntrack_mtinfo1`, whose state is a byte, and the later ones.
+/// Decodes `struct xt_conntrack_mtinfo1`, whose state is a byte, or a later revision.
 fn decode(structure: &Structure<'_>, wanted_flags: u16) -> Option<Sense<CtStates>> {
     let (flags, inverted) = (structure.u16(146)?, structure.u16(148)?);
     let mask = if structure.revision == 1 { structure.u8(150)?.into() } else { structure.u16(150)? };

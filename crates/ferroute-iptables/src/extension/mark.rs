@@ -26,7 +26,7 @@ impl MarkMatch {
 }
 
 impl fmt::Display for MarkMatch {
-    /// `0x4000/0x4000`, without a mask that has all bits.
+    /// Writes `0x4000/0x4000`; a mask with all bits is omitted.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:#x}", self.value)?;
         if self.mask == u32::MAX { Ok(()) } else { write!(f, "/{:#x}", self.mask) }

@@ -63,7 +63,7 @@ pub(super) static MULTIPORT: Entry<Match> = Entry {
         out.write_str(" -m multiport")?;
         write_sense(out, &format!(" {} ", PortSide::ALL[*side as usize].1), Some(ports))
     },
-    // `struct xt_multiport_v1`: a list of ports, of which each first one of a range has a flag.
+    // `struct xt_multiport_v1`: a list of ports; the first port of a range has a flag.
     encode: |module, _, _| {
         let Match::Multiport { side, ports } = module else { return None };
         let (mut new, mut at) = (Structure::new("multiport", 1, 48).put_u8(0, *side as u8), 0);

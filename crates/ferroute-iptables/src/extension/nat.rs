@@ -31,7 +31,7 @@ pub(super) static MASQUERADE: Entry<Target> = Entry {
     },
 };
 
-/// `-j SNAT`. Only has text: no mode writes it, and `iptables-save` prints those of other programs.
+/// `-j SNAT`. Supported as text only: no mode writes it, and `iptables-save` prints those of other programs.
 pub(super) static SNAT: Entry<Target> = Entry {
     names: &["SNAT"],
     options: &[],
@@ -91,8 +91,8 @@ pub(super) static DNAT: Entry<Target> = Entry {
         let new = Structure::new("DNAT", 2, 48).put_u32(0, flags);
         Some(new.put_address(4, address).put_address(20, address).put(36, &port).put(38, &port))
     },
-    // `struct nf_nat_range2`, `nf_nat_range`, and `nf_nat_ipv4_multi_range_compat` with one range. Supported is one address
-    // with at most one port.
+    // `struct nf_nat_range2`, `nf_nat_range`, and `nf_nat_ipv4_multi_range_compat` with one range. One address with at
+    // most one port is supported.
     decode: |structure, family| {
         let [flags, first, last, first_port, last_port] = match (structure.revision, family) {
             (2, _) | (1, IpFamily::V6) => [0, 4, 20, 36, 38],

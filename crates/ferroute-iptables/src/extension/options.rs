@@ -9,7 +9,7 @@ pub(crate) struct Options<'a> {
     pub(crate) family: IpFamily,
     /// The name of the module or target.
     pub(crate) name: &'a str,
-    /// Its options, in order.
+    /// Options, in order.
     pub(crate) list: &'a [Opt<'a>],
 }
 
@@ -30,7 +30,7 @@ impl<'a> Options<'a> {
         self.exactly([name]).map(|[option]| option)
     }
 
-    /// Returns the options with these names, whatever their order, if there are no others.
+    /// Returns the options with these names, in any order, if there are no others.
     pub(super) fn exactly<const N: usize>(&self, names: [&str; N]) -> Option<[&Opt<'a>; N]> {
         let mut found = [self.list.first()?; N];
         for (option, name) in found.iter_mut().zip(names) {
@@ -39,8 +39,8 @@ impl<'a> Options<'a> {
         (self.list.len() == N).then_some(found)
     }
 
-    /// Parses options for the source and the destination, which have these names; `None` if there is another one, or two for
-    /// the same side.
+    /// Parses options for the source and the destination, which have these names; `None` if there are other options, or
+    /// two for the same side.
     pub(super) fn sides<T>(
         &self,
         names: [&[&str]; 2],

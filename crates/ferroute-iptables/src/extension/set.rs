@@ -62,7 +62,8 @@ pub(super) static SET: Entry<Match> = Entry {
         out.write_str(" -m set")?;
         write_sense(out, " --match-set ", Some(set))
     },
-    // `struct xt_set_info_match_v4`, with the number of the set, its dimensions and a bit for each that is a source.
+    // `struct xt_set_info_match_v4`: the number of the set, its dimensions, and a bit for each dimension that is a
+    // source.
     encode: |module, _, sets| {
         let Match::Set(set) = module else { return None };
         let SetMatch { name, sides } = set.value();
@@ -91,5 +92,5 @@ pub(crate) fn set_number(structure: &Structure<'_>) -> Option<u16> {
 
 /// `IPSET_INV_MATCH`.
 const INVERTED: u8 = 1 << 0;
-/// `IPSET_DIM_MAX`, less one for the inversion.
+/// `IPSET_DIM_MAX` minus one for the inversion.
 const MAX_DIMENSIONS: u8 = 6;

@@ -10,7 +10,7 @@ impl Probability {
 
     /// The probability 1/`n` with kube-proxy's rounding: it writes ten decimals, which `iptables` rounds to 31 bits.
     pub fn one_in(n: usize) -> Self {
-        // Ten decimals of a number below 1 are an integer below 2^53, so the conversion is exact where it has to be.
+        // Ten decimals of a number below 1 are an integer below 2^53, so the conversion is exact where this matters.
         #[expect(clippy::cast_precision_loss, reason = "no Service has 2^53 endpoints")]
         let decimals = (1e10 / n.max(1) as f64).round_ties_even();
         Self::from_fraction(decimals / 1e10)

@@ -30,13 +30,13 @@ pub(crate) enum Bytes<'a> {
     Owned {
         /// The bytes, initially zero.
         bytes: [u8; MAX_LENGTH],
-        /// Their number.
+        /// Number of the bytes.
         length: usize,
     },
 }
 
 impl Structure<'static> {
-    /// A structure whose bytes are zero.
+    /// Creates a structure of zero bytes.
     pub(super) fn new(name: &'static str, revision: u32, length: usize) -> Self {
         Self { name: name.into(), revision, bytes: Bytes::Owned { bytes: [0; MAX_LENGTH], length } }
     }
@@ -117,7 +117,7 @@ impl Structure<'_> {
         Some(String::from_utf8_lossy(text))
     }
 
-    /// Reports whether all bytes are zero but those at offsets that `is_used` accepts.
+    /// Reports whether all bytes are zero except those at offsets that `is_used` accepts.
     pub(super) fn is_zero_except(&self, is_used: impl Fn(usize) -> bool) -> bool {
         self.as_bytes().iter().enumerate().all(|(at, byte)| *byte == 0 || is_used(at))
     }

@@ -1,4 +1,5 @@
-//! Every extension in every direction. Those in the table are tested, and a variant that is not in it does not compile.
+//! Every extension in every direction. All extensions in the table are tested, and a variant that is not in it does not
+//! compile.
 
 use super::*;
 use crate::{
@@ -16,7 +17,7 @@ fn parse(family: IpFamily, text: &str) -> Rule {
     }
 }
 
-/// Checks that a sample is parsed as one extension and printed as it was.
+/// Checks that a sample is parsed as one extension and printed unchanged.
 #[track_caller]
 fn assert_same_text(family: IpFamily, sample: &str) -> Rule {
     let rule = parse(family, sample);

@@ -13,7 +13,7 @@ impl PortRange {
     /// Every port, which is no condition.
     pub const ALL: Self = Self { first: 0, last: u16::MAX };
 
-    /// The range of one port.
+    /// Returns the range of one port.
     pub fn one(port: u16) -> Self {
         Self { first: port, last: port }
     }

@@ -1,4 +1,4 @@
-//! Match modules and targets of `iptables-nft` in tables that also have rules of other programs.
+//! Match modules and targets of `iptables-nft` in tables that also contain rules of other programs.
 
 use std::collections::BTreeMap;
 
@@ -20,8 +20,8 @@ impl CompatReader {
         Self { family, names: BTreeMap::new() }
     }
 
-    /// Returns an expression as `iptables-save` prints it: `-m NAME OPTIONS` or `-j NAME OPTIONS`. `name` is that of the
-    /// expression, `match` or `target`, and `data` its attributes. `None` if it cannot be decoded.
+    /// Returns an expression as `iptables-save` prints it: `-m NAME OPTIONS` or `-j NAME OPTIONS`. `name` is the name
+    /// of the expression, `match` or `target`, and `data` its attributes. `None` if it cannot be decoded.
     pub fn text(&mut self, name: &str, data: &[u8]) -> Option<String> {
         let (mut rule, sets) = decode::extension(self.family, name, Attributes::new(data)).ok()??;
         for (_, number) in &sets {

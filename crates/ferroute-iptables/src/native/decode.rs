@@ -1,7 +1,7 @@
 //! Decoding rules that any version of `iptables-nft` may have written.
 //!
 //! Expressions that no version uses, such as those of rules that `nft` added, become a [`Match::Other`] or
-//! [`Target::Other`], so that the rule equals no other.
+//! [`Target::Other`], so that the rule does not equal any other rule.
 
 mod conditions;
 
@@ -28,11 +28,11 @@ pub(super) struct KernelRule<'a> {
     pub(super) handle: u64,
     /// The rule.
     pub(super) rule: Rule,
-    /// Its counters.
+    /// Counters.
     pub(super) counters: Counters,
-    /// It has an expression that `iptables-nft` does not write.
+    /// Whether it has an expression that `iptables-nft` does not write.
     pub(super) is_foreign: bool,
-    /// Its matches on ipsets, which lack the names.
+    /// Matches on ipsets, which lack the names.
     pub(super) sets: NumberedSets,
 }
 
@@ -88,8 +88,8 @@ pub(super) fn rule<'a>(family: IpFamily, attributes: Attributes<'a>) -> Result<K
     Ok(found)
 }
 
-/// Decodes a single expression that stands for a module or target, as a rule with that alone and the numbers of its ipsets.
-/// `None` if it stands for neither.
+/// Decodes a single expression for a module or target, as a rule that has only this module or target, with the numbers
+/// of its ipsets. `None` for other expressions.
 pub(super) fn extension<'a>(
     family: IpFamily,
     name: &str,
@@ -124,7 +124,8 @@ struct Decoder<'a> {
 }
 
 impl<'a> Decoder<'a> {
-    /// Adds an expression. One that cannot be read is that of another program, whose rules are in the same chains.
+    /// Adds an expression. An expression that cannot be read belongs to another program, whose rules may be in the same
+    /// chains.
     fn expression(&mut self, entry: &Attribute<'a>) {
         let [name, data] = parts(entry.nested(), [NFTA_EXPR_NAME, NFTA_EXPR_DATA]).unwrap_or_default();
         let name = name.and_then(|name| name.text()).unwrap_or_default();
@@ -241,7 +242,7 @@ impl<'a> Decoder<'a> {
     }
 }
 
-/// Sets a condition of which a rule has at most one.
+/// Sets a condition that a rule can have only once.
 fn set<T>(slot: &mut Option<T>, value: T) -> Option<()> {
     if slot.is_some() {
         return None;
@@ -271,7 +272,7 @@ fn structure<'a>(data: Attributes<'a>, kinds: [u16; 3]) -> Result<Option<Structu
     Ok(Some(Structure { name: name.escaped_text(), revision: revision.u32_be()?, bytes }))
 }
 
-/// Returns the text of a match module whose options cannot be decoded. Other options lead to another text.
+/// Returns the text of a match module whose options cannot be decoded. Different options result in different text.
 fn undecoded(structure: &Structure<'_>) -> String {
     let mut hasher = DefaultHasher::new();
     (structure.revision, structure.as_bytes()).hash(&mut hasher);
@@ -279,7 +280,8 @@ fn undecoded(structure: &Structure<'_>) -> String {
     format!("-m {} --undecoded {:08x}", structure.name, hasher.finish() >> 32)
 }
 
-/// Returns the text of a target without a variant, with the only options of such a one that change the path of a packet.
+/// Returns the text of a target without a variant, including the only options of such a target that change the path of
+/// a packet.
 fn other_target(structure: &Structure<'_>) -> String {
     let option = if structure.name == "CT" { tracking_option(structure) } else { String::new() };
     format!("{}{option}", structure.name)

@@ -1,5 +1,5 @@
-//! Encoding rules as `iptables-nft` does, in forms that all its versions since 1.8.2 can read: where newer versions use
-//! expressions of nf_tables that older ones do not know, this uses the match module.
+//! Encodes rules like `iptables-nft`, in forms that all its versions since 1.8.2 can read: where newer versions use
+//! expressions of nf_tables that older ones do not support, this module uses the match module.
 
 use std::net::IpAddr;
 
@@ -9,7 +9,7 @@ use ferroute_netlink::{Writer, nf_tables::*};
 use super::{protocols, sets::SetNumbers};
 use crate::{AddressMatch, ChainName, InterfaceMatch, Rule, Sense, Target, extension::Structure};
 
-/// A rule has a match or target that cannot be encoded, or an ipset whose number is unknown.
+/// Error for a rule with a match or target that cannot be encoded, or with an ipset whose number is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Unsupported;
 
@@ -26,7 +26,8 @@ pub(super) fn put_rule(
         Some(protocol) => (protocols::number(protocol.value()).ok_or(Unsupported)?, protocol.is_negated()),
     };
     let mut list = Expressions { list: message.nest(NFTA_RULE_EXPRESSIONS), family };
-    // The order of iptables-nft since 1.8.10. Most rules that a packet passes are for other addresses, so these come first.
+    // The order of iptables-nft since 1.8.10. Most rules that a packet passes are for other addresses, so these come
+    // first.
     list.address(offsets(family).0, source.as_ref());
     list.address(offsets(family).1, destination.as_ref());
     list.interface(NFT_META_IIFNAME, in_interface.as_ref());

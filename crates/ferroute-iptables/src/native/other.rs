@@ -1,5 +1,5 @@
-//! Text of match modules and targets that rules here never have, as `iptables-save` prints it. The structures are those of
-//! `include/uapi/linux/netfilter/xt_*.h`.
+//! Text of match modules and targets that planned rules never have, as `iptables-save` prints it. The structures are
+//! those of `include/uapi/linux/netfilter/xt_*.h`.
 
 use std::{fmt::Write, net::IpAddr};
 
@@ -7,7 +7,7 @@ use ferroute_core::IpFamily;
 
 use crate::extension::Structure;
 
-/// Returns the text of a match module; `None` if its options are not known.
+/// Returns the text of a match module; `None` if its options are unknown.
 pub(super) fn match_text(structure: &Structure<'_>, family: IpFamily) -> Option<String> {
     let bytes = structure.as_bytes();
     let mut text = format!("-m {}", structure.name);
@@ -106,7 +106,7 @@ pub(super) fn match_text(structure: &Structure<'_>, family: IpFamily) -> Option<
             if flags & 2 != 0 {
                 option(inverted & 2 != 0, format!("rt-segsleft {}:{}", u32_at(bytes, 4)?, u32_at(bytes, 8)?))?;
             }
-            // The other options are about its addresses.
+            // The other flags are for its addresses.
             (flags & !3 == 0).then_some(())?;
         }
         ("frag", 0) => {
@@ -125,7 +125,7 @@ pub(super) fn match_text(structure: &Structure<'_>, family: IpFamily) -> Option<
             if flags & 1 != 0 {
                 option(inverted & 1 != 0, format!("{}-len {}", structure.name, u32_at(bytes, 0)?))?;
             }
-            // The other options are about the options in it.
+            // The other flags are for its options.
             (flags & !1 == 0).then_some(())?;
         }
         ("ipv6header", 0) => {
@@ -244,7 +244,7 @@ fn conntrack(bytes: &[u8], family: IpFamily, option: &mut dyn FnMut(bool, String
     Some(())
 }
 
-/// Returns the text of a target; `None` if its options are not known.
+/// Returns the text of a target; `None` if its options are unknown.
 pub(super) fn target_text(structure: &Structure<'_>, family: IpFamily) -> Option<String> {
     let bytes = structure.as_bytes();
     let name = &*structure.name;
@@ -290,7 +290,8 @@ pub(super) fn target_text(structure: &Structure<'_>, family: IpFamily) -> Option
     })
 }
 
-/// Returns the text of target SET, with the numbers of sets for their names: `struct xt_set_info_target_v1` to `v3`.
+/// Returns the text of target SET, with the numbers of sets instead of their names: `struct xt_set_info_target_v1` to
+/// `v3`.
 fn set_text(bytes: &[u8]) -> Option<String> {
     let mut text = "SET".to_owned();
     for (option, number, at) in set_options(bytes)? {
@@ -324,7 +325,7 @@ pub(super) fn target_sets(structure: &Structure<'_>) -> impl Iterator<Item = u16
     sets.unwrap_or_default().into_iter().map(|(_, number, _)| number)
 }
 
-/// Returns what stands for a set in the text of a target until its name is known.
+/// Returns the placeholder of a set in the text of a target until its name is known.
 pub(super) fn numbered_set(number: u16) -> String {
     format!("#{number}")
 }
@@ -334,7 +335,7 @@ struct Range {
     flags: u32,
     addresses: Option<(IpAddr, IpAddr)>,
     ports: Option<(u16, u16)>,
-    /// The port from which the first one is counted.
+    /// Port from which ports are counted.
     base: Option<u16>,
 }
 

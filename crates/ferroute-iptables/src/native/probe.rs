@@ -14,17 +14,17 @@ use crate::{
 /// The match modules and targets in the rules of a mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Modules {
-    /// Those of every mode.
+    /// Modules of every mode.
     Common,
-    /// Those of every mode, and those for ipsets and virtual servers.
+    /// Modules of every mode, and those for ipsets and virtual servers.
     Ipvs,
 }
 
-/// Checks whether the kernel in the calling thread's network namespace supports reading and writing rules of an IP family
-/// with these modules by netlink. Common ones are in a transaction that is not committed.
+/// Checks whether the kernel in the calling thread's network namespace supports reading and writing rules of an IP
+/// family with these modules by netlink. Common modules are checked in a transaction that is not committed.
 ///
 /// # Errors
-/// If it does not, or this process may not write rules.
+/// If the kernel does not support it, or if this process may not write rules.
 pub fn probe(family: IpFamily, modules: Modules) -> Result<(), ProbeError> {
     if cfg!(not(target_pointer_width = "64")) {
         return Err(ProbeError::Machine);
@@ -44,7 +44,8 @@ pub fn probe(family: IpFamily, modules: Modules) -> Result<(), ProbeError> {
     }
 }
 
-/// Rules with these modules require a set, and should not be tried out in hooks of packets.
+/// Checks the modules of ipvs mode. Rules with these modules require a set, and should not be tested in hooks of
+/// packets.
 fn probe_ipvs(rules: &NativeRules) -> Result<(), ProbeError> {
     for (module, revision) in [("set", 4), ("ipvs", 0)] {
         let mut request = compat_request(rules.family(), module, revision);
@@ -52,7 +53,7 @@ fn probe_ipvs(rules: &NativeRules) -> Result<(), ProbeError> {
             .with_socket(|socket| socket.request(&mut request, |_| Ok::<_, Error>(())))
             .map_err(|source| ProbeError::Module { module, revision, source })?;
     }
-    // There need not be one.
+    // There need not be such a set.
     rules.with_socket(|socket| sets::number_of(socket, "FERROUTE-PROBE")).map_err(ProbeError::Sets)?;
     Ok(())
 }
@@ -69,13 +70,13 @@ fn compat_request(family: IpFamily, module: &str, revision: u32) -> Request {
     request
 }
 
-/// Why rules cannot be read and written by netlink.
+/// Reason why rules cannot be read and written by netlink.
 #[derive(Debug, thiserror::Error)]
 pub enum ProbeError {
-    /// The structures are those of machines with 64 bits.
+    /// The structures are for machines with 64 bits.
     #[error("not supported on this machine, whose pointers do not have 64 bits")]
     Machine,
-    /// The kernel cannot be asked.
+    /// The request to the kernel failed.
     #[error("cannot read chains by netlink")]
     Netlink(#[from] Error),
     /// The kernel lacks a match module.
@@ -97,8 +98,8 @@ pub enum ProbeError {
     Write(#[from] WriteError),
 }
 
-/// Writes rules with all modules that every cluster needs. Others, such as the one for session affinity, are in the kernel
-/// or not, as with the iptables programs.
+/// Writes rules with all modules that every cluster needs. Other modules, such as the one for session affinity, are not
+/// checked, as with the iptables programs.
 fn sample(family: IpFamily, sink: &mut KernelSink<'_>) -> std::io::Result<()> {
     let [chain, postrouting] = ["FERROUTE-PROBE", "FERROUTE-PROBE-POST"].map(ChainName::literal);
     let address: IpAddr = match family {

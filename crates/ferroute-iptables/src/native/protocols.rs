@@ -4,7 +4,7 @@ use ferroute_core::Protocol;
 
 use crate::ProtocolMatch;
 
-/// Returns a protocol's number; `None` if its name is not known.
+/// Returns a protocol's number; `None` for unknown names.
 pub(super) fn number(protocol: &ProtocolMatch) -> Option<u8> {
     match protocol {
         ProtocolMatch::Transport(protocol) => Some(protocol.number()),
@@ -23,7 +23,7 @@ pub(super) fn from_number(number: u8) -> ProtocolMatch {
     Protocol::from_number(number).map_or_else(|| ProtocolMatch::Other(name()), ProtocolMatch::Transport)
 }
 
-/// The protocols other than those of Services that `iptables-save` prints by name.
+/// Protocols, other than those of Services, that `iptables-save` prints by name.
 const NAMES: [(u8, &str); 9] = [
     (1, "icmp"),
     (2, "igmp"),

@@ -24,11 +24,11 @@ impl NativeRules {
     /// Reads tables and calls `add` with chains, and with the rules of each chain together. Chains that `iptables` cannot name
     /// are left out. `expected` are chains that probably exist: large tables are read faster if they are known.
     ///
-    /// Rules of one chain are those of a single moment, even if other programs change rules meanwhile; those of two chains
+    /// The rules of one chain are consistent, even if other programs change rules at the same time; those of two chains
     /// need not be.
     ///
     /// # Errors
-    /// If the kernel refuses, or other programs change rules all the time.
+    /// If the kernel refuses, or if other programs change rules continuously.
     pub(crate) fn read(
         &self,
         tables: &[TableName],
@@ -48,7 +48,8 @@ impl NativeRules {
             chains.dedup();
             let missing = self.add_expected(&chains, add)?;
             self.sockets().truncate(1);
-            // A transaction of another program may have left chains out of the first numbers, and fail.
+            // Because of a transaction of another program, chains may be missing from the first numbers. That
+            // transaction may also fail.
             for (table, size) in self.sizes(tables).map_err(failed)? {
                 let known = sizes.entry(table).or_default();
                 *known = size.max(*known);
@@ -74,7 +75,7 @@ impl NativeRules {
         Ok(())
     }
 
-    /// Calls `add` with chains and their rules, read on several processors. Returns those that do not exist.
+    /// Calls `add` with chains and their rules, read on several processors. Returns the chains that do not exist.
     fn add_expected(
         &self,
         chains: &[(TableName, ChainName)],
@@ -168,8 +169,8 @@ impl NativeRules {
 
     /// Returns the handles of rules in a chain, or the first rule that it lacks.
     ///
-    /// Reads no further than to the last one of them, and needs no consistent dump to find them: a handle is never that of
-    /// another rule.
+    /// Reads only up to the last of these rules, and does not need a consistent dump: a handle never identifies another
+    /// rule.
     pub(super) fn handles_of<'a>(
         &self,
         table: TableName,
@@ -220,7 +221,7 @@ impl NativeRules {
         request
     }
 
-    /// Decodes a rule; `None` if it is of another chain.
+    /// Decodes a rule; `None` if it belongs to another chain.
     fn decode_rule<'a>(
         &self,
         message: &Message<'a>,
@@ -247,8 +248,8 @@ impl NativeRules {
 
     /// Returns the chains of the tables in `sizes` without those that were read before. `sizes` are their numbers.
     ///
-    /// A dump contains the chains of all tables, and takes a time that grows with the square of their number: for every 32 KiB that
-    /// it returns, the kernel goes through all that it has returned before. So it ends when all chains are found.
+    /// A dump contains the chains of all tables, and takes quadratic time: for every 32 KiB that it returns, the kernel
+    /// walks all the chains that it has returned before. The dump therefore ends when all chains have been found.
     fn list_other_chains(
         &self,
         sizes: &BTreeMap<TableName, u32>,
@@ -312,7 +313,7 @@ impl NativeRules {
     }
 }
 
-/// Receives what was read.
+/// Callback for the chains and rules that are read.
 pub(crate) type AddItem<'a> = dyn FnMut(TableName, SaveItem) + Send + 'a;
 
 fn add_chain(add: &mut AddItem<'_>, table: TableName, chain: ChainName, (head, rules): (ChainHead, Vec<ListedRule>)) {
@@ -324,16 +325,16 @@ fn add_chain(add: &mut AddItem<'_>, table: TableName, chain: ChainName, (head, r
 pub(super) struct ListedRule {
     pub(super) rule: Rule,
     pub(super) counters: Counters,
-    /// It has an expression that `iptables-nft` does not write.
+    /// Whether it has an expression that `iptables-nft` does not write.
     pub(super) is_foreign: bool,
 }
 
 /// A chain of a table.
 pub(super) struct ListedChain {
-    /// `None` if `iptables` cannot name it.
+    /// Name; `None` if `iptables` cannot name the chain.
     pub(super) name: Option<ChainName>,
     pub(super) head: ChainHead,
-    /// The hook (`NF_INET_*`) and priority at which the kernel calls it; `None` if it does not.
+    /// Hook (`NF_INET_*`) and priority of a base chain; `None` for other chains.
     pub(super) hook: Option<(u32, i32)>,
     /// The number of its rules and of the jumps to it.
     pub(super) uses: u32,
@@ -370,7 +371,7 @@ pub(super) fn table(message: &Message<'_>, tables: &[TableName]) -> Result<Optio
     Ok(name.filter(|name| tables.contains(name)).map(|name| (name, size)))
 }
 
-/// Decodes a chain and the name of its table; `None` if that is not one of `iptables`.
+/// Decodes a chain and the name of its table; `None` if the table is not one of `iptables`.
 pub(super) fn chain(message: &Message<'_>) -> Result<Option<(TableName, ListedChain)>, Malformed> {
     let (_, attributes) = message.split_header::<{ nfnetlink::HEADER_LENGTH }>()?;
     let mut found = ListedChain { name: None, head: ChainHead::default(), hook: None, uses: 0 };
@@ -420,6 +421,6 @@ const LISTED_AT_ONCE: u32 = 5000;
 const READ_AT_ONCE: usize = 64;
 /// The number of processors that read. More are not needed for a second's work.
 const MAX_READERS: usize = 4;
-/// How often a dump is repeated because of other programs' changes. A dump takes a millisecond, except for that of the chains of a
-/// large cluster and of the few chains with rules of all Services.
+/// Maximum number of repeated dumps because of other programs' changes. A dump takes a millisecond, except for dumps of
+/// the chains of a large cluster, and of the few chains with rules of all Services.
 const MAX_ATTEMPTS: usize = 20;

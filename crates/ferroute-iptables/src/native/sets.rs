@@ -1,7 +1,7 @@
-//! The numbers of ipsets, by which rules refer to them.
+//! Numbers of ipsets, by which rules refer to them.
 //!
-//! While a rule refers to a set, the kernel refuses to destroy or rename it, and its number and name stay when it is swapped
-//! with another one.
+//! While a rule refers to a set, the kernel refuses to destroy or rename it, and its number and name stay the same when
+//! it is swapped with another set.
 
 use std::collections::BTreeMap;
 
@@ -45,7 +45,7 @@ pub(super) fn names_in(rule: &Rule) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Returns the number of the set with a name; `None` if there is none.
+/// Returns the number of the set with a name; `None` if there is no such set.
 pub(super) fn number_of(socket: &mut Socket, name: &str) -> Result<Option<u16>, Error> {
     ask(
         socket,
@@ -55,7 +55,7 @@ pub(super) fn number_of(socket: &mut Socket, name: &str) -> Result<Option<u16>, 
     )
 }
 
-/// Returns the name of the set with a number; `None` if there is none, or the kernel is too old to return it.
+/// Returns the name of the set with a number; `None` if there is no such set, or if the kernel is too old to return it.
 pub(super) fn name_of(socket: &mut Socket, number: u16) -> Result<Option<Box<str>>, Error> {
     let found = ask(
         socket,
@@ -69,7 +69,7 @@ pub(super) fn name_of(socket: &mut Socket, number: u16) -> Result<Option<Box<str
     }
 }
 
-/// Asks for a set; `None` if it does not exist.
+/// Queries a set; `None` if it does not exist.
 fn ask<T>(
     socket: &mut Socket,
     kind: u8,

@@ -12,12 +12,12 @@ use super::{
 use crate::{ChainHead, ChainName, Policy, SaveItem, SavedRules, SavedRulesReader, TableName};
 
 impl NativeRules {
-    /// Reads all tables with names of `iptables`, with their counters. Those with chains or expressions that `iptables-save`
-    /// would not print are [`SavedRules::partial`]: their foreign rules have conditions and targets without a meaning here,
-    /// and chains that `iptables` cannot name are left out.
+    /// Reads all tables with names of `iptables`, with their counters. Tables with chains or expressions that
+    /// `iptables-save` would not print are [`SavedRules::partial`]: their foreign rules have conditions and targets
+    /// without a defined meaning, and chains that `iptables` cannot name are left out.
     ///
     /// # Errors
-    /// If the kernel refuses, or other programs change rules all the time.
+    /// If the kernel refuses, or if other programs change rules continuously.
     pub(crate) fn snapshot(&self) -> Result<SavedRules, ReadError> {
         let mut reader = SavedRulesReader::new(self.family);
         let mut tables: BTreeMap<TableName, Vec<ListedChain>> = BTreeMap::new();
@@ -52,7 +52,7 @@ impl NativeRules {
         if chains.is_empty() {
             return Ok(());
         }
-        // As `iptables-save` prints them: also builtin chains that no program has needed yet.
+        // As `iptables-save` prints them, including builtin chains that no program has needed yet.
         let accept = ChainHead { policy: Some(Policy::Accept), ..ChainHead::default() };
         for name in BUILTIN_CHAINS.into_iter().filter(|name| base_chain(table, *name).is_some()) {
             if !chains.iter().any(|(existing, ..)| *existing == name) {

@@ -65,7 +65,7 @@ pub(super) fn request(family: IpFamily, command: u8, table: TableName) -> Reques
     request
 }
 
-/// Writes the attributes that make a chain a base chain. Its policy is that of an existing chain, or else to accept.
+/// Writes the attributes of a base chain. Its policy is that of the existing chain, or accept if there is none.
 pub(super) fn put_base_chain(message: &mut Writer<'_>, base: BaseChain) {
     let BaseChain { kind, hook, priority } = base;
     let mut nest = message.nest(NFTA_CHAIN_HOOK);

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{ChainName, Rule, RuleSet, TableName};
 
-/// Returns the messages of rules in nf_tables, without those that only the iptables programs can write.
+/// Returns the messages of rules in nf_tables, except for rules that only the iptables programs can write.
 pub fn encode_rules(rules: &RuleSet) -> Vec<u8> {
     let mut messages = Vec::new();
     for (table, contents) in &rules.tables {
@@ -43,7 +43,7 @@ pub(crate) fn encode_rule(family: IpFamily, table: TableName, chain: ChainName, 
 ///
 /// # Panics
 ///
-/// A rule that was encoded decodes to another one.
+/// If an encoded rule decodes to another rule.
 pub fn decode_messages(datagram: &[u8]) {
     for message in Messages::new(datagram).map_while(Result::ok) {
         for family in IpFamily::BOTH {
@@ -59,11 +59,11 @@ fn check(family: IpFamily, message: &Message<'_>) {
     assert_eq!(decode_rule(family, &encoded), Some(rule));
 }
 
-/// Reads messages about tables, chains and rules of other programs, whose names and expressions consist of these bytes.
+/// Reads messages for tables, chains and rules of other programs, whose names and expressions consist of these bytes.
 ///
 /// # Panics
 ///
-/// One of them is an error, so that it would cost a sync.
+/// If a message is an error, which would make a sync fail.
 pub fn read_foreign_objects(bytes: &mut Bytes<'_>) {
     const NUMBER: Content = Content::Number(4);
     const DATA: Field = (NFTA_EXPR_DATA, Content::Attributes);
@@ -103,7 +103,7 @@ pub(crate) fn decode_rule(family: IpFamily, message: &[u8]) -> Option<Rule> {
     decoded(family, &Messages::new(message).next()?.ok()?)
 }
 
-/// Decodes a rule; `None` if it is malformed or not of iptables.
+/// Decodes a rule; `None` if it is malformed or does not belong to iptables.
 fn decoded(family: IpFamily, message: &Message<'_>) -> Option<Rule> {
     let (_, attributes) = message.split_header::<{ nfnetlink::HEADER_LENGTH }>().ok()?;
     let mut decoded = decode::rule(family, attributes).ok()?;
@@ -112,7 +112,7 @@ fn decoded(family: IpFamily, message: &Message<'_>) -> Option<Rule> {
     (!decoded.is_foreign).then_some(decoded.rule)
 }
 
-/// Returns the numbers of sets whose names are numbers; any for other names.
+/// Returns the numbers of sets whose names are numbers; arbitrary numbers for other names.
 fn numbers(rule: &Rule) -> SetNumbers {
     let mut numbers = SetNumbers::default();
     sets::names_in(rule).for_each(|name| numbers.insert(name, name.parse().unwrap_or_default()));

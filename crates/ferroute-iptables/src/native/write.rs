@@ -36,7 +36,7 @@ pub enum WriteError {
         #[source]
         source: Error,
     },
-    /// A rule has a match or target that can only be written by the iptables programs.
+    /// A rule has a match or target that only the iptables programs can write.
     #[error("cannot write {rule:?} without the iptables programs")]
     Unsupported {
         /// The rule, as in the input of `iptables-restore`.
@@ -69,14 +69,14 @@ pub enum WriteError {
 
 /// Sends each transaction, which can change several tables, to the kernel when it ends.
 ///
-/// What a transaction itself depends on (base chains, and the handles of rules to be deleted) is read while it is composed.
-/// If another program changes that meanwhile, the kernel refuses the transaction.
+/// Objects that a transaction depends on (base chains, and the handles of rules to be deleted) are read while it is
+/// composed. If another program changes them in the meantime, the kernel refuses the transaction.
 pub(crate) struct KernelSink<'a> {
     rules: &'a NativeRules,
     /// The generation that the next transaction requires; `None` for any.
     generation: Option<u32>,
     batch: Batch,
-    /// `batch` has the beginning of a transaction.
+    /// Whether `batch` has the beginning of a transaction.
     has_begun: bool,
     /// The number of committed transactions.
     transactions: u32,
@@ -90,8 +90,8 @@ pub(crate) struct KernelSink<'a> {
 }
 
 impl<'a> KernelSink<'a> {
-    /// Creates a sink. With a generation, the kernel refuses what is written if another program has committed a transaction
-    /// since then, or does so between the transactions.
+    /// Creates a sink. With a generation, the kernel refuses the transactions if another program has committed a
+    /// transaction since then, or does so between them.
     pub(crate) fn new(rules: &'a NativeRules, generation: Option<u32>) -> Self {
         Self {
             rules,
@@ -111,7 +111,7 @@ impl<'a> KernelSink<'a> {
         self.error
     }
 
-    /// Lets the kernel check the transaction without its end, so that it is not committed.
+    /// Sends the transaction without its end, so that the kernel checks it but does not commit it.
     pub(super) fn try_out(&mut self) -> io::Result<()> {
         self.send()
     }
@@ -124,7 +124,7 @@ impl<'a> KernelSink<'a> {
             Ok(refusals) => refusals,
             Err(source) => return self.fail(WriteError::Commit { table: self.table, source }),
         };
-        // One mistake can cause many errors; the first one is closest to it.
+        // One mistake can cause many errors; the first error is closest to it.
         let first = refusals.as_slice().first().cloned();
         let Err(source) = refusals.into_result() else { return Ok(()) };
         let change = first.filter(|refusal| !refusal.is_circumstantial());
@@ -184,7 +184,8 @@ impl<'a> KernelSink<'a> {
         Ok(())
     }
 
-    /// Creates a base chain if it does not exist. The hook of an existing one may differ, and then must not be named.
+    /// Creates a base chain if it does not exist. The hook of an existing one may differ, and must then not be
+    /// specified.
     fn ensure_base_chain(&mut self, chain: ChainName) -> io::Result<()> {
         let Some(base) = base_chain(self.table, chain) else { return Ok(()) };
         if !self.base_chains.insert(chain) {
@@ -203,8 +204,8 @@ impl<'a> KernelSink<'a> {
         Ok(())
     }
 
-    /// Describes the change of the message that the kernel refused, as in the input of `iptables-restore`, with the chain that
-    /// it deletes.
+    /// Describes the change in the message that the kernel refused, as in the input of `iptables-restore`, with the
+    /// chain that it deletes.
     fn refused_change(&self, refusal: &Refusal) -> Option<(String, Option<ChainName>)> {
         let message = Messages::new(self.batch.as_bytes().ok()?).nth(refusal.index)?.ok()?;
         let (_, attributes) = message.split_header::<{ nfnetlink::HEADER_LENGTH }>().ok()?;

@@ -1,4 +1,4 @@
-//! The chains of modes whose rules are few and do not depend on the number of Services.
+//! Chains of modes with few rules, whose number does not depend on the number of Services.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -104,7 +104,7 @@ impl ChainGroup {
     /// missing jumps. Chains that only `kernel` has are kept.
     ///
     /// # Errors
-    /// Those of `out`.
+    /// Errors of `out`.
     pub fn write_difference(&self, kernel: &Self, out: impl Write) -> io::Result<GroupSummary> {
         let mut writer = RestoreWriter::new(out);
         let summary = self.write_difference_to(kernel, &mut writer)?;
@@ -115,7 +115,7 @@ impl ChainGroup {
     /// Like [`ChainGroup::write_difference`], to any receiver.
     ///
     /// # Errors
-    /// Those of `out`.
+    /// Errors of `out`.
     pub(crate) fn write_difference_to(&self, kernel: &Self, out: &mut dyn RuleSink) -> io::Result<GroupSummary> {
         let mut summary = GroupSummary::default();
         for table in self.tables() {
@@ -156,7 +156,7 @@ impl ChainGroup {
     }
 }
 
-/// Collects what the kernel has of a [`ChainGroup`].
+/// Collects the kernel's part of a [`ChainGroup`].
 #[derive(Debug)]
 pub(crate) struct ChainGroupCollector<'a> {
     wanted: &'a ChainGroup,
@@ -188,7 +188,7 @@ impl<'a> ChainGroupCollector<'a> {
         }
     }
 
-    /// Returns what the kernel has.
+    /// Returns the collected part.
     pub(crate) fn finish(self) -> ChainGroup {
         self.kernel
     }

@@ -15,15 +15,15 @@ use crate::{ChainName, TableName};
 
 /// Digests of the applied chains: enough to determine the chains that a change affects, without the rules themselves.
 ///
-/// It is created from a full comparison with the kernel ([`Difference::from_kernel`]) after that was applied. Then
-/// [`ChainState::difference`] returns what a change has to write, and [`ChainState::record`] updates the state after that was
-/// applied as well.
+/// It is created from a full comparison with the kernel ([`Difference::from_kernel`]) after that was applied.
+/// [`ChainState::difference`] then returns the difference to be written for a change, and [`ChainState::record`]
+/// updates the state after the difference was applied.
 #[derive(Clone, Debug)]
 pub struct ChainState {
     /// The context of the applied rules.
     pub(super) context: IptablesContext,
     pub(super) ports: BTreeMap<ServicePortName, PortState>,
-    /// [`super::fixed::localnet_rule`] exists. It is never deleted, because the kubelet may need it.
+    /// Whether [`super::fixed::localnet_rule`] exists. It is never deleted, because the kubelet may need it.
     has_localnet_rule: bool,
     /// The sum over `ports`.
     counts: RuleCounts,
@@ -35,7 +35,7 @@ pub enum Drift {
     /// The jump from this builtin chain is missing.
     #[error("missing jump from chain {1} of table {0}")]
     Jump(TableName, ChainName),
-    /// A chain is missing or has other rules.
+    /// A chain is missing or has different rules.
     #[error("chain {1} of table {0} is missing or has other rules")]
     Chain(TableName, ChainName),
 }
@@ -55,7 +55,7 @@ pub(super) struct PortState {
 pub(super) struct ServiceChain {
     pub(super) name: ChainName,
     pub(super) digest: ChainDigest,
-    /// The kernel has the chain with this digest.
+    /// Whether the kernel has the chain with this digest.
     pub(super) applied: bool,
 }
 
@@ -109,8 +109,8 @@ impl ChainState {
         state
     }
 
-    /// Determines what must be written for `table` after `changes`. Compares only ports of changed Services, unless the
-    /// node or the context changed, which may affect every port.
+    /// Determines the difference to be written for `table` after `changes`. Compares only ports of changed Services,
+    /// unless the node or the context changed, which may affect every port.
     pub fn difference(&self, table: &ServiceTable, context: &IptablesContext, changes: &Changes) -> Difference {
         let mut difference =
             Difference { has_localnet_rule: self.has_localnet_rule, ..Difference::empty(context.clone()) };
@@ -267,7 +267,8 @@ impl RuleCounts {
         self.filter + self.nat
     }
 
-    /// The number of rules in a table. Tables other than filter count as nat, although only filter and nat have rules.
+    /// Returns the number of rules in a table. Tables other than filter count as nat, although only filter and nat have
+    /// rules.
     pub(super) fn table_mut(&mut self, table: TableName) -> &mut usize {
         match table {
             TableName::Filter => &mut self.filter,

@@ -7,7 +7,7 @@ use crate::Match;
 pub struct IptablesContext {
     /// The proxy's settings. The primary address of a node without addresses is localhost, as in kube-proxy.
     pub settings: FamilySettings,
-    /// The cluster has so many endpoints that their rules have no comments.
+    /// Whether the cluster has so many endpoints that their rules have no comments.
     pub large_cluster: bool,
     /// See [`HostState::random_fully`].
     pub random_fully: bool,

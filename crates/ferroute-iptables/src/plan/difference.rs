@@ -16,7 +16,7 @@ use crate::{ChainName, TableName};
 #[derive(Clone, Debug)]
 pub struct Difference {
     pub(super) context: IptablesContext,
-    /// All service ports were compared, not only those of changed Services.
+    /// Whether all service ports were compared, not only those of changed Services.
     pub(super) complete: bool,
     /// The compared service ports; `None` for removed ones.
     pub(super) ports: BTreeMap<ServicePortName, Option<PortState>>,
@@ -39,7 +39,7 @@ pub struct Difference {
 /// The change of a shared chain.
 #[derive(Clone, Debug, Default)]
 pub(super) enum SharedChange {
-    /// The chain stays as it is.
+    /// The chain does not change.
     #[default]
     Nothing,
     /// The rules of some service ports are replaced.
@@ -65,7 +65,7 @@ impl Difference {
         }
     }
 
-    /// Compares the rules planned for `table` with the chains in the kernel, whichever program wrote those.
+    /// Compares the rules planned for `table` with the chains in the kernel, written by any program.
     pub fn from_kernel(table: &ServiceTable, context: IptablesContext, kernel: KernelChains) -> Self {
         Self::everything(table, context).without(kernel)
     }
@@ -86,12 +86,13 @@ impl Difference {
         difference
     }
 
-    /// The proxy's chains, if this is [`Difference::everything`].
+    /// Returns the proxy's chains, if this is [`Difference::everything`].
     pub(crate) fn chains(&self) -> Vec<(TableName, ChainName)> {
         proxy_chains(&self.context, self.ports.values().flatten())
     }
 
-    /// Leaves out of [`Difference::everything`] what the kernel has, and adds what it should not have.
+    /// Removes the chains that the kernel already has from [`Difference::everything`], and adds those that it should
+    /// not have.
     pub(crate) fn without(mut self, mut kernel: KernelChains) -> Self {
         for chain in self.ports.values_mut().flatten().flat_map(|port| &mut port.chains) {
             chain.applied = kernel.chains.remove(&(TableName::Nat, chain.name)) == Some(chain.digest);
@@ -127,7 +128,7 @@ impl Difference {
         self
     }
 
-    /// Reports whether shared chains are edited, which depends on the rules that they have.
+    /// Reports whether shared chains are edited, which depends on their rules in the kernel.
     pub(crate) fn has_edits(&self) -> bool {
         self.shared.iter().any(|change| matches!(change, SharedChange::Edit(_)))
     }
@@ -179,7 +180,7 @@ impl Difference {
     }
 }
 
-/// The proxy's chains, with those of some service ports.
+/// Returns the proxy's chains, with those of some service ports.
 pub(super) fn proxy_chains<'a>(
     context: &IptablesContext,
     ports: impl Iterator<Item = &'a PortState>,

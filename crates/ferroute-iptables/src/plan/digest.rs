@@ -54,7 +54,7 @@ impl RuleSum {
         *self += Self(hash(rule));
     }
 
-    /// Updates the digest for a further rule that is behind those that must be the last, so that it equals that of no planned
+    /// Updates the digest for a rule after those that must be last, so that it does not equal the digest of planned
     /// rules.
     pub(crate) fn add_misplaced(&mut self, rule: &Rule) {
         *self += Self(hash(&("misplaced", rule)));
@@ -74,7 +74,7 @@ fn hash(value: &impl Hash) -> u64 {
 }
 
 /// Computes a digest of the rules planned for the Services of `table`, which is comparable between machines. Rules that
-/// exist without any Service, and rules that only count packets, are excluded: they depend on the host.
+/// exist without any Service, and rules that only count packets, are excluded because they depend on the host.
 pub fn rules_digest(table: &ServiceTable, context: &IptablesContext) -> RulesDigest {
     let context = IptablesContext { counters: NfacctCounters::default(), ..context.clone() };
     RulesDigest::compute(|mut out| {

@@ -12,15 +12,15 @@ use crate::Rule;
 pub(super) struct SharedEdit {
     /// The rules to delete.
     pub(super) remove: Vec<Rule>,
-    /// The rules to insert at the start of the chain, in their order.
+    /// Rules to insert at the start of the chain, in this order.
     pub(super) insert: Vec<Rule>,
 }
 
 impl ChainState {
-    /// Replaces whole shared chains of an incremental difference by edits, where few rules change: these are written in
-    /// less time, and the counters of the other rules are kept. `changes` must be those that `difference` was created for.
+    /// Replaces whole shared chains of an incremental difference by edits if few rules change: edits are written in
+    /// less time, and keep the counters of other rules. `changes` must be those that `difference` was created for.
     ///
-    /// An edit fails if another program has deleted one of the rules before. Then the whole chains must be written, see
+    /// An edit fails if another program has deleted one of the rules before. The whole chains must then be written, see
     /// `Difference::replace_edits`.
     pub fn edit_shared(&self, table: &ServiceTable, changes: &Changes, difference: &mut Difference) {
         if difference.complete {
@@ -69,7 +69,7 @@ impl ChainState {
 }
 
 impl SharedEdit {
-    /// Adds the rules of a service port; `None` if the edit is too large then.
+    /// Adds the rules of a service port; `None` if the edit becomes too large.
     fn with(mut self, remove: Vec<Rule>, insert: Vec<Rule>) -> Option<Self> {
         self.remove.extend(remove);
         self.insert.extend(insert);
@@ -77,8 +77,8 @@ impl SharedEdit {
     }
 }
 
-/// The number of rules up to which a chain is edited. The kernel searches the chain for each rule that it deletes, and the
-/// rules are in memory all at once.
+/// Maximum number of rules in an edit of a chain. The kernel searches the chain for each rule that it deletes, and all
+/// the rules are in memory at once.
 const MAX_RULES: usize = 1000;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Chains and jumps that exist whatever the Services.
+//! Chains and jumps that exist regardless of Services.
 
 use ferroute_core::{IpFamily, NfacctCounters, NodePortMatch};
 
@@ -171,8 +171,9 @@ pub(super) fn node_port_jumps(context: &IptablesContext) -> Vec<Rule> {
     }
 }
 
-/// The rule that must be in `KUBE-FIREWALL` while node ports answer on localhost: with the sysctl `route_localnet`, which
-/// they need, neighbours could reach services that listen on localhost. The kubelet adds the same rule.
+/// Returns the rule that must be in `KUBE-FIREWALL` while node ports answer on localhost: with the sysctl
+/// `route_localnet`, which they need, neighbours could reach services that listen on localhost. The kubelet adds the
+/// same rule.
 pub(super) fn localnet_rule(family: IpFamily) -> Rule {
     let localhost = family.loopback();
     let tracked = CtStates::RELATED.or(CtStates::ESTABLISHED).or(CtStates::DNAT);

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{ChainName, ParseError, ParseErrorKind, Rule, SaveItem, SaveParser, TableName};
 
-/// The proxy's chains in the kernel, as digests. Read line by line from `iptables-save` text, so that its size
+/// The proxy's chains in the kernel, as digests. They are read line by line from `iptables-save` text, so that the size
 /// does not depend on the number of rules.
 #[derive(Clone, Debug)]
 pub struct KernelChains {
@@ -120,7 +120,7 @@ impl KernelChainsCollector {
         }
     }
 
-    /// Adds a rule of another chain than the current one.
+    /// Adds a rule of a chain other than the current one.
     fn add_rule(&mut self, table: TableName, chain: ChainName, rule: &Rule) {
         if is_iptables_mode_chain(table, chain) {
             self.store_current();
@@ -165,9 +165,9 @@ impl KernelChainsCollector {
     }
 }
 
-/// Ignores invalid lines that other programs cause and that cannot concern the proxy's rules: `nft` creates chains in
-/// `iptables`' tables with names that `iptables` rejects, and `iptables-nft-save` 1.8.2 reports on standard output that a
-/// table does not exist yet.
+/// Ignores invalid lines that other programs cause and that cannot affect the proxy's rules: `nft` creates chains in
+/// `iptables`' tables with names that `iptables` rejects, and `iptables-nft-save` 1.8.2 reports on standard output that
+/// a table does not exist yet.
 pub(crate) fn ignore_unnameable(item: Result<Option<SaveItem>, ParseError>) -> Result<Option<SaveItem>, ParseError> {
     match item {
         Err(ParseError { kind: ParseErrorKind::ChainName(_) | ParseErrorKind::OutsideTable, .. }) => Ok(None),

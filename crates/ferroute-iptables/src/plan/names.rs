@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 use super::SharedChain;
 use crate::{ChainName, Rule, TableName, address_text, exec::ChainMode};
 
-/// Names of the chains that exist whatever the Services.
+/// Names of the chains that exist regardless of Services.
 pub mod chains {
     use crate::ChainName;
 
@@ -103,8 +103,8 @@ const FILTER_LEFTOVERS: [&str; 8] = [
 /// A chain that ipvs mode always creates, in tables nat and filter. Its presence shows that the mode was active.
 pub(crate) const IPVS_NODE_PORT: ChainName = ChainName::literal("KUBE-NODE-PORT");
 
-/// The comments on iptables mode's and ipvs mode's jumps into `KUBE-PROXY-FIREWALL`, which both have. All other jumps into
-/// chains of both modes are the same.
+/// Comments of the jumps into `KUBE-PROXY-FIREWALL` in iptables mode and ipvs mode. All other jumps into chains of both
+/// modes are the same.
 pub(super) const IPTABLES_FIREWALL_COMMENT: &str = "kubernetes load balancer firewall";
 const IPVS_FIREWALL_COMMENT: &str = "kube-proxy firewall rules";
 
@@ -137,7 +137,7 @@ pub(crate) fn is_ipvs_mode_chain(table: TableName, chain: ChainName) -> bool {
     own.contains(&chain.as_str()) || shared.contains(&chain)
 }
 
-/// Reports whether userspace mode writes the chain. It shares none with other modes.
+/// Reports whether the chain belongs to userspace mode, which shares no chains with other modes.
 pub(crate) fn is_userspace_mode_chain(table: TableName, chain: ChainName) -> bool {
     use chains::{
         NODEPORT_CONTAINER, NODEPORT_HOST, NODEPORT_NON_LOCAL, PORTALS_CONTAINER, PORTALS_EXTERNAL, PORTALS_FILTER,
@@ -150,12 +150,12 @@ pub(crate) fn is_userspace_mode_chain(table: TableName, chain: ChainName) -> boo
     }
 }
 
-/// Reports whether a rule of a builtin chain is another mode's jump into a chain that `active` has too.
+/// Reports whether a rule of a builtin chain is another mode's jump into a chain that `active` also has.
 pub(crate) fn is_foreign_jump(active: ChainMode, to: ChainName, rule: &Rule) -> bool {
     let foreign = match active {
         ChainMode::Iptables => IPVS_FIREWALL_COMMENT,
         ChainMode::Ipvs => IPTABLES_FIREWALL_COMMENT,
-        // Its chains are its own.
+        // It shares no chains.
         ChainMode::Userspace => return false,
     };
     to == chains::PROXY_FIREWALL && rule.first_comment() == Some(foreign)

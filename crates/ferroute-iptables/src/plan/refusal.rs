@@ -3,7 +3,7 @@ use ferroute_core::{IpFamily, Outcome, Refusal};
 use crate::{RejectWith, Target};
 
 /// Returns the comment, which follows the service port's name, and the target of the rule for connections that reach no
-/// endpoint; `None` for others.
+/// endpoint; `None` for other connections.
 pub fn refusal(outcome: Outcome, family: IpFamily) -> Option<(&'static str, Target)> {
     let (refusal, target) = match outcome {
         Outcome::Reject(refusal) => (refusal, Target::Reject(RejectWith::port_unreachable(family))),

@@ -41,7 +41,7 @@ impl<'a> ServicePlan<'a> {
         Self { context, forwarding, name: text, chains }
     }
 
-    /// Generates the service port's rules in shared chains. Rules of one chain are generated in their order.
+    /// Generates the service port's rules in shared chains. The rules of each chain are generated in order.
     pub(crate) fn shared_rules(&self, each: &mut dyn FnMut(SharedChain, Rule)) {
         let PortForwarding { service, protocol, .. } = self.forwarding;
         for (kind, frontend) in service.frontends(protocol) {
@@ -77,7 +77,7 @@ impl<'a> ServicePlan<'a> {
         }
     }
 
-    /// The rules of an address. Where it is of two kinds, the rules of the first kind have effect.
+    /// Generates the rules of an address. If it is of two kinds, the rules of the first kind have effect.
     fn address(&self, kind: FrontendKind, address: IpAddr, each: &mut dyn FnMut(SharedChain, Rule)) {
         let rule = |text: &str| self.to_address(self.commented(text), address);
         let has_source_ranges = self.forwarding.has_source_ranges(kind);
@@ -124,14 +124,14 @@ impl<'a> ServicePlan<'a> {
         }
     }
 
-    /// Returns the comment and target of the rule for connections that reach no endpoint. It matches all clients: those for
-    /// which the chains in table nat choose an endpoint have another destination in table filter.
+    /// Returns the comment and target of the rule for connections that reach no endpoint. It matches all clients: if
+    /// the chains in table nat choose an endpoint for a connection, its destination in table filter is different.
     fn refusal(&self, kind: FrontendKind) -> Option<(&'static str, Target)> {
         refusal(self.forwarding.outcome(kind, Client::Outside), self.context.settings.family)
     }
 
-    /// The chain of external traffic, to all addresses but the cluster IP: for each class of clients whose route is not that
-    /// of clients outside, then for these.
+    /// Returns the chain of external traffic, to all addresses except the cluster IP: first for each class of clients
+    /// whose route differs from that of clients outside of the cluster, then for the latter.
     fn external_chain(&self) -> Vec<Rule> {
         let mut rules = Vec::with_capacity(4);
         let commented = |text: &str| Rule::new().comment(format!("{text} {} external destinations", self.name));
@@ -160,8 +160,8 @@ impl<'a> ServicePlan<'a> {
         rules
     }
 
-    /// The chain that sends traffic from the source ranges to the external chain. A packet that reaches the end keeps its
-    /// destination, so `KUBE-PROXY-FIREWALL` drops it.
+    /// Returns the chain that sends traffic from the source ranges to the external chain. A packet that reaches its end
+    /// keeps its destination, so that `KUBE-PROXY-FIREWALL` drops it.
     fn firewall_chain(&self) -> Vec<Rule> {
         let allow = |source: ipnet::IpNet| {
             self.commented("loadbalancer IP").source(source).then(Target::Jump(self.chains.external))
@@ -171,7 +171,7 @@ impl<'a> ServicePlan<'a> {
         sources.into_iter().map(allow).chain([Rule::new().comment(end)]).collect()
     }
 
-    /// The chain that chooses one of several endpoints.
+    /// Returns the chain that chooses one of several endpoints.
     fn choice_chain(&self, policy: TrafficPolicy, endpoints: &[EndpointChain<'_>]) -> Vec<Rule> {
         let affinity = self.forwarding.service.affinity;
         let mut rules = Vec::with_capacity(1 + endpoints.len() * (1 + usize::from(affinity.is_some())));
@@ -210,14 +210,14 @@ impl<'a> ServicePlan<'a> {
         Some(rule.then(mark_masquerade()))
     }
 
-    /// The chain of one endpoint.
+    /// Returns the chain of one endpoint.
     fn endpoint_chain(&self, chain: &EndpointChain<'_>) -> Vec<Rule> {
         let Endpoint { address, port, .. } = *chain.endpoint;
         let rule = || match self.context.large_cluster {
             true => Rule::new(),
             false => Rule::new().comment(self.name.clone()),
         };
-        // Other sources than localhost are kept, whatever marked the packet.
+        // Sources other than localhost are kept, regardless of the mark of the packet.
         let keep = self.forwarding.keeps_sources(chain.endpoint, false).then(|| {
             let not_marked = Target::and_mark(!self.context.settings.masquerade_mark);
             rule().source_not(self.context.settings.family.loopback()).then(not_marked)
@@ -260,7 +260,7 @@ impl<'a> ServicePlan<'a> {
         }
     }
 
-    /// A rule whose comment is the service port's name and `text`.
+    /// Returns a rule whose comment is the service port's name and `text`.
     fn commented(&self, text: &str) -> Rule {
         Rule::new().comment(format!("{} {text}", self.name))
     }

@@ -24,7 +24,7 @@ impl Difference {
     /// compared. Writing twice produces the same text.
     ///
     /// # Errors
-    /// Only those of `out`.
+    /// Only errors of `out`.
     pub fn write<W: io::Write>(&self, table: &ServiceTable, out: W) -> io::Result<WriteSummary> {
         self.write_text(table, None, out)
     }
@@ -33,7 +33,7 @@ impl Difference {
     /// the chains of one service port are always in one transaction.
     ///
     /// # Errors
-    /// Only those of `out`.
+    /// Only errors of `out`.
     pub fn write_in_parts<W: io::Write>(&self, table: &ServiceTable, limit: usize, out: W) -> io::Result<WriteSummary> {
         self.write_text(table, Some(limit), out)
     }
@@ -45,13 +45,13 @@ impl Difference {
         Ok(written)
     }
 
-    /// Writes to `sink`, in one transaction or, with a `limit`, in transactions with at most so many chains.
+    /// Writes to `sink`, in one transaction or, with a `limit`, in transactions with at most this many chains.
     ///
-    /// The chains of one service port are always in one transaction, and new ones are committed before the shared chains
-    /// jump to them, so that the active rules are right for each Service at any time.
+    /// The chains of one service port are always in one transaction, and new ones are committed before the shared
+    /// chains jump to them, so that the active rules are correct for each Service at any time.
     ///
     /// # Errors
-    /// Only those of `sink`.
+    /// Only errors of `sink`.
     pub(crate) fn write_to(
         &self,
         table: &ServiceTable,
@@ -112,7 +112,7 @@ impl Difference {
         Ok(())
     }
 
-    /// Writes the shared chains of a table, then the jumps, whose targets exist by then. Plans every service port again if
+    /// Writes the shared chains of a table, then the jumps, whose targets then exist. Plans every service port again if
     /// chains are written as a whole, because rules are not stored.
     fn write_shared(&self, name: TableName, table: &ServiceTable, out: &mut Transactions<'_>) -> io::Result<()> {
         let jumps = || self.jumps.iter().filter(|jump| jump.table == name);
@@ -153,7 +153,7 @@ impl Difference {
 /// A writer of transactions with a limited number of chains.
 struct Transactions<'a> {
     sink: &'a mut dyn RuleSink,
-    /// The number of chains that one transaction may name.
+    /// Maximum number of chains in one transaction.
     limit: usize,
     /// The current table; `None` between tables and between transactions.
     table: Option<TableName>,
@@ -186,7 +186,7 @@ impl Transactions<'_> {
             self.sink.remove(chain, remove)?;
         }
         self.rules += insert.len();
-        // Each rule becomes the first one.
+        // Inserted in reverse order, because each rule becomes the first one.
         insert.iter().rev().try_for_each(|rule| self.sink.insert(chain, rule))
     }
 

@@ -21,7 +21,7 @@ pub enum Match {
         /// Destination port.
         destination: Option<Sense<PortRange>>,
     },
-    /// Several ports of a transport protocol (`-m multiport`). Not written by kube-proxy.
+    /// Several ports of a transport protocol (`-m multiport`). kube-proxy does not write it.
     Multiport {
         /// Which of the packet's ports are compared.
         side: PortSide,

@@ -2,10 +2,10 @@ use std::net::IpAddr;
 
 use crate::{ChainName, extension::RejectWith};
 
-/// The target of a rule: what happens to a matching packet.
+/// Target of a rule: the action for a matching packet.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Target {
-    /// Traverses another chain and returns if that has no verdict (`-j CHAIN`).
+    /// Traverses another chain, and returns if it has no verdict (`-j CHAIN`).
     Jump(ChainName),
     /// Traverses another chain and then continues in the caller of this chain (`-g CHAIN`).
     Goto(ChainName),

@@ -44,7 +44,7 @@ impl Word<'_> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct OpenQuote;
 
-/// Splits a line at blanks, with the quoting rules of `iptables-restore`: between `"` a backslash escapes the next
+/// Splits a line at spaces, with the quoting rules of `iptables-restore`: between `"`, a backslash escapes the next
 /// character, and the closing quote ends the word.
 pub(super) fn split(line: &str) -> Result<Vec<Word<'_>>, OpenQuote> {
     // Enough for most rules.
@@ -98,7 +98,7 @@ pub(super) fn parse_rule(family: IpFamily, line: &str, words: &[Word<'_>]) -> Ru
 }
 
 impl Rule {
-    /// Parses a rule in the syntax of `iptables-save`, without `-A CHAIN`. What is not supported is kept as text.
+    /// Parses a rule in the syntax of `iptables-save`, without `-A CHAIN`. Unsupported parts are kept as text.
     pub fn parse(family: IpFamily, text: &str) -> Self {
         match split(text) {
             Ok(words) => parse_rule(family, text, &words),
@@ -238,7 +238,7 @@ impl<'a> RuleParser<'a> {
     fn text(&self, module: &Module<'_>) -> Box<str> {
         let piece = |&(first, end): &(usize, usize)| {
             let start = self.words[first].start;
-            // The blank before the next word is printed with that word. There is none after a quote.
+            // The space before the next word is printed with that word. There is none after a quote.
             let blank = |next: &Word<'_>| usize::from(is_blank(self.line.as_bytes()[next.start - 1]));
             let end = self.words.get(end).map_or(self.line.len(), |next| next.start - blank(next));
             &self.line[start..end.max(start)]
@@ -269,7 +269,7 @@ fn parse_target(options: &Options<'_>) -> Option<Target> {
     }
 }
 
-/// Parses an address, a network or an address with a mask. The inner `None` means every address.
+/// Parses an address, a network, or an address with a mask. An inner `None` means every address.
 #[expect(clippy::option_option, reason = "invalid text differs from no condition")]
 fn address(negated: bool, text: &str) -> Option<Option<Sense<AddressMatch>>> {
     let address = match text.split_once('/') {
@@ -303,7 +303,7 @@ fn protocol(negated: bool, text: &str) -> Option<Sense<ProtocolMatch>> {
     Some(Sense::new(negated, protocol))
 }
 
-/// Verdicts and unsupported target extensions. `iptables` rejects chains with such a name.
+/// Names of verdicts and of unsupported target extensions. `iptables` rejects chains with these names.
 #[rustfmt::skip]
 const NOT_CHAINS: [&str; 38] = [
     "ACCEPT", "AUDIT", "CHECKSUM", "CLASSIFY", "CLUSTERIP", "CONNMARK", "CONNSECMARK", "CT", "DNPT", "DROP", "DSCP",

@@ -224,13 +224,13 @@ impl Collector {
 pub struct SavedRules {
     /// The rules.
     pub rules: RuleSet,
-    /// Their counters.
+    /// Counters of the rules.
     pub counters: RuleCounters,
     /// Invalid lines. They concern chains whose names `iptables` would reject but `nft` accepts; a jump to such a chain
     /// is a rule with an unsupported target.
     pub unread: Vec<ParseError>,
-    /// Tables that have more than `iptables` can express, because other programs added nf_tables rules, chains or hooks to
-    /// them. `iptables-save` reports such tables as incompatible.
+    /// Tables that `iptables` cannot express completely, because other programs added nf_tables rules, chains or hooks
+    /// to them. `iptables-save` reports such tables as incompatible.
     pub partial: Vec<TableName>,
 }
 
@@ -284,7 +284,7 @@ impl SavedRulesReader {
         }
     }
 
-    /// Adds a table that has more than `iptables` can express.
+    /// Adds a table that `iptables` cannot express completely.
     pub(crate) fn add_partial(&mut self, table: TableName) {
         self.partial.push(table);
     }
@@ -305,7 +305,7 @@ impl SavedRulesReader {
         self.parser.clone().finish().map(|()| self.into_rules())
     }
 
-    /// Returns what was added.
+    /// Returns the rules that were added.
     pub(crate) fn into_rules(self) -> SavedRules {
         let Self { parser: _, collector, counters, unread, partial } = self;
         SavedRules { rules: collector.rules, counters, unread, partial }

@@ -17,7 +17,7 @@ pub(crate) fn write_head(out: &mut dyn Write, chain: ChainName, head: ChainHead)
 /// `-A KUBE-MARK-MASQ -j MARK --set-xmark 0x4000/0x4000`.
 ///
 /// # Errors
-/// Only those of `out`.
+/// Only errors of `out`.
 pub(crate) fn write_rule(out: &mut dyn Write, command: &str, chain: ChainName, rule: &Rule) -> fmt::Result {
     out.write_str(command)?;
     out.write_char(' ')?;
@@ -86,7 +86,7 @@ fn write_parts(out: &mut dyn Write, rule: &Rule) -> fmt::Result {
     target.as_ref().map_or(Ok(()), |target| write_target(out, target))
 }
 
-/// Writes an option with its value and, if negated, the `!`. `option` has a blank at both ends.
+/// Writes an option with its value and, if negated, the `!`. `option` begins and ends with a space.
 pub(crate) fn write_sense<T: Display>(out: &mut dyn Write, option: &str, value: Option<&Sense<T>>) -> fmt::Result {
     let Some(value) = value else { return Ok(()) };
     if value.is_negated() {
@@ -124,7 +124,7 @@ fn write_target(out: &mut dyn Write, target: &Target) -> fmt::Result {
     }
 }
 
-/// Writes a word, quoted if it contains anything but letters, digits, `_` and `-`, as `iptables-save` does.
+/// Writes a word, quoted if it contains characters other than letters, digits, `_` and `-`, as `iptables-save` does.
 pub(crate) fn write_quoted(out: &mut dyn Write, text: &str) -> fmt::Result {
     if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-')) {
         return out.write_str(text);
@@ -202,7 +202,7 @@ impl<W: io::Write> RestoreWriter<W> {
     /// Writes the buffered text.
     ///
     /// # Errors
-    /// Those of the output, as in all other methods.
+    /// Errors of the output, as in all other methods.
     pub(crate) fn finish(mut self) -> io::Result<()> {
         self.out.write_all(self.text.as_bytes())?;
         self.out.flush()

@@ -22,7 +22,8 @@ impl Environment {
     }
 }
 
-/// Returns any environment. nfacct counters exist only if `counters`, because the kernel rejects rules with missing ones.
+/// Generates any environment. nfacct counters exist only if `counters`, because the kernel rejects rules with missing
+/// ones.
 pub(crate) fn environment(counters: bool) -> impl Strategy<Value = Environment> {
     let flags = (any::<bool>(), any::<bool>(), any::<bool>());
     let counters = (any::<bool>(), any::<bool>()).prop_map(move |(invalid, localhost)| NfacctCounters {

@@ -43,22 +43,23 @@ pub(crate) fn damage() -> impl Strategy<Value = Damage> {
 pub(crate) fn saved(netns: &NetNs, program: &str) -> Vec<String> {
     let text = netns.try_command(&format!("{program}-save"), &[]).stdout;
     let lines = text.split(|byte| *byte == b'\n').filter(|line| !line.starts_with(b"#"));
-    // Names of others have bytes that are not UTF-8.
+    // Names of other programs' objects have bytes that are not UTF-8.
     lines.map(|line| line.iter().map(|byte| char::from(*byte)).collect()).collect()
 }
 
-/// Reports whether a line is a rule of a chain that is the proxy's alone. The kubelet has rules in another one.
+/// Reports whether a line is a rule of a chain that belongs to the proxy alone. Another chain also has rules of the
+/// kubelet.
 pub(crate) fn is_rule_of_own_chain(line: &str) -> bool {
     line.starts_with("-A KUBE-") && !line.starts_with("-A KUBE-FIREWALL ")
 }
 
-/// Reports whether a line declares an own chain, is in it or jumps to it.
+/// Reports whether a line declares one of the proxy's chains, is in it or jumps to it.
 pub(crate) fn is_own(line: &str) -> bool {
     line.contains("KUBE-")
 }
 
 impl Damage {
-    /// Changes the rules, or leaves them as they are if `iptables-restore` does not accept the change. Reports whether it did.
+    /// Changes the rules, unless `iptables-restore` rejects the change. Reports whether they were changed.
     ///
     /// The program is one such as `iptables-nft`.
     pub(crate) fn apply(&self, netns: &NetNs, program: &str) -> bool {

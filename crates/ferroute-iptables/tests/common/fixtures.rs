@@ -59,7 +59,7 @@ pub(crate) fn rendered(table: &ServiceTable) -> BTreeMap<(TableName, ChainName),
         ..HostState::default()
     };
     let mut rules = render(table, &IptablesContext::new(&settings(), table, &host));
-    // The kernel has these, too.
+    // The kernel also has these chains.
     for (name, builtin) in [
         (TableName::Filter, &[ChainName::INPUT, ChainName::FORWARD, ChainName::OUTPUT][..]),
         (TableName::Nat, &[ChainName::PREROUTING, ChainName::INPUT, ChainName::OUTPUT, ChainName::POSTROUTING]),
@@ -72,9 +72,9 @@ pub(crate) fn rendered(table: &ServiceTable) -> BTreeMap<(TableName, ChainName),
     chains_of(&rules)
 }
 
-/// Sorts the rules of shared chains by service port, as far as their order does not matter: an incremental sync by netlink
-/// inserts new ones at the start. Rules of one service port keep their order, and so does what is behind the first jump to the
-/// chain of node ports, which should be nothing but further jumps.
+/// Sorts the rules of shared chains by service port, as far as their order does not matter: an incremental sync by
+/// netlink inserts new ones at the start. Rules of one service port keep their order, and so do the rules after the
+/// first jump to the chain of node ports, which should only be further jumps.
 pub(crate) fn by_service_port(
     mut chains: BTreeMap<(TableName, ChainName), Vec<Rule>>,
 ) -> BTreeMap<(TableName, ChainName), Vec<Rule>> {

@@ -1,4 +1,4 @@
-//! The expressions in which rules written by netlink differ from those that `iptables-restore` writes, and why.
+//! Expressions in which rules written by netlink differ from those that `iptables-restore` writes, with the reasons.
 
 use std::collections::BTreeSet;
 
@@ -9,13 +9,14 @@ use super::netlink_dump::Object;
 /// A difference between expressions of the same rule.
 pub(crate) struct KnownDifference {
     pub(crate) reason: &'static str,
-    /// It occurs in rules of this family that this version of the programs writes. It may occur with others, too.
+    /// Whether the difference must occur in rules of this family that this version of the programs writes. It may also
+    /// occur with others.
     pub(crate) occurs: fn([u16; 3], IpFamily) -> bool,
-    /// `None` if the expressions begin with others.
+    /// Returns the translation of the first expressions; `None` if they are different.
     translate: fn(&[String]) -> Option<Translation>,
 }
 
-/// The number of expressions of the programs, and those that are written by netlink instead.
+/// Number of expressions of the programs, and the expressions that are written by netlink instead.
 type Translation = (usize, Vec<String>);
 
 pub(crate) static KNOWN_DIFFERENCES: [KnownDifference; 7] = [
@@ -60,11 +61,12 @@ pub(crate) static KNOWN_DIFFERENCES: [KnownDifference; 7] = [
 const ORDER: &str =
     "most rules are for other addresses, so addresses are compared first; versions before 1.8.10 do it last";
 
-/// Compares what `iptables-restore` wrote with what was written by netlink, and returns the reasons of the differences.
+/// Compares the rules that `iptables-restore` wrote with those that were written by netlink, and returns the reasons of
+/// the differences.
 ///
 /// # Panics
 ///
-/// There is an unknown difference.
+/// If there is an unknown difference.
 pub(crate) fn compare(programs: &[Object], netlink: &[Object], name: &str) -> BTreeSet<&'static str> {
     let heads = |objects: &[Object]| -> Vec<String> { objects.iter().map(|object| object.head.clone()).collect() };
     assert_eq!(heads(programs), heads(netlink), "{name}: tables, chains, or chains of rules");
@@ -77,7 +79,7 @@ pub(crate) fn compare(programs: &[Object], netlink: &[Object], name: &str) -> BT
     occurred
 }
 
-/// Reports whether there are known differences only, and adds their reasons.
+/// Reports whether all differences are known, and adds their reasons.
 fn compare_rule(programs: &[String], mut netlink: &[String], occurred: &mut BTreeSet<&'static str>) -> bool {
     let ordered = addresses_first(programs);
     if ordered != programs {

@@ -1,6 +1,6 @@
 //! The tables, chains and rules of an IP family as the kernel lists them by netlink, in text.
 //!
-//! Attributes without a name here are printed with their number, so that none is left out unnoticed.
+//! Attributes without a name in this module are printed with their number, so that none is left out unnoticed.
 
 use std::fmt::Write;
 
@@ -99,7 +99,7 @@ enum Form {
     Text,
     Bytes,
     Nest(Schema),
-    /// It differs between any two objects, or with the packets.
+    /// Left out, because it differs between any two objects, or with the packets.
     LeftOut,
 }
 

@@ -41,7 +41,7 @@ impl Way {
     }
 }
 
-/// A host in a network namespace of its own.
+/// A host in a separate network namespace.
 pub(crate) struct NetnsHost {
     pub(crate) netns: NetNs,
     pub(crate) way: Way,
@@ -63,7 +63,7 @@ impl NetnsHost {
         self.dataplane_with(family, settings, |_, _| {})
     }
 
-    /// Like [`NetnsHost::dataplane`], with changed programs, if there are any, or host.
+    /// Like [`NetnsHost::dataplane`], with changed programs or a changed host, if any.
     pub(crate) fn dataplane_with(
         &self,
         family: IpFamily,
@@ -157,7 +157,7 @@ impl Clock {
         self.seconds.fetch_add(seconds, Ordering::Relaxed);
     }
 
-    /// Whatever is between two readings takes 50 ms, so that comparisons are 5 s apart.
+    /// Returns a clock that advances by 50 ms between two readings, so that comparisons are 5 s apart.
     pub(crate) fn processor_time(self) -> Box<dyn Fn() -> Duration + Send> {
         Box::new(move || Duration::from_millis(50) * self.readings.fetch_add(1, Ordering::Relaxed))
     }
@@ -202,8 +202,8 @@ impl Exec for LoggingExec {
 
 /// Creates a shell script.
 ///
-/// Another process writes the file: a program that another test starts meanwhile would inherit the open file, and a file
-/// that is open for writing cannot be executed.
+/// Another process writes the file: a program that another test starts at the same time would inherit the open file,
+/// and a file that is open for writing cannot be executed.
 pub(crate) fn script(path: &Path, text: &str) {
     let mut install =
         Command::new("install").args(["-m", "755", "/dev/stdin"]).arg(path).stdin(Stdio::piped()).spawn().unwrap();

@@ -1,4 +1,5 @@
-//! Features that the recorded cases do not cover, or only in combination. The expected rules follow kube-proxy 1.36's logic.
+//! Features that the recorded cases do not cover, or cover only in combination. The expected rules follow kube-proxy
+//! 1.36's logic.
 
 #![expect(clippy::unwrap_used, reason = "the texts of this file are valid")]
 

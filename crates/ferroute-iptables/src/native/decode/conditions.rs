@@ -1,4 +1,4 @@
-//! Conditions of the expressions that load a part of the packet into a register and compare it.
+//! Conditions from expressions that load a part of the packet into a register and compare it.
 
 use std::net::IpAddr;
 
@@ -11,11 +11,11 @@ use crate::{
     native::{encode::offsets, protocols},
 };
 
-/// What a register holds.
+/// Content of a register.
 #[derive(Clone, Debug)]
 pub(super) struct Loaded<'a> {
     source: Source,
-    /// The bits that remain; `None` for all.
+    /// Bits that remain; `None` for all.
     mask: Option<&'a [u8]>,
 }
 
@@ -139,8 +139,8 @@ impl<'a> Decoder<'a> {
         Ok(self.ports(offset, Sense::new(negated, PortRange { first, last })))
     }
 
-    /// Adds a condition on a port, which `iptables-nft` 1.8.8 and later write in two expressions of nf_tables. Those of one
-    /// module follow each other.
+    /// Adds a condition on a port, which `iptables-nft` 1.8.8 and later write as two expressions of nf_tables. The
+    /// conditions of one module are adjacent.
     fn ports(&mut self, offset: u32, ports: Sense<PortRange>) -> Option<()> {
         let Some(Sense::Is(ProtocolMatch::Transport(wanted))) = self.found.rule.protocol else { return None };
         let is_destination = match offset {
@@ -239,7 +239,7 @@ fn address(family: IpFamily, length: u32, mask: Option<&[u8]>, bytes: &[u8]) -> 
         IpFamily::V4 => return None,
         IpFamily::V6 => (IpAddr::from(octets), IpAddr::from(mask)),
     };
-    // The kernel compares all bits: a network with others matches no packet.
+    // The kernel compares all bits: a network with host bits matches no packet.
     AddressMatch::with_mask(address, mask)
         .filter(|found| !matches!(found, AddressMatch::Net(net) if net.addr() != address))
 }
