@@ -1,4 +1,4 @@
-//! What rules on a packet's way add to sets and lists and delete from them: later rules find it there.
+//! Changes that the rules on a packet's path make to sets and lists, so that later rules find the new contents.
 
 use std::{net::IpAddr, rc::Rc};
 
@@ -10,7 +10,7 @@ use ferroute_nftables::{
 
 use crate::ipset::IpsetEntry;
 
-/// The changes that rules have made on a packet's way, of which later ones apply first.
+/// Changes that rules have made on a packet's path; later changes take precedence.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Changes<'a> {
     /// Elements of sets and maps of nf_tables.
@@ -19,7 +19,7 @@ pub(crate) struct Changes<'a> {
     pub(crate) entries: Vec<EntryChange>,
     /// Addresses in the lists of `-m recent`.
     recent: Vec<(Box<str>, IpAddr, bool)>,
-    /// Values of properties that rules have written; `None` if the value is not known.
+    /// Values of properties that rules have written; `None` if the value is unknown.
     written: Vec<(Property, Option<u128>)>,
 }
 
@@ -28,11 +28,11 @@ pub(crate) struct Changes<'a> {
 pub(crate) struct ElementChange<'a> {
     pub(crate) table: &'a MemoryTable,
     pub(crate) set: Name,
-    /// The fields of the key, as far as they are known; empty if none is.
+    /// Fields of the key, as far as known; empty if none is known.
     pub(crate) key: Vec<Option<u128>>,
     /// The element; `None` if it was deleted.
     pub(crate) element: Option<Rc<Element>>,
-    /// What decides whether the element matches besides its key.
+    /// Condition under which the element matches besides its key.
     pub(crate) condition: Option<String>,
 }
 
@@ -44,21 +44,21 @@ pub(crate) struct EntryChange {
     pub(crate) sides: Box<[SetSide]>,
     /// The addresses and ports of the packet.
     pub(crate) ends: (std::net::SocketAddr, std::net::SocketAddr),
-    /// The entry; `None` if the type of the set is not known.
+    /// Entry; `None` if the type of the set is unknown.
     pub(crate) entry: Option<IpsetEntry>,
     pub(crate) is_added: bool,
 }
 
-/// What a packet's changes say about a key.
+/// Effect of a packet's changes on a key.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Changed<'c> {
-    /// Nothing.
+    /// No effect.
     No,
-    /// It was added, with what decides besides whether the element matches.
+    /// Added, with the condition under which the element matches.
     Added(&'c Rc<Element>, Option<&'c str>),
-    /// It was deleted.
+    /// Deleted.
     Deleted,
-    /// It may have been added or deleted.
+    /// Possibly added or deleted.
     Perhaps,
 }
 
@@ -67,7 +67,7 @@ impl<'a> Changes<'a> {
         self.elements.push(change);
     }
 
-    /// Returns what happened to a key of a set, whose fields are given as far as they are known.
+    /// Returns the effect of the changes on a key of a set, whose fields are given as far as known.
     pub(crate) fn element(&self, table: &MemoryTable, set: &Name, key: &[Option<u128>]) -> Changed<'_> {
         for change in self.elements.iter().rev() {
             if !std::ptr::eq(change.table, table) || change.set != *set {
@@ -93,24 +93,24 @@ impl<'a> Changes<'a> {
         self.recent.push((list.into(), address, is_listed));
     }
 
-    /// Reports whether an address is in a list of `-m recent`; `None` if no rule has changed that.
+    /// Reports whether an address is in a list of `-m recent`; `None` if no rule has changed this.
     pub(crate) fn is_recent(&self, list: &str, address: IpAddr) -> Option<bool> {
         let mut changes = self.recent.iter().rev();
         changes.find(|(name, changed, _)| **name == *list && *changed == address).map(|(.., is_listed)| *is_listed)
     }
 
-    /// Replaces the value of a property, by an unknown one if it is `None`.
+    /// Replaces the value of a property; `None` for an unknown value.
     pub(crate) fn write(&mut self, property: Property, value: Option<u128>) {
         self.forget(property);
         self.written.push((property, value));
     }
 
-    /// Forgets that a property was written: the packet itself has it.
+    /// Discards the written value of a property, which the packet itself has.
     pub(crate) fn forget(&mut self, property: Property) {
         self.written.retain(|(written, _)| *written != property);
     }
 
-    /// Returns the value of a property that a rule has written, `Some(None)` for an unknown one.
+    /// Returns the value of a property that a rule has written; `Some(None)` if it is unknown.
     pub(crate) fn written(&self, property: Property) -> Option<Option<u128>> {
         self.written.iter().find(|(written, _)| *written == property).map(|(_, value)| *value)
     }

@@ -34,14 +34,14 @@ pub enum Verdict {
         to: SocketAddr,
         /// The source address that the receiver sees. Masquerading keeps the port if it can.
         from: IpAddr,
-        /// Whether the destination is not the original one. If it is, the packet was not for a Service.
+        /// Whether the destination differs from the original one. If not, the packet was not for a Service.
         translated: bool,
         /// The output interface; `None` for a local process.
         interface: Option<String>,
     },
     /// The sender gets an ICMP error or a TCP reset.
     Rejected {
-        /// The kind of reply, in the rule's own notation.
+        /// Kind of reply, in the syntax of the rule.
         with: String,
     },
     /// The packet is dropped silently.
@@ -50,7 +50,7 @@ pub enum Verdict {
     NoRoute,
     /// The rules alone do not determine the result.
     Unknown {
-        /// The part that is not known.
+        /// The unknown part.
         reason: String,
     },
 }
@@ -60,8 +60,8 @@ pub enum Verdict {
 pub struct Leaf {
     /// The result.
     pub verdict: Verdict,
-    /// The probability of this leaf, 0 to 1, provided that all assumptions are true. Without assumptions, the shares of
-    /// all leaves add up to 1.
+    /// Probability of this leaf, 0 to 1, if all assumptions are true. Without assumptions, the shares of all leaves add
+    /// up to 1.
     pub share: f64,
     /// Assumptions about conditions that cannot be evaluated.
     pub assumptions: Vec<Assumption>,
@@ -103,7 +103,7 @@ pub enum Event {
         depth: usize,
         /// The first condition that does not match; `None` if the rule matches.
         mismatch: Option<String>,
-        /// The probability of this branch among packets that reach the rule; `None` if the rule decides nothing at random.
+        /// Probability of this branch among packets that reach the rule; `None` if the rule does not decide at random.
         chance: Option<f64>,
     },
     /// A rule changes the packet or ends the walk.
@@ -175,7 +175,7 @@ pub enum Effect {
     Drop,
     /// The packet is rejected.
     Reject {
-        /// The kind of reply, in the rule's own notation.
+        /// Kind of reply, in the syntax of the rule.
         with: String,
     },
 }
@@ -214,7 +214,7 @@ impl fmt::Display for Assumption {
     }
 }
 
-/// Returns the sentence that says the opposite of a condition.
+/// Returns the sentence with the opposite of a condition.
 pub(crate) fn negation(condition: &str) -> String {
     let by_end = VERBS.iter().find_map(|(verb, negated)| Some((condition.strip_suffix(verb)?, "", *negated)));
     let by_middle = || {
@@ -229,7 +229,7 @@ pub(crate) fn negation(condition: &str) -> String {
     }
 }
 
-/// How conditions end, and the opposites.
+/// Ends of conditions, with their opposites.
 const VERBS: [(&str, &str); 3] = [
     (" matches", " does not match"),
     (" finds a socket", " finds no socket"),

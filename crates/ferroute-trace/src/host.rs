@@ -15,9 +15,10 @@ pub struct Host {
     pub routes: Vec<Route>,
     /// The sysctl `net.ipv4.conf.all.route_localnet`: packets from and to 127.0.0.0/8 may leave and enter the host.
     pub route_localnet: bool,
-    /// All interfaces have a local route to `::1`, without which replies to it are not delivered. Decides if there is no `router`.
+    /// Whether all interfaces have a local route to `::1`, without which replies to it are not delivered. Not used if
+    /// there is a `router`.
     pub localhost_routes: bool,
-    /// A running kernel, which knows all of its rules and tables.
+    /// A running kernel, with all of its rules and tables.
     pub router: Option<Arc<dyn Router>>,
 }
 
@@ -32,7 +33,7 @@ pub struct Route {
     pub source: IpAddr,
 }
 
-/// A running kernel that routes packets: with all tables, policy rules and filters that it has.
+/// A running kernel that routes packets, with all its tables, policy rules and filters.
 pub trait Router: fmt::Debug + Send + Sync {
     /// Looks up the route of a packet.
     fn route(&self, packet: &RoutedPacket<'_>) -> RouteDecision;
@@ -42,9 +43,9 @@ pub trait Router: fmt::Debug + Send + Sync {
         false
     }
 
-    /// Returns the decision about a packet as rules look it up (`fib`, `rpfilter`): its source selects the route and need not be valid,
-    /// it is from the loopback interface unless it has an input interface, and all paths of the route are known, although the kernel
-    /// takes one of them.
+    /// Returns the decision about a packet as rules look it up (`fib`, `rpfilter`): its source selects the route and
+    /// need not be valid, it comes from the loopback interface unless it has an input interface, and all paths of the
+    /// route are returned, although the kernel takes one of them.
     fn route_for_rules(&self, packet: &RoutedPacket<'_>) -> RouteDecision {
         self.route(packet)
     }
@@ -52,12 +53,12 @@ pub trait Router: fmt::Debug + Send + Sync {
     /// Returns the type of an address as `-m addrtype` and `fib` see it; `None` if it is unknown.
     fn address_type(&self, address: IpAddr) -> Option<AddressKind>;
 
-    /// Returns the type of a local or broadcast address for packets that arrive on an interface: one of another interface is
-    /// that of another host. `None` if it is unknown.
+    /// Returns the type of a local or broadcast address for packets that arrive on an interface: an address of another
+    /// interface counts as that of another host. `None` if it is unknown.
     fn address_type_on(&self, address: IpAddr, interface: &str) -> Option<AddressKind>;
 
-    /// Returns the source that masquerading gives to a packet for `destination` that leaves through `interface`, to `gateway`
-    /// if there is one. `None` if the host has no such address.
+    /// Returns the source of a masqueraded packet for `destination` that leaves through `interface`, to `gateway` if
+    /// there is one. `None` if the host has no such address.
     fn masquerade_source(&self, destination: IpAddr, interface: &str, gateway: Option<IpAddr>) -> Option<IpAddr>;
 
     /// Returns the first address of an interface; for IPv6 also a link-local one.
@@ -66,19 +67,19 @@ pub trait Router: fmt::Debug + Send + Sync {
     /// Returns the VRF that an interface is a port of.
     fn vrf(&self, interface: &str) -> Option<Arc<str>>;
 
-    /// Reports whether packets that arrive on an interface get back through it to the host that sent them. A bridge whose packets
-    /// pass netfilter sends them back only to ports in hairpin mode.
+    /// Reports whether packets that arrive on an interface can be sent back through it to the same host. A bridge whose
+    /// packets pass netfilter sends them back only to ports in hairpin mode.
     fn returns_packets(&self, _interface: &str, _family: IpFamily) -> bool {
         true
     }
 }
 
-/// What a routing decision depends on.
+/// Inputs of a routing decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RoutedPacket<'a> {
     /// The destination.
     pub destination: IpAddr,
-    /// The source; `None` for a packet of the host itself whose source is to be selected.
+    /// Source; `None` for a packet of the host itself whose source has not been selected yet.
     pub source: Option<IpAddr>,
     /// The input interface; `None` for packets of the host itself.
     pub input: Option<&'a str>,
@@ -93,7 +94,7 @@ pub struct RoutedPacket<'a> {
 pub enum RouteDecision {
     /// The destination is the host itself (`RTN_LOCAL`).
     Local {
-        /// The source that the kernel selects for the host's own packets, if it is not the destination.
+        /// Source that the kernel selects for the host's own packets, if it is not the destination.
         source: Option<IpAddr>,
     },
     /// The packet leaves the host (`RTN_UNICAST`).
@@ -105,9 +106,9 @@ pub enum RouteDecision {
         /// The source that the kernel selects for the host's own packets.
         source: Option<IpAddr>,
     },
-    /// The packet takes one of several paths, each with its weight: by a hash that is not known.
+    /// The packet takes one of several paths, each with its weight, chosen by an unknown hash.
     Paths(Vec<(u32, RouteDecision)>),
-    /// There is no route, or an `unreachable` one: the sender gets an ICMP error.
+    /// There is no route, or an `unreachable` one: the sender receives an ICMP error.
     Unreachable,
     /// A `prohibit` route: the sender gets an ICMP error.
     Prohibited,
@@ -178,7 +179,7 @@ impl Host {
     /// accept any of them. The list is empty for the host's own addresses and for unreachable ones.
     ///
     /// # Errors
-    /// If the route is not known.
+    /// If the route is unknown.
     pub(crate) fn interfaces_for_rules(&self, packet: &RoutedPacket<'_>) -> Result<Vec<Arc<str>>, String> {
         let decision = match &self.router {
             Some(router) if !self.owns(packet.destination) => router.route_for_rules(packet),
@@ -211,7 +212,7 @@ impl Host {
         }
     }
 
-    /// Returns why the route to `address` refuses packets; `None` if it does not, or if there is none.
+    /// Returns the reason why the route to `address` refuses packets; `None` if it does not, or if there is none.
     pub fn refusal(&self, address: IpAddr) -> Option<Cow<'static, str>> {
         let packet = RoutedPacket { destination: address, source: None, input: None, mark: 0, transport: None };
         match self.decide_first(&packet) {
@@ -221,8 +222,8 @@ impl Host {
         }
     }
 
-    /// Returns the source of the host's own packets to `address`; `None` for unreachable ones. The kernel is asked where there is
-    /// one: an address of the host may have a route with another one as the source.
+    /// Returns the source of the host's own packets to `address`; `None` for unreachable ones. Uses the router if there
+    /// is one, because the route to an address of the host may have another address as its source.
     pub fn source_to(&self, address: IpAddr) -> Option<IpAddr> {
         let packet = RoutedPacket { destination: address, source: None, input: None, mark: 0, transport: None };
         let mut decision = match &self.router {
@@ -258,12 +259,12 @@ impl Host {
         }
     }
 
-    /// Returns the source that masquerading gives to a packet for `destination` that leaves through `interface`, to `gateway`
-    /// if there is one.
+    /// Returns the source of a masqueraded packet for `destination` that leaves through `interface`, to `gateway` if
+    /// there is one.
     ///
-    /// A packet for the host itself leaves through the loopback interface, which has no address of global scope. IPv4 then
-    /// selects the host's first one (`inet_select_addr`); IPv6 selects the best one for the destination, which is the
-    /// destination itself (`ipv6_dev_get_saddr`).
+    /// A packet for the host itself leaves through the loopback interface, which has no address of global scope. IPv4
+    /// then selects the host's first address (`inet_select_addr`); IPv6 selects the best address for the destination,
+    /// which is the destination itself (`ipv6_dev_get_saddr`).
     pub(crate) fn masquerade_source(
         &self,
         destination: IpAddr,
@@ -282,7 +283,8 @@ impl Host {
         self.route(destination).map(|route| route.source)
     }
 
-    /// Reports whether the host's own packets from localhost may leave through `interface`, and their replies are delivered.
+    /// Reports whether the host's own packets from localhost may leave through `interface`, and whether their replies
+    /// are delivered.
     pub(crate) fn routes_localhost(&self, family: IpFamily, interface: &str) -> bool {
         match (family, &self.router) {
             (IpFamily::V4, _) => self.route_localnet,
@@ -304,7 +306,8 @@ impl Host {
         routes.find(|address| IpFamily::of(*address) == family)
     }
 
-    /// Reports whether the kernel drops incoming IPv4 packets from `address` as martians: it is the host's own.
+    /// Reports whether the kernel drops incoming IPv4 packets from `address` as martians, because it belongs to the
+    /// host.
     pub fn is_martian_source(&self, address: IpAddr) -> bool {
         let localhost = IpAddr::from([127, 0, 0, 1]);
         address == localhost || self.addresses.contains(&address) || (address.is_loopback() && !self.route_localnet)

@@ -17,7 +17,7 @@ pub struct Ipsets(BTreeMap<String, Ipset>);
 pub struct Ipset {
     /// The type: `hash:ip,port`, `bitmap:ip`, `list:set`, …
     pub kind: String,
-    /// The family of its addresses; `None` if it has none.
+    /// Family of its addresses; `None` if it has no addresses.
     pub family: Option<IpFamily>,
     /// The prefix length to which addresses of packets are shortened (`netmask`).
     pub netmask: Option<u8>,
@@ -54,7 +54,7 @@ pub struct IpsetEntry {
     pub set: Option<String>,
 }
 
-/// The longest chain of sets in sets that is followed. The kernel allows one level.
+/// Maximum depth of sets within sets. The kernel allows one level.
 const MAX_DEPTH: usize = 4;
 
 impl Ipsets {
@@ -76,7 +76,7 @@ impl Ipsets {
                     let Some(set) = self.0.get_mut(*name) else { continue };
                     match IpsetEntry::from_save(&set.kind, entry, options) {
                         Some(entry) => set.entries.push(entry),
-                        // Of an unknown type, no packet's membership is known.
+                        // It is unknown whether a packet belongs to a set of an unknown type.
                         None => set.kind.clear(),
                     }
                 }
@@ -85,7 +85,7 @@ impl Ipsets {
         }
     }
 
-    /// Returns the entry of a packet in a set, `Some(None)` if there is none; `None` if that is unknown.
+    /// Returns the entry of a packet in a set, `Some(None)` if there is none; `None` if unknown.
     fn entry(
         &self,
         name: &str,
@@ -129,7 +129,7 @@ impl Ipsets {
         Some(best.filter(|entry| !entry.nomatch).cloned())
     }
 
-    /// Returns the set to which a set adds entries: a set of sets to its first one.
+    /// Returns the set to which entries are added through a set: for a set of sets, its first one.
     fn adds_to<'s>(&'s self, name: &'s str) -> &'s str {
         match self.0.get(name) {
             Some(set) if set.kind == "list:set" => {
@@ -141,19 +141,19 @@ impl Ipsets {
 }
 
 impl PacketState<'_> {
-    /// Reports whether the packet is in a set; `None` if that is unknown.
+    /// Reports whether the packet is in a set; `None` if unknown.
     pub(crate) fn is_in_ipset(&self, name: &str, sides: &[SetSide]) -> Option<bool> {
         if let Some(sets) = self.ipsets.filter(|sets| sets.0.contains_key(name)) {
             return sets.entry(name, sides, self, 0).map(|entry| entry.is_some());
         }
-        // Of a set that was not read, only what this packet's way has changed is known.
+        // If the set was not read, only the changes on this packet's path are known.
         let ends = (self.source, self.destination);
         let mut changes = self.changes.entries.iter().rev().filter(|change| *change.set == *name);
         changes.find(|change| *change.sides == *sides && change.ends == ends).map(|change| change.is_added)
     }
 
-    /// Returns the mark that the packet's entry in a set gives to it, with its mask, `Some(None)` if there is none; `None` if
-    /// that is unknown.
+    /// Returns the mark that the packet's entry in a set assigns to it, with its mask, `Some(None)` if there is none;
+    /// `None` if unknown.
     pub(crate) fn mark_in_ipset(&self, name: &str, sides: &[SetSide]) -> Option<Option<(u32, u32)>> {
         let entry = self.ipsets?.entry(name, sides, self, 0)?;
         Some(entry.map(|entry| entry.packet_mark.unwrap_or((0, u32::MAX))))
@@ -188,7 +188,7 @@ impl Ipset {
         self.family.is_some_and(|family| family != packet.family())
     }
 
-    /// Reports whether the set can have an entry: bitmaps have limits. `None` if that is unknown.
+    /// Reports whether the set can contain the entry: bitmaps have limits. `None` if unknown.
     fn takes(&self, entry: &IpsetEntry, packet: &PacketState<'_>) -> Option<bool> {
         if !self.kind.starts_with("bitmap:") {
             return Some(true);
@@ -201,7 +201,8 @@ impl Ipset {
         self.range.map(|(first, last)| (first..=last).contains(&number))
     }
 
-    /// Returns the entries after the changes on a packet's way, `Some(None)` if there are none; `None` if they are not known.
+    /// Returns the entries after the changes on a packet's path, `Some(None)` if there are none; `None` if they are
+    /// unknown.
     fn changed(&self, name: &str, packet: &PacketState<'_>) -> Option<Option<Vec<IpsetEntry>>> {
         let mut changes = packet.changes.entries.iter().filter(|change| *change.set == *name).peekable();
         if changes.peek().is_none() {
@@ -238,7 +239,7 @@ impl Ipset {
             Some((limit(first)?, limit(last)?))
         });
         let markmask = option("markmask").and_then(|mask| u32::from_str_radix(mask.trim_start_matches("0x"), 16).ok());
-        // Of an unknown type, no packet's membership is known.
+        // It is unknown whether a packet belongs to a set of an unknown type.
         let kind = if options.contains(&"bitmask") { "" } else { kind };
         Self {
             kind: kind.to_owned(),
@@ -252,7 +253,7 @@ impl Ipset {
 }
 
 impl IpsetEntry {
-    /// Reads an entry of a set of a type; `None` if it has another form.
+    /// Reads an entry of a set of a type; `None` for other forms.
     fn from_save(kind: &str, text: &str, options: &[&str]) -> Option<Self> {
         let after = |name: &str| {
             let at = options.iter().position(|option| *option == name)?;
@@ -296,7 +297,7 @@ impl IpsetEntry {
         Some(entry)
     }
 
-    /// Returns the entry that rules add for a packet; `None` if the set may not take it, or its form is not known.
+    /// Returns the entry that rules add for a packet; `None` if the set may not accept it, or if its form is unknown.
     fn of_packet(set: &Ipset, sides: &[SetSide], packet: &PacketState<'_>) -> Option<Self> {
         let mut entry = Self::default();
         for (dimension, side) in set.dimensions()?.into_iter().zip(sides) {
@@ -309,7 +310,7 @@ impl IpsetEntry {
                     let length = set.netmask.unwrap_or(if end.is_ipv4() { 32 } else { 128 });
                     entry.networks.push(IpNet::new(end.ip(), length).ok()?.trunc());
                 }
-                // The kernel adds networks of the greatest length that the set has.
+                // The kernel adds networks of the largest prefix length in the set.
                 "net" => {
                     let nth = entry.networks.len();
                     let lengths = set.entries.iter().filter_map(|entry| entry.networks.get(nth)).map(IpNet::prefix_len);
@@ -358,14 +359,14 @@ impl IpsetEntry {
                     is_protocol && self.port == Some(end.port())
                 }
                 "mark" => self.mark == Some(packet.mark & set.markmask),
-                // Not known, so it may be.
+                // The MAC address is unknown, so it may match.
                 "mac" => true,
                 "iface" => {
                     let interface = match side {
                         SetSide::Source => packet.in_interface.as_deref(),
                         SetSide::Destination => packet.out_interface.as_deref(),
                     };
-                    // Packets are taken for routed ones.
+                    // Packets are assumed to be routed.
                     !self.physdev
                         && interface.zip(self.interface.as_deref()).is_some_and(|(actual, wanted)| {
                             match self.wildcard {

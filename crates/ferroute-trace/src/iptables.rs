@@ -115,8 +115,8 @@ pub(crate) fn priority(table: TableName, hook: Hook) -> i32 {
     }
 }
 
-/// Returns the text of a rule or module for people: options that could not be read have a number there, which tells rules
-/// apart and means nothing.
+/// Returns the text of a rule or module for output. Unreadable options contain a number, which distinguishes rules and
+/// has no meaning.
 pub(crate) fn shown(text: &str) -> String {
     const MARK: &str = " --undecoded ";
     let mut parts = text.split(MARK);

@@ -1,5 +1,5 @@
-//! Virtual servers. The kernel schedules a connection where its first packet is delivered to the host or sent by it, and
-//! sends the packet on to a real server from the output hook.
+//! Virtual servers. The kernel schedules a connection when its first packet is delivered to the host or sent by it, and
+//! forwards the packet to a real server from the output hook.
 
 use std::net::SocketAddr;
 

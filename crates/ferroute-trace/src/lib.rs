@@ -6,10 +6,10 @@
 //!   Host    ─┘             merged into a Trace: text, JSON or a flowchart
 //! ```
 //!
-//! There is no second model of the rules: the walk evaluates the values that a planner made or that were read from the
-//! kernel. [`Ruleset`] holds the base chains of all tables, hook by hook, as the kernel does; a packet meets iptables and
-//! nftables chains in the order of their priorities. Other rules, or anything else that handles packets at a netfilter
-//! hook, can be added by implementing [`BaseChain`]; a set of rules implements [`Traceable`].
+//! There is no second model of the rules: the walk evaluates the values that a planner created or that were read from
+//! the kernel. [`Ruleset`] holds the base chains of all tables, hook by hook, as the kernel does; a packet passes
+//! iptables and nftables chains in the order of their priorities. Other rules, or other handlers of packets at a
+//! netfilter hook, can be added by implementing [`BaseChain`]; a set of rules implements [`Traceable`].
 //!
 //! This crate neither plans rules nor reads them from the kernel. Packets of established connections are not traced.
 //!

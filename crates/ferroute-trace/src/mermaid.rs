@@ -1,5 +1,5 @@
-//! Traces as [Mermaid](https://mermaid.js.org) flowcharts: a node for each chain that the packet meets, an edge for each
-//! step, endpoints side by side with their probabilities.
+//! Traces as [Mermaid](https://mermaid.js.org) flowcharts: a node for each chain that the packet passes, an edge for
+//! each step, endpoints side by side with their probabilities.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ use crate::{
 /// Writes a flowchart of a trace of `packet`.
 ///
 /// # Errors
-/// Those of `out`.
+/// Errors of `out`.
 pub fn write_into(out: &mut impl fmt::Write, trace: &Trace, packet: &Packet, names: Names<'_>) -> fmt::Result {
     let mut chart = Chart { out, nodes: 0, phrases: Phrases(names) };
     writeln!(chart.out, "flowchart TD")?;
@@ -64,7 +64,7 @@ impl<W: fmt::Write> Chart<'_, W> {
         for event in &branch.events {
             match event {
                 Event::Hook { table: name, .. } => (table, chain) = (name, ""),
-                // The first endpoint's chain is drawn beside those of the others.
+                // The chain of the first endpoint is drawn beside those of the others.
                 Event::Rule { chain: name, .. } if choices.len() > 1 && choices.iter().any(|it| it.chain == *name) => {}
                 Event::Rule { chain: name, mismatch: None, .. } if name != chain => {
                     chain = name;

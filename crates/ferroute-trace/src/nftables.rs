@@ -1,10 +1,10 @@
 //! nftables rules.
 //!
-//! In Ferroute's own table all state is in maps, so the number of rules that a packet meets is independent of the cluster.
-//! The walk forks in one place, at the random number that selects an endpoint. In other programs' tables it also forks at
-//! conditions that cannot be evaluated, and ends at statements with an unknown effect.
+//! In Ferroute's table all state is in maps, so the number of rules that a packet passes is independent of the cluster.
+//! The walk forks in one place, at the random number that selects an endpoint. In tables of other programs, it also
+//! forks at conditions that cannot be evaluated, and ends at statements with an unknown effect.
 //!
-//! Where an endpoint has a chain of its own in iptables, here it is a map element. In traces, the call stack of a DNAT
+//! An endpoint has a separate chain in iptables, and a map element in nftables. In traces, the call stack of a DNAT
 //! ends with that element, as `@endpoints 1:2`: the map, and the last field of the key.
 //!
 //! Session affinity is part of the input: the elements of the table's map `affinity`.

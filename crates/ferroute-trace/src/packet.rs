@@ -12,11 +12,11 @@ pub struct Packet {
     pub source: SocketAddr,
     /// The destination address and port, of the same IP family as `source`.
     pub destination: SocketAddr,
-    /// Where the packet enters the walk.
+    /// Point at which the packet enters the walk.
     pub origin: Origin,
     /// The initial mark, which other programs may have set.
     pub mark: u32,
-    /// The lists of the iptables module `recent` that contain the source, with the age of the entry in seconds. They
+    /// Lists of the iptables module `recent` that contain the source, with the age of the entry in seconds. They
     /// implement session affinity.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub remembered: BTreeMap<String, u32>,

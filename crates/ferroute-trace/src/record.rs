@@ -2,12 +2,12 @@ use std::rc::Rc;
 
 use crate::Event;
 
-/// How much of a walk is recorded.
+/// Level of detail in the record of a walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Detail {
-    /// Nothing but the verdict.
+    /// Only the verdict.
     Verdict,
-    /// Only [changes and verdicts](Event::is_step) of rules: few events, however many rules there are.
+    /// Only [changes and verdicts](Event::is_step) of rules: few events for any number of rules.
     Steps,
     /// Every event, with the reason why each rule does not match.
     Events,
@@ -21,7 +21,7 @@ pub(crate) enum Record {
     Events(EventList),
 }
 
-/// A list of events, the last one first, which walkers share up to the point where they fork.
+/// A list of events, the last one first. Walkers share it up to the point where they fork.
 #[derive(Clone, Default)]
 pub(crate) struct EventList(Option<Rc<Link>>);
 
@@ -48,7 +48,7 @@ impl Record {
         }
     }
 
-    /// Records any other event, of which there are many more. The event is only built if it is kept.
+    /// Records any other event, of which there are many more. The event is built only if it is kept.
     pub(crate) fn detail(&mut self, event: impl FnOnce() -> Event) {
         if let Self::Events(events) = self {
             events.push(event());

@@ -29,7 +29,7 @@ pub struct TextOptions<'a> {
 /// Writes a trace of `packet`, rule by rule, and the source of the reply that the client will see.
 ///
 /// # Errors
-/// Those of `out`.
+/// Errors of `out`.
 pub fn write_trace_into(
     out: &mut impl fmt::Write,
     trace: &Trace,
@@ -58,7 +58,7 @@ pub fn write_trace_into(
 /// Writes all events of a leaf.
 ///
 /// # Errors
-/// Those of `out`.
+/// Errors of `out`.
 pub fn write_leaf_into(out: &mut impl fmt::Write, leaf: &Leaf) -> fmt::Result {
     let options = TextOptions { all: true, style: Style::Plain, names: &|_| None };
     BranchWriter { options, choices: &[] }.write_events_into(out, &leaf.events)?;
@@ -293,7 +293,7 @@ fn common_end(choices: &[Choice]) -> Option<(IpAddr, Option<&str>)> {
     ends.all(|end| end == first).then_some(first)
 }
 
-/// Returns the number of endpoints to show; the others are summed up in one line.
+/// Returns the number of endpoints to show; the others are summarised in one line.
 pub(crate) fn shown_choices(choices: &[Choice]) -> usize {
     if choices.len() > MAX_CHOICES { MAX_CHOICES - 1 } else { choices.len() }
 }
@@ -371,7 +371,7 @@ impl Phrases<'_> {
     }
 }
 
-/// The maximum number of consecutive mismatches that are shown one by one.
+/// Maximum number of consecutive mismatches that are shown separately.
 const MAX_MISMATCHES: usize = 3;
 
 /// The maximum number of branches that are shown.

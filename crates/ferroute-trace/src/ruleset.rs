@@ -20,7 +20,7 @@ pub trait Traceable {
     fn add_to<'a>(&'a self, ruleset: &mut Ruleset<'a>);
 }
 
-/// A chain of rules that is registered at a netfilter hook, or anything else that handles packets there.
+/// A chain of rules that is registered at a netfilter hook, or another handler of packets at a hook.
 pub trait BaseChain {
     /// Returns the hook.
     fn hook(&self) -> Hook;
@@ -33,15 +33,15 @@ pub trait BaseChain {
         false
     }
 
-    /// Reports whether packets of the host itself are routed again if the chain has changed their addresses or their mark, as in
-    /// the table `mangle`. NAT chains route packets again whose destination they translate.
+    /// Reports whether packets of the host itself are routed again if the chain has changed their addresses or their
+    /// mark, as in the table `mangle`. NAT chains route packets again if they translate their destination.
     fn routes_again(&self) -> bool {
         false
     }
 
     /// Walks a packet through the chain and all chains that it calls.
     ///
-    /// Where the result depends on chance or on a condition that cannot be evaluated, `walker` takes one branch and
+    /// If the result depends on chance or on a condition that cannot be evaluated, `walker` takes one branch and
     /// `forks` receives clones of it for the others.
     fn walk<'a>(&'a self, walker: &mut Walker<'a>, forks: &mut Forks<'a>) -> ChainVerdict;
 }
@@ -49,8 +49,8 @@ pub trait BaseChain {
 /// All rules of a kernel, in the order in which packets are walked through them: hook by hook, chains with lower
 /// priorities first.
 ///
-/// Of chains with equal priorities the kernel evaluates the one that was registered last first. Therefore, add tables in
-/// the order of their creation.
+/// Among chains of equal priority, the kernel evaluates the one first that was registered last. Tables must therefore
+/// be added in the order of their creation.
 #[derive(Default)]
 pub struct Ruleset<'a> {
     /// The base chains of each hook.
@@ -125,8 +125,8 @@ impl<'a> Ruleset<'a> {
         self.walk(host, packet, Detail::Verdict).map(Leaf::from).collect()
     }
 
-    /// Walks a packet through the rules and returns all results with their events, on demand: a list that is as long as
-    /// the rules, for each of perhaps thousands of endpoints.
+    /// Walks a packet through the rules and returns all results with their events, on demand: each of possibly
+    /// thousands of endpoints has a list as long as the rules.
     pub fn leaves<'w>(&'w self, host: &'w Host, packet: &'w Packet) -> impl Iterator<Item = Leaf> + use<'w, 'a> {
         self.walk(host, packet, Detail::Events).map(Leaf::from)
     }
@@ -168,8 +168,8 @@ impl<'a> Ruleset<'a> {
     }
 }
 
-/// The sort key of a chain at its hook. The kernel's NAT is one hook function, which calls all NAT chains in the order of
-/// their priorities.
+/// Sort key of a chain at its hook. The kernel's NAT is a single hook function, which calls all NAT chains in the order
+/// of their priorities.
 fn order(chain: &dyn BaseChain) -> (i32, i32) {
     let priority = chain.priority();
     if chain.is_nat() { (iptables::priority(TableName::Nat, chain.hook()), priority) } else { (priority, priority) }

@@ -1,5 +1,5 @@
-//! The packet and its connection between two rules, and what the kernel decides without a rule: routing, and the order of
-//! the hooks.
+//! State of the packet and its connection between two rules, and the decisions that the kernel makes without rules:
+//! routing, and the order of the hooks.
 //!
 //! ```text
 //!   received: prerouting ──► routing ──┬─► input
@@ -28,14 +28,14 @@ use crate::{
     record::Record,
 };
 
-/// What rules can change of a packet that its route depends on: source, destination and mark.
+/// Properties of a packet that rules can change and its route depends on: source, destination and mark.
 type Selector = (IpAddr, IpAddr, u32);
 
 /// The current state of a packet in a walk.
 #[derive(Clone, Debug)]
 pub struct PacketState<'a> {
     pub(crate) host: &'a Host,
-    /// The objects of ipvs mode, whose dummy device has addresses of the host.
+    /// Objects of ipvs mode, whose dummy device has addresses of the host.
     pub(crate) ipvs: &'a [&'a dyn IpvsObjects],
     /// The ipsets of other programs, if they were read.
     pub(crate) ipsets: Option<&'a Ipsets>,
@@ -43,7 +43,7 @@ pub struct PacketState<'a> {
     pub(crate) original: &'a Packet,
     pub(crate) source: SocketAddr,
     pub(crate) destination: SocketAddr,
-    /// Source and destination when connection tracking saw the packet: those of the connection.
+    /// Source and destination at the time of connection tracking, which are those of the connection.
     pub(crate) tracked: (SocketAddr, SocketAddr),
     pub(crate) in_interface: Option<Arc<str>>,
     pub(crate) out_interface: Option<Arc<str>>,
@@ -51,17 +51,17 @@ pub struct PacketState<'a> {
     gateway: Option<IpAddr>,
     /// The route leads to the host itself.
     is_for_host: bool,
-    /// The path to take of a route that has several, if it was chosen.
+    /// Path to take if a route has several; `None` if it has not been chosen.
     pub(crate) path: Option<usize>,
-    /// The weights of the paths of the last route that has several; none if the path was chosen.
+    /// Weights of the paths of the last route with several paths; empty if the path was chosen.
     pub(crate) paths: Vec<u32>,
-    /// The path that was taken last, and what the route was selected by.
+    /// Path that was taken last, with the properties by which the route was selected.
     taken: Option<(Selector, usize)>,
-    /// What the route of a packet of the host itself was selected by.
+    /// Properties by which the route of a packet of the host itself was selected.
     routed_by: Selector,
-    /// What it would be selected by at the beginning of the current chain.
+    /// Properties by which it would be selected at the beginning of the current chain.
     entered_with: Selector,
-    /// The packet has been received again, on the VRF of its input interface.
+    /// Whether the packet has been received again, on the VRF of its input interface.
     in_vrf: bool,
     pub(crate) mark: u32,
     /// The mark of the connection.
@@ -69,18 +69,18 @@ pub struct PacketState<'a> {
     /// The zone of the connection; `None` if it is unknown.
     pub(crate) zone: Option<u16>,
     pub(crate) priority: ClassId,
-    /// What rules on the way have added and written.
+    /// Changes that rules on the path have made.
     pub(crate) changes: Changes<'a>,
-    /// The states of the connection that rules can match; the packet is its first one. Before connection tracking, and for
-    /// untracked packets, there is no connection.
+    /// States of the connection that rules can match; the packet is the first of the connection. Before connection
+    /// tracking, and for untracked packets, there is no connection.
     pub(crate) connection: CtStates,
-    /// The packet comes back through the loopback interface after the host has sent it to itself.
+    /// Whether the packet comes back through the loopback interface after the host has sent it to itself.
     pub(crate) looped: bool,
-    /// A chain has sent the packet itself; see [`ChainVerdict::Resend`](crate::ChainVerdict::Resend).
+    /// Whether a chain has sent the packet itself; see [`ChainVerdict::Resend`](crate::ChainVerdict::Resend).
     pub(crate) resent: bool,
-    /// The connection's NAT at this hook is set up. No other NAT rule is consulted.
+    /// Whether the connection's NAT at this hook is complete, so that no other NAT rule is consulted.
     pub(crate) nat_is_settled: bool,
-    /// The reasons for mismatches are recorded; otherwise they may be empty.
+    /// Whether the reasons for mismatches are recorded; otherwise they may be empty.
     pub(crate) explain: bool,
 }
 
@@ -95,7 +95,7 @@ impl<'a> PacketState<'a> {
         let mut source = original.source;
         if original.origin == Origin::Local && ipvs.iter().any(|objects| objects.has_address(original.destination.ip()))
         {
-            // The route to an address of the dummy device has that address as the source.
+            // The route to an address of the dummy device has this address as its source.
             source.set_ip(original.destination.ip());
         }
         Self {
@@ -144,7 +144,7 @@ impl<'a> PacketState<'a> {
         self.host.owns(address) || self.ipvs.iter().any(|objects| objects.has_address(address))
     }
 
-    /// Returns the type of an address; `None` where that depends on more of the routing tables than is known.
+    /// Returns the type of an address; `None` if it depends on routing tables that are unknown.
     pub(crate) fn address_type(&self, address: IpAddr) -> Option<AddressKind> {
         if self.is_local(address) { Some(AddressKind::Local) } else { self.host.address_type(address) }
     }
@@ -183,7 +183,7 @@ impl<'a> PacketState<'a> {
     }
 
     /// Reports whether a virtual server has handled the packet, or a chain has sent it itself; see
-    /// [`ChainVerdict::Resend`](crate::ChainVerdict::Resend). The kernel's `skb->ipvs_property`.
+    /// [`ChainVerdict::Resend`](crate::ChainVerdict::Resend). Corresponds to the kernel's `skb->ipvs_property`.
     pub fn is_resent(&self) -> bool {
         self.resent
     }
@@ -192,9 +192,9 @@ impl<'a> PacketState<'a> {
 
     /// Reports whether chains of the NAT type are consulted.
     ///
-    /// NAT is set up once for a connection: the destination where the first packet is received or sent, the source where
-    /// it leaves or, otherwise, where it is delivered. A packet that comes back through the loopback interface has
-    /// already been sent and has left. An untracked packet has no connection.
+    /// NAT is set up once for a connection: the destination when the first packet is received or sent, the source when
+    /// it leaves or is delivered. A packet that comes back through the loopback interface has already been sent and has
+    /// left. An untracked packet has no connection.
     pub(crate) fn sees_nat(&self) -> bool {
         !self.looped && !self.nat_is_settled && self.has_connection()
     }
@@ -220,7 +220,7 @@ impl<'a> PacketState<'a> {
         Effect::Masquerade { before, after }
     }
 
-    /// Replaces the packet by the first one of a connection that a local process opens, on behalf of the sender.
+    /// Replaces the packet by the first packet of a connection that a local process opens on behalf of the sender.
     pub(crate) fn connect(&mut self, endpoint: SocketAddr) -> Effect {
         let before = std::mem::replace(&mut self.destination, endpoint);
         let source = match self.is_local(endpoint.ip()) {
@@ -247,7 +247,8 @@ impl<'a> PacketState<'a> {
         Ok(effect)
     }
 
-    /// Reports whether the packet has a connection: that is not so before connection tracking, nor for untracked packets.
+    /// Reports whether the packet has a connection. Packets have none before connection tracking, and untracked packets
+    /// never have one.
     pub(crate) fn has_connection(&self) -> bool {
         !self.connection.intersects(BEFORE_TRACKING.or(CtStates::UNTRACKED))
     }
@@ -263,14 +264,15 @@ impl<'a> PacketState<'a> {
         }
     }
 
-    /// Excludes the packet from connection tracking: it has no state and no NAT. Later, that has no effect.
+    /// Excludes the packet from connection tracking: it has no state and no NAT. Has no effect after connection
+    /// tracking.
     pub(crate) fn untrack(&mut self) {
         if self.connection == BEFORE_TRACKING {
             self.connection = CtStates::UNTRACKED;
         }
     }
 
-    /// Sets the zone of the connection; `None` if it is unknown. Later, that has no effect.
+    /// Sets the zone of the connection; `None` if it is unknown. Has no effect after connection tracking.
     pub(crate) fn set_zone(&mut self, zone: Option<u16>) {
         if self.connection == BEFORE_TRACKING {
             self.zone = zone;
@@ -376,7 +378,7 @@ impl<'a> PacketState<'a> {
         Ok(Hook::Output)
     }
 
-    /// Reports whether the packet, with the sender's own address as the endpoint, does not get back to it.
+    /// Reports whether the packet would not get back to the sender if the sender itself is the endpoint.
     fn is_lost_in_bridge(&self) -> bool {
         let (Origin::Interface(input), Some(output), Some(router)) =
             (&self.original.origin, self.out_interface.as_deref(), &self.host.router)
@@ -388,7 +390,8 @@ impl<'a> PacketState<'a> {
         is_own && input == output && !router.returns_packets(output, self.family())
     }
 
-    /// Returns the VRF on which the packet is received next: the kernel passes it through prerouting once more, without NAT.
+    /// Returns the VRF on which the packet is received next: the kernel passes it through prerouting again, without
+    /// NAT.
     fn next_vrf(&self) -> Option<Arc<str>> {
         let interface = self.in_interface.as_deref().filter(|_| !self.in_vrf)?;
         self.host.router.as_ref()?.vrf(interface)
@@ -399,7 +402,7 @@ impl<'a> PacketState<'a> {
         let is_output = hook == Hook::Output;
         let destination = if is_output { self.routed_by.1 } else { self.destination.ip() };
         let decision = match self.looped || self.is_local(destination) {
-            // What the host has sent to itself keeps its route.
+            // A packet that the host has sent to itself keeps its route.
             true => RouteDecision::Local { source: None },
             false => self.host.decide(&self.routed(is_output)),
         };
@@ -408,7 +411,8 @@ impl<'a> PacketState<'a> {
                 let selector = if is_output { self.routed_by } else { self.selector() };
                 let path = match (self.path.take(), self.taken) {
                     (Some(path), _) => path,
-                    // The route of a packet of the host itself is looked up once more, but only for another packet it may be another.
+                    // The route of a packet of the host itself is looked up again, but its result can differ only if
+                    // the packet has changed.
                     (None, Some((by, path))) if by == selector => path,
                     (None, _) => {
                         self.paths = paths.iter().map(|(weight, _)| *weight).collect();
@@ -423,7 +427,7 @@ impl<'a> PacketState<'a> {
         self.gateway = None;
         self.is_for_host = false;
         match decision {
-            // A path has no further ones.
+            // A path does not consist of further paths.
             RouteDecision::Paths(_) => return Err(Verdict::NoRoute),
             RouteDecision::Local { .. } => {
                 self.is_for_host = true;
@@ -462,7 +466,7 @@ impl<'a> PacketState<'a> {
         let (source, destination, mark) = if is_output { self.routed_by } else { self.selector() };
         RoutedPacket {
             destination,
-            // The kernel refuses lookups for packets of its own from addresses that it does not have.
+            // The kernel refuses lookups for packets of the host from addresses that the host does not have.
             source: Some(source).filter(|source| !is_output || self.host.owns(*source)),
             input: self.in_interface.as_deref().filter(|name| !is_output && *name != LOOPBACK),
             mark,
@@ -491,7 +495,7 @@ fn discard(record: &mut Record, reason: &'static str) -> Verdict {
     Verdict::Dropped
 }
 
-/// Why packets of the host itself with a loopback source lead to no connection, by family.
+/// Reason why packets of the host itself with a loopback source do not result in a connection, by family.
 const LOST_LOOPBACK: [&str; 2] = [
     "loopback source leaving the host without route_localnet",
     "loopback source leaving the host through an interface without a local route to ::1 for the replies",
@@ -500,7 +504,7 @@ const LOST_LOOPBACK: [&str; 2] = [
 /// The replies to packets with a `prohibit` route.
 const PROHIBITED: [&str; 2] = ["icmp-admin-prohibited", "icmp6-adm-prohibited"];
 
-/// The state that the kernel reports for packets without a connection, unless a rule has excluded them from tracking.
+/// State that the kernel reports for packets without a connection, unless a rule has excluded them from tracking.
 const BEFORE_TRACKING: CtStates = CtStates::INVALID;
 
 /// The loopback interface.

@@ -1,4 +1,4 @@
-//! Fixtures of tests for several modes: the nginx example, its node, and packets.
+//! Test fixtures for several modes: the nginx example, its node, and packets.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -29,7 +29,7 @@ pub(crate) fn host() -> Host {
     }
 }
 
-/// The proxy settings: pods are recognised by their addresses.
+/// Returns the proxy settings: pods are recognised by their addresses.
 pub(crate) fn settings() -> ProxySettings {
     let detector = LocalTrafficDetector::ClusterCidr(vec!["172.17.0.0/16".parse().unwrap()]);
     ProxySettings { detector, ..ProxySettings::default() }

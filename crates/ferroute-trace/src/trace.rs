@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Assumption, Effect, Event, Hook, Verdict, walk::Walker};
 
-/// Everything that can happen to a packet. Leaves that differ only in the randomly selected endpoint are merged into one
+/// All possible results of a packet. Leaves that differ only in the randomly selected endpoint are merged into one
 /// branch.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Trace {
@@ -29,13 +29,13 @@ pub struct Branch {
     pub alternatives: Vec<Vec<Assumption>>,
     /// Changes and verdicts, in order.
     pub steps: Vec<Step>,
-    /// The new destinations after a DNAT: one, or those of [`Step::Choice`]; empty without DNAT.
+    /// New destinations after a DNAT: one, or those of [`Step::Choice`]; empty without DNAT.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub choices: Vec<Choice>,
-    /// The result; with several choices, that of the first one.
+    /// Result; with several choices, the result of the first one.
     #[serde(flatten)]
     pub verdict: Verdict,
-    /// All events, in order; with several choices, those of the first one. Empty in a summary.
+    /// All events, in order; with several choices, the events of the first one. Empty in a summary.
     pub events: Vec<Event>,
 }
 
@@ -61,11 +61,11 @@ pub enum Step {
         hook: Hook,
         /// The rules' table.
         table: Cow<'static, str>,
-        /// The part of the call stack that all endpoints have in common, base chain first.
+        /// Part of the call stack that all endpoints have in common, base chain first.
         path: Vec<String>,
         /// The old destination.
         before: SocketAddr,
-        /// A process accepts the connection and opens another one to the endpoint.
+        /// Whether a process accepts the connection and opens another one to the endpoint.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         relayed: bool,
     },
@@ -92,7 +92,7 @@ pub enum Step {
 pub struct Choice {
     /// The probability; see [`Leaf::share`](crate::Leaf::share).
     pub share: f64,
-    /// The endpoint's chain or map element, of several the first one.
+    /// Chain or map element of the endpoint; the first one if there are several.
     pub chain: String,
     /// The endpoint's address and port.
     pub to: SocketAddr,
@@ -142,7 +142,8 @@ impl Trace {
 }
 
 impl Trace {
-    /// Merges branches that end alike whatever is assumed, and those that end alike under several assumptions.
+    /// Merges branches with the same result under all assumptions, and those with the same result under several
+    /// assumptions.
     pub(crate) fn merge_equal_ends(&mut self) {
         self.branches.iter_mut().for_each(Branch::merge_choices);
         while self.drop_an_assumption() {}
@@ -157,7 +158,8 @@ impl Trace {
         self.branches = merged;
     }
 
-    /// Merges branches that end alike and differ in one assumption, which does not matter; `false` if there are none.
+    /// Merges branches with the same result that differ in one assumption, which is irrelevant; returns `false` if
+    /// there are none.
     fn drop_an_assumption(&mut self) -> bool {
         let (mut first, mut is_changed) = (0, false);
         while let Some((one, others)) = self.branches.get_mut(first..).and_then(<[Branch]>::split_first_mut) {
@@ -190,8 +192,8 @@ fn irrelevant_assumption(one: &[Assumption], other: &[Assumption]) -> Option<usi
 }
 
 impl Branch {
-    /// Reports whether packets of two branches are treated alike in the end: marks and the rules that accept them do not
-    /// matter. Each endpoint has the same share.
+    /// Reports whether packets of two branches have the same result; marks and accepting rules are ignored. Each
+    /// endpoint must have the same share.
     fn ends_like(&self, other: &Self) -> bool {
         use Effect::{Accept, Mark};
         let is_relevant = |step: &&Step| !matches!(step, Step::Effect { effect: Accept | Mark { .. }, .. });
@@ -249,7 +251,7 @@ impl Branch {
             && self.steps.iter().zip(&other.steps).all(|(one, another)| one.is_similar(another))
     }
 
-    /// Merges the choices of the same endpoint, of which weights and hash tables have several.
+    /// Merges choices of the same endpoint, of which lists with weights and hash tables have several.
     fn merge_choices(&mut self) {
         let mut first: HashMap<(SocketAddr, IpAddr, Option<String>), usize> = HashMap::new();
         let mut merged: Vec<Choice> = Vec::new();
@@ -273,11 +275,12 @@ impl Branch {
 }
 
 impl Step {
-    /// Reports whether two steps can be [generalized](Self::generalize) to one. `other` is not generalized yet.
+    /// Reports whether two steps can be [generalized](Self::generalize) to one step. `other` must not have been
+    /// generalized yet.
     fn is_similar(&self, other: &Self) -> bool {
         use Effect::{Connect, Dnat, Masquerade};
         match (self, other) {
-            // A listener is one for all endpoints.
+            // A listener serves all endpoints.
             (Self::Effect { .. }, Self::Effect { .. }) if self == other => true,
             (
                 Self::Choice { hook, table, path, before, relayed: false },

@@ -1,4 +1,5 @@
-//! Listeners of userspace mode. A connection to one ends there; the process opens another one to an endpoint.
+//! Listeners of userspace mode. A connection to a listener ends there; the process opens another connection to an
+//! endpoint.
 
 use std::net::SocketAddr;
 
@@ -6,7 +7,7 @@ use ferroute_userspace::Listeners;
 
 use crate::{BaseChain, ChainVerdict, Effect, Forks, Hook, Verdict, Walker};
 
-/// The process that accepts packets which have passed all rules of the input hook.
+/// The process that accepts packets after all rules of the input hook.
 pub(crate) struct Process<'a>(pub(crate) &'a dyn Listeners);
 
 impl BaseChain for Process<'_> {

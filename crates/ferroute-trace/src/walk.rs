@@ -15,11 +15,11 @@ use crate::{
 pub struct Walker<'a> {
     /// The packet.
     pub packet: PacketState<'a>,
-    /// `None` before the first hook.
+    /// Current position; `None` before the first hook.
     position: Option<Position>,
     pub(crate) share: f64,
     pub(crate) assumptions: Vec<Assumption>,
-    /// The source and destination of the packet at each assumption, which hold until one of them changes.
+    /// Source and destination of the packet at each assumption. The assumption holds until one of them changes.
     subjects: Vec<(SocketAddr, SocketAddr)>,
     /// The hashes of the packet so far, each with the source and destination that it holds for.
     numbers: Vec<(Property, (SocketAddr, SocketAddr), u32)>,
@@ -68,7 +68,8 @@ pub enum ChainVerdict {
     /// The walk ends.
     End(Verdict),
     /// The chain steals the packet (`NF_STOLEN`) and sends it to its current destination, from the output hook. The
-    /// connection's destination is settled, so that NAT chains of the output hook are skipped. This is how ipvs forwards.
+    /// connection's destination is settled, so that NAT chains of the output hook are skipped. ipvs forwards packets in
+    /// this way.
     Resend,
 }
 
@@ -78,7 +79,7 @@ pub struct Forks<'a>(Vec<Fork<'a>>);
 
 struct Fork<'a> {
     walker: Walker<'a>,
-    /// The rest of the base chain; `None` between two base chains.
+    /// Rest of the base chain; `None` between two base chains.
     rest: Option<Box<Rest<'a>>>,
 }
 
@@ -121,7 +122,7 @@ impl<'a> Walker<'a> {
         self.subjects.push((self.packet.source, self.packet.destination));
     }
 
-    /// Returns what this branch already assumes about a condition that cannot be evaluated.
+    /// Returns the existing assumption of this branch about a condition that cannot be evaluated.
     pub fn assumed(&self, condition: &str) -> Option<bool> {
         let subject = (self.packet.source, self.packet.destination);
         let known = self.assumptions.iter().zip(&self.subjects);
@@ -141,7 +142,7 @@ impl<'a> Walker<'a> {
         known.map(|(.., number)| *number)
     }
 
-    /// Returns what this branch already assumes about a match.
+    /// Returns the existing assumption of this branch about a match.
     pub(crate) fn decide(&self, unknown: &Unknown) -> Option<bool> {
         self.assumed(&unknown.condition).map(|holds| holds != unknown.negated)
     }
@@ -151,7 +152,7 @@ impl<'a> Walker<'a> {
         self.assume(unknown.condition.clone(), matches != unknown.negated);
     }
 
-    /// Records an event; see [`record_effect`](Self::record_effect) for effects. The event is only built if it is kept.
+    /// Records an event; see [`record_effect`](Self::record_effect) for effects. The event is built only if it is kept.
     pub fn record(&mut self, event: impl FnOnce() -> Event) {
         self.record.detail(event);
     }
@@ -170,8 +171,8 @@ impl<'a> Walker<'a> {
         self.packet.explain
     }
 
-    /// Moves to the next base chain, through routing and to the next hook if necessary. Where a route has several paths, each gets
-    /// a branch.
+    /// Moves to the next base chain, through routing and to the next hook if necessary. If a route has several paths,
+    /// each gets a branch.
     fn advance(&mut self, rules: &'a Ruleset<'a>, forks: &mut Forks<'a>) -> Result<&'a dyn BaseChain, Verdict> {
         loop {
             let Position { hook, next } = match self.position {
@@ -244,8 +245,8 @@ impl<'a> Walker<'a> {
 }
 
 impl<'a> Forks<'a> {
-    /// Adds a branch, which continues in the current base chain with `rest`. The branch that was added last is evaluated
-    /// first, once the current one has ended.
+    /// Adds a branch, which continues in the current base chain with `rest`. The branch that was added last is
+    /// evaluated first, when the current one has ended.
     pub fn push<F>(&mut self, walker: Walker<'a>, rest: F)
     where
         F: FnOnce(&mut Walker<'a>, &mut Self) -> ChainVerdict + 'a,

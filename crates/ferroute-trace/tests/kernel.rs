@@ -131,7 +131,7 @@ fn walk_agrees_with_kernel_on_ipv6_services() {
     check_services(IpFamily::V6);
 }
 
-/// Gotos, returns, policies and untracked packets, which kube-proxy does not use but other programs do.
+/// Gotos, returns, policies and untracked packets, which other programs use but kube-proxy does not.
 #[test]
 fn walk_agrees_with_kernel_on_chains_of_any_shape() {
     let rules = RuleSet::parse_save(

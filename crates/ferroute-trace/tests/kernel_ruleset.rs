@@ -1,5 +1,5 @@
-//! The walk agrees with the kernel on rules that are read from it, of any program: real packets meet the same rules and end
-//! in the same place.
+//! The walk agrees with the kernel on rules that are read from it, of any program: real packets pass the same rules and
+//! have the same result.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot be set up must fail")]
 

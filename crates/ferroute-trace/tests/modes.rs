@@ -1,5 +1,5 @@
-//! Two modes differ as their traits say, and in nothing else: in every cluster, `diff` finds only intended differences between
-//! the planned rules of any two modes. Both serve node ports on the same addresses here; their defaults differ.
+//! Two modes differ only in their traits: in every cluster, `diff` finds only intended differences between the planned
+//! rules of any two modes. In these tests, both serve node ports on the same addresses; their defaults differ.
 //!
 //! `policies` compares the rules of each mode with an independent specification.
 
@@ -68,7 +68,8 @@ fn compare_all(cluster: &Cluster, world: &World) -> Result<BTreeSet<(ModeName, M
     Ok(differences)
 }
 
-/// Makes conflicts of source ranges with external IPs: adds the load balancer IPs of each Service to its external IPs.
+/// Creates conflicts of source ranges with external IPs: adds the load balancer IPs of each Service to its external
+/// IPs.
 fn overlap_frontends(cluster: &mut Cluster) {
     for service in &mut cluster.services {
         let addresses = service.status.load_balancer.ingress.iter().map(|point| point.ip.clone());
@@ -105,8 +106,8 @@ impl<'a> Nftables<'a> {
         outcomes(packet, Ruleset::from_nftables_table("", self.table()).verdicts(&self.host, packet))
     }
 
-    /// Checks session affinity: a client gets its endpoint again at every frontend of the service port
-    /// that has this endpoint, whichever frontend it used first.
+    /// Checks session affinity: a client gets its endpoint again at every frontend of the service port that has this
+    /// endpoint, regardless of the frontend that it used first.
     fn check_affinity(&self, client: &Client) -> Result<(), TestCaseError> {
         let sticky = self.services.entries.iter().filter(|(_, entry)| entry.service.affinity.is_some());
         for (name, entry) in sticky {
@@ -220,7 +221,7 @@ proptest! {
     }
 }
 
-/// The other traits are not about connections to frontends, or need annotations.
+/// The other traits do not concern connections to frontends, or require annotations.
 #[test]
 fn traits_of_all_pairs_of_modes_show_in_packets() {
     // A fixed seed makes the result reproducible.

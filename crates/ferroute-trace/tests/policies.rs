@@ -1,6 +1,6 @@
-//! In every mode and every cluster, every new connection reaches an endpoint that the Service's policies allow, with the source
-//! that they require, or is rejected or dropped where they require that. The planned rules do so, and the decision that
-//! planners and commands share says so.
+//! In every mode and every cluster, every new connection reaches an endpoint that the Service's policies allow, with
+//! the source that they require, or is rejected or dropped if they require that. This holds for the planned rules, and
+//! for the decision that planners and commands share.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail like tests")]
 
@@ -89,7 +89,7 @@ fn observed(packet: &Packet, leaves: &[Leaf]) -> Result<(Expected, BTreeMap<Sock
     Ok((results.remove(0), shares))
 }
 
-/// Returns the part of the required result that a hash leaves: the endpoint of `result`, if it is one of several.
+/// Returns the part of the required result that a hash selects: the endpoint of `result`, if it is one of several.
 fn chosen(expected: &Expected, result: &Expected) -> Expected {
     match (expected, result) {
         (Expected::OneOf(allowed), Expected::OneOf(observed)) if observed.len() == 1 => Expected::OneOf(
@@ -140,7 +140,8 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Checks that the rules and the decision are what the specification requires of a frontend of `port`, or of another address.
+    /// Checks that the rules and the decision satisfy the specification for a frontend of `port`, or for another
+    /// address.
     fn check(
         &self,
         packet: &Packet,
@@ -164,7 +165,7 @@ impl<'a> Checker<'a> {
         Ok(())
     }
 
-    /// Checks session affinity: a client gets its endpoint again, whichever it was.
+    /// Checks session affinity: a client gets the same endpoint again.
     fn check_affinity(&self, packet: &Packet, expected: &Expected) -> Result<(), TestCaseError> {
         let Expected::OneOf(endpoints) = expected else { return Ok(()) };
         let ruleset = Ruleset::from_rules(&*self.rules);
@@ -194,7 +195,7 @@ impl<'a> Checker<'a> {
             let context = format!("{}/{} {frontend:?}", metadata.namespace, metadata.name);
             let decided = decision.expected(client, packet.source.ip(), (frontend, address));
             self.check(&packet, &expected, &decided, &context, Some(port))?;
-            // Affinity is in the rules of iptables mode; the trace of other modes does not follow it.
+            // In iptables mode, the rules implement affinity; the trace of other modes does not follow it.
             if spec.session_affinity.as_deref() == Some("ClientIP") && self.mode == ModeName::IPTABLES {
                 self.check_affinity(&packet, &expected)?;
             }

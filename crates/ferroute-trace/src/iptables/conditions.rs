@@ -120,8 +120,8 @@ impl PacketState<'_> {
             Match::Statistic(Sense::Not(probability)) => return ExtensionResult::Chance(1.0 - probability.as_f64()),
             Match::Recent(_) => None,
             Match::Set(set) => return self.matches_set(set),
-            // Ports of bridges are not modelled: packets are taken for routed ones. The rules of ipvs mode, the only ones known
-            // to match on them, have the same result for both.
+            // Ports of bridges are not modelled: packets are assumed to be routed. The rules of ipvs mode, the only
+            // known ones that match on them, have the same result for both.
             Match::PhysdevIsIn(bridged) => {
                 (!bridged.is_negated()).then(|| "packet did not arrive through a port of a bridge".to_owned())
             }
@@ -164,11 +164,11 @@ impl PacketState<'_> {
         }
     }
 
-    /// Reports whether an address is of one of these types, for packets of an interface if there is one; `None` where that depends on more
-    /// of the routing tables than is known.
+    /// Reports whether an address is of one of these types, for packets of an interface if there is one; `None` if this
+    /// depends on routing tables that are unknown.
     ///
-    /// The module `xt_addrtype` looks up IPv4 addresses in table local. Of an IPv6 address it decides first whether it is multicast or
-    /// unicast, where one of these is wanted, and then looks up the route for the other types.
+    /// The module `xt_addrtype` looks up IPv4 addresses in table local. For an IPv6 address, it first decides whether
+    /// it is multicast or unicast, if one of these types is requested, and then looks up the route for the other types.
     pub(super) fn is_of_types(&self, address: IpAddr, wanted: &[AddressType], interface: Option<&str>) -> Option<bool> {
         let kind = || match interface {
             Some(interface) => self.address_type_on(address, interface),
@@ -199,7 +199,7 @@ impl PacketState<'_> {
             Some(AddressKind::Broadcast) => Some(wants(AddressType::Broadcast)),
             Some(AddressKind::Multicast) => Some(wants(AddressType::Multicast)),
             Some(AddressKind::Blackhole | AddressKind::Unreachable | AddressKind::Prohibit) => Some(false),
-            // An address whose type is not known is neither local nor multicast.
+            // An address of unknown type is neither local nor multicast.
             None => wanted
                 .iter()
                 .all(|kind| matches!(kind, AddressType::Local | AddressType::Multicast))
@@ -237,5 +237,5 @@ pub(super) fn mismatch_text(
     }
 }
 
-/// Shown in place of the interface of a packet that has none: a local one, or one for the host.
+/// Shown instead of the interface of a packet that has none: a local packet, or one for the host.
 const NO_INTERFACE: &str = "none";

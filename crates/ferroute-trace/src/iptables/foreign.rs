@@ -1,5 +1,5 @@
-//! Match modules and targets of other programs' rules, which `ferroute-iptables` keeps as text.
-//! `docs/tracing.md` lists what is decided.
+//! Match modules and targets of other programs' rules, which `ferroute-iptables` keeps as text. `docs/tracing.md` lists
+//! the supported ones.
 
 use std::net::IpAddr;
 
@@ -54,7 +54,7 @@ impl<'a> Words<'a> {
         let (negated, _, arguments) = self.options.iter().find(|(_, option, _)| *option == "--header")?;
         let mut are_present = arguments.first()?.split(',').map(|header| ["prot", "protocol", "255"].contains(&header));
         Some(match self.has("--soft") {
-            // Each of these, and maybe others; negated, none of them.
+            // All of these, and possibly others; negated, none of them.
             true => are_present.all(|is_present| is_present != *negated),
             false => are_present.all(|is_present| is_present) != *negated,
         })
@@ -126,7 +126,7 @@ impl PacketState<'_> {
         }
     }
 
-    /// Evaluates one option of a module; `None` if that is unknown.
+    /// Evaluates one option of a module; `None` if the result is unknown.
     fn matches_option(&self, module: &str, option: &str, arguments: &[&str]) -> Option<bool> {
         let first = arguments.first().copied();
         let (source, destination) = (self.source, self.destination);
@@ -158,7 +158,7 @@ impl PacketState<'_> {
                     _ => return None,
                 }
             }
-            // Packets are taken for routed ones, which pass no ports of bridges.
+            // Packets are assumed to be routed, and do not pass ports of bridges.
             ("physdev", _) => false,
             ("conntrack", "--ctstate") => first?.split(',').any(|state| self.has_state(state)),
             ("conntrack", "--ctproto") => protocol(first?)? == self.protocol(),
@@ -166,7 +166,7 @@ impl PacketState<'_> {
             ("conntrack", "--ctorigdst") => in_network(first?, original.1.ip())?,
             ("conntrack", "--ctorigsrcport") => in_ports(first?, original.0.port())?,
             ("conntrack", "--ctorigdstport") => in_ports(first?, original.1.port())?,
-            // Those of replies, which the translations so far determine.
+            // Addresses of replies, which the translations so far determine.
             ("conntrack", "--ctreplsrc") => in_network(first?, destination.ip())?,
             ("conntrack", "--ctrepldst") => in_network(first?, source.ip())?,
             ("conntrack", "--ctreplsrcport") => in_ports(first?, destination.port())?,
@@ -174,15 +174,15 @@ impl PacketState<'_> {
             ("conntrack", "--ctdir") => first? == "ORIGINAL",
             // The kernel compares bits, and `NONE` has none.
             ("conntrack", "--ctstatus") => first?.split(',').any(|status| status == "CONFIRMED" && self.looped),
-            // A new connection that no helper of another one expects.
+            // The connection is new, and no helper of another connection expects it.
             ("helper", "--helper") => false,
-            // Packets of others have no socket.
+            // Packets of other hosts have no socket.
             ("owner" | "cgroup", _) if matches!(self.original.origin, Origin::Interface(_)) => false,
             _ => return None,
         })
     }
 
-    /// Evaluates conditions on the connection of a packet that has none. The kernel compares its state, and nothing else.
+    /// Evaluates conditions on the connection of a packet that has none. The kernel compares only its state.
     fn matches_without_connection(&self, words: &Words<'_>) -> bool {
         let state = words.options.iter().find(|(_, option, _)| *option == "--ctstate");
         state.is_some_and(|(negated, _, arguments)| {
@@ -191,7 +191,8 @@ impl PacketState<'_> {
         })
     }
 
-    /// Evaluates the module `addrtype` with several types, or for addresses of one interface; `None` if that is unknown.
+    /// Evaluates the module `addrtype` with several types, or for addresses of one interface; `None` if the result is
+    /// unknown.
     fn matches_types(&self, words: &Words<'_>) -> Option<bool> {
         let interface = match (words.has("--limit-iface-in"), words.has("--limit-iface-out")) {
             (true, _) => Some(self.in_interface.as_deref()?),
@@ -223,7 +224,7 @@ impl PacketState<'_> {
         }
     }
 
-    /// Reports whether `-m rpfilter` matches; `None` if that is unknown.
+    /// Reports whether `-m rpfilter` matches; `None` if unknown.
     fn passes_reverse_path_filter(&self, words: &Words<'_>) -> Option<bool> {
         let supported = ["--loose", "--invert", "--validmark", "--accept-local"];
         if words.options.iter().any(|(_, option, _)| !supported.contains(option)) {
@@ -309,8 +310,8 @@ fn protocol(text: &str) -> Option<Protocol> {
     }
 }
 
-/// Modules about headers that first packets of connections through Services do not have. They match none of these, whatever their
-/// options.
+/// Modules for headers that first packets of connections through Services do not have. With any options, such packets
+/// do not match.
 const HEADERS: [&str; 13] =
     ["ah", "dst", "dccp", "esp", "frag", "hbh", "icmp", "icmp6", "ipcomp", "mh", "rt", "srh", "udplite"];
 /// The flag of the first packet of a TCP connection.

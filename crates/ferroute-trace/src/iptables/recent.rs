@@ -1,4 +1,4 @@
-//! `-m recent`: lists of addresses that rules fill, and that they or other rules look up.
+//! `-m recent`: lists of addresses that rules fill, and that the same or other rules look up.
 
 use std::net::IpAddr;
 
@@ -13,7 +13,7 @@ pub(crate) struct Recent<'m> {
     negated: bool,
     list: &'m str,
     seconds: Option<u32>,
-    /// How often the address must have been added.
+    /// Required number of times that the address was added.
     hits: u32,
     mask: Option<IpAddr>,
     by_destination: bool,
@@ -29,7 +29,7 @@ enum Action {
 }
 
 impl<'m> Recent<'m> {
-    /// Returns the options of a module; `None` if it is another one.
+    /// Returns the options of a module; `None` for other modules.
     pub(crate) fn of(module: &'m Match) -> Option<Self> {
         match module {
             Match::Recent(recent) => Some(Self {
@@ -48,7 +48,7 @@ impl<'m> Recent<'m> {
         }
     }
 
-    /// Reads the text of a module; `None` if it is another one.
+    /// Reads the text of a module; `None` for other modules.
     pub(crate) fn parse(text: &'m str) -> Option<Self> {
         let words = Words::parse(text.strip_prefix("-m ")?).filter(|words| words.name == "recent")?;
         let actions = [
@@ -81,7 +81,7 @@ impl<'m> Recent<'m> {
 }
 
 impl PacketState<'_> {
-    /// Returns the address that a list has, or would have.
+    /// Returns the address for the list.
     fn listed(&self, recent: &Recent<'_>) -> IpAddr {
         let address = if recent.by_destination { self.destination.ip() } else { self.source.ip() };
         match (address, recent.mask) {
@@ -123,7 +123,7 @@ impl PacketState<'_> {
         }
     }
 
-    /// Changes the list of a module that was evaluated: adds the address, or removes it.
+    /// Changes the list of a module that was evaluated: adds or removes the address.
     pub(crate) fn change_recent(&mut self, recent: &Recent<'_>) {
         if recent.changes() {
             let address = self.listed(recent);

@@ -1,4 +1,4 @@
-//! Targets that change a packet or decide about it.
+//! Targets that change a packet or decide on it.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -17,17 +17,17 @@ pub(crate) enum TargetResult {
     Continue(Option<Effect>),
     /// The chain of the hook ends.
     Accept(Effect),
-    /// The chain of the hook ends if the condition is true, which is not known; otherwise the packet is dropped.
+    /// The chain of the hook ends if the condition, whose result is unknown, is true; otherwise the packet is dropped.
     AcceptIf(Unknown, Effect),
-    /// The target selects one of so many addresses, and needs the number of one.
+    /// The target selects one of this number of addresses, and requires the number of one.
     Choose(u32),
     /// The walk ends.
     End(Option<Effect>, Verdict),
 }
 
 impl PacketState<'_> {
-    /// Applies a target. Those that lead to another chain, or back from one, do nothing here. `nth` selects one of several
-    /// addresses.
+    /// Applies a target. Has no effect for targets that lead to another chain or back from one. `nth` selects one of
+    /// several addresses.
     pub(crate) fn apply_target(
         &mut self,
         target: &Target,
@@ -227,8 +227,8 @@ impl PacketState<'_> {
         Some(TargetResult::Continue(None))
     }
 
-    /// Returns the port that a translation of the destination to a range of ports selects: one in the range is kept, or moved
-    /// by as much as it is above `base`.
+    /// Returns the port to which a translation of the destination to a range of ports leads: a port in the range is
+    /// kept, or shifted by its distance from `base`.
     pub(crate) fn port_in(&self, (first, last): (u16, u16), base: Option<u16>) -> u16 {
         let port = self.destination.port();
         match base {
@@ -269,7 +269,7 @@ fn masks(words: &Words<'_>) -> Option<(u32, u32)> {
 /// The first and the last address of a translation.
 type Addresses = (IpAddr, IpAddr);
 
-/// The first and the last port of a translation, and the port from which the first one is counted.
+/// First and last port of a translation, and the port from which ports are counted.
 type Ports = ((u16, u16), Option<u16>);
 
 /// Returns the addresses and the ports of a translation.
@@ -303,7 +303,7 @@ fn port_range(text: &str) -> Option<Ports> {
     Some(((first.parse().ok()?, last.parse().ok()?), base))
 }
 
-/// Returns an address of a range by number, or how many there are; `None` if there are too many.
+/// Returns an address of a range by number, or the number of addresses; `None` if there are too many.
 fn nth_of((first, last): (IpAddr, IpAddr), nth: Option<u32>) -> Option<Result<IpAddr, u32>> {
     match (address_count(first, last)?, nth) {
         (1, _) => Some(Ok(first)),
@@ -312,7 +312,7 @@ fn nth_of((first, last): (IpAddr, IpAddr), nth: Option<u32>) -> Option<Result<Ip
     }
 }
 
-/// Returns the number of addresses in a range; `None` if there are more than are distinguished.
+/// Returns the number of addresses in a range; `None` if there are too many to be distinguished.
 pub(crate) fn address_count(first: IpAddr, last: IpAddr) -> Option<u32> {
     let number = |address| match address {
         IpAddr::V4(address) => u128::from(u32::from(address)),
@@ -322,10 +322,10 @@ pub(crate) fn address_count(first: IpAddr, last: IpAddr) -> Option<u32> {
     u32::try_from(count).ok().filter(|count| *count <= MAX_ADDRESSES)
 }
 
-/// How many addresses of a range are distinguished.
+/// Maximum number of addresses of a range that are distinguished.
 const MAX_ADDRESSES: u32 = 64;
 
-/// Returns the address that many after the first one.
+/// Returns the address at this distance from the first one.
 pub(crate) fn nth_address(first: IpAddr, n: u32) -> IpAddr {
     match first {
         IpAddr::V4(first) => IpAddr::V4(u32::from(first).wrapping_add(n).into()),
@@ -333,7 +333,7 @@ pub(crate) fn nth_address(first: IpAddr, n: u32) -> IpAddr {
     }
 }
 
-/// Returns an address with the network's prefix and its own host part.
+/// Returns an address with the network's prefix and the host part of `address`.
 fn mapped(address: IpAddr, network: ipnet::IpNet) -> Option<IpAddr> {
     match (address, network) {
         (IpAddr::V4(address), ipnet::IpNet::V4(network)) => {
@@ -348,7 +348,7 @@ fn mapped(address: IpAddr, network: ipnet::IpNet) -> Option<IpAddr> {
     }
 }
 
-/// Reports whether a target has no effect on the packet, or only one that no rule here matches on.
+/// Reports whether a target has no effect on the packet, or only an effect that no supported match uses.
 pub(crate) fn is_irrelevant(target: &Target) -> bool {
     const IRRELEVANT: [&str; 20] = [
         "LOG",
@@ -381,7 +381,7 @@ pub(crate) fn is_irrelevant(target: &Target) -> bool {
     }
 }
 
-/// Reports whether all that a target does is to add entries to ipsets or to delete them.
+/// Reports whether a target only adds entries to ipsets or deletes them.
 pub(super) fn changes_set(target: &Target) -> bool {
     matches!(target, Target::Other(text) if text.starts_with("SET ") && !text.contains("--map-set"))
 }

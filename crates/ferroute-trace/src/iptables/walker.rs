@@ -24,7 +24,7 @@ struct Frame<'a> {
     rules: &'a [Rule],
     /// The index of the next rule.
     next: usize,
-    /// Entered by a goto: at its end, evaluation also leaves the chain with the goto.
+    /// Whether the chain was entered by a goto: evaluation then leaves the chain with the goto at its end.
     goto: bool,
 }
 
@@ -121,7 +121,7 @@ impl<'a> ChainWalker<'a> {
         self.apply(target, None, walker, forks)
     }
 
-    /// Evaluates the modules of a rule one after another: some change lists, even if a later one does not match.
+    /// Evaluates the modules of a rule in order: some of them change lists, even if a later module does not match.
     fn evaluate_in_order(
         &mut self,
         rule: &'a Rule,

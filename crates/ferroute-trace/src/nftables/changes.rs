@@ -1,4 +1,4 @@
-//! Elements that rules add and delete, and values that they write, for the rest of a packet's way.
+//! Elements that rules add and delete, and values that they write, for the rest of a packet's path.
 
 use std::{ops::Deref, rc::Rc};
 
@@ -20,7 +20,7 @@ use crate::{
     changes::{Changed, ElementChange},
 };
 
-/// An element of a table, or one that the packet's way has added.
+/// An element of a table, or one added on the packet's path.
 pub(super) enum Held<'t> {
     Listed(&'t Element),
     Added(Rc<Element>),
@@ -37,10 +37,10 @@ impl Deref for Held<'_> {
     }
 }
 
-/// An element of a set or map that a packet has.
+/// The element of a set or map that matches a packet.
 pub(super) struct Found<'t> {
     pub(super) element: Held<'t>,
-    /// What decides besides whether it matches, as a sentence.
+    /// Condition under which it matches, as a sentence.
     pub(super) condition: Option<String>,
 }
 
@@ -51,7 +51,7 @@ impl<'t> Found<'t> {
         Self { element: Held::Listed(element), condition }
     }
 
-    /// An element that the packet's way has added.
+    /// Returns an element that was added on the packet's path.
     fn added(set: &Name, element: &Rc<Element>, condition: Option<&str>) -> Self {
         let condition = condition.map(|condition| sentence(condition, element, set));
         Self { element: Held::Added(element.clone()), condition }
@@ -63,7 +63,8 @@ fn sentence(condition: &str, element: &Element, set: &Name) -> String {
 }
 
 impl<'a> PacketState<'a> {
-    /// Returns what the packet's way has changed about a key: its element, or why there is none. `None` if nothing.
+    /// Returns the effect of the changes on the packet's path on a key: its element, or the reason why there is none.
+    /// `None` if they have no effect.
     pub(super) fn changed<'t>(&self, table: &'t MemoryTable, set: &Name, key: &[Option<u128>]) -> Option<Lookup<'t>> {
         Some(match self.changes.element(table, set, key) {
             Changed::No => return None,
@@ -76,7 +77,7 @@ impl<'a> PacketState<'a> {
         })
     }
 
-    /// Adds an element whose key planned rules have, or deletes it.
+    /// Adds or deletes an element with a key that planned rules use.
     pub(super) fn change_planned(
         &mut self,
         table: &'a MemoryTable,
@@ -148,7 +149,7 @@ impl<'a> PacketState<'a> {
         condition: Option<&str>,
     ) {
         if exists && op != ElementOp::Delete {
-            // The existing element stays as it is.
+            // The existing element does not change.
             return;
         }
         let key = values.into_iter().take(Key::new().capacity()).collect();
@@ -157,7 +158,7 @@ impl<'a> PacketState<'a> {
         self.changes.add_element(ElementChange { table, set: set.clone(), key: numbers, element, condition });
     }
 
-    /// Returns the value that a source has for this packet; `None` if it is not known.
+    /// Returns the value of a source for this packet; `None` if it is unknown.
     pub(super) fn stored(&self, table: &MemoryTable, source: &Source, random: RandomNumber) -> Option<Value> {
         match source {
             Source::Constant(value) => Some(*value),
@@ -175,7 +176,7 @@ impl<'a> PacketState<'a> {
         }
     }
 
-    /// Writes a value to a property; `false` if that is not known and decides about the packet's way.
+    /// Writes a value to a property; returns `false` if the value is unknown and the packet's path depends on it.
     pub(super) fn write(&mut self, property: Property, value: Option<Value>) -> bool {
         let number = value.map(|value| value.number());
         let address = number.and_then(|number| match typed(Property::Field(Field::Saddr), number, self.family()) {
@@ -192,7 +193,7 @@ impl<'a> PacketState<'a> {
             (Property::Field(Field::MetaPriority), ..) if number.is_some() => {
                 self.set_priority(ClassId(number.and_then(|number| u32::try_from(number).ok()).unwrap_or(0)));
             }
-            // A connection keeps the labels that it has.
+            // A connection keeps its existing labels.
             (property, ..) if property.words(self.family()) == Words::Label => {
                 let known = self.changes.written(property).unwrap_or(Some(0));
                 self.changes.write(property, known.zip(number).map(|(known, number)| known | number));

@@ -34,7 +34,7 @@ pub(super) enum MatchResult {
 
 /// A failed lookup in a set or map.
 pub(super) enum LookupError {
-    /// There is no such key, as a sentence.
+    /// There is no such key; the reason as a sentence.
     NotFound(String),
     /// The lookup cannot be evaluated; "the key is in the map" as a sentence.
     Unknown(String),
@@ -45,9 +45,9 @@ pub(super) enum LookupError {
 pub(super) enum RandomResult {
     /// The condition matches.
     Match,
-    /// The condition does not match, or the lookup finds nothing.
+    /// The condition does not match, or the lookup has no result.
     Mismatch,
-    /// One of its own.
+    /// A result that is specific to this number.
     Other,
 }
 
@@ -61,7 +61,7 @@ pub(super) enum Relevance {
     NoEffect,
 }
 
-/// The value of `numgen random` in a statement; `None` if it has not been selected yet.
+/// Value of `numgen random` in a statement; `None` if it has not been selected yet.
 pub(super) type RandomNumber = Option<u32>;
 
 impl PacketState<'_> {
@@ -167,7 +167,7 @@ impl PacketState<'_> {
             (Field::CtStatus, _) => Value::Integer(self.status() & mask),
             (_, Ok(Value::Integer(number))) => Value::Integer(number & mask),
             (_, Ok(value)) => value,
-            // An address whose type is not known is neither local nor multicast.
+            // An address of unknown type is neither local nor multicast.
             (Field::FibSaddrType | Field::FibDaddrType, Err(_)) if [LOCAL, MULTICAST].contains(&wanted) => {
                 return self.match_if(op != CmpOp::Eq, || format!("{} is not {}", field_name(field), shown(wanted)));
             }
@@ -192,7 +192,7 @@ impl PacketState<'_> {
         })
     }
 
-    /// Looks up the packet's element in a map. Whether an element with a condition matches is not known.
+    /// Looks up the packet's element in a map. It is unknown whether an element with a condition matches.
     pub(super) fn find<'t>(
         &self,
         table: &'t MemoryTable,
@@ -204,7 +204,7 @@ impl PacketState<'_> {
         found.condition.map_or(Ok(found.element), |condition| Err(LookupError::Unknown(condition)))
     }
 
-    /// Looks up the packet's element in a set or map, whatever its condition.
+    /// Looks up the packet's element in a set or map, regardless of its condition.
     fn find_any<'t>(
         &self,
         table: &'t MemoryTable,
@@ -238,7 +238,7 @@ impl PacketState<'_> {
         })
     }
 
-    /// Returns what a statement does with a random number, as far as it is the same for several numbers.
+    /// Returns the result of a statement for a random number, if it is the same for several numbers.
     pub(super) fn random_result(&self, statement: &Statement, table: &MemoryTable, random: u32) -> RandomResult {
         let of = |result: MatchResult| match result {
             MatchResult::Match => RandomResult::Match,
@@ -323,7 +323,7 @@ impl PacketState<'_> {
         bytes
     }
 
-    /// Reports whether a field is one of a connection, and the packet has none.
+    /// Reports whether a field belongs to a connection and the packet has no connection.
     pub(super) fn lacks(&self, field: Field) -> bool {
         matches!(field, Field::CtStatus | Field::CtOriginalDaddr | Field::CtOriginalDport) && !self.has_connection()
     }
@@ -422,7 +422,7 @@ pub(super) fn random_range(statement: &Statement) -> Option<(u32, u32)> {
         | Statement::DnatMap { key, .. }
         | Statement::Vmap { key, .. } => key.iter().find_map(range),
         Statement::Opaque(Opaque { outcome: Outcome::Foreign(foreign), .. }) => match foreign {
-            // The kernel selects one by a hash of the addresses.
+            // The kernel selects an address by a hash of the addresses.
             Foreign::Nat { addresses: Some((first, last)), .. } if first != last => {
                 Some((0, address_count(*first, *last)?))
             }
@@ -432,7 +432,7 @@ pub(super) fn random_range(statement: &Statement) -> Option<(u32, u32)> {
     }
 }
 
-/// Returns the reason why an element of a set does not match although it exists: it only matches beyond a limit, and a trace is
+/// Returns the reason why an existing element of a set does not match: it matches only beyond a limit, and a trace is
 /// about a connection within all limits. `None` if the set has no such limit.
 pub(super) fn over_limit(table: &MemoryTable, set: &Name) -> Option<String> {
     let limit = table.set(set)?.limit.filter(|limit| limit.is_over())?;
@@ -474,13 +474,13 @@ fn field_name(field: Field) -> &'static str {
     }
 }
 
-/// The number of packets that a traced connection has had, with the traced one.
+/// Number of packets of the traced connection, including the traced packet.
 const FIRST_PACKET: u64 = 1;
 /// `RTN_LOCAL`.
 const LOCAL: Value = Value::Integer(2);
 /// `RTN_MULTICAST`.
 const MULTICAST: Value = Value::Integer(5);
-/// Why conditions on the connection do not match packets without one.
+/// Reason why conditions on the connection do not match packets without a connection.
 pub(super) const NO_CONNECTION: &str = "the packet has no connection";
 /// `NF_CT_STATE_INVALID_BIT`.
 const STATE_INVALID: u32 = 1;

@@ -1,4 +1,4 @@
-//! Constructs of other programs' rules. `docs/tracing.md` lists what is decided.
+//! Constructs of other programs' rules. `docs/tracing.md` lists the supported ones.
 
 use ferroute_core::IpFamily;
 use ferroute_iptables::{Rule, Target};
@@ -27,9 +27,9 @@ use crate::{
 pub(super) enum Known {
     /// This value.
     Value(u128),
-    /// The packet has none: no comparison matches, whatever its operator.
+    /// The packet has no such property: no comparison matches, with any operator.
     Absent,
-    /// The trace does not know it.
+    /// The value is unknown.
     Unknown,
 }
 
@@ -37,7 +37,7 @@ pub(super) enum Known {
 pub(super) enum Lookup<'t> {
     /// The packet has this element.
     Found(Found<'t>),
-    /// There is none, with the reason as a sentence.
+    /// There is no such element; the reason as a sentence.
     NotFound(String),
     /// The packet has no such property.
     Absent(String),
@@ -48,7 +48,7 @@ pub(super) enum Lookup<'t> {
 }
 
 impl PacketState<'_> {
-    /// Matches the packet against a condition of another program; `None` if this is no condition.
+    /// Matches the packet against a condition of another program; `None` if the construct is not a condition.
     pub(super) fn compares(&self, foreign: &Foreign, table: &MemoryTable, random: RandomNumber) -> Option<MatchResult> {
         let family = self.family();
         let unknown = || {
@@ -155,7 +155,7 @@ impl PacketState<'_> {
             {
                 Known::Value(1)
             }
-            // An address whose type is not known is neither local nor multicast.
+            // An address of unknown type is neither local nor multicast.
             Known::Unknown
                 if is_address_type(operand.property)
                     && matches!(op, CmpOp::Eq | CmpOp::Neq)
@@ -204,7 +204,7 @@ impl PacketState<'_> {
                     End::Dport => destination.port().into(),
                 }
             }
-            // A new connection that no helper of another one expects.
+            // The connection is new, and no helper of another connection expects it.
             Property::CtHelper => return Known::Absent,
             Property::PacketType => match self.address_type(self.destination.ip()) {
                 Some(AddressKind::Broadcast) if is_foreign => PACKET_BROADCAST,
@@ -248,7 +248,7 @@ impl PacketState<'_> {
     fn fib(&self, source: bool, mark: bool, interface: FibInterface, result: FibResult) -> Known {
         let iif = interface == FibInterface::Input;
         let ends = (self.source.ip(), self.destination.ip());
-        // The route back has the packet's destination as its source, which policy rules may select it by.
+        // The source of the route back is the packet's destination, by which policy rules may select it.
         let (address, from) = if source { ends } else { (ends.1, ends.0) };
         let input = self.in_interface.as_deref();
         // A forwarded packet is looked up as if it came back on its output interface.
@@ -283,7 +283,8 @@ impl PacketState<'_> {
                 Err(_) => return Known::Unknown,
             }
         };
-        // For IPv6, the kernel takes one of several paths by a hash. For IPv4, it takes the first one or, with `iif`, any that fits.
+        // For IPv6, the kernel takes one of several paths by a hash. For IPv4, it takes the first one or, with `iif`,
+        // any matching one.
         let output = outputs.iter().find(|output| !iif || input == Some(&***output));
         let may_be_another = output.is_some() && outputs.iter().any(|other| Some(other) != output);
         if self.family() == IpFamily::V6 && may_be_another && (iif || result != FibResult::Existence) {
@@ -320,7 +321,7 @@ impl PacketState<'_> {
         format!("the packet has no {}", property.text(self.family()))
     }
 
-    /// Matches the packet against a module of `iptables`: `-m NAME OPTIONS`. `None` if the text is that of a target.
+    /// Matches the packet against a module of `iptables`: `-m NAME OPTIONS`. `None` if the text is a target.
     pub(super) fn matches_module(&self, text: &str) -> Option<ExtensionResult> {
         let rule = Rule::parse(self.family(), text);
         match rule.target {
@@ -335,7 +336,7 @@ impl PacketState<'_> {
     }
 }
 
-/// Returns the data of possible elements without repetitions, each with its text; `None` if there are too many.
+/// Returns the distinct data of possible elements, each with its text; `None` if there are too many.
 pub(super) fn distinct_data<'t>(elements: &[&'t Element]) -> Option<Vec<(&'t Element, String)>> {
     let mut distinct: Vec<(&Element, String)> = Vec::new();
     for element in elements {
@@ -362,7 +363,8 @@ pub(super) fn number_of(foreign: &Foreign) -> Option<Property> {
     operand.map(|operand| operand.property).filter(|property| Operand::from(*property).number_range().is_some())
 }
 
-/// Reports whether a property is one of the connection: a packet without a connection has none. Its state is always known.
+/// Reports whether a property belongs to the connection, so that a packet without a connection does not have it. Its
+/// state is always known.
 fn is_of_connection(property: Property) -> bool {
     match property {
         Property::Field(field) => matches!(field, Field::CtStatus | Field::CtOriginalDaddr | Field::CtOriginalDport),
@@ -416,7 +418,7 @@ pub(super) fn kind_number(kind: AddressKind) -> u32 {
     }
 }
 
-/// How many different results of a lookup are followed.
+/// Maximum number of different results of a lookup that are followed.
 const MAX_CHOICES: usize = 8;
 /// The flag for more fragments and the offset.
 const FRAGMENT: u128 = 0x3fff;

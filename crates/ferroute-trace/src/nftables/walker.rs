@@ -25,7 +25,7 @@ struct Frame<'a> {
     chain: &'a ChainWithRules,
     /// The index of the next rule.
     next: usize,
-    /// Entered by a goto: at its end, evaluation also leaves the chain with the goto.
+    /// Whether the chain was entered by a goto: evaluation then leaves the chain with the goto at its end.
     goto: bool,
 }
 
@@ -132,7 +132,7 @@ impl<'a> ChainWalker<'a> {
                     }
                     current.random = Some(random);
                 }
-                // The statement is evaluated again, and then knows the answer.
+                // The statement is evaluated again, with the answer.
                 StatementResult::Ask(unknown) => {
                     let (mut rest, mut other) = (self.clone(), walker.clone());
                     rest.current = Some(current.clone());
@@ -203,8 +203,8 @@ impl<'a> ChainWalker<'a> {
         Next::Rule
     }
 
-    /// Returns the random numbers to try for the next statement, each with its probability. One stands for all whose lookup
-    /// fails; none, if the next rule is the same and draws again.
+    /// Returns the random numbers to try for the next statement, each with its probability. One number represents all
+    /// numbers whose lookup fails; it is omitted if the next rule is the same and draws again.
     fn choices(&self, current: &CurrentRule<'_>, first: u32, count: u32, walker: &Walker<'a>) -> Vec<(u32, f64)> {
         let numbers = (0..count).rev().map(|n| first.wrapping_add(n));
         let Some(statement) = current.rule.statements.get(current.next) else { return Vec::new() };

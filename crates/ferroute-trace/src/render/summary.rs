@@ -8,7 +8,7 @@ use crate::{Branch, Choice, Hook, Step, Trace, Verdict};
 /// Writes the changes and verdicts of a trace, chain by chain, in lines of up to 100 columns.
 ///
 /// # Errors
-/// Those of `out`.
+/// Errors of `out`.
 pub fn write_summary_into(out: &mut impl fmt::Write, trace: &Trace) -> fmt::Result {
     for branch in &trace.branches {
         write_header_into(out, trace, branch, Style::Plain)?;

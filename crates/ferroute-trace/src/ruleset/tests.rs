@@ -9,7 +9,7 @@ use crate::{
     write_leaf_into, write_summary_into,
 };
 
-/// The rules of a made-up mode: one virtual server with round-robin destinations, as ipvs has them.
+/// Rules of a fictitious mode: one virtual server with round-robin destinations, as in ipvs.
 struct VirtualServers {
     address: SocketAddr,
     destinations: Vec<SocketAddr>,

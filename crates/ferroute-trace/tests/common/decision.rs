@@ -12,7 +12,7 @@ use super::{
     world::Client,
 };
 
-/// What a mode decides about the connections to a service port.
+/// Decisions of a mode about the connections to a service port.
 pub struct Decision<'a> {
     port: &'a Port<'a>,
     forwarding: PortForwarding<'a>,
@@ -26,7 +26,7 @@ impl<'a> Decision<'a> {
         Self { port, forwarding: forwarding(table, &name, &table.entries[&name], &settings, traits) }
     }
 
-    /// Returns what happens to a connection to a frontend.
+    /// Returns the result of a connection to a frontend.
     pub fn expected(&self, client: &Client, source: IpAddr, (frontend, address): (Frontend, SocketAddr)) -> Expected {
         let port = self.port;
         let connection = Connection {
@@ -59,7 +59,7 @@ impl<'a> Decision<'a> {
         Expected::OneOf(endpoints.collect())
     }
 
-    /// Returns what happens to a connection to the node port on an address on which it is not served.
+    /// Returns the result of a connection to the node port at an address that does not serve it.
     pub fn expected_on_other_address(&self) -> Expected {
         unforwarded(self.forwarding.outcome_at_other_address())
     }
@@ -74,7 +74,7 @@ fn unforwarded(outcome: Outcome) -> Expected {
     }
 }
 
-/// Returns what happens to a connection to a port that no Service has, at an address of a Service.
+/// Returns the result of a connection to a port that no Service has, at an address of a Service.
 pub fn expected_on_unknown_port(traits: &ModeTraits, frontend: Frontend) -> Expected {
     match frontend {
         Frontend::ClusterIp => unserved(traits.unknown_ports),
@@ -83,7 +83,7 @@ pub fn expected_on_unknown_port(traits: &ModeTraits, frontend: Frontend) -> Expe
     }
 }
 
-/// Returns what happens to a connection to an address in the networks of cluster IPs that no Service has.
+/// Returns the result of a connection to an address in the networks of cluster IPs that no Service has.
 pub fn expected_on_unassigned_address(traits: &ModeTraits, table: &ServiceTable) -> Expected {
     if table.service_cidrs.is_empty() { Expected::Untouched } else { unserved(traits.unassigned_addresses) }
 }

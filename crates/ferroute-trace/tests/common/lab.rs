@@ -127,7 +127,7 @@ impl Lab {
         let lines = self.trace.between(
             || frame(READY),
             || {
-                // A rule that rejects what the node sends makes the call fail.
+                // If a rule rejects a packet that the node sends, the call fails.
                 drop(socket.send_to(b"hello", to));
                 frame(DONE);
             },
@@ -184,8 +184,8 @@ impl Trace {
         Self { program, lines }
     }
 
-    /// Returns the trace of the packets that `act` sends. `ready` sends a packet to [`READY`], and `act` ends with one to
-    /// [`DONE`].
+    /// Returns the trace of the packets that `act` sends. `ready` sends a packet to [`READY`], and `act` ends with a
+    /// packet to [`DONE`].
     fn between(&self, ready: impl Fn(), act: impl FnOnce()) -> Vec<String> {
         let mut lines: Vec<String> = Vec::new();
         // The program misses packets until it listens.

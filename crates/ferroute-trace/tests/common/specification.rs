@@ -5,8 +5,8 @@
 //! - <https://kubernetes.io/docs/tutorials/services/source-ip/>: source addresses
 //! - <https://kubernetes.io/docs/concepts/services-networking/endpoint-slices/>: conditions
 //!
-//! Where these are silent, kube-proxy's behaviour in iptables mode is the reference, with a comment. What other modes do
-//! differently is stated in [`Differences`].
+//! If these do not define the behaviour, kube-proxy's iptables mode is the reference, with a comment. [`Differences`]
+//! states the differences of other modes.
 
 use std::{
     collections::BTreeMap,
@@ -23,15 +23,15 @@ use super::world::{Client, World};
 /// The required result of a connection.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Expected {
-    /// It reaches one of these endpoints, each with the same probability, with this source.
+    /// Reaches one of these endpoints, each with the same probability, with this source.
     OneOf(BTreeMap<SocketAddr, IpAddr>),
-    /// It is rejected.
+    /// Rejected.
     Refused,
-    /// It is dropped.
+    /// Dropped.
     Dropped,
-    /// It is not translated.
+    /// Not translated.
     Untouched,
-    /// It keeps its destination, and has this source.
+    /// Keeps its destination, and has this source.
     Masqueraded(IpAddr),
 }
 
@@ -44,24 +44,26 @@ pub enum Frontend {
     NodePort,
 }
 
-/// What a mode does differently from iptables mode.
+/// Differences of a mode from iptables mode.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Differences {
-    /// kube-proxy's ipvs mode uses the endpoints of the cluster where policy Local has no endpoint on the node, and applies the
-    /// external policy to pods and the node as well.
+    /// Whether policy Local is a preference: kube-proxy's ipvs mode uses the endpoints of the cluster if no endpoint is
+    /// on the node, and applies the external policy to pods and the node as well.
     local_is_a_preference: bool,
-    /// Addresses of Services are addresses of the node: of its own connections, they are the source, which every endpoint on
-    /// another host would send replies to. Other ports of these addresses are closed.
+    /// Whether addresses of Services are addresses of the node. They are then the source of its own connections, to
+    /// which endpoints on other hosts would send replies. Other ports of these addresses are closed.
     has_service_addresses: bool,
     /// A process of the node connects to endpoints and supports TCP and UDP.
     relays: bool,
-    /// Connections of endpoints on other nodes to themselves are not masqueraded, because they return through their own node.
+    /// Whether connections of endpoints on other nodes to themselves are not masqueraded, because they return through
+    /// their own node.
     ignores_hairpin_of_other_nodes: bool,
-    /// The node's own connections to external addresses of a Service without endpoints are rejected too.
+    /// Whether the node's own connections to external addresses of a Service without endpoints are rejected too.
     rejects_own_external_connections: bool,
-    /// Source ranges are checked first of all, and for every load balancer IP, even if it is also an external IP.
+    /// Whether source ranges are checked before anything else, and for every load balancer IP, even if it is also an
+    /// external IP.
     checks_source_ranges_first: bool,
-    /// Other ports of cluster IPs are closed.
+    /// Whether other ports of cluster IPs are closed.
     rejects_unknown_ports: bool,
     /// Addresses without a Service in the networks of cluster IPs are unreachable.
     drops_unassigned_addresses: bool,
@@ -73,7 +75,7 @@ pub struct Differences {
     includes_ipv6_localhost: bool,
     /// Annotations choose the method by which endpoints share connections.
     has_methods: bool,
-    /// An annotation applies source ranges to other addresses than those of load balancers.
+    /// Whether an annotation applies source ranges to addresses other than those of load balancers.
     has_source_ranges_scope: bool,
 }
 
@@ -218,7 +220,7 @@ impl Port<'_> {
         })
     }
 
-    /// Returns the share of an endpoint, compared with others.
+    /// Returns the share of an endpoint, relative to the others.
     pub fn share(&self, endpoint: SocketAddr) -> f64 {
         let mut slices = self.cluster.slices.iter().filter(|slice| {
             slice.endpoints.iter().any(|candidate| candidate.addresses[0].parse() == Ok(endpoint.ip()))
@@ -285,8 +287,8 @@ impl Port<'_> {
                 let has_service_source = differences.has_service_addresses && is_node && is_pod.is_none();
                 self.world.settings.masquerade_all || is_pod == Some(false) || has_service_source
             }
-            // Policy Local preserves the client's address. Pods' addresses are preserved because every node has a route to
-            // them.
+            // Policy Local preserves the client's address. Addresses of pods are preserved because every node has a
+            // route to them.
             _ if self.is_external_local() && differences.local_is_a_preference => is_node && is_remote,
             _ if self.is_external_local() => is_node && is_pod != Some(true),
             _ => true,
@@ -298,7 +300,7 @@ impl Port<'_> {
                 && (!differences.ignores_hairpin_of_other_nodes
                     || keeps_sources
                     || self.may_be_on_this_node(*endpoint));
-            // The node may have the Service's address, and localhost is the endpoint's own.
+            // The node may have the Service's address, and localhost would be the endpoint itself.
             let needs_another_source = differences.has_service_addresses && is_node || source.is_loopback();
             let masquerade = masquerade && (!keeps_sources || needs_another_source);
             let from = match masquerade || is_hairpin || differences.relays {
@@ -311,7 +313,7 @@ impl Port<'_> {
     }
 
     /// Returns the required result of a connection to the node port on an address on which it is not served. kube-proxy
-    /// rejects and drops there as on the other addresses, and does not translate.
+    /// rejects and drops there as at the other addresses, but does not translate.
     pub fn expected_on_other_address(&self) -> Expected {
         if self.differences.serves_node_ports_only_where_configured {
             return Expected::Untouched;
@@ -326,7 +328,8 @@ impl Port<'_> {
         }
     }
 
-    /// kube-proxy does not reject packets from the node itself to an external address: they leave the node.
+    /// Returns the required refusal. kube-proxy does not reject packets from the node itself to an external address:
+    /// they leave the node.
     fn refusal(&self, client: &Client, frontend: Frontend, refusal: Expected) -> Expected {
         match (client, frontend) {
             (Client::Node, Frontend::ExternalIp | Frontend::LoadBalancer)
@@ -349,7 +352,7 @@ impl Port<'_> {
         }
     }
 
-    /// Reports whether the configured detection takes the client for a pod; `None` without detection.
+    /// Reports whether the configured detection considers the client a pod; `None` without detection.
     pub fn is_detected_as_pod(&self, client: &Client, source: IpAddr) -> Option<bool> {
         let by_address = |networks: Vec<IpNet>| {
             networks.iter().find(|net| IpFamily::of(net.addr()) == self.family).map(|net| net.contains(&source))
@@ -403,8 +406,8 @@ impl Port<'_> {
             && (self.differences.checks_source_ranges_first || !is(Frontend::ExternalIp))
     }
 
-    /// Reports whether the source ranges allow a client. A list without entries of an IP family does not restrict it. The node
-    /// may use a load balancer if they allow its own address, whatever source its packets have.
+    /// Reports whether the source ranges allow a client. A list without entries of an IP family does not restrict it.
+    /// The node may use a load balancer if they allow its own address, regardless of the source of its packets.
     fn is_in_source_ranges(&self, source: IpAddr, address: SocketAddr) -> bool {
         let source = match self.own_address() {
             Some(own) if self.differences.has_service_addresses && source == address.ip() => own,
@@ -491,7 +494,7 @@ impl Port<'_> {
     }
 }
 
-/// Returns the weight that the annotation of a slice states for an endpoint, or 1. Endpoints of weight 0 get no connections.
+/// Returns the weight of an endpoint in the annotation of a slice, or 1. Endpoints of weight 0 get no connections.
 fn weight(slice: &EndpointSlice, address: IpAddr) -> f64 {
     let text = slice.metadata.annotations.get("ferroute.io/weight").map(String::as_str).unwrap_or_default();
     let of_address = text.split(' ').find_map(|part| part.strip_prefix(&format!("{address}=")));

@@ -17,7 +17,7 @@ use proptest::prelude::*;
 #[derive(Clone, Debug)]
 pub struct World {
     pub settings: ProxySettings,
-    /// The interface of local pods: of all, or of one.
+    /// Interface of local pods: of all of them, or of one.
     pub pods: &'static str,
 }
 

@@ -2,7 +2,7 @@ use ferroute_iptables::{Match, Target};
 
 use super::*;
 
-/// Returns all that is not known about the effect of a rule on a packet.
+/// Returns all unknown effects of a rule on a packet.
 fn unknown(rule: &str, packet: &Packet) -> Vec<String> {
     let verdicts = leaves(&rules(packet.family(), &format!("*raw\n-A PREROUTING {rule}")), &host(), packet).into_iter();
     let unknown = verdicts.flat_map(|leaf| {
@@ -15,7 +15,7 @@ fn unknown(rule: &str, packet: &Packet) -> Vec<String> {
     unknown.collect()
 }
 
-/// The packets that the samples are tried with, one of each family.
+/// Packets to which the samples are applied, one of each family.
 fn packets() -> [Packet; 2] {
     ["10.0.0.1:80", "[fd00:96::1]:80"].map(from_pod)
 }
@@ -212,7 +212,7 @@ fn packets_without_a_connection_match_its_state_alone() {
     ] {
         assert_eq!(end(&format!("{condition} -j DROP"), "-m comment --comment x -p udp"), is_dropped, "{condition}");
     }
-    // Of untracked packets.
+    // Conditions on untracked packets.
     for (condition, is_dropped) in [
         ("-m conntrack --ctstate UNTRACKED", true),
         ("-m conntrack --ctstate NEW", false),
@@ -242,7 +242,7 @@ fn one_address_of_a_range_is_selected() {
     assert!(matches!(trace.branches[0].verdict, Verdict::Unknown { .. }));
 }
 
-/// Returns the results of rules of table mangle, without those of sets that were not read.
+/// Returns the results of rules of table mangle, except for those of sets that were not read.
 fn dropped_with(sets: &str, rules: &str) -> Vec<String> {
     let rules = super::rules(IpFamily::V4, &format!("*mangle\n{rules}"));
     let mut ipsets = crate::Ipsets::default();
@@ -268,7 +268,7 @@ fn later_rules_see_entries_that_a_packet_adds_to_sets_and_lists() {
         ("-j SET --add-set seen dst --exist --timeout 60\n{} -m set --match-set seen dst -j DROP", true),
         ("-j SET --del-set ends dst,dst\n{} -m set --match-set ends dst,dst -j DROP", false),
         ("-j SET --del-set ends src,dst\n{} -m set --match-set ends dst,dst -j DROP", true),
-        // Of the length that the set has, which contains the packet's source.
+        // With the prefix length of the set, whose network contains the packet's source.
         ("-j SET --add-set nets src\n{} -m set --match-set nets src -j DROP", true),
         ("-j SET --add-set seen src\n{} -j SET --del-set seen src\n{} -m set --match-set seen src -j DROP", false),
         // Of a set that was not read.

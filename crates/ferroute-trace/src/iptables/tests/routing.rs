@@ -112,7 +112,7 @@ fn loopback_addresses_are_routed_only_with_route_localnet() {
 /// A kernel that routes all packets through one interface.
 #[derive(Debug)]
 struct Kernel {
-    /// The input interface of the packets that it is asked for.
+    /// Expected input interface of the packets that are looked up.
     input: &'static str,
     output: &'static str,
     /// The address of the output interface.

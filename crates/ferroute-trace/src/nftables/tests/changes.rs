@@ -1,4 +1,4 @@
-//! Elements and values that rules add and write, for later rules of the same packet.
+//! Elements that rules add and values that they write, for later rules on the path of the same packet.
 
 use ferroute_nftables::script;
 

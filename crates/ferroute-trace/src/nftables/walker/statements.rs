@@ -1,4 +1,4 @@
-//! What statements do to a packet.
+//! Effects of statements on a packet.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -365,7 +365,7 @@ fn set_mark(packet: &mut PacketState<'_>, after: u32, effects: &mut Vec<(Effect,
     StatementResult::Continue
 }
 
-/// Ends the chain if a condition that is not known is true, otherwise drops the packet.
+/// Ends the chain if a condition whose result is unknown is true; otherwise drops the packet.
 fn accept_if(
     unknown: Unknown,
     effect: Effect,
@@ -385,7 +385,7 @@ fn accept_if(
     }
 }
 
-/// Looks up the element of a map. Where several are possible, the branches of the walk try each.
+/// Looks up the element of a map. If several are possible, the branches of the walk try each.
 fn choose<'t>(
     walker: &Walker<'_>,
     table: &'t MemoryTable,
@@ -449,7 +449,7 @@ fn translated(packet: &PacketState<'_>, kind: NatKind) -> IpAddr {
     if kind == NatKind::Source { packet.source.ip() } else { packet.destination.ip() }
 }
 
-/// Translates the destination or the source. Without an address or port, it is kept.
+/// Translates the destination or the source. If the address or port is missing, it is kept.
 fn translate(
     packet: &mut PacketState<'_>,
     kind: NatKind,
@@ -478,7 +478,7 @@ fn translate(
     StatementResult::Verdict(RuleVerdict::Accept)
 }
 
-/// Returns the address with the host part of another one, in the network from `first` to `last`.
+/// Returns the address in the network from `first` to `last` with the host part of `address`.
 fn mapped(address: IpAddr, first: IpAddr, last: IpAddr) -> IpAddr {
     match (address, first, last) {
         (IpAddr::V4(address), IpAddr::V4(first), IpAddr::V4(last)) => {
@@ -528,7 +528,7 @@ fn value_of(element: &Element) -> Option<Value> {
     }
 }
 
-/// Returns an element's key with the name of its map, if that has one.
+/// Returns an element's key with the name of its map, if the map has one.
 fn label(map: &Name, element: &Element) -> String {
     let name = if map.is_anonymous() { String::new() } else { format!("@{map} ") };
     format!("{name}{}", KeyText(&element.key))
