@@ -21,7 +21,7 @@ pub enum Error {
     Send {
         /// The total size of the messages.
         bytes: usize,
-        /// The kernel's answer. `EMSGSIZE`: the process may not have a send buffer of this size.
+        /// The kernel's error. `EMSGSIZE`: the process may not have a send buffer of this size.
         #[source]
         source: io::Error,
     },
@@ -124,7 +124,7 @@ impl Refusals {
 }
 
 impl Refusal {
-    /// Reports whether the object, or one that it refers to, does not exist (`ENOENT`).
+    /// Reports whether the object, or an object that it refers to, does not exist (`ENOENT`).
     pub fn is_not_found(&self) -> bool {
         self.errno == libc::ENOENT
     }
@@ -149,8 +149,8 @@ impl Refusal {
         self.errno == libc::ERESTART
     }
 
-    /// Reports whether the kernel lacks memory, or the process a right, or another transaction came between: then the
-    /// contents of the message are not at fault.
+    /// Reports whether the kernel lacks memory, the process lacks a privilege, or another transaction came in between,
+    /// so that the contents of the message are not the cause.
     pub fn is_circumstantial(&self) -> bool {
         [
             libc::ENOMEM,

@@ -1,5 +1,5 @@
-//! Messages about ipsets (`include/uapi/linux/netfilter/ipset/ip_set.h`). Numbers in
-//! attributes require the flag [`NLA_F_NET_BYTEORDER`](crate::attribute_flags::NLA_F_NET_BYTEORDER).
+//! Messages for ipsets (`include/uapi/linux/netfilter/ipset/ip_set.h`). Numbers in attributes require the flag
+//! [`NLA_F_NET_BYTEORDER`](crate::attribute_flags::NLA_F_NET_BYTEORDER).
 
 use std::net::IpAddr;
 

@@ -1,12 +1,12 @@
-//! Memory of the process. Unrelated to netlink, but this is the only crate with `unsafe` code.
+//! Memory settings of the process. They are unrelated to netlink, but this is the only crate with `unsafe` code.
 
 /// Reduces the memory that glibc's allocator retains, to be called before other threads are started: one arena for all
 /// threads (`M_ARENA_MAX`), `mmap` for blocks of 64 KiB and more (`M_MMAP_THRESHOLD`), and trimming of the heap's free
 /// end from 128 KiB (`M_TRIM_THRESHOLD`).
 ///
-/// The proxy's threads pass allocations to each other and free them there, so with the default of several arenas per
+/// The proxy's threads pass allocations to other threads, which free them, so with the default of several arenas per
 /// processor each arena retains memory that others could use. Contention is rare because threads seldom allocate at the
-/// same time. Has no effect with other C libraries, see `mallopt(3)`.
+/// same time. The function has no effect with other C libraries, see `mallopt(3)`.
 #[cfg_attr(
     target_env = "gnu",
     expect(unsafe_code, reason = "a function of the C library; the block says why it is sound")

@@ -218,11 +218,11 @@ attributes! {
     NFTA_MATCH_REV = 2,
     NFTA_MATCH_INFO = 3,
 }
-/// The command of `NFNL_SUBSYS_NFT_COMPAT` that asks for a match module or target.
+/// Command of `NFNL_SUBSYS_NFT_COMPAT` that queries a match module or target.
 pub const NFNL_MSG_COMPAT_GET: u8 = 0;
 /// The name of a match module or target.
 pub const NFTA_COMPAT_NAME: u16 = 1;
-/// Its revision.
+/// Revision.
 pub const NFTA_COMPAT_REV: u16 = 2;
 /// 0 for a match module, 1 for a target.
 pub const NFTA_COMPAT_TYPE: u16 = 3;
@@ -308,8 +308,8 @@ pub const SOURCE_PORT_OFFSET: u32 = 0;
 /// The offset of the destination port.
 pub const DESTINATION_PORT_OFFSET: u32 = 2;
 
-/// Begins a transaction of nf_tables. With a generation, the kernel refuses the transaction if that is not the current one:
-/// see [`Refusal::is_outdated`](crate::Refusal::is_outdated).
+/// Begins a transaction of nf_tables. With a generation, the kernel refuses the transaction if it is not the current
+/// one: see [`Refusal::is_outdated`](crate::Refusal::is_outdated).
 pub fn begin(batch: &mut Batch, generation: Option<u32>) {
     let header = nfnetlink::header(0, 0, nfnetlink::NFNL_SUBSYS_NFTABLES.into());
     let mut message = batch.message(nfnetlink::NFNL_MSG_BATCH_BEGIN, 0, &header);
@@ -318,8 +318,9 @@ pub fn begin(batch: &mut Batch, generation: Option<u32>) {
     }
 }
 
-/// Commits the transaction that [`begin`] began, and requests an ack for its last change, which the kernel only sends if it
-/// refused nothing before. Before Linux 6.10 it does not acknowledge the end of the batch itself.
+/// Commits the transaction that [`begin`] began, and requests an ack for its last change, which the kernel sends only
+/// if it has not refused an earlier one. Before Linux 6.10, the kernel does not acknowledge the end of the batch
+/// itself.
 pub fn end(batch: &mut Batch) {
     batch.ack_last();
     batch.message(nfnetlink::NFNL_MSG_BATCH_END, 0, &nfnetlink::header(0, 0, nfnetlink::NFNL_SUBSYS_NFTABLES.into()));

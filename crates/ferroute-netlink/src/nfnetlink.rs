@@ -7,7 +7,7 @@ pub const HEADER_LENGTH: usize = 4;
 
 /// Begins a transaction, of which the kernel applies all messages or none. The header's resource id is the subsystem.
 pub const NFNL_MSG_BATCH_BEGIN: u16 = libc::NFNL_MSG_BATCH_BEGIN as u16;
-/// Commits the transaction that [`NFNL_MSG_BATCH_BEGIN`] began. Without it the kernel drops the transaction without an
+/// Commits the transaction that [`NFNL_MSG_BATCH_BEGIN`] began. Without it, the kernel drops the transaction without an
 /// error.
 pub const NFNL_MSG_BATCH_END: u16 = libc::NFNL_MSG_BATCH_END as u16;
 
@@ -39,8 +39,8 @@ pub const fn header(family: u8, version: u8, resource: u16) -> [u8; HEADER_LENGT
     [family, version, high, low]
 }
 
-/// Reports whether a request failed because the kernel lacks its subsystem. The kernel then replies with `EINVAL` to
-/// any request, so this is only conclusive for requests that are valid.
+/// Reports whether a request failed because the kernel does not have its subsystem. The kernel then replies with
+/// `EINVAL` to any request, so the result is conclusive only for valid requests.
 pub fn is_subsystem_missing(error: &Error) -> bool {
     error.refusal().is_some_and(|refusal| matches!(refusal.errno, libc::EINVAL | libc::EOPNOTSUPP))
 }

@@ -223,13 +223,14 @@ impl<'a> Attribute<'a> {
         }
     }
 
-    /// Returns a text, up to the first zero byte; `None` if it is not UTF-8. That is no error, because names of other programs'
-    /// objects have any bytes.
+    /// Returns a text, up to the first zero byte; `None` if it is not UTF-8. This is not an error, because names of
+    /// other programs' objects may contain any bytes.
     pub fn text(&self) -> Option<&'a str> {
         str::from_utf8(self.text_bytes()).ok()
     }
 
-    /// Returns a text, up to the first zero byte, with bytes that are not UTF-8 as `\xfc`, so that it equals no name of Ferroute's.
+    /// Returns a text, up to the first zero byte, with bytes that are not UTF-8 as `\xfc`, so that it does not equal
+    /// any name of Ferroute's objects.
     pub fn escaped_text(&self) -> Cow<'a, str> {
         if let Some(text) = self.text() {
             return text.into();

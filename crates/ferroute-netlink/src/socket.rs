@@ -17,7 +17,7 @@ pub struct Socket {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "a list that was interrupted may lack objects or hold some of them twice"]
 pub enum Consistency {
-    /// It does.
+    /// The dump is consistent.
     Consistent,
     /// `NLM_F_DUMP_INTR`: something changed during the dump.
     Interrupted,
@@ -37,13 +37,13 @@ impl Socket {
         Ok(Self { fd, sequence: 0, send_buffer_size, buffer: vec![0; MAX_DATAGRAM] })
     }
 
-    /// Turns the socket into one for what the kernel sends because of earlier requests.
+    /// Turns the socket into one for messages that the kernel sends because of earlier requests.
     pub fn into_subscription(self) -> Subscription {
         Subscription::from_socket(self.fd)
     }
 
-    /// Makes the kernel filter dumps by the header of the request, as far as it can (Linux 4.20 and newer). Older kernels ignore
-    /// the header, so filter the objects as well.
+    /// Makes the kernel filter dumps by the header of the request, as far as it can (Linux 4.20 and newer). Older
+    /// kernels ignore the header, so the caller must filter the objects as well.
     pub fn set_strict_dumps(&mut self) {
         // A kernel without the option returns an error, and then dumps everything.
         let _ = sys::set_option(&self.fd, libc::SOL_NETLINK, libc::NETLINK_GET_STRICT_CHK, 1);
@@ -56,7 +56,8 @@ impl Socket {
 
     /// Sends a request and calls `on_message` with each message of the reply.
     ///
-    /// If `on_message` fails, it is not called again, and its error is returned after the rest of the reply was read.
+    /// If `on_message` fails, it is not called again, and its error is returned after the rest of the reply has been
+    /// read.
     pub fn request<E: From<Error>>(
         &mut self,
         request: &mut Request,
@@ -95,8 +96,8 @@ impl Socket {
         self.exchange(request, libc::NLM_F_DUMP as u16, |message| on_message(message).map(ControlFlow::Continue))
     }
 
-    /// Dumps a list like [`Socket::dump`], but no further than to the object for which `on_message` breaks. The socket is
-    /// closed then, so that the kernel need not go through the rest.
+    /// Dumps a list like [`Socket::dump`], but only up to the object for which `on_message` breaks. The socket is then
+    /// closed, so that the kernel need not process the rest.
     pub fn dump_until<E: From<Error>>(
         mut self,
         request: &mut Request,
@@ -172,8 +173,8 @@ impl Socket {
         Ok(refusals)
     }
 
-    /// Sends a request and calls `on_message` with each message of the reply. After it breaks, the kernel may not have sent the
-    /// rest of a dump, and refuses another one.
+    /// Sends a request and calls `on_message` with each message of the reply. If `on_message` breaks, the kernel may
+    /// not have sent the rest of a dump, and then refuses another dump.
     fn exchange<E: From<Error>>(
         &mut self,
         request: &mut Request,
@@ -242,8 +243,8 @@ pub(crate) fn receive<'a>(fd: &OwnedFd, buffer: &'a mut [u8]) -> Result<Option<&
     }
 }
 
-/// Sends messages, and first enlarges the send buffer if necessary: the kernel accepts datagrams up to its size minus
-/// 32 bytes.
+/// Sends messages. Enlarges the send buffer first if necessary: the kernel accepts datagrams up to its size minus 32
+/// bytes.
 fn send(fd: &OwnedFd, buffer_size: &mut usize, bytes: &[u8]) -> Result<(), Error> {
     let failed = |source| Error::Send { bytes: bytes.len(), source };
     if bytes.len() + SEND_RESERVE > *buffer_size {
@@ -286,12 +287,13 @@ const SEND_BUFFER: Buffer = Buffer { force: libc::SO_SNDBUFFORCE, limited: libc:
 const NLM_F_DUMP_INTR: u16 = libc::NLM_F_DUMP_INTR as u16;
 /// The size of the receive buffer for a datagram: the kernel's dumps use at most 32 KiB.
 pub(crate) const MAX_DATAGRAM: usize = 64 << 10;
-/// The size of the socket's receive buffer: a reply takes about 1 KiB, and a batch can have some thousands of errors.
-/// It is a limit and uses no memory by itself.
+/// Size of the socket's receive buffer: a reply takes about 1 KiB, and a batch can have some thousands of errors. It is
+/// a limit and does not allocate memory.
 const RECEIVE_BUFFER_SIZE: usize = 8 << 20;
 /// The bytes of a send buffer that the kernel reserves.
 const SEND_RESERVE: usize = 32;
-/// The number of attempts to dump a list without interruption. A dump takes milliseconds, so more would hide a fault.
+/// Maximum number of attempts to dump a list without interruption. A dump takes milliseconds, so more attempts would
+/// hide a fault.
 const MAX_DUMPS: usize = 5;
 
 #[cfg(test)]

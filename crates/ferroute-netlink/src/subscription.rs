@@ -28,8 +28,8 @@ pub enum Drained {
 }
 
 impl Subscription {
-    /// Subscribes to multicast groups (`RTNLGRP_*`, `NFNLGRP_*`) in the network namespace of the calling thread. Read
-    /// the initial state after this call, so that no change is missed.
+    /// Subscribes to multicast groups (`RTNLGRP_*`, `NFNLGRP_*`) in the network namespace of the calling thread. The
+    /// initial state must be read after this call, so that no change is missed.
     pub fn open(protocol: Protocol, groups: &[u32]) -> Result<Self, Error> {
         let failed = |source| Error::Open { protocol, source };
         let fd = sys::open(protocol.number()).map_err(failed)?;
@@ -45,7 +45,8 @@ impl Subscription {
         Self { fd, buffer: vec![0; MAX_DATAGRAM] }
     }
 
-    /// Sets the size of the receive buffer, beyond which notifications are lost. It is a limit and uses no memory by itself.
+    /// Sets the size of the receive buffer, beyond which notifications are lost. It is a limit and does not allocate
+    /// memory.
     pub fn set_receive_buffer(&mut self, bytes: usize) -> Result<(), Error> {
         set_receive_buffer(&self.fd, bytes).map_err(|source| Error::Receive { source })
     }
@@ -55,8 +56,8 @@ impl Subscription {
         self.receive(usize::MAX, on_message)
     }
 
-    /// Like [`drain`](Self::drain), for at most this many datagrams, so that notifications that never stop cannot occupy the
-    /// caller.
+    /// Like [`drain`](Self::drain), for at most this many datagrams, so that a continuous stream of notifications
+    /// cannot occupy the caller.
     pub fn receive(&mut self, limit: usize, mut on_message: impl FnMut(Message<'_>)) -> Result<Drained, Error> {
         let mut drained = Drained::Nothing;
         for _ in 0..limit {

@@ -13,7 +13,7 @@ use libc::{c_int, c_void, sockaddr_nl, socklen_t};
 /// A received datagram.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Datagram {
-    /// Its length in bytes, which may exceed the buffer.
+    /// Length in bytes, which may exceed the buffer.
     pub(crate) length: usize,
     /// Whether the kernel sent it, and not another process.
     pub(crate) is_from_kernel: bool,
@@ -114,7 +114,7 @@ pub(crate) mod tests {
         address.nl_pid
     }
 
-    /// A message without effect that requests an ack, which has 36 bytes.
+    /// Returns a message of 36 bytes without effect that requests an ack.
     fn noop() -> [u8; 16] {
         let mut message = [0; 16];
         message[..4].copy_from_slice(&16_u32.to_ne_bytes());

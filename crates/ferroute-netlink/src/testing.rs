@@ -1,4 +1,4 @@
-//! The body of a fuzz target, and messages about objects of other programs for those of other crates.
+//! The body of a fuzz target, and messages for objects of other programs, for fuzz targets of other crates.
 
 use crate::{Attributes, Batch, Message, Messages, Writer, reply::Reply};
 
@@ -6,7 +6,7 @@ use crate::{Attributes, Batch, Message, Messages, Writer, reply::Reply};
 ///
 /// # Panics
 ///
-/// Not all bytes of a valid message are covered by what was read, or more than the bytes was read.
+/// If the parts that were read do not cover all bytes of a valid message, or exceed the bytes.
 pub fn read_datagram(datagram: &[u8]) {
     let mut read = 0;
     for message in Messages::new(datagram) {
@@ -57,13 +57,13 @@ fn read_attributes(attributes: Attributes<'_>, available: usize, depth: usize) {
 /// The depth of nests that are read; no message of the kernel is deeper.
 const MAX_DEPTH: usize = 8;
 
-/// What an attribute contains, in messages about objects of other programs: the kernel decides on its length and form, and the other
-/// program on the rest.
+/// Content of an attribute in messages for objects of other programs: the kernel determines its length and form, and
+/// the other program the rest.
 #[derive(Clone, Copy, Debug)]
 pub enum Content {
     /// As many bytes.
     Number(usize),
-    /// Any number of any bytes, such as a name, or a word of [`WORDS`].
+    /// Any number of arbitrary bytes, such as a name, or a word of [`WORDS`].
     Bytes,
     /// Some attributes of any kind and length, such as the data of an expression.
     Attributes,
@@ -80,7 +80,7 @@ pub enum Content {
 /// An attribute that a message may have: its kind and content.
 pub type Field = (u16, Content);
 
-/// Arbitrary bytes that are used up one after another. After the last one follow zeros.
+/// Arbitrary bytes that are consumed in order, followed by zeros.
 #[derive(Debug)]
 pub struct Bytes<'a>(&'a [u8]);
 
@@ -107,8 +107,8 @@ impl<'a> Bytes<'a> {
         taken
     }
 
-    /// Returns a message of this kind, with a header of this length, that has the required fields, some of the others, and some
-    /// that nobody knows.
+    /// Returns a message of this kind, with a header of this length, that has the required fields, some of the others,
+    /// and some unknown ones.
     pub fn message(&mut self, kind: u16, header: usize, required: &[Field], others: &[Field]) -> Vec<u8> {
         let mut batch = Batch::new();
         let mut bytes = self.exactly(header);
@@ -177,7 +177,7 @@ impl<'a> Bytes<'a> {
     }
 }
 
-/// Names that decoders know: of expressions, modules, tables and chains.
+/// Names that decoders recognise: of expressions, modules, tables and chains.
 const WORDS: [&str; 32] = [
     "meta",
     "payload",

@@ -4,8 +4,8 @@ use crate::attribute_flags;
 
 /// Messages to the kernel in one buffer, to be sent together.
 ///
-/// Writing cannot fail, so that code that encodes objects needs no error handling. Attributes and messages that are too
-/// long make sending fail.
+/// Writing cannot fail, so that code that encodes objects needs no error handling. If an attribute or message is too
+/// long, sending fails.
 #[derive(Debug, Default)]
 pub struct Batch {
     buffer: Vec<u8>,
@@ -17,7 +17,7 @@ pub struct Batch {
     oversize: Option<Oversize>,
 }
 
-/// An attribute or message is too long for its length field. Nothing of the batch is sent.
+/// An attribute or message is too long for its length field. No message of the batch is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Oversize {
     /// The length of an attribute exceeds 16 bits.
@@ -121,7 +121,7 @@ impl Batch {
         }
     }
 
-    /// Requests an ack for the last message if no message does. Returns the number of acks requested.
+    /// Requests an ack for the last message if no message requests one. Returns the number of requested acks.
     pub(crate) fn ensure_ack(&mut self) -> usize {
         if self.acks == 0 && self.messages > 0 {
             self.set_ack_flag();
@@ -255,8 +255,8 @@ impl Writer<'_> {
     }
 
     /// Returns the number of bytes that still fit into this nest (64 KiB) or message (4 GiB), for callers that split
-    /// long lists. Enclosing nests have limits of their own. An attribute takes 4 bytes more than its payload and is
-    /// padded to a multiple of 4.
+    /// long lists. Enclosing nests have separate limits. An attribute takes 4 bytes more than its payload and is padded
+    /// to a multiple of 4.
     pub fn remaining(&self) -> usize {
         let most = match self.frame {
             Frame::Message => u32::MAX as usize,
