@@ -1,4 +1,5 @@
-//! Measures the cost of following a large cluster: 10,000 Services with 10 endpoints each, or as the arguments say.
+//! Measures the cost of following a large cluster: 10,000 Services with 10 endpoints each, or the numbers in the
+//! arguments.
 //!
 //! ```text
 //! cargo run --release -p ferroute-kube --example cost -- [SERVICES [ENDPOINTS [stream|pages|whole [protobuf|json]]]]

@@ -5,8 +5,8 @@
 //! fake_api_server ADDRESS:PORT FILE
 //! ```
 //!
-//! The file is a JSON array of all Services, EndpointSlices and Nodes. Replace it by renaming another file over it, so
-//! that it is never read half-written.
+//! The file is a JSON array of all Services, EndpointSlices and Nodes. It must be replaced by renaming another file
+//! over it, so that it is never read half-written.
 
 use std::{
     collections::BTreeSet,

@@ -1,12 +1,12 @@
-//! Shows how the requests of many nodes are distributed over time when something happens to the API server.
+//! Shows how the requests of many nodes are distributed over time after events of the API server.
 //!
 //! ```text
 //! cargo run -p ferroute-kube --example fleet -- [NODES [SERVICES [PLOT.svg]]]
 //! ```
 //!
-//! All nodes follow one fake API server, each with a client of its own and the delays of the daemon. The server restarts, loses its
-//! history, and is overloaded. What the server sends is counted in every tenth of a second; the numbers are printed by second, and the
-//! plot shows them for each event. The program takes as long as the events: some two minutes.
+//! All nodes follow one fake API server, each with a separate client and the delays of the daemon. The server restarts,
+//! loses its history, and is overloaded. Its responses are counted every tenth of a second; the numbers are printed by
+//! second, and the plot shows them for each event. The program takes as long as the events, about two minutes.
 
 #![expect(clippy::print_stdout, reason = "the program prints its results")]
 
@@ -24,18 +24,18 @@ use tokio::{
 
 type Error = Box<dyn std::error::Error>;
 
-/// An event, and what it does to the server.
+/// An event of the server.
 struct Event {
     name: &'static str,
     begin: Change,
-    /// What ends it, and after how long.
+    /// End of the event, with its time; `None` for events without an end.
     end: Option<(Duration, Change)>,
 }
 
 /// Changes the server's behaviour.
 type Change = fn(&FakeApiServer);
 
-/// What the server has sent up to some time.
+/// Totals of the server at some time.
 #[derive(Clone, Copy, Default)]
 struct Sample {
     begun: u64,
@@ -78,7 +78,7 @@ const EVENTS: [Event; 3] = [
     },
 ];
 
-/// Changes something and forgets when, so that no watch can go on from what the nodes know.
+/// Changes an object and discards the history, so that no watch can resume from a version of the nodes.
 fn lose_history(server: &FakeApiServer) {
     server.apply(Resource::Nodes, json!({"metadata": {"name": "another"}}));
     server.compact();
@@ -98,7 +98,7 @@ fn main() -> Result<(), Error> {
         );
     }
     let url = server.url();
-    // The nodes have a thread of their own, so that they do not delay the server.
+    // The nodes have a separate thread, so that they do not delay the server.
     thread::spawn(move || follow(&url, nodes));
     let courses = runtime.block_on(observe(&server, nodes));
     println!("{nodes} nodes, {services} Services");
@@ -163,7 +163,7 @@ async fn observe(server: &FakeApiServer, nodes: usize) -> Vec<Course> {
 /// A figure of a second.
 type Measure = fn(&Sample) -> u64;
 
-/// What the plot shows of each second, with its title.
+/// Measures in the plot for each second, with their titles.
 const MEASURES: [(&str, Measure); 3] = [
     ("lists per second", |sample| sample.begun),
     ("lists open at once", |sample| sample.open),
@@ -203,7 +203,7 @@ fn plot(courses: &[Course], nodes: usize) -> String {
     svg + "</svg>\n"
 }
 
-/// How long each event is observed.
+/// Period for which each event is observed.
 const SECONDS: u64 = 40;
 
 /// Pixels: of a diagram with its title, of the highest bar, of the numbers at the left, and of a second.

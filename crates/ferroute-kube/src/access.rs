@@ -79,11 +79,11 @@ pub(crate) struct Loaded {
     pub(crate) config: Config,
     /// The proxy of the kubeconfig.
     pub(crate) proxy: Option<String>,
-    /// The credential plugin, whose credentials `config` lacks.
+    /// Credential plugin, whose credentials are not in `config`.
     pub(crate) plugin: Option<Plugin>,
     /// The file with the bearer token.
     pub(crate) token_file: Option<PathBuf>,
-    /// Whether credentials are configured that are not used, because the connection has no TLS.
+    /// Whether credentials are configured but not used, because the connection has no TLS.
     pub(crate) has_dropped_credentials: bool,
 }
 
@@ -108,7 +108,7 @@ pub enum AccessError {
         #[source]
         source: http::uri::InvalidUri,
     },
-    /// Nothing is configured, and there is no service account.
+    /// There is no configuration, and no service account.
     #[error("no kubeconfig or API server address is configured, and this is not a pod with a service account")]
     InCluster(#[source] InClusterError),
 }
@@ -150,10 +150,10 @@ impl Access {
         if has_dropped_credentials {
             config.auth_info = AuthInfo::default();
         }
-        // Requests are few, so the token is read for each one; see `TokenFile`.
+        // Requests are few, so the token is read for each of them; see `TokenFile`.
         let token_file = config.auth_info.token_file.take();
         if token_file.is_some() {
-            // As in client-go, the file takes precedence over the token in the kubeconfig, which is its first value.
+            // As in client-go, the file takes precedence over the token in the kubeconfig, which is its initial value.
             config.auth_info.token = None;
         }
         // The reflectors retry.
@@ -204,7 +204,7 @@ fn normalize_cluster(cluster: &mut Cluster) {
     }
 }
 
-/// Treats empty values as unset, as client-go does. Those of the client certificate are where they are read.
+/// Treats empty values as unset, as client-go does. Those of the client certificate are handled where they are read.
 fn normalize_user(user: &mut AuthInfo) {
     let AuthInfo { username, password, token, token_file, impersonate, .. } = user;
     for text in [username, impersonate] {
@@ -228,7 +228,7 @@ fn proxy_url(kubeconfig: &Kubeconfig, options: &KubeConfigOptions) -> Option<Str
     cluster.proxy_url.clone().filter(|url| !url.is_empty())
 }
 
-/// Adds the scheme to an address without one: as in client-go, `https` only where TLS is configured.
+/// Adds the scheme to an address without one: as in client-go, `https` only if TLS is configured.
 fn with_scheme(address: &str, tls: bool) -> String {
     if address.contains("://") {
         return address.to_owned();
@@ -242,7 +242,7 @@ fn has_tls(cluster: &Cluster) -> bool {
         || cluster.insecure_skip_tls_verify == Some(true)
 }
 
-/// Reports whether anything would be sent that identifies this client.
+/// Reports whether any data that identify this client would be sent.
 fn has_credentials(user: &AuthInfo) -> bool {
     let AuthInfo {
         username, password, token, token_file, auth_provider, exec, impersonate, impersonate_groups, ..

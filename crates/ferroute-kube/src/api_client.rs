@@ -34,14 +34,14 @@ use crate::{
     response::{media_type, read_status, retry_after},
 };
 
-/// The client of an API server. All reflectors and writers of one server share it.
+/// Client of an API server. All reflectors and writers of one server share it.
 #[derive(Debug)]
 pub(crate) struct ApiClient {
     access: Access,
     rate_limiter: RateLimiter,
     pub(crate) timing: Timing,
     counter: Arc<dyn RequestCounter>,
-    /// The media types that the server may respond in, the preferred one first.
+    /// Media types that the server may respond in, in order of preference.
     accepted: Vec<MediaType>,
     /// Whether the server supports none of them, so that JSON is requested.
     json_only: AtomicBool,
@@ -50,11 +50,11 @@ pub(crate) struct ApiClient {
     renewal: tokio::sync::Mutex<()>,
     /// The number of connections so far.
     connections: AtomicU64,
-    /// Whether it has been reported that credentials are not used without TLS.
+    /// Whether unused credentials, because of a connection without TLS, have been reported.
     has_warned_of_credentials: AtomicBool,
     /// Whether the last request got no response.
     unreachable: AtomicBool,
-    /// Counts the first responses after requests without one.
+    /// Counts the first responses after requests without a response.
     recoveries: watch::Sender<u64>,
 }
 
@@ -67,7 +67,7 @@ pub(crate) struct Connection {
     is_uncompressed: bool,
     /// The namespace of the kubeconfig's context.
     pub(crate) namespace: Arc<str>,
-    /// How long the credentials are valid; `None` if they do not expire.
+    /// Validity period of the credentials; `None` if they do not expire.
     validity: Option<Validity>,
     pub(crate) url: Arc<str>,
     /// Host and port of the URL.
@@ -132,7 +132,7 @@ pub(crate) struct ApiRequest<'a> {
     /// The media type of the body, if it has one.
     pub(crate) content_type: Option<&'static str>,
     pub(crate) body: &'a str,
-    /// Whether the server responds when it chooses to, so that its latency means nothing.
+    /// Whether the request is a watch, for which the latency of the server is not meaningful.
     pub(crate) is_watch: bool,
 }
 
@@ -145,7 +145,7 @@ pub(crate) struct CollectionRequest<'a> {
     pub(crate) path_and_query: &'a str,
 }
 
-/// A successful response whose body is still to be read.
+/// A successful response whose body has not been read yet.
 #[derive(Debug)]
 pub(crate) struct ResponseStream {
     pub(crate) contents: Contents,
@@ -160,7 +160,7 @@ pub(crate) struct RequestError {
     pub(crate) error: ApiError,
     /// The status of the response, if there was one.
     pub(crate) status: Option<StatusCode>,
-    /// The least delay before the next request that the server asks for.
+    /// Minimum delay before the next request, as requested by the server.
     pub(crate) retry_after: Option<Duration>,
 }
 
@@ -179,13 +179,13 @@ pub struct RequestResult<'a> {
     pub method: &'a Method,
     /// The status of the response; `None` without a response.
     pub status: Option<StatusCode>,
-    /// The time until the response began; `None` for a watch, to which the server responds when it chooses to.
+    /// Time until the response began; `None` for a watch, for which it is not meaningful.
     pub took: Option<Duration>,
 }
 
 /// A recorder of request metrics.
 pub trait RequestCounter: std::fmt::Debug + Send + Sync {
-    /// Records a request that has succeeded or failed. It must not block.
+    /// Records a request that has succeeded or failed. Must not block.
     fn record(&self, request: &RequestResult<'_>);
 }
 
@@ -239,8 +239,8 @@ impl ApiClient {
     ///
     /// # Errors
     ///
-    /// There is no response, or its status is an error. The next request reads credentials and addresses from their files
-    /// again where that may help.
+    /// There is no response, or its status is an error. If this may help, the next request reads credentials and
+    /// addresses from their files again.
     pub(crate) async fn get(&self, request: &CollectionRequest<'_>) -> Result<ResponseStream, RequestError> {
         let CollectionRequest { verb, resource, path_and_query } = *request;
         let is_watch = verb == WATCH;
@@ -279,11 +279,11 @@ impl ApiClient {
         self.accepted.iter().map(|media_type| format!("{}{DROP}", media_type.as_str())).collect::<Vec<_>>().join(",")
     }
 
-    /// Sends a request and waits until the response begins, whatever its status. Returns also the URL of the server.
+    /// Sends a request and waits until the response begins, with any status. Also returns the URL of the server.
     ///
     /// # Errors
     ///
-    /// There is no response. The next request reads credentials and addresses from their files again where that may help.
+    /// There is no response. If this may help, the next request reads credentials and addresses from their files again.
     pub(crate) async fn send(&self, request: &ApiRequest<'_>) -> Result<(Response<Body>, Arc<str>), ApiError> {
         self.rate_limiter.acquire().await;
         loop {
@@ -291,7 +291,7 @@ impl ApiClient {
             match self.send_on(&connection, request).await {
                 Ok(response) if response.status() == StatusCode::UNAUTHORIZED => {
                     self.drop_connection(&connection);
-                    // Credentials of a plugin or in a file may just have been renewed, which is not worth a report.
+                    // Credentials of a plugin or in a file may just have been renewed, which is not an error to report.
                     if is_new {
                         return Ok((response, connection.url));
                     }
@@ -307,17 +307,18 @@ impl ApiClient {
         }
     }
 
-    /// Returns the addresses that connections go to; `None` if the configuration cannot be read or a name cannot be resolved.
+    /// Returns the addresses that connections go to; `None` if the configuration cannot be read or a name cannot be
+    /// resolved.
     pub(crate) async fn addresses(&self) -> Option<Vec<SocketAddr>> {
         // Requests report such errors.
         let loaded = self.access.load().await.ok()?;
         http_client::addresses(&loaded.config, loaded.proxy.as_deref()).await.ok()
     }
 
-    /// Returns the current connection, or a new one; the second value says which.
+    /// Returns the current connection, or a new one; the second value reports whether it is new.
     ///
-    /// Credentials that expire soon are renewed. Requests use the old ones meanwhile, so that a credential plugin that hangs
-    /// delays only the request that runs it.
+    /// Credentials that expire soon are renewed. Other requests use the old ones in the meantime, so that a credential
+    /// plugin that hangs delays only the request that runs it.
     pub(crate) async fn connection(&self) -> Result<(Connection, bool), ApiError> {
         let usable = self.current();
         if let Some(connection) = usable.as_ref().filter(|connection| !connection.expires_soon()) {
@@ -329,7 +330,7 @@ impl ApiClient {
             (Err(_), Some(connection)) => return Ok((connection.clone(), false)),
             (Err(_), None) => self.renewal.lock().await,
         };
-        // Another request may have renewed it while this one waited.
+        // Another request may have renewed it in the meantime.
         if let Some(connection) = self.current().filter(|connection| !connection.expires_soon()) {
             return Ok((connection, false));
         }
@@ -413,7 +414,7 @@ impl ApiClient {
             http_request.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
         }
         if !connection.is_uncompressed {
-            // The server compresses what is worth it; see `crate::body`.
+            // The server decides which responses to compress; see `crate::body`.
             http_request.headers_mut().insert(header::ACCEPT_ENCODING, HeaderValue::from_static("gzip"));
         }
         if let Some(token) = connection.authorization()? {
@@ -469,8 +470,9 @@ pub(crate) fn no_response(url: &str, error: &kube_client::Error) -> ApiError {
 /// The media type that every server supports.
 pub(crate) const JSON: &str = "application/json";
 
-/// Asks the server to leave out `metadata.managedFields`, which is a third of small objects and unused here. Servers ignore parameters that
-/// they do not know (`acceptMediaTypeOptions` in `apiserver/pkg/endpoints/handlers/negotiation/negotiate.go`); KEP-5958 adds this one.
+/// Requests that the server omits `metadata.managedFields`, which is a third of small objects and not used. Servers
+/// ignore unknown parameters (`acceptMediaTypeOptions` in `apiserver/pkg/endpoints/handlers/negotiation/negotiate.go`);
+/// KEP-5958 adds this one.
 const DROP: &str = ";drop=metadata.managedFields";
 
 /// Credentials are renewed this long before they expire.

@@ -41,33 +41,33 @@ struct PodList {
 /// Time limits and delays of requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Timing {
-    /// Delay after the first failure; it doubles from there, and is shortened by chance by up to three quarters.
+    /// Delay after the first failure, which then doubles. It is shortened at random by up to three quarters.
     pub initial_backoff: Duration,
     /// Longest delay after a failure.
     pub max_backoff: Duration,
-    /// Longest time until a response begins, and between two parts of a list. The API server itself gives up after a
-    /// minute.
+    /// Maximum time until a response begins, and between two parts of a list. The API server itself has a timeout of
+    /// one minute.
     pub response_timeout: Duration,
-    /// Longest time between two parts of a streaming list. Servers that do not support them may never start one.
+    /// Maximum time between two parts of a streaming list. Servers that do not support such lists may never start one.
     pub streaming_list_timeout: Duration,
     /// The `timeoutSeconds` of watches, in whole seconds. Each watch gets a random value, so that not all nodes reconnect
     /// together. client-go's values.
     pub watch_timeout: Range<Duration>,
-    /// How long a watch may be silent after the server has sent bookmarks, which it sends about every minute. Detects
-    /// connections that are open although nothing passes them any more.
+    /// Maximum silence of a watch after the server has sent bookmarks, which it sends about every minute. Detects
+    /// connections that are open but pass no data any more.
     pub watch_idle: Duration,
-    /// How much longer than its timeout a watch may last until the connection counts as dead.
+    /// Time by which a watch may exceed its timeout before the connection counts as dead.
     pub watch_grace: Duration,
-    /// Period over which nodes spread the requests that they would all send at once: lists after the server has lost
-    /// its history, and all requests after the server is reachable again.
+    /// Period over which nodes spread requests that they would otherwise all send at once: lists after the server has
+    /// lost its history, and all requests when the server is reachable again.
     pub spread: Duration,
-    /// How long a request must be forbidden until that is reported. A starting server forbids requests before it has
-    /// read its roles.
+    /// Time for which a request must be forbidden before this is reported. A starting server forbids requests until it
+    /// has read its roles.
     pub forbidden_grace: Duration,
-    /// Idle time of a connection before the first TCP keepalive. After twice that time without an answer the connection
-    /// counts as dead.
+    /// Idle time of a connection before the first TCP keepalive. After twice this time without a response, the
+    /// connection counts as dead.
     pub keepalive: Duration,
-    /// How long the credential plugin may do nothing until it is killed.
+    /// Maximum inactivity of the credential plugin before it is killed.
     pub plugin_patience: Duration,
 }
 
@@ -114,7 +114,7 @@ pub enum ServerTimeError {
 
 impl ApiServer {
     /// Returns the API server of the configuration's `clientConnection` and of `--master`, which takes precedence over
-    /// the address in the kubeconfig; without either, that of the pod's service account. `node` is the name of this
+    /// the address in the kubeconfig; if neither is set, that of the pod's service account. `node` is the name of this
     /// node's Node.
     ///
     /// Responses are requested in the configured media types, or in JSON if the server does not support them. Request
@@ -158,7 +158,7 @@ impl ApiServer {
         Self { client: Arc::new(self.client.with_counter(counter)), ..self }
     }
 
-    /// Returns the pods on the node. Proxies have no right to list them, but users may have.
+    /// Returns the pods on the node. Proxies are not permitted to list them, but users may be.
     ///
     /// # Errors
     ///
@@ -200,7 +200,7 @@ impl ApiServer {
         }
     }
 
-    /// Sends the server's addresses whenever they change. While they cannot be resolved, the last ones stay.
+    /// Sends the server's addresses whenever they change. If they cannot be resolved, the last ones stay.
     async fn report_addresses(&self, batches: &mpsc::Sender<Vec<Event>>) {
         let mut reported = None;
         loop {
@@ -212,12 +212,12 @@ impl ApiServer {
                 }
                 reported = Some(addresses);
             }
-            // A failed request has reasons of its own, such as a name server that is not reachable yet.
+            // A failed lookup may have a separate cause, such as a name server that is not reachable yet.
             sleep(if reported.is_some() { ADDRESS_INTERVAL } else { ADDRESS_RETRY }).await;
         }
     }
 
-    /// Returns the time of the API server, in whole seconds. It is as old as the response was under way.
+    /// Returns the time of the API server, in whole seconds. It is outdated by the transit time of the response.
     ///
     /// # Errors
     ///
@@ -242,5 +242,5 @@ impl ApiServer {
 /// Interval at which the server's addresses are resolved again.
 const ADDRESS_INTERVAL: Duration = Duration::from_secs(60);
 
-/// The same until they have been resolved once.
+/// The same, until they have been resolved once.
 const ADDRESS_RETRY: Duration = Duration::from_secs(1);

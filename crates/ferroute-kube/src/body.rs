@@ -1,8 +1,9 @@
 //! The body of a response, decompressed as it arrives.
 //!
-//! API servers compress large lists and, from Kubernetes 1.37 on, streaming lists: one gzip member for each flush, so for each object
-//! (`WatchListCompression`, kubernetes/kubernetes#139925 and #140140). The decoders of HTTP libraries stop after the first member
-//! (kube-rs/kube#2079), and those that pull wait for input before they return what they have.
+//! API servers compress large lists and, from Kubernetes 1.37 on, streaming lists: one gzip member for each flush, so
+//! for each object (`WatchListCompression`, kubernetes/kubernetes#139925 and #140140). The decoders of HTTP libraries
+//! stop after the first member (kube-rs/kube#2079), and pull decoders wait for further input before they return
+//! available output.
 
 use std::io::{self, Write as _};
 
@@ -27,7 +28,7 @@ pub(crate) enum ContentsError {
     /// The connection was lost.
     #[error("{0}")]
     Lost(Cause),
-    /// The contents are not those of the header `content-encoding`.
+    /// The contents do not match the header `content-encoding`.
     #[error("invalid gzip: {0}")]
     Invalid(io::Error),
 }
@@ -46,7 +47,7 @@ impl Contents {
         Self::new(&parts.headers, body)
     }
 
-    /// Waits for the next part; `None` at the end. A part may be empty. Nothing is lost if the future is dropped.
+    /// Waits for the next part; `None` at the end. A part may be empty. No data is lost if the future is dropped.
     ///
     /// # Errors
     ///
@@ -84,7 +85,7 @@ impl ContentsError {
 #[derive(Debug)]
 struct Decoder {
     gzip: MultiGzDecoder<Vec<u8>>,
-    /// What has been received and not decompressed.
+    /// Input that has been received but not decompressed.
     input: Bytes,
 }
 
@@ -99,11 +100,11 @@ impl Decoder {
         !self.input.is_empty()
     }
 
-    /// Decompresses a part of the input that is at most some megabytes of contents, whatever the server sends.
+    /// Decompresses a part of the input. Its contents are at most some megabytes, for any input.
     fn next(&mut self) -> io::Result<Bytes> {
         let part = self.input.split_to(self.input.len().min(MAX_INPUT));
         self.gzip.write_all(&part)?;
-        // What is complete so far, also within a member.
+        // Output that is available so far, including within a member.
         self.gzip.flush()?;
         Ok(std::mem::take(self.gzip.get_mut()).into())
     }

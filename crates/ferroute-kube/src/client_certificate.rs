@@ -1,7 +1,8 @@
 //! The client certificate of the kubeconfig, and its key.
 //!
-//! Whether a certificate is good is for the API server to decide, as with client-go: one of X.509 version 1, which `openssl x509 -req`
-//! without extensions makes before OpenSSL 3.2, is presented like any other. Only the key has to be understood here, to sign with it.
+//! The API server decides whether a certificate is valid, as with client-go: a certificate of X.509 version 1, which
+//! `openssl x509 -req` without extensions creates before OpenSSL 3.2, is presented like any other. Only the key is
+//! parsed, to sign with it.
 
 use std::{fs, path::Path, sync::Arc};
 
@@ -22,7 +23,7 @@ pub(crate) struct ClientCertificate {
     key: Source,
 }
 
-/// Where a part of the kubeconfig comes from, for error messages, and its text.
+/// Origin of a part of the kubeconfig, for error messages, and its text.
 struct Source {
     origin: String,
     text: Vec<u8>,
@@ -81,11 +82,11 @@ impl ClientCertificate {
         }
     }
 
-    /// Returns what presents the certificate in handshakes.
+    /// Returns the resolver that presents the certificate in handshakes.
     ///
     /// # Errors
     ///
-    /// The key is not supported, or is not that of the certificate.
+    /// The key is not supported, or does not belong to the certificate.
     pub(crate) fn resolver(self, provider: &CryptoProvider) -> Result<Arc<dyn ResolvesClientCert>, CertificateError> {
         let Self { chain: certificate, key } = self;
         let chain: Vec<CertificateDer<'static>> = certificate
@@ -125,7 +126,7 @@ impl Source {
         Ok(Some(Self { origin: path.to_owned(), text }))
     }
 
-    /// Returns the PEM sections, whatever is between them.
+    /// Returns the PEM sections, ignoring any text between them.
     fn sections(&self, what: &'static str) -> Result<Vec<pem::Pem>, CertificateError> {
         pem::parse_many(&self.text).map_err(|_| CertificateError::NoPem { what, origin: self.origin.clone() })
     }

@@ -56,7 +56,7 @@ pub enum ClusterError {
     Late {
         /// Namespace and name of the pod.
         pod: String,
-        /// How long it was waited for.
+        /// Time for which the response was awaited.
         waited: Duration,
     },
 }

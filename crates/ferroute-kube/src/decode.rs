@@ -1,4 +1,4 @@
-//! Decoding of what the API server sends, in JSON and protobuf.
+//! Decoding of the API server's responses, in JSON and protobuf.
 
 mod json;
 mod protobuf;
@@ -29,10 +29,10 @@ pub(crate) enum WatchEvent<'a> {
     Applied(RawObject<'a>),
     /// An object was deleted; this is its last state.
     Deleted(RawObject<'a>),
-    /// Every change up to a version has been sent.
+    /// All changes up to a version have been sent.
     Bookmark {
         version: String,
-        /// Whether it ends the list that the watch has started with.
+        /// Whether it ends the list at the beginning of the watch.
         ends_list: bool,
     },
     /// The server ends the watch.
@@ -41,7 +41,7 @@ pub(crate) enum WatchEvent<'a> {
     Unknown(Cow<'a, str>),
 }
 
-/// The object that the API server returns instead of another one (`v1`, `Status`).
+/// Object that the API server returns instead of the requested one (`v1`, `Status`).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub(crate) struct Status {

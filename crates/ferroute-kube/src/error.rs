@@ -25,7 +25,7 @@ pub enum ApiError {
         #[source]
         cause: Cause,
     },
-    /// No request can be made: a token file or certificate is missing or invalid, or a credential plugin has failed.
+    /// No request can be sent: a token file or certificate is missing or invalid, or a credential plugin has failed.
     #[error("cannot prepare requests to the API server{}", at(url.as_deref()))]
     Unprepared {
         /// The server, if the configuration could be read.
@@ -39,7 +39,7 @@ pub enum ApiError {
     Timeout {
         /// The server.
         url: String,
-        /// How long nothing was received.
+        /// Time for which no data was received.
         waited: Duration,
     },
     /// A response ends too early.
@@ -101,13 +101,13 @@ pub enum ApiError {
     MissingName {
         /// The kind.
         resource: Resource,
-        /// Why the name of the first one cannot be read.
+        /// Reason why the name of the first such object cannot be read.
         #[source]
         cause: Cause,
     },
 }
 
-/// The cause of an error, as text: libraries wrap it in layers that repeat each other or say nothing to administrators.
+/// Cause of an error, as text: libraries wrap it in layers that repeat each other or are of no use to administrators.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Cause(String);
@@ -123,7 +123,7 @@ impl Cause {
         Self(text)
     }
 
-    /// Takes the error alone, for libraries whose errors print their causes.
+    /// Takes only the error itself, for libraries whose errors print their causes.
     pub(crate) fn whole(error: &(dyn Error + 'static)) -> Self {
         Self(error.to_string())
     }
@@ -161,7 +161,7 @@ impl ApiError {
         matches!(self, Self::Unreachable { .. } | Self::Timeout { .. })
     }
 
-    /// Returns what resolves it.
+    /// Returns the kind of event that resolves the error.
     pub(crate) fn resolution(&self) -> Resolution {
         match self {
             Self::Unreachable { .. } => Resolution::AnyResponse,
@@ -171,10 +171,10 @@ impl ApiError {
     }
 }
 
-/// What resolves an error.
+/// Event that resolves an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Resolution {
-    /// Any response of the server to any request, also one with an error status.
+    /// Any response of the server to any request, including an error status.
     AnyResponse,
     /// A successful response to a request of the same reflector.
     Response,
@@ -188,7 +188,7 @@ impl From<ApiError> for Problem {
     }
 }
 
-/// What does not work without this resource, where the proxy works without it.
+/// Returns the features that do not work without this resource, for resources that the proxy can work without.
 fn consequence(resource: Resource) -> &'static str {
     match resource {
         Resource::ServiceCidrs => ". Until then connections to addresses of no Service are not refused",
@@ -200,14 +200,15 @@ fn at(url: Option<&str>) -> String {
     url.map(|url| format!(" at {url}")).unwrap_or_default()
 }
 
-/// Error deduplication: reflectors that have the same error at the same time, as when the server is down, report it once.
+/// Error deduplication: reflectors that have the same error at the same time, for example because the server is down,
+/// report it once.
 #[derive(Debug, Default)]
 pub(crate) struct ErrorDeduplication(Mutex<ReportedErrors>);
 
 #[derive(Debug, Default)]
 struct ReportedErrors {
     by_text: HashMap<String, Reported>,
-    /// Numbers the reports, so that an error that is reported again is not confused with its resolved report.
+    /// Number of the last report, so that an error that is reported again is not confused with its resolved report.
     last: u64,
 }
 
@@ -216,7 +217,7 @@ struct Reported {
     number: u64,
     problem: Arc<Problem>,
     resolution: Resolution,
-    /// The number of reflectors that have it.
+    /// Number of reflectors that have the error.
     reflectors: usize,
 }
 
@@ -229,7 +230,7 @@ pub(crate) struct ActiveError {
 }
 
 impl ActiveError {
-    /// Returns what resolves it.
+    /// Returns the kind of event that resolves the error.
     pub(crate) fn resolution(&self) -> Resolution {
         self.resolution
     }
@@ -313,7 +314,7 @@ mod tests {
         assert!(errors.is_active(&second, &problem("unreachable")));
         assert!(matches!(&*errors.responded(), [Event::Resolved(problem)] if problem.text() == "unreachable"));
         assert!(!errors.is_active(&second, &problem("unreachable")));
-        // The next outage is another report, which the reflectors that had the previous one do not resolve.
+        // The next outage is a separate report, which the reflectors of the previous outage do not resolve.
         let (third, event) = errors.report(problem("unreachable"), Resolution::AnyResponse);
         assert!(event.is_some());
         assert!(errors.resolve(first).is_none() && errors.resolve(second).is_none());

@@ -1,4 +1,5 @@
-//! Programs in pods, by the protocol of `kubectl exec`: WebSocket messages whose first byte is the number of a stream.
+//! Execution of programs in pods, by the protocol of `kubectl exec`: WebSocket messages whose first byte is the number
+//! of a stream.
 //!
 //! | stream | contents |
 //! | --- | --- |
@@ -44,7 +45,7 @@ pub struct PodContainer {
     pub container: String,
 }
 
-/// What a program in a pod has printed, and how it has ended.
+/// Output of a program in a pod, and its result.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExecOutput {
     /// The exit status.
@@ -55,7 +56,7 @@ pub struct ExecOutput {
     pub stderr: Vec<u8>,
 }
 
-/// What a program may take until it ends.
+/// Limits for a program until it ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExecLimits {
     /// The time.
@@ -64,7 +65,7 @@ pub struct ExecLimits {
     pub output: usize,
 }
 
-/// The part of a `Status` object that the last message has.
+/// Part of the `Status` object in the last message.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct ExecStatus {
@@ -106,9 +107,9 @@ impl Cluster {
         }
     }
 
-    /// Runs a program in a container, without standard input, until it ends or nothing receives `lines` any more, which gets each
-    /// line of its standard output as it arrives. The result has the other output. The limits are those of the time until it has
-    /// started, of a line and of the other output.
+    /// Runs a program in a container, without standard input, until it ends or the receiver of `lines` is dropped. Each
+    /// line of its standard output is sent to `lines` as it arrives; the result has the other output. The limits apply
+    /// to the time until it has started, to each line and to the other output.
     ///
     /// # Errors
     ///
@@ -211,7 +212,7 @@ impl Cluster {
         while let Some(message) = messages.next().await {
             let bytes = match message.map_err(|error| fail(error.to_string()))? {
                 Message::Binary(bytes) => bytes,
-                // Each is answered, and the answers are in memory until the peer receives them.
+                // Each ping is answered, and the answers stay in memory until the peer receives them.
                 Message::Ping(_) => {
                     let now = Instant::now();
                     if pings.take(now) > now {
@@ -237,7 +238,7 @@ impl Cluster {
                 // Servers may open a stream by an empty message.
                 STATUS if !bytes.is_empty() => {
                     output.status = exit_status(bytes).map_err(fail)?;
-                    // The server closes the connection itself, but there is nothing to wait for.
+                    // The server closes the connection itself; there is no need to wait for it.
                     return Ok(output);
                 }
                 _ => {}
@@ -270,7 +271,7 @@ fn path(container: &PodContainer, command: &[String]) -> String {
     path
 }
 
-/// Returns the exit status in the last message, or why there is none.
+/// Returns the exit status in the last message, or the reason why there is none.
 fn exit_status(bytes: &[u8]) -> Result<i32, String> {
     let status: ExecStatus = serde_json::from_slice(bytes).map_err(|error| format!("invalid status: {error}"))?;
     if status.status == "Success" {

@@ -87,8 +87,8 @@ pub(crate) fn build(config: &Config, proxy: Option<&str>, keepalive: Duration) -
     }
 }
 
-/// Returns the configuration of TLS to a proxy that is reached by `https`: as in kube-proxy, with the kubeconfig's authorities. The server's
-/// name and the client's certificate are for the server.
+/// Returns the configuration of TLS to a proxy that is reached by `https`: as in kube-proxy, with the kubeconfig's
+/// authorities. The configured server name and client certificate are only for the server.
 fn for_proxy(config: &Config) -> Config {
     let mut config = config.clone();
     config.tls_server_name = None;
@@ -96,14 +96,14 @@ fn for_proxy(config: &Config) -> Config {
     config
 }
 
-/// Resolves a host name. The library's resolver uses tokio's blocking pool, which panics where no thread can be started.
+/// Resolves a host name. The library's resolver uses tokio's blocking pool, which panics if no thread can be started.
 #[expect(clippy::disallowed_methods, reason = "it has a thread of its own")]
 async fn resolve(name: Name) -> io::Result<std::vec::IntoIter<SocketAddr>> {
     run_blocking("resolver", move || (name.as_str(), 0).to_socket_addrs()).await?
 }
 
-/// Replaces the library's own stack, which also retries and logs each failure as an error; both depend on what the
-/// request is for.
+/// Replaces the library's stack, which also retries requests and logs each failure as an error; both depend on the
+/// purpose of the request.
 fn stack<C>(config: &Config, connector: C) -> Result<Client, BuildError>
 where
     C: Service<Uri> + Clone + Send + Sync + 'static,
@@ -123,7 +123,7 @@ where
     Ok(Client::new(service, config.default_namespace.clone()))
 }
 
-/// Returns the addresses that connections of a client with this configuration go to: those of the proxy, or of the server.
+/// Returns the addresses to which a client with this configuration connects: those of the proxy, or of the server.
 #[expect(clippy::disallowed_methods, reason = "it has a thread of its own")]
 pub(crate) async fn addresses(config: &Config, proxy: Option<&str>) -> io::Result<Vec<SocketAddr>> {
     let environment = |name: &str| std::env::var(name).ok();
@@ -142,8 +142,8 @@ pub(crate) async fn addresses(config: &Config, proxy: Option<&str>) -> io::Resul
     Ok(addresses)
 }
 
-/// Returns what is notified once a server has sent more interim responses than any would. They are not passed on, so that a server
-/// that sends nothing else would keep this process busy until the end of the request.
+/// Returns a channel that is notified when a server has sent an unusual number of interim responses. They are not
+/// passed on, so a server that sends only such responses would keep this process busy until the end of the request.
 pub(crate) fn too_many_interim_responses<B>(request: &mut Request<B>) -> Arc<Notify> {
     let (too_many, received) = (Arc::new(Notify::new()), AtomicU64::new(0));
     let notified = Arc::clone(&too_many);
@@ -205,7 +205,7 @@ impl TokenFile {
     ///
     /// # Errors
     ///
-    /// The file cannot be read or contains no token, and never did.
+    /// The file cannot be read or contains no token, and was never valid.
     pub(crate) fn header(&self) -> Result<HeaderValue, TokenError> {
         let mut last = self.last.lock().expect("no code that holds it panics");
         match (read(&self.path), &*last) {
@@ -225,7 +225,7 @@ fn read(path: &Path) -> Result<HeaderValue, TokenError> {
     Ok(header)
 }
 
-/// API servers send none.
+/// Maximum number of interim responses; API servers send none.
 const MAX_INTERIM_RESPONSES: u64 = 100;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);

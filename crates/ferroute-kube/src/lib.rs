@@ -7,13 +7,13 @@
 //!                                             at a time)    types)     versions)
 //! ```
 //!
-//! A reflector for each kind lists and watches, and lists again only when it must. Responses are split into objects as
+//! A reflector for each kind lists and watches, and lists again only if necessary. Responses are split into objects as
 //! they arrive, in protobuf or JSON, and each object becomes an event at once, so that no list is ever held in memory;
-//! only names and versions stay. Streaming lists are used where the server supports them, else lists in pages.
+//! only names and versions stay. Streaming lists are used if the server supports them, otherwise lists in pages.
 //!
-//! `kube-client` provides kubeconfigs, credentials and TLS. Beside that, an [`ApiWriter`] writes Events and removes a
-//! taint from the Node. A [`Cluster`] runs programs in pods with the rights of a user, as `kubectl exec` does. What is *not*
-//! here: the meaning of objects, and when to write.
+//! `kube-client` provides kubeconfigs, credentials and TLS. In addition, an [`ApiWriter`] writes Events and removes a
+//! taint from the Node. A [`Cluster`] runs programs in pods with the rights of a user, as `kubectl exec` does. This
+//! crate does not interpret objects, nor decide when to write.
 //!
 //! # Example
 //!

@@ -1,7 +1,7 @@
 //! Credential plugins: programs named by the kubeconfig that print a token or a client certificate.
 //!
-//! `kube-client` can run them as well, but without a deadline, twice for each connection, and while other requests wait. The
-//! protocol is that of [client-go's credential
+//! `kube-client` can also run them, but without a deadline, twice for each connection, and while other requests wait.
+//! The protocol is that of [client-go's credential
 //! plugins](https://kubernetes.io/docs/reference/access-authn-authz/authentication/#client-go-credential-plugins).
 
 use std::{
@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 #[derive(Clone, Debug)]
 pub(crate) struct Plugin(ExecConfig);
 
-/// What a plugin has printed.
+/// Output of a plugin.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct Credentials {
@@ -37,7 +37,7 @@ struct ExecCredential {
     status: Option<Credentials>,
 }
 
-/// A plugin has returned no credentials. Worth a retry.
+/// A plugin has returned no credentials. A retry may succeed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PluginError {
     /// The kubeconfig does not name a program.
@@ -58,7 +58,7 @@ pub(crate) enum PluginError {
     /// The time of expiration is not RFC 3339.
     #[error("the credential plugin {command} printed the invalid expirationTimestamp {text:?}")]
     Expiration { command: String, text: String },
-    /// There is neither a token nor a certificate with its key.
+    /// The output has neither a token nor a certificate with its key.
     #[error("the credential plugin {command} printed neither a token nor a client certificate with its key")]
     Incomplete { command: String },
 }
@@ -69,10 +69,10 @@ impl Plugin {
         user.exec.take().map(Self)
     }
 
-    /// Runs the plugin on the calling thread. It may do nothing for `patience`.
+    /// Runs the plugin on the calling thread. It may be inactive for `patience`.
     ///
     /// # Errors
-    /// If it fails, hangs or prints no credentials.
+    /// If the plugin fails, hangs or prints no credentials.
     pub(crate) fn run(&self, patience: Duration) -> Result<Credentials, PluginError> {
         let Self(exec) = self;
         let command = exec.command.clone().ok_or(PluginError::NoCommand)?;

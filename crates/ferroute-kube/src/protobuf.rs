@@ -5,12 +5,12 @@
 //!   a watch      length (4 bytes, big-endian), WatchEvent { type = 1, object = 2 { raw = 1: magic, Unknown … } }, …
 //! ```
 //!
-//! Envelopes are opened in place, without a copy; the messages are decoded by `prost`. Field numbers and types are those
-//! of Kubernetes' `generated.proto` files and never change. Other fields are ignored. Go omits nil values and sends empty
-//! ones, while JSON omits both: an empty value counts as unset where Go's field is not a pointer, which here is where it
-//! is not `optional`.
+//! Envelopes are opened in place, without a copy; the messages are decoded by `prost`. Field numbers and types are
+//! those of Kubernetes' `generated.proto` files and never change. Other fields are ignored. Go omits nil values and
+//! sends empty ones, while JSON omits both: an empty value counts as unset if Go's field is not a pointer, which
+//! corresponds to a field that is not `optional`.
 //!
-//! What is *not* here: splitting a response into messages ([`crate::split`]).
+//! Responses are split into messages by [`crate::split`].
 
 mod fields;
 mod meta;

@@ -1,7 +1,7 @@
 //! The proxy between this node and the API server: of the kubeconfig, or of the environment, which kubeadm passes to kube-proxy.
 //!
-//! Both are read as Go's `net/http` and `golang.org/x/net/http/httpproxy` do, so that what works for kube-proxy works here. The matcher
-//! of hyper-util, which follows curl, has no `*` for addresses and no ports in `NO_PROXY`.
+//! Both are read like in Go's `net/http` and `golang.org/x/net/http/httpproxy`, so that settings for kube-proxy work
+//! unchanged. The matcher of hyper-util, which follows curl, has no `*` for addresses and no ports in `NO_PROXY`.
 
 mod exceptions;
 
@@ -15,12 +15,12 @@ use self::exceptions::Exceptions;
 #[derive(Debug)]
 pub(crate) struct Proxy {
     pub(crate) scheme: Scheme,
-    /// Its scheme, host and port.
+    /// Scheme, host and port.
     pub(crate) uri: Uri,
     credentials: Option<Credentials>,
 }
 
-/// How to connect through a proxy.
+/// Method to connect through a proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scheme {
     /// `CONNECT` of HTTP, by TLS if the URI's scheme is `https`.
@@ -50,18 +50,18 @@ pub(crate) enum ProxyError {
          list the server in NO_PROXY"
     )]
     Scheme(String),
-    /// It is not a URL. The text may contain a password.
+    /// The proxy is not a URL. The text may contain a password.
     #[error("the proxy of the kubeconfig is not a URL with a host, such as http://proxy.example:3128")]
     Invalid,
 }
 
 impl Proxy {
-    /// Returns the proxy for `url`, if any. That of the kubeconfig takes precedence over the environment, and `NO_PROXY` does not apply to
-    /// it.
+    /// Returns the proxy for `url`, if any. The proxy in the kubeconfig takes precedence over the environment, and
+    /// `NO_PROXY` does not apply to it.
     ///
     /// # Errors
     ///
-    /// That of the kubeconfig is not a URL, or the scheme is not supported.
+    /// The proxy in the kubeconfig is not a URL, or its scheme is not supported.
     pub(crate) fn find(
         url: &Uri,
         kubeconfig: Option<&str>,
@@ -83,7 +83,7 @@ impl Proxy {
         if exceptions.contains(url.host().unwrap_or_default(), url.port_u16().unwrap_or(default_port)) {
             return Ok(None);
         }
-        // As in Go, what is not a URL without a scheme is one with `http`.
+        // As in Go, text that is not a URL without a scheme is parsed with `http`.
         let text = if text.contains("://") { text } else { format!("http://{text}") };
         match Self::parse(&text) {
             // Go ignores it without a word.

@@ -1,7 +1,7 @@
-//! A reflector for one kind of object: it lists, watches, and lists again when it must.
+//! A reflector for one kind of object: it lists, watches, and lists again if necessary.
 //!
-//! [`state`] says what it has received and which request comes next; here requests are sent, failures are reported, and
-//! retries are delayed. What is *not* here: the objects themselves, of which only names and versions are kept.
+//! [`state`] holds the received version and determines the next request; this module sends requests, reports failures,
+//! and delays retries. The objects themselves are not kept, only their names and versions.
 
 mod list;
 mod objects;
@@ -30,7 +30,7 @@ use crate::{
     resource::Collection,
 };
 
-/// Keeps the receiver of events up to date with one collection.
+/// Reports one collection to the receiver of events, and its changes.
 #[derive(Debug)]
 pub(crate) struct Reflector {
     collection: Collection,
@@ -42,24 +42,24 @@ pub(crate) struct Reflector {
     errors: Arc<ErrorDeduplication>,
     /// The error that has been reported and not resolved.
     error: Option<ActiveError>,
-    /// Since when the server has forbidden all requests.
+    /// Time since which the server has forbidden all requests.
     forbidden_since: Option<Instant>,
     /// Whether the last request got no response.
     unreachable: bool,
     /// Notified when the server responds to any request after a failure to reach it.
     recoveries: Receiver<u64>,
-    /// Whether the server has sent a bookmark and no later watch has been silent.
+    /// Whether the server has sent a bookmark, and no later watch has been silent.
     sends_bookmarks: bool,
 }
 
-/// Why a list or watch ended early.
+/// Reason why a list or watch ended early.
 #[derive(Debug)]
 enum Interruption {
     /// The receiver of events is closed.
     Closed,
-    /// It is sent again, without a report.
+    /// The request is sent again, without a report.
     Retry(RetryReason),
-    /// It is sent again, and the error is reported.
+    /// The request is sent again, and the error is reported.
     Failed(RequestError),
 }
 
@@ -68,13 +68,13 @@ enum Interruption {
 enum Pause {
     /// A random part of [`Timing::spread`].
     Spread,
-    /// The back-off, after the delay that the server asks for.
+    /// The back-off, after the delay that the server requests.
     Backoff { retry_after: Option<Duration> },
     /// The back-off, or a random part of [`Timing::spread`] after the server has responded to another request.
     UntilRecovery,
 }
 
-/// Why a request is sent again although nothing is wrong.
+/// Reason why a request is sent again without an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 enum RetryReason {
     #[error("the server does not have the requested resource version")]
@@ -146,8 +146,8 @@ impl Reflector {
                 Err(Interruption::Retry(reason)) => {
                     tracing::debug!(resource = ?self.collection.resource, state = ?self.state, "retrying: {reason}");
                     match reason {
-                        // The server has just responded, so it is not too busy for a list. It may have responded to
-                        // all other nodes too.
+                        // The server has just responded, so it is not too busy for a list. All other nodes may have
+                        // received the same response.
                         RetryReason::Expired | RetryReason::RolledBack => Pause::Spread,
                         _ => Pause::Backoff { retry_after: None },
                     }
@@ -191,19 +191,19 @@ impl Reflector {
                 let end = Instant::now() + jittered(self.backoff.next_delay(), None, max_backoff);
                 tokio::select! {
                     () = sleep_until(end) => {}
-                    // The client has the sender, so this is no error.
+                    // The client owns the sender, so this is not an error.
                     _ = self.recoveries.changed() => sleep_until(end.min(Instant::now() + spread)).await,
                 }
             }
         }
     }
 
-    /// Reports an optional collection as synced, although the server does not return it. Returns the least delay before
-    /// the next request.
+    /// Reports an optional collection as synced although the server does not return it. Returns the minimum delay
+    /// before the next request.
     fn continue_without(&mut self, error: RequestError) -> Option<Duration> {
         self.objects.unavailable(self.events.batch());
         if error.status == Some(StatusCode::NOT_FOUND) {
-            // Nothing is wrong with an old server. After the time of a watch it may be a newer one.
+            // An old server is not an error. After the time of a watch, it may be a newer one.
             self.resolve();
             tracing::debug!(resource = ?self.collection.resource, "not supported by the server");
             return Some(Duration::from_secs(self.client.timing.random_watch_seconds()));
@@ -317,8 +317,8 @@ impl EventSender {
     }
 }
 
-/// Returns 25 to 100 % of `delay`, by chance, so that nodes that fail together do not retry together. It comes on top of
-/// `retry_after`, which the server asks all clients for; values beyond ten times `max` are not believed.
+/// Returns 25 to 100 % of `delay`, at random, so that nodes that fail together do not retry together. `retry_after`,
+/// which the server requests of all clients, is added; values above ten times `max` are ignored.
 fn jittered(delay: Duration, retry_after: Option<Duration>, max: Duration) -> Duration {
     let retry_after = retry_after.unwrap_or_default().min(max.saturating_mul(10));
     retry_after + delay.mul_f64(0.25 + 0.75 * fastrand::f64())

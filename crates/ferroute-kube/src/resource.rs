@@ -6,7 +6,7 @@ use serde::de::DeserializeOwned;
 
 use crate::protobuf;
 
-/// The collection of objects of one kind that the proxy reads.
+/// Collection of objects of one kind that the proxy reads.
 #[derive(Clone, Debug)]
 pub(crate) struct Collection {
     pub(crate) resource: Resource,
@@ -20,7 +20,7 @@ impl Collection {
         Self { resource: Resource::Services, selector: Some(label_selector()) }
     }
 
-    /// Endpoint slices of such Services.
+    /// Returns the endpoint slices of such Services.
     pub(crate) fn endpoint_slices() -> Self {
         Self { resource: Resource::EndpointSlices, selector: Some(label_selector()) }
     }
@@ -30,12 +30,12 @@ impl Collection {
         Self { resource: Resource::Nodes, selector: Some(("fieldSelector", format!("metadata.name={name}"))) }
     }
 
-    /// All ServiceCIDRs. Servers before 1.33 have none, and older roles do not allow them.
+    /// Returns all ServiceCIDRs. Servers before 1.33 have none, and older roles do not permit them.
     pub(crate) fn service_cidrs() -> Self {
         Self { resource: Resource::ServiceCidrs, selector: None }
     }
 
-    /// Reports whether the proxy works without it, so that it must not wait where the server does not return it.
+    /// Reports whether the proxy works without it, so that it must not wait if the server does not return it.
     pub(crate) fn is_optional(&self) -> bool {
         self.resource == Resource::ServiceCidrs
     }
@@ -77,7 +77,7 @@ pub(crate) fn group(resource: Resource) -> &'static str {
 
 /// An object of a [`Collection`].
 pub(crate) trait ApiObject: DeserializeOwned + From<Self::Message> {
-    /// Its protobuf message.
+    /// Protobuf message.
     type Message: prost::Message + Default;
 
     fn metadata(&mut self) -> &mut ObjectMeta;

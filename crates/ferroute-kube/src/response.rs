@@ -40,7 +40,7 @@ pub(crate) async fn read_status(response: Response<Body>, limit: Duration) -> St
             }
         }
     };
-    // After that time, whatever has been received must do.
+    // After this time, the data received so far is used.
     let _ = timeout(limit, read).await;
     let status = decode::status(media_type, &text).ok().filter(|status| !status.message.is_empty());
     status.unwrap_or_else(|| {

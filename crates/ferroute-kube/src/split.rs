@@ -1,6 +1,6 @@
 //! Splits responses of the API server into objects as they arrive, so that no more than one object is held in memory.
 //!
-//! What is *not* here: decoding the objects ([`crate::decode`]).
+//! The objects are decoded by [`crate::decode`].
 
 mod json;
 mod protobuf;
@@ -24,7 +24,7 @@ pub(crate) enum Splitter {
 /// A response cannot be split into objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum SplitError {
-    /// Something other than an object begins, or there is a bracket too many.
+    /// A value other than an object begins, or there is an additional bracket.
     #[error("not JSON")]
     NotJson,
     /// The envelope is unknown, or a length exceeds that of the surrounding message.
@@ -74,7 +74,7 @@ impl Splitter {
         }
     }
 
-    /// Returns what surrounds the items of a complete list: in protobuf, only its metadata.
+    /// Returns the envelope of a complete list: in protobuf, only its metadata.
     pub(crate) fn list_envelope(&self) -> Option<&[u8]> {
         match self {
             Self::Json(splitter) => splitter.list_envelope(),

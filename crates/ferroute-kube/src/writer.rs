@@ -1,6 +1,6 @@
 //! Writes to the API server: removes a taint from the Node, and creates Events.
 //!
-//! What is *not* here: retries. Both kinds of writes are rare, and no rule waits for them.
+//! There are no retries: both kinds of writes are rare, and no rule waits for them.
 
 mod event;
 
@@ -112,7 +112,7 @@ impl ApiWriter {
         &self.node
     }
 
-    /// Removes every taint with this key from this node's Node, whatever its value and effect. Reports whether there was
+    /// Removes every taint with this key, with any value and effect, from this node's Node. Reports whether there was
     /// one.
     ///
     /// # Errors

@@ -58,7 +58,7 @@ async fn master_suffices_if_the_kubeconfig_has_no_address() {
 async fn proxy_is_that_of_the_current_cluster() {
     let proxy = async |cluster| {
         let Loaded { config, proxy, .. } = load(cluster, "{}", None).await.unwrap();
-        // The library's own stack is not used.
+        // The library's stack is not used.
         assert_eq!(config.proxy_url, None);
         proxy
     };

@@ -53,7 +53,7 @@ async fn requests_use_valid_credentials_while_the_plugin_that_renews_them_hangs(
     make_due(&client);
     let others = async {
         wait_for(&directory.path().join("hung")).await;
-        // The plugin is not killed before this returns, because nothing in it waits.
+        // The plugin is not killed before this returns, because it does not wait.
         client.connection().await.unwrap()
     };
     let ((renewed, _), (other, is_new)) = tokio::join!(async { client.connection().await.unwrap() }, others);

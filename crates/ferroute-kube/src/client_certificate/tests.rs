@@ -14,7 +14,7 @@ fn pem(label: &str, der: &[u8]) -> String {
     pem::encode(&pem::Pem::new(label, der))
 }
 
-/// The key of SEC 1 inside one of PKCS #8: the octet string that is its last element.
+/// Returns the SEC 1 key inside a PKCS #8 key: the octet string that is its last element.
 fn sec1(pkcs8: &[u8]) -> &[u8] {
     let start = pkcs8.windows(7).position(|window| window[0] == 0x30 && window[2..5] == [0x02, 0x01, 0x01]).unwrap();
     &pkcs8[start..]

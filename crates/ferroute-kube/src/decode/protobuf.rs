@@ -41,7 +41,7 @@ pub(super) fn object<T: ApiObject>(message: &[u8]) -> Result<T, FieldError> {
     T::Message::decode(message).map(Into::into).map_err(|error| field_error(&error))
 }
 
-/// Extracts the path of the invalid field; the library prints `Inner.field: Outer.field: what is wrong`.
+/// Extracts the path of the invalid field; the library prints `Inner.field: Outer.field: problem`.
 fn field_error(error: &prost::DecodeError) -> FieldError {
     let text = error.to_string();
     let mut message = text.rsplit_once("message: ").map_or(text.as_str(), |(_, rest)| rest);

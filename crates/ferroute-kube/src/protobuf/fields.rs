@@ -5,7 +5,7 @@
 #[error("not Kubernetes protobuf")]
 pub(crate) struct NotProtobuf;
 
-/// A number with seven bits in each byte, least significant first, as far as it has arrived.
+/// A number with seven bits in each byte, least significant first, received so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Varint {
     value: u64,
@@ -68,7 +68,7 @@ pub(crate) fn key(key: u64) -> Result<(u32, WireType), NotProtobuf> {
     }
 }
 
-/// Returns the bytes of a field, of the last one if there are several; `None` if the message has no such field.
+/// Returns the bytes of a field; the last one if there are several. `None` if the message has no such field.
 pub(crate) fn find(message: &[u8], wanted: u32) -> Result<Option<&[u8]>, NotProtobuf> {
     let (mut rest, mut last) = (message, None);
     while !rest.is_empty() {

@@ -62,7 +62,7 @@ pub(crate) struct ListMeta {
     pub(crate) r#continue: String,
 }
 
-/// The object that is returned instead of another one.
+/// Object that is returned instead of the requested one.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct Status {
     #[prost(string, tag = "3")]
@@ -89,7 +89,8 @@ impl From<ObjectMeta> for ferroute_api::ObjectMeta {
 }
 
 impl Time {
-    /// Returns the time as in JSON. `None` for Go's zero time, which is sent as nothing, and after the year 9999.
+    /// Returns the time as in JSON. `None` for Go's zero time, which is sent as an empty value, and after the year
+    /// 9999.
     fn to_rfc3339(self) -> Option<String> {
         let seconds = u64::try_from(self.seconds).ok().filter(|seconds| *seconds > 0)?;
         rfc3339::format(UNIX_EPOCH.checked_add(Duration::from_secs(seconds))?, 0)

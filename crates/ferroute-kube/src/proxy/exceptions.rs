@@ -16,7 +16,7 @@ pub(super) struct Exceptions {
 #[derive(Debug, PartialEq, Eq)]
 struct Host {
     kind: HostKind,
-    /// The only port, if the entry has one.
+    /// The only matching port, if the entry has one.
     port: Option<String>,
 }
 
@@ -30,8 +30,8 @@ enum HostKind {
 }
 
 impl Exceptions {
-    /// Parses a list with commas. Entries are networks, or addresses or names with or without a port; `*` is everything, `example.com`
-    /// includes what is below it, `.example.com` and `*.example.com` are what is below it.
+    /// Parses a list with commas. Entries are networks, or addresses or names with or without a port; `*` matches all
+    /// servers, `example.com` includes its subdomains, `.example.com` and `*.example.com` match only the subdomains.
     pub(super) fn parse(text: &str) -> Self {
         let mut exceptions = Self::default();
         for entry in text.split(',').map(|entry| entry.trim().to_lowercase()).filter(|entry| !entry.is_empty()) {
@@ -46,7 +46,7 @@ impl Exceptions {
         exceptions
     }
 
-    /// Reports whether a server is reached without a proxy. As in Go, this holds for the loopback interface in any case.
+    /// Reports whether a server is reached without a proxy. As in Go, this always applies to the loopback interface.
     pub(super) fn contains(&self, host: &str, port: u16) -> bool {
         let host = host.trim_start_matches('[').trim_end_matches(']').to_lowercase();
         let address = host.parse::<IpAddr>().ok();
@@ -91,7 +91,7 @@ fn split_port(entry: &str) -> (&str, Option<&str>) {
         return (address, rest.strip_prefix(':').filter(|port| !port.is_empty()));
     }
     match entry.split_once(':') {
-        // More colons are those of an IPv6 address.
+        // Several colons belong to an IPv6 address.
         Some((host, port)) if !port.contains(':') => (host, Some(port).filter(|port| !port.is_empty())),
         _ => (entry, None),
     }

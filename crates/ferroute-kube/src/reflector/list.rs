@@ -29,7 +29,7 @@ impl Reflector {
             && self.is_listing()
             && !concerns_client(error)
         {
-            // A proxy between here and the server may break one kind of list and not the other.
+            // A proxy in between may break one kind of list and not the other.
             self.transition(Transition::ListFailed);
         }
         result
@@ -124,8 +124,8 @@ fn parameters<'a>(list: &'a List, token: &'a str) -> Vec<(&'static str, &'a str)
     parameters
 }
 
-/// Reports whether the server does not have the requested version any more (410) or not yet (504), and a different list
-/// may help.
+/// Reports whether the server no longer has the requested version (410) or does not have it yet (504), so that a
+/// different list may help.
 fn is_expired(status: Option<StatusCode>, list: &List, page: &ListMeta) -> bool {
     let is_continued = !page.r#continue.is_empty() && list.paging == Paging::Limited;
     match status {
@@ -135,7 +135,7 @@ fn is_expired(status: Option<StatusCode>, list: &List, page: &ListMeta) -> bool 
     }
 }
 
-/// Reports whether this is how servers answer parameters that they do not know or have disabled.
+/// Reports whether servers respond in this way to unknown or disabled parameters.
 fn means_unsupported(code: StatusCode) -> bool {
     let codes = [
         StatusCode::BAD_REQUEST,
@@ -150,7 +150,7 @@ fn means_expired(code: StatusCode) -> bool {
     [StatusCode::GONE, StatusCode::GATEWAY_TIMEOUT].contains(&code)
 }
 
-/// Reports whether an error is about this client's credentials or request rate, or arises before the server reads the
+/// Reports whether an error concerns this client's credentials or request rate, or occurs before the server reads the
 /// request.
 fn concerns_client(error: &RequestError) -> bool {
     let codes = [StatusCode::UNAUTHORIZED, StatusCode::FORBIDDEN, StatusCode::TOO_MANY_REQUESTS];

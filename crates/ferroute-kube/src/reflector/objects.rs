@@ -9,7 +9,7 @@ use crate::{
     error::{ApiError, Cause},
 };
 
-/// The state of the objects of one kind: turns the objects that the server sends into the events that are new.
+/// State of the objects of one kind: turns the objects that the server sends into events for new versions.
 #[derive(Debug)]
 pub(super) struct ObjectState {
     resource: Resource,
@@ -33,7 +33,7 @@ impl ObjectState {
         }
     }
 
-    /// Begins a list. A list that has begun and not ended is discarded.
+    /// Begins a list. An unfinished list is discarded.
     pub(super) fn begin_list(&mut self) {
         self.versions.begin_list();
     }
@@ -43,7 +43,7 @@ impl ObjectState {
         self.update(object, events, VersionCache::listed)
     }
 
-    /// Completes the list as of a version: objects that were not in it are deleted.
+    /// Completes a list as of a version: objects that were not in it are deleted.
     pub(super) fn end_list(&mut self, version: &str, events: &mut Vec<Event>) {
         for removed in self.versions.end_list(ResourceVersion::parse(version)) {
             self.remove(removed, events);
@@ -76,7 +76,7 @@ impl ObjectState {
         Some(version)
     }
 
-    /// Notes that every change up to this version has been received.
+    /// Records that all changes up to this version have been received.
     pub(super) fn settle(&mut self, version: &str) {
         self.versions.settle(ResourceVersion::parse(version));
     }

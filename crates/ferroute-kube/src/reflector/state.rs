@@ -10,15 +10,16 @@
 
 use super::version_cache::ResourceVersion;
 
-/// What a reflector has received, and which request it sends next.
+/// State of a reflector, and its next request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// A list is due or being received. Objects that arrive belong to it; what was received earlier stays valid until it
-    /// is complete.
+    /// A list is due or being received. Objects that arrive belong to it; earlier objects stay valid until it is
+    /// complete.
     ///
-    /// A complete list leads to [`Phase::Watch`]. A list that fails is sent again; the failure may change how.
+    /// A complete list leads to [`Phase::Watch`]. A failed list is requested again; the failure may change the kind of
+    /// request.
     List(List),
-    /// Every change up to `version` has been received. A watch that resumes from there is due or open.
+    /// All changes up to `version` have been received. A watch that resumes from this version is due or open.
     ///
     /// A watch that ends or breaks resumes from the last version received. If the server no longer has that version
     /// or rejects the request, or if a bookmark shows that it has been rolled back, a new list is due.
@@ -42,8 +43,8 @@ pub(super) struct List {
 /// The resource version of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ListVersion {
-    /// Any version: nothing has been received yet. The server answers from its cache, without asking etcd; the watch
-    /// catches up.
+    /// Any version: no version has been received yet. The server answers from its cache, without querying etcd; the
+    /// watch catches up.
     Any,
     /// No older than this version, so that a list from another API server does not undo changes.
     NotOlderThan(String),
@@ -65,7 +66,7 @@ pub(super) enum Strategy {
 pub(super) enum Paging {
     /// A limited number of objects.
     Limited,
-    /// All objects: the server did not keep the state of the list until its last page.
+    /// All objects at once: the server did not keep the state of the list until its last page.
     Unlimited,
 }
 
@@ -76,15 +77,15 @@ pub(super) enum Transition {
     Listed(String),
     /// A watch has sent a change with this version.
     Changed(String),
-    /// A watch has sent a bookmark: every change up to this version has been received.
+    /// A watch has sent a bookmark: all changes up to this version have been received.
     Bookmark(String),
-    /// The server does not have the requested version any more (410 Gone), or not yet (504).
+    /// The server no longer has the requested version (410 Gone), or does not have it yet (504).
     Expired,
     /// The server does not keep the state of the list for its next page (410 Gone).
     ContinueExpired,
-    /// The server rejects the request itself, so that sending it again does not help.
+    /// The server rejects the request itself, so that a retry does not help.
     Rejected,
-    /// A list has failed, perhaps because something between here and the server does not support its kind of request.
+    /// A list has failed, possibly because a proxy in between does not support this kind of request.
     ListFailed,
 }
 
@@ -114,7 +115,7 @@ impl Phase {
             }
             (Self::Watch { version: last }, Transition::Bookmark(version)) => {
                 if ResourceVersion::parse(&version).is_older_than(ResourceVersion::parse(&last)) {
-                    // The server has been restored from a backup; versions after that one mean nothing any more.
+                    // The server has been restored from a backup, so that later versions are no longer meaningful.
                     return Self::list(ListVersion::MostRecent);
                 }
                 Self::Watch { version }

@@ -5,23 +5,23 @@ use std::{
 
 use ferroute_core::NamespacedName;
 
-/// The names and versions of the objects of one kind, to emit no event twice and to find the objects that were deleted
-/// while no watch was open.
+/// Names and versions of the objects of one kind, used to emit each event only once and to find objects that were
+/// deleted while no watch was open.
 ///
-/// Resource versions of one kind are numbers that only grow, which Kubernetes long did not promise. Only the dropping
-/// of repeated watch events relies on it; versions that are not numbers always count as new.
+/// Resource versions of one kind are increasing numbers, which Kubernetes did not guarantee for a long time. Only the
+/// dropping of repeated watch events relies on it; versions that are not numbers always count as new.
 #[derive(Debug, Default)]
 pub(super) struct VersionCache {
     objects: HashMap<NamespacedName, CachedObject>,
     /// Objects that were deleted after `settled`.
     deleted: HashMap<NamespacedName, ResourceVersion>,
-    /// Every change up to here has been received: an object that is not cached and not newer is deleted.
+    /// All changes up to this version have been received: an object that is not cached and not newer is deleted.
     settled: ResourceVersion,
     /// Counts lists.
     list: u32,
 }
 
-/// A `resourceVersion`; `None` is one that cannot be compared.
+/// A `resourceVersion`; `None` if it cannot be compared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct ResourceVersion(Option<u64>);
 
@@ -29,7 +29,7 @@ pub(super) struct ResourceVersion(Option<u64>);
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Removed {
     pub(super) name: NamespacedName,
-    /// Whether an event has been emitted for it, because it was valid at some time.
+    /// Whether an event has been emitted for the object, because it was valid at some time.
     pub(super) emitted: bool,
 }
 
@@ -37,7 +37,7 @@ pub(super) struct Removed {
 struct CachedObject {
     version: ResourceVersion,
     emitted: bool,
-    /// The last list that had it, or during which it was added.
+    /// Number of the last list that contained it, or during which it was added.
     list: u32,
 }
 
@@ -59,14 +59,14 @@ impl ResourceVersion {
 }
 
 impl VersionCache {
-    /// Begins a list. A list that has begun and not ended is discarded.
+    /// Begins a list. An unfinished list is discarded.
     pub(super) fn begin_list(&mut self) {
         self.list = self.list.wrapping_add(1);
     }
 
-    /// Records an object of a list and reports whether its version is new. `valid`: an event will be emitted if so.
+    /// Records an object of a list and reports whether its version is new. If `valid`, an event is then emitted.
     pub(super) fn listed(&mut self, name: &NamespacedName, version: ResourceVersion, valid: bool) -> bool {
-        // A list is right even where its versions are older, because the server has been restored from a backup.
+        // A list is correct even if its versions are older, because the server has then been restored from a backup.
         let is_new =
             self.objects.get(name).is_none_or(|cached| cached.version != version || version == ResourceVersion(None));
         self.insert(name, CachedObject { version, emitted: valid, list: self.list });
@@ -93,8 +93,8 @@ impl VersionCache {
         true
     }
 
-    /// Removes a deleted object, if it is cached and not newer. `version` is that of the deletion or, in old clusters,
-    /// the last one of the object.
+    /// Removes a deleted object, if it is cached and not newer. `version` is the version of the deletion or, in old
+    /// clusters, the last version of the object.
     pub(super) fn deleted(&mut self, name: NamespacedName, version: ResourceVersion) -> Option<Removed> {
         match self.objects.entry(name) {
             Entry::Occupied(entry) if version.is_older_than(entry.get().version) => None,
@@ -113,7 +113,7 @@ impl VersionCache {
         }
     }
 
-    /// Notes that every change up to this version has been received.
+    /// Records that all changes up to this version have been received.
     pub(super) fn settle(&mut self, version: ResourceVersion) {
         self.settled = version;
         self.deleted =

@@ -36,7 +36,7 @@ impl Reflector {
         }
     }
 
-    /// Starts a watch. Returns also the time by which the server must have ended it.
+    /// Starts a watch. Also returns the time by which the server must have ended it.
     pub(super) async fn open_watch(
         &mut self,
         parameters: &[(&str, &str)],
@@ -77,7 +77,7 @@ impl Reflector {
                     return Err(Interruption::Retry(RetryReason::Silent));
                 }
                 Err(_) => {
-                    // It has been open long enough to count as a success, though nothing has changed.
+                    // It has been open long enough to count as a success, although no object has changed.
                     self.succeeded();
                     self.events.flush().await?;
                     continue;
@@ -126,7 +126,7 @@ impl Reflector {
                 None
             }
         };
-        // The objects of a list have versions of their own, which are not the list's.
+        // The objects of a list have separate versions, which differ from the list's.
         if !listing {
             if let Some(version) = version {
                 self.transition(Transition::Changed(version));

@@ -11,7 +11,7 @@ pub(crate) struct Splitter {
     in_string: bool,
     /// Whether the previous byte was an unescaped backslash, within a string.
     escaped: bool,
-    /// The current object as far as it has arrived.
+    /// The current object, received so far.
     object: Vec<u8>,
 }
 
@@ -62,7 +62,7 @@ impl Splitter {
         self.depth > self.base()
     }
 
-    /// Returns what surrounds the items of a complete list.
+    /// Returns the envelope of a complete list.
     pub(crate) fn list_envelope(&self) -> Option<&[u8]> {
         match &self.layout {
             Layout::List { envelope, .. } if self.depth == 0 && !envelope.is_empty() => Some(envelope),

@@ -6,11 +6,11 @@ use crate::protobuf::{MAGIC, NotProtobuf, RAW, Varint, WireType, key};
 /// A splitter for the messages of a watch: four bytes of length, big-endian, then the message.
 #[derive(Debug, Default)]
 pub(crate) struct Frames {
-    /// The length as far as it has arrived.
+    /// The length, received so far.
     length: Vec<u8>,
-    /// The message as far as it has arrived.
+    /// The message, received so far.
     message: Vec<u8>,
-    /// Bytes of the message that are missing; `None` before its length is complete.
+    /// Number of missing bytes of the message; `None` before its length is complete.
     missing: Option<usize>,
 }
 
@@ -58,11 +58,11 @@ const LENGTH_BYTES: usize = 4;
 #[derive(Debug, Default)]
 pub(crate) struct Items {
     step: Step,
-    /// Bytes of the list that are missing; `None` outside it.
+    /// Number of missing bytes of the list; `None` outside of it.
     list: Option<usize>,
     /// Whether the list has arrived completely.
     is_complete: bool,
-    /// The current item as far as it has arrived.
+    /// The current item, received so far.
     item: Vec<u8>,
     /// The metadata of the list.
     metadata: Vec<u8>,
@@ -71,7 +71,7 @@ pub(crate) struct Items {
 /// The next element of the response.
 #[derive(Debug)]
 enum Step {
-    /// The rest of [`MAGIC`], of which this many bytes have arrived.
+    /// The rest of [`MAGIC`], of which this number of bytes has been received.
     Magic(usize),
     Key(Varint),
     Length(Part, Varint),

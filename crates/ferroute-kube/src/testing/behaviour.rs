@@ -9,7 +9,7 @@ pub struct Behaviour {
     pub streaming: Streaming,
     /// Whether lists are in pages on request. Servers that respond from their cache return all objects at once.
     pub pages: bool,
-    /// The maximum number of objects in a page, whatever the request asks for.
+    /// Maximum number of objects in a page, regardless of the request.
     pub max_page: usize,
     /// Whether protobuf is supported beside JSON.
     pub protobuf: bool,
@@ -48,7 +48,7 @@ pub enum Streaming {
     Yes,
     /// Status 422, as in 1.27 to 1.31 without the feature gate.
     Rejected,
-    /// A plain watch, as in servers that do not know the parameters.
+    /// A plain watch, as in servers that do not support the parameters.
     Ignored,
 }
 
@@ -69,7 +69,7 @@ pub enum Fault {
     Html,
     /// A body that is neither JSON nor protobuf.
     Garbage {
-        /// Its length.
+        /// Length.
         bytes: usize,
         /// The same seed leads to the same bytes.
         seed: u64,

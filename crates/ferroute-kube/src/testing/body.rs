@@ -20,25 +20,25 @@ use super::{Behaviour, Fault, Signals, encode};
 /// A writer of a response body, in chunks.
 #[derive(Debug)]
 pub(super) struct Writer {
-    /// `None` after the connection has been broken.
+    /// The sender; `None` after the connection has been broken.
     sender: Option<Sender<Bytes, io::Error>>,
     chunk: usize,
     pause: Duration,
     /// Whether each write is a gzip member.
     gzip: bool,
-    /// The number of bytes until the body ends in some other way than it should.
+    /// Number of bytes until the body ends in an incorrect way.
     limit: Option<(usize, Interruption)>,
     /// Counts the bytes of all bodies of the server.
     sent: Arc<AtomicU64>,
     signals: watch::Receiver<Signals>,
 }
 
-/// How a body ends before it is complete.
+/// Premature end of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Interruption {
     /// The connection breaks.
     Cut,
-    /// Nothing follows, and the connection stays open.
+    /// No data follows, and the connection stays open.
     Stall,
 }
 
@@ -114,7 +114,7 @@ impl Writer {
     /// Breaks the connection after the chunks so far have been sent.
     pub(super) async fn cut(&mut self) {
         let Some(mut sender) = self.sender.take() else { return };
-        // There is room for an empty frame once the previous one has been sent.
+        // An empty frame can be sent once the previous one has been sent.
         if sender.send(Frame::data(Bytes::new())).await.is_ok() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
@@ -160,7 +160,7 @@ pub(super) async fn write_endless(
     Ok(())
 }
 
-/// Bytes of a body that are sent at once where they mean nothing.
+/// Number of bytes that are sent at once if their contents are not meaningful.
 const BLOCK: usize = 64 << 10;
 
 /// Interval at which a stalled body checks whether its client has disconnected.

@@ -54,7 +54,7 @@ pub(crate) fn list(media_type: MediaType, resource: Resource, metadata: &Value, 
     enveloped(api_version, &kind, &list)
 }
 
-/// Encodes the beginning of a watch or list whose first object has this many bytes more.
+/// Encodes the beginning of a watch or list whose first object has this number of further bytes.
 pub(super) fn beginning(media_type: MediaType, is_watch: bool, more: usize) -> Vec<u8> {
     match (media_type, is_watch) {
         (MediaType::Json, true) => br#"{"type":"ADDED","object":{"metadata":{"name":""#.to_vec(),

@@ -46,7 +46,7 @@ pub enum ExecResponse {
     Print(Vec<u8>),
     /// This is printed, then the connection breaks.
     Cut(Vec<u8>),
-    /// The stream is opened, and nothing follows.
+    /// The stream is opened, and no data follows.
     Hang,
     /// Pings follow, whose answers are not received.
     Pings,
@@ -207,7 +207,7 @@ async fn run(
     stream.close(None).await
 }
 
-/// Runs a program with the client's input. It is the program that ends, once the client has closed the connection.
+/// Runs a program with the client's input. The program ends the connection, once the client has closed its side.
 #[expect(clippy::zombie_processes, reason = "only a connection that breaks leaves one, and the test fails then")]
 async fn run_with_input(
     mut stream: WebSocketStream<TokioIo<Upgraded>>,
@@ -238,7 +238,7 @@ async fn run_with_input(
             message = stream.next() => match message {
                 Some(Ok(Message::Binary(bytes))) => {
                     if let Some((0, text)) = bytes.split_first() {
-                        // A program that has ended reads nothing.
+                        // A program that has ended does not read.
                         let _ = input.write_all(text);
                     }
                 }

@@ -13,12 +13,12 @@ use crate::{
     split::Splitter,
 };
 
-/// What a response was split into.
+/// Parts of a split response.
 #[derive(Debug, PartialEq, Eq)]
 struct Split {
     /// The objects.
     objects: Vec<Vec<u8>>,
-    /// What surrounds the items of a list.
+    /// The envelope of the items of a list.
     envelope: Option<Vec<u8>>,
     /// The error that ended it.
     error: Option<String>,
@@ -31,8 +31,8 @@ struct Split {
 ///
 /// # Panics
 ///
-/// The objects depend on the parts in which the response arrives, or are longer than it; or an object has another name or
-/// version if it is decoded as a whole than if only its metadata is.
+/// If the objects depend on the parts in which the response arrives, or are longer than the response; or if the name or
+/// version of an object differs between decoding it as a whole and decoding only its metadata.
 pub fn split_and_decode(input: &[u8]) {
     let [selector, size, response @ ..] = input else { return };
     let Selected { media_type, is_list, resource } = Selected::from_byte(*selector);
@@ -67,7 +67,7 @@ pub fn response(selector: u8, objects: &[Value]) -> Vec<u8> {
     objects.iter().flat_map(|object| encode::event(media_type, resource, "ADDED", object)).collect()
 }
 
-/// What the first byte selects.
+/// Selection by the first byte.
 struct Selected {
     media_type: MediaType,
     is_list: bool,
@@ -113,12 +113,12 @@ fn decode_object(resource: Resource, raw: RawObject<'_>) {
 ///
 /// # Panics
 ///
-/// The encodings have different meanings.
+/// If the encodings have different meanings.
 pub fn decode_both_encodings(input: &[u8]) {
     let [selector, text @ ..] = input else { return };
     let resource = Resource::ALL[usize::from(*selector) % Resource::ALL.len()];
     let Ok(text) = str::from_utf8(text) else { return };
-    // Only what is decoded is compared, in the form in which the API server would send it.
+    // Only decoded fields are compared, in the form in which the API server would send them.
     let Ok(decoded) = decode::object(resource, RawObject::Json(text)) else { return };
     let Ok(event) = decoded.event else { return };
     let Some(value) = to_value(&event).filter(has_valid_times) else { return };
@@ -150,7 +150,7 @@ fn to_value(event: &Event) -> Option<Value> {
     value.ok()
 }
 
-/// Returns what an event means to the proxy, or what is wrong with its object.
+/// Returns the meaning of an event to the proxy, or the problem of its object.
 fn meaning(event: &Event) -> String {
     match event {
         Event::ServiceApplied(service) => format!("{:?}", parse::parse_service(service)),

@@ -49,7 +49,7 @@ impl CollectionRequest {
             && (self.parameter("labelSelector").is_empty() || store::matches_label_selector(object))
     }
 
-    /// Adds unknown fields if the behaviour asks for them.
+    /// Adds unknown fields if the behaviour requires it.
     fn decorated<'a>(&self, object: &'a Value) -> Cow<'a, Value> {
         if !self.behaviour.unknown_fields {
             return Cow::Borrowed(object);
@@ -245,7 +245,7 @@ struct Watch {
     shared: Arc<ServedCluster>,
     request: CollectionRequest,
     writer: Writer,
-    /// Everything up to here has been sent.
+    /// All changes up to this version have been sent.
     version: u64,
 }
 

@@ -12,9 +12,9 @@ use crate::Permission;
 /// An Event to create.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct KubeEvent {
-    /// The object that it is about.
+    /// Object that the Event refers to.
     pub regarding: ObjectReference,
-    /// Its type.
+    /// Type.
     pub event_type: EventType,
     /// The reason, in one word for programs: `FailedToStartServiceHealthcheck`.
     pub reason: &'static str,
@@ -27,13 +27,13 @@ pub struct KubeEvent {
 /// A reference to an object.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ObjectReference {
-    /// Its kind.
+    /// Kind.
     pub kind: &'static str,
     /// Its API version.
     pub api_version: &'static str,
-    /// Its namespace; empty for Nodes.
+    /// Namespace; empty for Nodes.
     pub namespace: String,
-    /// Its name.
+    /// Name.
     pub name: String,
 }
 
@@ -46,7 +46,7 @@ pub enum EventType {
     Warning,
 }
 
-/// A handle to an Event that has been created, to count further occurrences.
+/// Handle to a created Event, to count further occurrences.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EventHandle {
     path: String,
@@ -102,7 +102,7 @@ impl ApiWriter {
     ///
     /// # Errors
     ///
-    /// The server does not accept it. Events are kept for an hour only, so this one may not exist any more.
+    /// The server does not accept it. Events are kept for only an hour, so the Event may not exist any more.
     pub async fn update_series(&self, event: &EventHandle, count: u32, at: SystemTime) -> Result<(), WriteError> {
         let series = json!({"series": {"count": count, "lastObservedTime": micro_time(at)}});
         let _: Value = self.request(Permission::events("patch"), &event.path, Some(&series)).await?;

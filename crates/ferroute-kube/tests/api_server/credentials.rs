@@ -136,7 +136,7 @@ async fn credentials_are_not_sent_without_tls() {
         let mut consumer = start(&connection).await;
         consumer.until_synced().await;
         assert_eq!(fake.authorization_headers(), [""; 0], "{user}");
-        // Nor with the address of the command line.
+        // The same applies to the address of the command line.
         let connection = kubeconfig_at(&directory, "server: 'https://192.0.2.1'", &user);
         let source = ApiServer::new(&connection, Some(&fake.url()), NODE).await.unwrap();
         Consumer::from_source(source.with_timing(timing())).until_synced().await;

@@ -177,7 +177,7 @@ async fn list_of_an_unavailable_version_is_retried_without_a_version() {
             consumer.until_synced().await;
             consumer.catch_up(&fake).await;
             fake.behave(|behaviour| behaviour.streaming = streaming);
-            // Restored from a backup, the server has not reached the version that a list asks for.
+            // Restored from a backup, the server has not reached the version that a list requests.
             fake.restore(1);
             fake.fail_watches(410);
             consumer.until("a second list", |observed| observed.is_synced(2)).await;

@@ -89,7 +89,7 @@ struct Observed {
     addresses: Vec<SocketAddr>,
     /// Problems that are not resolved.
     problems: BTreeSet<String>,
-    /// How many of them are invalid objects.
+    /// Number of problems that are invalid objects.
     invalid_objects: usize,
     /// All events, as text.
     log: Vec<String>,

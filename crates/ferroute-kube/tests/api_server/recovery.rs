@@ -70,7 +70,7 @@ async fn endless_object_is_abandoned_after_some_megabytes() {
             assert_eq!(problems.len(), Resource::ALL.len(), "{problems:?}");
             assert!(problems.iter().all(|line| line.contains("invalid response from")), "{problems:?}");
             assert_eq!(consumer.observed.problems.len(), 0, "all are resolved");
-            // What sockets buffer comes on top of the limit.
+            // The data in buffers of sockets is added to the limit.
             let most = Resource::ALL.len() as u64 * (24 << 20);
             assert!(fake.bytes_sent() < most, "{} bytes for {media_type:?}", fake.bytes_sent());
         }

@@ -119,7 +119,8 @@ pub(crate) async fn serve_without_client_certificates(fake: &FakeApiServer) -> (
     Pki::new().serve_with(fake, "127.0.0.1", ServerConfig::builder().with_no_client_auth()).await
 }
 
-/// Turns a certificate into one of X.509 version 1, by removing its version and its extensions. The signature no longer fits.
+/// Turns a certificate into one of X.509 version 1, by removing its version and its extensions. The signature is no
+/// longer valid.
 fn version_1(certificate: &[u8]) -> Vec<u8> {
     let [body, algorithm, signature] = elements(contents(certificate)).try_into().unwrap();
     let kept = elements(contents(body)).into_iter().filter(|element| !matches!(element[0], 0xa0 | 0xa3));
@@ -281,7 +282,7 @@ async fn server_certificate_of_another_authority_is_rejected() {
     setup.write("other.crt", &Pki::new().issuer.pem());
     let failure = setup.failure("certificate-authority: other.crt").await;
     assert!(failure.starts_with("invalid peer certificate: "), "{failure}");
-    // Without an authority, those of the host are used, if there are any.
+    // Without an authority, those of the host are used, if it has any.
     let mut consumer = setup.start("disable-compression: true").await;
     consumer.until("a problem", |observed| !observed.problems.is_empty()).await;
     assert_eq!(setup.fake.requests(), [""; 0]);

@@ -87,7 +87,7 @@ fn repeated_deletion_does_not_hide_a_newer_one() {
 fn deletion_that_is_older_than_the_object_is_ignored() {
     let mut cache = listed(&[("a", 9)]);
     assert_eq!(cache.deleted(name("a"), version(8)), None);
-    // In old clusters it has the version that the object had.
+    // In old clusters, a deletion has the version of the object.
     assert!(cache.deleted(name("a"), version(9)).is_some());
 }
 
@@ -115,12 +115,12 @@ fn versions_that_are_not_numbers_are_always_new() {
 }
 
 proptest! {
-    /// However often and in whatever order changes are repeated, the newest counts.
+    /// The newest change counts, for any order and number of repetitions.
     #[test]
     fn repeated_changes_have_no_effect(
         // The object that each version changes, and whether it is deleted.
         changes in prop::collection::vec((0u8..4, any::<bool>()), 1..40),
-        // After which change an earlier one is repeated, and which.
+        // Each repetition: the change after which an earlier one is repeated, and the earlier change.
         repeats in prop::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>()), 0..40),
         settles in prop::collection::vec(any::<prop::sample::Index>(), 0..5),
     ) {

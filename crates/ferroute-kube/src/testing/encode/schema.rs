@@ -5,9 +5,9 @@ use ferroute_source::Resource;
 /// A field of a message.
 #[derive(Debug)]
 pub(super) struct Field {
-    /// Its name in JSON.
+    /// Name in JSON.
     pub(super) name: &'static str,
-    /// Its number in protobuf.
+    /// Number in protobuf.
     pub(super) number: u32,
     /// The type of its value or values.
     pub(super) shape: Shape,
