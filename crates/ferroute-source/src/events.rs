@@ -9,15 +9,15 @@ use crate::Problem;
 ///
 /// # Protocol
 ///
-/// Events arrive in batches (`Vec<Event>`). Changes that happened together are in one batch, so that consumers never act
-/// on half of them.
+/// Events arrive in batches (`Vec<Event>`). Changes that happened together are in one batch, so that consumers never
+/// act on only a part of them.
 ///
 /// For each [`Resource`], a source first sends its initial list: one `...Applied` event per object, in one or more
 /// batches, followed by [`Event::Synced`]. From then on it sends changes.
 ///
-/// A source may list a resource again, for example after losing its connection to the API server. It then applies
-/// all objects that exist, deletes those that have disappeared meanwhile, and sends `Synced` once more. Consumers
-/// therefore need not compare a new list with an old one, and sources need to keep only names and versions.
+/// A source may list a resource again, for example after losing its connection to the API server. It then applies all
+/// existing objects, deletes those that have disappeared in the meantime, and sends `Synced` again. Consumers therefore
+/// need not compare a new list with an old one, and sources need to keep only names and versions.
 #[derive(Clone, Debug)]
 pub enum Event {
     /// A Service was created or changed. Consumers must accept an unchanged object.
@@ -36,13 +36,13 @@ pub enum Event {
     ServiceCidrApplied(Box<ServiceCidr>),
     /// A ServiceCIDR that was applied before no longer exists.
     ServiceCidrDeleted(NamespacedName),
-    /// The addresses of the API server that the source connects to, or of the HTTP proxy before it, were found or changed. Holds all
-    /// of them. Sent only by sources that have one.
+    /// The addresses of the API server that the source connects to, or of the HTTP proxy before it, were resolved or
+    /// have changed. Contains all of them. Sent only by sources that have an API server.
     ApiServer(Vec<SocketAddr>),
-    /// The list of a resource is complete. Sent at least once for each resource, also for an empty list and for
-    /// resources that the source does not provide. Before it, a missing object may just not have been listed yet.
+    /// The list of a resource is complete. Sent at least once for each resource, including for an empty list and for
+    /// resources that the source does not provide. Before this event, a missing object may not have been listed yet.
     Synced(Resource),
-    /// A problem that the administrator should see. Sent once, however long the problem lasts.
+    /// A problem that the administrator should see. Sent once, regardless of the duration of the problem.
     Problem(Arc<Problem>),
     /// A problem that was reported before no longer exists.
     Resolved(Arc<Problem>),

@@ -10,10 +10,10 @@
 //! does not depend on the other files.
 //!
 //! A file is read after its writer has closed it or moved it into place, so that half-written files have no effect. If
-//! a file becomes invalid, the last valid version of the whole file stays applied; if it has never been valid, its valid
-//! documents are applied. If a file disappears, its objects are deleted after a short grace period, because some editors
-//! and tools replace files by removing them first. If the path itself disappears, all objects stay applied, because that
-//! is more likely an accident than an intention. Both are picked up again when they reappear.
+//! a file becomes invalid, the last valid version of the whole file stays applied; if it has never been valid, its
+//! valid documents are applied. If a file disappears, its objects are deleted after a short grace period, because some
+//! editors and tools replace files by removing them first. If the path itself disappears, all objects stay applied,
+//! because that is more likely an accident than an intention. Files and paths are read again when they reappear.
 
 mod entry;
 mod file;
@@ -82,7 +82,8 @@ pub fn read_once(path: &Path) -> io::Result<Vec<Event>> {
     read_once_where(path, |_| true)
 }
 
-/// Like [`read_once`], without documents whose text is not relevant: parsing takes a hundred times as long as reading.
+/// Like [`read_once`], but skips documents whose text is not relevant: parsing takes a hundred times as long as
+/// reading.
 ///
 /// # Errors
 ///
@@ -128,7 +129,7 @@ impl Manifests {
         let mut reflector = Reflector::new(self.path, self.grace_period, Watches::new(inotify.watches()));
         let mut reader = EventReader::new(inotify, self.poll_interval).map_err(WatchError::Init)?;
         let sender = batches.clone();
-        // One thread for good: starting one for each change can fail on a full machine.
+        // One thread for all requests: starting one for each change can fail on a full machine.
         let (work, mut requests) = mpsc::channel(1);
         let (done, mut results) = mpsc::channel(1);
         let read = move || {
@@ -155,7 +156,7 @@ impl Manifests {
 /// Editors that move the old file away before they write the new one need a few milliseconds.
 const GRACE_PERIOD: Duration = Duration::from_millis(300);
 
-/// Network file systems send no inotify events. Others do not need polling, so it may be infrequent.
+/// Network file systems send no inotify events. Other file systems do not need polling, so it may be infrequent.
 const POLL_INTERVAL: Duration = Duration::from_secs(20);
 
 /// The receiver of the events has been dropped.

@@ -5,7 +5,7 @@ use ferroute_core::{FileFormat, NamespacedName, error_chain, parse::FieldError};
 
 /// A problem with the input of a source, which the administrator should see. The source continues.
 ///
-/// It displays what is affected; the causes are in its chain of sources.
+/// It displays the affected object; the causes are in its chain of sources.
 #[derive(Debug, thiserror::Error)]
 pub enum Problem {
     /// A file or the directory cannot be read. Its last valid version stays applied.
@@ -30,7 +30,7 @@ pub enum Problem {
     NotText {
         /// File.
         path: PathBuf,
-        /// What it is instead.
+        /// Format of the file.
         format: FileFormat,
     },
     /// A document in a file is too long to be read. The file's last valid version stays applied.
@@ -51,8 +51,8 @@ pub enum Problem {
     Document {
         /// File.
         file: PathBuf,
-        /// The last valid version of the whole file stays applied. If false, the file has never been valid, and its
-        /// valid documents are applied.
+        /// Whether the last valid version of the whole file stays applied. Otherwise the file has never been valid, and
+        /// its valid documents are applied.
         kept: bool,
         /// Location and cause.
         #[source]

@@ -106,7 +106,7 @@ pub(super) struct Candidate {
     pub(super) digest: Digest,
     /// The event that applies the object.
     pub(super) event: Event,
-    /// A slice that is mirrored from Endpoints, and that applies only if the Service has no EndpointSlices.
+    /// A slice that is mirrored from Endpoints, and applies only if the Service has no EndpointSlices.
     pub(super) is_mirrored: bool,
 }
 

@@ -34,7 +34,7 @@ pub(super) struct FileState {
     pub(super) problems: Vec<Arc<Problem>>,
     /// Stamp of the version that was read last, valid or not.
     pub(super) stamp: Option<Stamp>,
-    /// The file has been valid as a whole.
+    /// Whether the file has been valid as a whole.
     was_valid: bool,
 }
 
@@ -47,7 +47,7 @@ pub(super) struct DocumentState {
     ignored: Box<[(Box<str>, Box<str>)]>,
 }
 
-/// The entries of a document. Nearly all documents have one, which is not worth an allocation of its own.
+/// Entries of a document. Nearly all documents have one, which should not need a separate allocation.
 pub(super) enum Entries {
     One(Entry),
     Other(Box<[Entry]>),
@@ -228,11 +228,11 @@ fn document_errors(document: &Document<'_>, invalid: InvalidObject) -> impl Iter
 }
 
 fn open(path: &Path) -> io::Result<(File, Stamp)> {
-    // A file with a lease, and some of procfs, let others wait, and one file must not delay all others.
+    // Opening a file with a lease, or some files in procfs, may block, and one file must not delay all others.
     let mut file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
     let mut metadata = file.metadata()?;
     if !metadata.is_file() {
-        // A pipe whose path the user gave.
+        // A pipe whose path the user specified.
         file = File::open(path)?;
         metadata = file.metadata()?;
     }

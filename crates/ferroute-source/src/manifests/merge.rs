@@ -1,4 +1,4 @@
-//! Merging the objects of all files to the desired state.
+//! Merges the objects of all files into the desired state.
 
 use std::{
     collections::{HashMap, HashSet, hash_map},
@@ -18,8 +18,8 @@ use crate::Problem;
 
 /// Returns the desired state, and the duplicate definitions.
 ///
-/// Of several definitions of an object, the first applies, in the order of paths and within each file. Files that are
-/// missing come last, since their objects may have moved to other files. EndpointSlices take precedence over
+/// Among several definitions of an object, the first one applies, in the order of paths and within each file. Files
+/// that are missing come last, since their objects may have moved to other files. EndpointSlices take precedence over
 /// Endpoints of the same Service.
 pub(super) fn merge<'f>(
     files: impl Iterator<Item = (&'f PathBuf, &'f FileState)> + Clone,

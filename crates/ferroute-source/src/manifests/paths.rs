@@ -73,7 +73,7 @@ fn list(path: &Path, real: &Path) -> io::Result<Listing> {
         if type_.is_symlink() {
             listing.links.insert(file.clone(), places(&file));
         }
-        // Reading anything but a regular file (a pipe, say) could block.
+        // Reading a file that is not a regular file (for example a pipe) could block.
         if type_.is_file() || type_.is_symlink() && fs::metadata(&file).is_ok_and(|metadata| metadata.is_file()) {
             listing.files.insert(file);
         }

@@ -1,4 +1,4 @@
-//! One synchronization: determine which files exist and which to read, then read them.
+//! One synchronization: determine the existing files and those to be read, then read them.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -26,7 +26,7 @@ pub(super) struct Reflector {
     store: Store,
     /// Files in the store that are missing, and since when.
     missing: HashMap<PathBuf, Instant>,
-    /// What changed while the files could not be listed.
+    /// Changes while the files could not be listed.
     unlisted: Changes,
     /// Files that have changed without an inotify event, with their stamp at the last poll.
     unsettled: HashMap<PathBuf, Stamp>,
@@ -116,6 +116,6 @@ impl Reflector {
     }
 }
 
-/// Interval of attempts to read what could not be read, perhaps because the process had no file descriptor left. Nothing reports
-/// the end of such a cause.
+/// Interval of attempts to read unreadable files again. The process may have had no file descriptor left, and the end
+/// of such a cause is not reported.
 const RETRY_INTERVAL: Duration = Duration::from_secs(2);

@@ -23,14 +23,14 @@ pub(super) type Contents = BTreeMap<Key, Digest>;
 pub(super) struct Store {
     /// By path, which is the precedence of duplicate definitions.
     files: BTreeMap<PathBuf, FileState>,
-    /// The objects that have been sent; `None` if they are those that the files define, each once. Then the next version of an
-    /// object depends on no other file.
+    /// Objects that have been sent; `None` if they are exactly those that the files define, each once. The next version
+    /// of an object then does not depend on other files.
     applied: Option<Contents>,
     /// The current problems, which have been sent, by text.
     problems: BTreeMap<String, Arc<Problem>>,
     /// [`Event::Synced`] has been sent.
     synced: bool,
-    /// An object that should be applied could not be read again.
+    /// Whether [`Event::Synced`] has been sent.
     lacks_object: bool,
     /// Documents for which this returns false are skipped.
     is_relevant: Option<Box<IsRelevant>>,
@@ -80,14 +80,14 @@ impl Store {
     /// Processes changes of files and sends the resulting events in one batch.
     ///
     /// Only the initial list is sent in several batches, while it is being read: consumers wait for its end anyway, and
-    /// a large list would need much memory. Objects in it that turn out to be invalid are deleted again.
+    /// a large list would need much memory. Objects in it that later prove to be invalid are deleted again.
     pub(super) fn refresh(&mut self, work: Work, send: &mut Send<'_>) -> Result<(), Closed> {
         let Work { read, deleted, missing, problems, complete } = work;
         let mut batch = Vec::new();
         if !self.synced {
             self.applied.get_or_insert_default();
         }
-        // The objects with other contents, as long as nothing else may have changed: then no file needs to be merged.
+        // Objects with changed contents, as long as there are no other changes: no file needs to be merged then.
         let mut contents = (self.applied.is_none() && deleted.is_empty() && missing.is_empty()).then(Vec::new);
         let mut previous_files = BTreeMap::new();
         for path in deleted {
@@ -162,8 +162,8 @@ impl Store {
                 batch.push(Event::deleted(key.resource, key.name));
                 continue;
             };
-            // The file may have been changed or broken since the object was read. The applied version stays until the
-            // file can be read again.
+            // The file may have been changed or may have become invalid since the object was read. The applied version
+            // stays until the file can be read again.
             if let Some(event) = loaded.remove(&(key.clone(), digest)) {
                 applied.insert(key, digest);
                 batch.push(event);
@@ -176,9 +176,9 @@ impl Store {
         Ok(duplicates)
     }
 
-    /// Reads the files again that define objects which apply now without having changed themselves, for example because
-    /// the first definition was deleted. This is rare, so objects are not kept in memory for it. Returns true if a file could not be
-    /// read.
+    /// Reads the files again that define objects that apply now although they have not changed, for example because the
+    /// first definition was deleted. This is rare, so objects are not kept in memory for it. Returns true if a file
+    /// could not be read.
     fn reload(
         &self,
         changes: &[(Key, Option<Digest>)],

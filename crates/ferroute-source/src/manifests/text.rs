@@ -77,8 +77,8 @@ pub(super) fn for_each_document(
     }
 }
 
-/// The maximum length of a document in bytes, because it is in memory as a whole: a list with all objects of a large cluster has
-/// less.
+/// Maximum length of a document in bytes, because it is in memory as a whole: a list with all objects of a large
+/// cluster is shorter.
 pub(super) const MAX_DOCUMENT: usize = 64 << 20;
 
 /// Minimum number of bytes to read at once.

@@ -20,14 +20,14 @@ use super::{
 };
 use crate::Problem;
 
-/// The files that may have changed.
+/// Files that may have changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Changes {
-    /// Any file may have changed.
+    /// Whether any file may have changed.
     pub(super) all: bool,
-    /// These files have changed or disappeared.
+    /// Files that have changed or disappeared.
     pub(super) files: BTreeSet<PathBuf>,
-    /// The other files are due for polling.
+    /// Whether the other files are due for polling.
     pub(super) poll: bool,
 }
 
@@ -67,8 +67,8 @@ impl Watches {
         Self { inotify, directories: HashMap::new() }
     }
 
-    /// Watches exactly the directories that determine what `path` resolves to. No change after the returned plan was
-    /// made goes unnoticed.
+    /// Watches exactly the directories that determine the resolution of `path`. No change after the creation of the
+    /// returned plan is missed.
     pub(super) fn update(&mut self, path: &Path) -> (Plan, WatchIndex, Vec<Arc<Problem>>) {
         let mut problems = Vec::new();
         let mut plan = Plan::new(path);
@@ -94,14 +94,14 @@ impl Watches {
                     is_new |= self.directories.get(directory) != Some(&watch);
                     directories.insert(directory.to_owned(), watch);
                 }
-                // The directory has disappeared meanwhile; its parent's watch reports that.
+                // The directory has disappeared in the meantime; the watch of its parent reports that.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => is_new = true,
                 Err(source) => problems.push(Arc::new(Problem::Unwatched { path: directory.to_owned(), source })),
             }
         }
         let previous = std::mem::replace(&mut self.directories, directories);
         for watch in previous.into_values().filter(|watch| !self.directories.values().any(|current| current == watch)) {
-            // Fails if the directory is gone: then the kernel has removed the watch.
+            // Fails if the directory has been removed: the kernel has then removed the watch.
             let _ = self.inotify.remove(watch);
         }
         is_new
@@ -164,8 +164,8 @@ impl WatchIndex {
     }
 }
 
-/// Reports whether a new directory entry is complete: links and directories are, and so are hard links to a file. Any
-/// other file is still being written, and another event will report that it was closed.
+/// Reports whether a new directory entry is complete: links and directories are, and so are hard links to a file. Other
+/// files are still being written, and another event will report that they were closed.
 fn is_complete(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|metadata| !metadata.is_file() || metadata.nlink() > 1)
 }

@@ -168,7 +168,7 @@ fn valid_documents_of_never_valid_file_are_applied() {
     let problem = format!("problem: invalid manifest a.yaml: document 2, line 10: {INVALID_FIELD}");
     let text = [&service("x", "10.0.0.1"), INVALID].concat();
     assert_eq!(fixture.change("a.yaml", &text), [&["apply service x 10.0.0.1", &*problem][..], &SYNCED].concat());
-    // Sent once, however often the file is read.
+    // Sent once, for any number of reads of the file.
     assert_eq!(fixture.read(&["a.yaml"]), [""; 0]);
     // There is no valid version yet that could stay applied.
     let text = [&service("y", "10.0.0.2"), INVALID].concat();
@@ -234,7 +234,8 @@ fn last_valid_version_of_unreadable_file_stays_applied() {
     );
 }
 
-/// Another process has a lease on the file, so that opening it waits for up to a minute. Files such as `/proc/kmsg` wait, too.
+/// Another process has a lease on the file, so that opening it blocks for up to a minute. Opening files such as
+/// `/proc/kmsg` blocks, too.
 #[test]
 fn files_that_wait_delay_no_others() {
     const LEASE: &str =

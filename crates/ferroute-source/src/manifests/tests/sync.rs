@@ -66,7 +66,7 @@ fn file_unchanged_between_two_polls_is_read() {
     assert_eq!(sync(&mut reflector, &directory, &poll), ["apply service y 10.0.0.4"]);
 }
 
-/// As without a file descriptor left, whose end nothing reports.
+/// As if no file descriptor were left, the end of which is not reported.
 #[test]
 fn what_could_not_be_read_is_read_again_without_an_event() {
     let directory = Directory::new();

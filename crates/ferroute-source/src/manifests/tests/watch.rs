@@ -1,4 +1,4 @@
-//! Changes of files as made by administrators and tools, noticed with inotify.
+//! Changes of files as made by administrators and tools, detected with inotify.
 
 use std::{fs, io::Write, os::unix::fs::symlink, path::Path, time::Duration};
 
@@ -103,7 +103,7 @@ async fn file_written_in_two_parts_is_read_when_closed() {
     let mut file = fs::File::create(directory.file("a.yaml")).unwrap();
     file.write_all(service("x", "10.0.0.3").as_bytes()).unwrap();
     file.sync_all().unwrap();
-    // Other files are read meanwhile, but not this one.
+    // Other files are read in the meantime, but not this one.
     source.assert_idle(&directory).await;
     file.write_all(service("y", "10.0.0.4").as_bytes()).unwrap();
     drop(file);
@@ -332,8 +332,8 @@ async fn all_files_are_read_after_inotify_queue_overflow() {
     let directory = Directory::new();
     directory.write("a.yaml", &service("x", "10.0.0.1"));
     let mut source = Source::synced(&directory).await;
-    // Nothing reads inotify events meanwhile, since this runtime has a single thread. Two names, because the kernel
-    // merges consecutive equal events.
+    // inotify events are not read in the meantime, since this runtime has a single thread. Two names, because the
+    // kernel merges consecutive equal events.
     let limit = fs::read_to_string("/proc/sys/fs/inotify/max_queued_events").unwrap();
     for i in 0..=limit.trim().parse::<usize>().unwrap() {
         directory.write([".x", ".y"][i % 2], "");
