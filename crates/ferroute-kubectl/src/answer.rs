@@ -11,14 +11,14 @@ use tokio::{sync::Semaphore, task::JoinSet};
 
 use crate::NodeProxy;
 
-/// How the nodes of a cluster are asked.
+/// Settings for queries of the nodes of a cluster.
 #[derive(Clone, Debug)]
 pub struct Fleet {
     /// The API server.
     pub cluster: Cluster,
-    /// How many nodes are asked at a time.
+    /// Number of nodes that are queried at a time.
     pub parallel: usize,
-    /// How long a command on a node may take.
+    /// Maximum duration of a command on a node.
     pub limit: Duration,
 }
 
@@ -27,12 +27,12 @@ pub struct Fleet {
 pub struct NodeAnswer<T> {
     /// The node and its proxy.
     pub proxy: NodeProxy,
-    /// The answer, or why there is none.
+    /// The answer, or the reason why there is none.
     pub result: Result<T, String>,
 }
 
 impl Fleet {
-    /// Asks all nodes, some at a time. Returns the answers in the order of `proxies`.
+    /// Queries all nodes, a limited number at a time. Returns the answers in the order of `proxies`.
     pub async fn ask<T, F>(&self, proxies: &[NodeProxy], ask: impl Fn(Self, NodeProxy) -> F) -> Vec<NodeAnswer<T>>
     where
         T: Send + 'static,
@@ -58,10 +58,10 @@ impl Fleet {
         answers.into_iter().map(|(_, answer)| answer).collect()
     }
 
-    /// Runs `ferroute` on a node, where commands without flags answer for the proxy that runs there.
+    /// Runs `ferroute` on a node, where commands without flags refer to the proxy that runs there.
     ///
     /// # Errors
-    /// If it cannot be run, or does not end in time.
+    /// If the command cannot be run, or does not end in time.
     pub async fn run(&self, proxy: &NodeProxy, arguments: &[&str]) -> Result<ExecOutput, String> {
         self.run_limited(proxy, arguments, MAX_ANSWER).await
     }
@@ -80,7 +80,7 @@ impl Fleet {
     }
 }
 
-/// Returns standard output if the command has an answer, which its exit status also shows for answers like "no".
+/// Returns standard output if the command has an answer. Its exit status shows this, including for answers like "no".
 pub(crate) fn answered(output: ExecOutput, statuses: &[i32]) -> Result<Vec<u8>, String> {
     if statuses.contains(&output.status) {
         return Ok(output.stdout);
@@ -93,8 +93,8 @@ pub(crate) fn answered(output: ExecOutput, statuses: &[i32]) -> Result<Vec<u8>, 
     })
 }
 
-/// Runs a command whose exit status is an answer: 0, or 1 or 2 for "no" and "maybe". Returns what it prints, as JSON or a text,
-/// and the exit status.
+/// Runs a command whose exit status is an answer: 0, or 1 or 2 for "no" and "maybe". Returns its output, as JSON or
+/// text, and the exit status.
 ///
 /// # Errors
 /// If there is no answer.
@@ -118,7 +118,7 @@ pub(crate) async fn ask_command(
     Ok((value, status))
 }
 
-/// Writes what a command has printed on a node, or why there is no answer.
+/// Writes the output of a command on a node, or the reason why there is no answer.
 pub(crate) fn write_printed_into(
     out: &mut impl fmt::Write,
     printed: Option<&Value>,
@@ -137,5 +137,5 @@ pub(crate) fn decode<T: DeserializeOwned>(text: &[u8]) -> Result<T, String> {
     versioned.map(|versioned| versioned.report).map_err(|error| format!("invalid answer of the node: {error}"))
 }
 
-/// The maximum length of an answer in bytes. As a value, JSON takes about 14 times as much memory.
+/// Maximum length of an answer in bytes. As a value, JSON takes about 14 times as much memory.
 pub(crate) const MAX_ANSWER: usize = 16 << 20;

@@ -40,8 +40,8 @@ pub async fn write_bundles_into(
     Ok(failures)
 }
 
-/// Returns the name of a node's file. API servers accept names of Nodes only in which nothing has to be replaced; another one must
-/// neither end the archive nor leave the directory that it is extracted to.
+/// Returns the name of a node's file. Names of Nodes that API servers accept need no replacements; any other name must
+/// neither end the archive nor leave the directory to which it is extracted.
 fn file_name(node: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '.';
     let name: String = node.chars().map(|c| if is_plain(c) { c } else { '_' }).collect();

@@ -15,10 +15,10 @@ use tokio::{
 
 use crate::{Fleet, NodeProxy, answer::answered, proxies::pod_names};
 
-/// Runs `ferroute` with these arguments on all nodes, and calls `on_event` with what each prints as it arrives. Returns the nodes that
-/// give no answer, with the reasons, once all have ended.
+/// Runs `ferroute` with these arguments on all nodes, and calls `on_event` with the output of each as it arrives.
+/// Returns the nodes without an answer, with the reasons, when all have ended.
 ///
-/// All nodes are asked at the same time if `is_endless`.
+/// All nodes are queried at the same time if `is_endless`.
 pub async fn flows<E>(
     fleet: &Fleet,
     proxies: &[NodeProxy],
@@ -64,7 +64,7 @@ async fn follow(
         while let Some(line) = received.recv().await {
             match serde_json::from_slice::<Versioned<FlowEvent>>(&line) {
                 Ok(versioned) => {
-                    // Nothing receives any more if the output was closed.
+                    // The receiver is dropped if the output was closed.
                     if events.send((node.clone(), versioned.report)).await.is_err() {
                         break;
                     }
@@ -81,7 +81,8 @@ async fn follow(
     if rest.is_empty() { Ok(()) } else { Err("invalid answer of the node: its last line is incomplete".to_owned()) }
 }
 
-/// Returns the names of all pods, for flows whose nodes know only those of endpoints; and why there are none.
+/// Returns the names of all pods, for flows of nodes that have only the names of endpoints; and the reason if there are
+/// none.
 pub async fn pod_labels(fleet: &Fleet) -> (Labels, Option<anyhow::Error>) {
     let mut labels = Labels::default();
     match pod_names(&fleet.cluster).await {
@@ -95,7 +96,7 @@ pub async fn pod_labels(fleet: &Fleet) -> (Labels, Option<anyhow::Error>) {
 
 /// The events that wait for the output.
 const MAX_EVENTS: usize = 4096;
-/// The lines of one node that wait for being decoded.
+/// Maximum number of lines of one node that wait to be decoded.
 const MAX_LINES: usize = 256;
 /// The maximum length of a line, and of standard error, in bytes.
 const MAX_LINE: usize = 64 << 10;

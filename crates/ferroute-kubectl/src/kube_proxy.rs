@@ -1,4 +1,4 @@
-//! kube-proxy beside Ferroute, as upgrades of a cluster may leave it: findings that no node can make by itself.
+//! kube-proxy running beside Ferroute, as upgrades of a cluster may leave it: findings that no single node can make.
 
 use std::{collections::BTreeSet, fmt};
 
@@ -8,10 +8,10 @@ use serde_json::Value;
 
 use crate::{NodeProxy, Selection, proxies::DEFAULT_PODS};
 
-/// Returns findings about kube-proxy in a cluster in which Ferroute has a DaemonSet of its own: pods on the same nodes, and
-/// the objects by which kubeadm installs it again. Empty for proxies in kube-proxy's DaemonSet.
+/// Returns findings about kube-proxy in a cluster in which Ferroute has a separate DaemonSet: pods on the same nodes,
+/// and the objects by which kubeadm installs kube-proxy again. Empty for proxies in kube-proxy's DaemonSet.
 ///
-/// A user without the rights to read these objects gets no finding about them.
+/// A user without permission to read these objects gets no findings about them.
 pub async fn kube_proxy_beside(cluster: &Cluster, selection: &Selection, proxies: &[NodeProxy]) -> Vec<Finding> {
     let there = Selection { namespace: NAMESPACE.to_owned(), ..selection.clone() };
     let Ok(others) = there.pods(cluster, KUBE_PROXY).await else { return Vec::new() };
@@ -42,7 +42,7 @@ pub async fn kube_proxy_beside(cluster: &Cluster, selection: &Selection, proxies
     }
 }
 
-/// Returns whether kubeadm's `ClusterConfiguration`, in this ConfigMap, says that the cluster has no kube-proxy.
+/// Reports whether kubeadm's `ClusterConfiguration` in this ConfigMap states that the cluster has no kube-proxy.
 fn is_disabled(kubeadm_config: &Value) -> bool {
     let text = kubeadm_config.pointer("/data/ClusterConfiguration").and_then(Value::as_str).unwrap_or_default();
     let configuration: Result<Value, _> = serde_saphyr::from_str(text);
@@ -103,13 +103,13 @@ fn may_return(code: &'static str, problem: String, first: &str) -> Finding {
 
 const CHECK: &str = "kube-proxy";
 
-/// How many nodes a finding names.
+/// Maximum number of nodes that a finding names.
 const NAMED: usize = 10;
 
 /// Writes the findings.
 ///
 /// # Errors
-/// Only those of `out`.
+/// Only errors of `out`.
 pub fn write_findings_into(out: &mut impl fmt::Write, findings: &[Finding]) -> fmt::Result {
     write_diagnosis_into(out, &Diagnosis { findings: findings.to_vec(), ..Diagnosis::default() })
 }

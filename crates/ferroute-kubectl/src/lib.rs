@@ -5,10 +5,10 @@
 //!   (API server)  (pods)      (as kubectl exec does)
 //! ```
 //!
-//! Every answer is that of a command which can also be run on the node itself. A node that does not answer is part of the
-//! result, and does not affect the others.
+//! Every answer is the output of a command that can also be run on the node itself. A node that does not answer is part
+//! of the result, and does not affect the others.
 //!
-//! What is *not* here: the command line, and what the commands do on a node.
+//! This crate has neither the command line nor the commands that run on a node.
 
 mod answer;
 mod bundle;

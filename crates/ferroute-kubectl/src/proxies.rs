@@ -11,12 +11,12 @@ use ferroute_core::NamespacedName;
 use ferroute_kube::{Cluster, PodContainer};
 use serde::Deserialize;
 
-/// Which proxies are asked.
+/// Selection of the proxies that are queried.
 #[derive(Clone, Debug)]
 pub struct Selection {
     /// The namespace of the proxies.
     pub namespace: String,
-    /// The labels of the proxies' pods; by default, those of [`DEFAULT_PODS`] that some pod has.
+    /// Labels of the proxies' pods; by default, those of [`DEFAULT_PODS`] that some pod has.
     pub pods: Option<String>,
     /// The names of nodes; empty for all.
     pub nodes: Vec<String>,
@@ -31,9 +31,9 @@ pub struct NodeProxy {
     pub node: String,
     /// The container that the proxy runs in.
     pub container: PodContainer,
-    /// The image of the container, if it is named as kube-proxy's: a container with it may have no `ferroute`.
+    /// Image of the container, if the container is named like kube-proxy's: such a container may have no `ferroute`.
     pub kube_proxy_image: Option<String>,
-    /// Why it cannot be asked.
+    /// Reason why it cannot be queried.
     pub problem: Option<String>,
 }
 
@@ -44,7 +44,7 @@ impl Selection {
     /// Returns the proxies by the names of their nodes.
     ///
     /// # Errors
-    /// If they cannot be listed, or there are none.
+    /// If they cannot be listed, or if there are none.
     pub async fn proxies(&self, cluster: &Cluster) -> anyhow::Result<Vec<NodeProxy>> {
         let selectors = self.pods.as_deref().map_or(DEFAULT_PODS.to_vec(), |pods| vec![pods]);
         let mut pods = Vec::new();
@@ -109,7 +109,7 @@ pub(crate) async fn slices_of(cluster: &Cluster, service: &NamespacedName) -> an
 /// Returns the names of all pods, `namespace/name`, with their addresses, apart from pods in the host network.
 ///
 /// # Errors
-/// If they cannot be listed, for instance because the user may not.
+/// If they cannot be listed, for example because the user lacks permission.
 pub(crate) async fn pod_names(cluster: &Cluster) -> anyhow::Result<Vec<(IpAddr, String)>> {
     let (mut names, mut next) = (Vec::new(), String::new());
     loop {
@@ -128,7 +128,7 @@ pub(crate) async fn pod_names(cluster: &Cluster) -> anyhow::Result<Vec<(IpAddr, 
 }
 
 impl NodeProxy {
-    /// Returns the proxy of a pod; `None` if the pod is on no node yet.
+    /// Returns the proxy of a pod; `None` if the pod has no node yet.
     pub(crate) fn new(pod: Pod) -> Option<Self> {
         let Pod { metadata, spec, status } = pod;
         let node = spec.node_name.filter(|node| !node.is_empty())?;

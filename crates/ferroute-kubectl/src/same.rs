@@ -1,4 +1,4 @@
-//! Commands whose text is shown by node: nodes with the same text are shown together.
+//! Commands whose text is shown by node: nodes with the same text are combined.
 
 use std::fmt;
 
@@ -12,15 +12,15 @@ use crate::{
     answer::{ask_command, write_printed_into},
 };
 
-/// What a command prints on some nodes.
+/// Output of a command on some nodes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Same {
     /// The nodes.
     pub nodes: Vec<String>,
-    /// What it prints, as JSON or a text.
+    /// The output, as JSON or text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output: Option<Value>,
-    /// Why there is no answer.
+    /// Reason why there is no answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     /// Whether the command reports a problem.
@@ -53,7 +53,7 @@ pub async fn same_everywhere(fleet: &Fleet, proxies: &[NodeProxy], arguments: &[
     groups
 }
 
-/// Removes what the output is about if that is the node's proxy, as it should be. It differs between nodes.
+/// Removes the subject of the output if it is the node's proxy, as expected. The subject differs between nodes.
 fn remove_about(output: &mut Value) {
     match output {
         Value::String(text) if text.starts_with(RUNNING_PROXY) => {
@@ -70,7 +70,7 @@ fn remove_about(output: &mut Value) {
 /// Writes the texts with their nodes.
 ///
 /// # Errors
-/// Only those of `out`.
+/// Only errors of `out`.
 pub fn write_same_into(out: &mut impl fmt::Write, groups: &[Same]) -> fmt::Result {
     for (index, group) in groups.iter().enumerate() {
         if index > 0 {

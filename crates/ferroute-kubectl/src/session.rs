@@ -19,7 +19,7 @@ use crate::{
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PageRequest {
-    /// Identifies the request among those of one program.
+    /// Identifier of the request among those of one program.
     pub id: u64,
     /// The resource with its parameters, such as `/services/shop/web`.
     pub path: String,
@@ -72,9 +72,9 @@ struct Session {
 #[derive(Debug, Default)]
 struct Waiting {
     last: u64,
-    /// Who receives a response, by request.
+    /// Receivers of responses, by request.
     receivers: BTreeMap<u64, mpsc::Sender<PageResponse>>,
-    /// Why the program has ended.
+    /// Reason why the program has ended.
     ended: Option<String>,
 }
 
@@ -88,12 +88,12 @@ pub struct PageBody {
 }
 
 impl NodePages {
-    /// Creates the pages of these proxies. Nothing is started before it is needed.
+    /// Creates the pages of these proxies. No program is started until it is needed.
     pub fn new(fleet: Fleet, proxies: Vec<NodeProxy>) -> Self {
         Self { fleet, proxies, sessions: Mutex::default() }
     }
 
-    /// Returns the API server, and how nodes are asked.
+    /// Returns the API server, and the settings for queries of nodes.
     pub fn fleet(&self) -> &Fleet {
         &self.fleet
     }
@@ -106,7 +106,7 @@ impl NodePages {
     /// Requests a resource of a node's page.
     ///
     /// # Errors
-    /// If the node gives no answer.
+    /// If the node does not answer.
     pub async fn get(&self, node: &str, path: &str) -> Result<(PageHead, PageBody), String> {
         let session = self.session(node)?;
         let (sender, mut parts) = mpsc::channel(PARTS);
@@ -200,7 +200,8 @@ impl Session {
     fn deliver(&self, response: PageResponse) {
         let mut waiting = self.waiting();
         let (id, end) = (response.id, response.end);
-        // A receiver that is gone has cancelled the request. The response of one that is too slow ends: the page requests it again.
+        // A dropped receiver has cancelled the request. The response to a receiver that is too slow ends: the page
+        // requests it again.
         let is_gone = waiting.receivers.get(&id).is_some_and(|receiver| receiver.try_send(response).is_err());
         if end || is_gone {
             waiting.receivers.remove(&id);
@@ -244,5 +245,5 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// The parts of a response that wait for its receiver.
 const PARTS: usize = 256;
-/// Lines that wait in one direction.
+/// Maximum number of lines that wait in one direction.
 const QUEUE: usize = 64;

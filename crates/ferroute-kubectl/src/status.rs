@@ -29,7 +29,7 @@ pub struct NodeReport {
     /// The findings of `ferroute doctor`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub doctor: Option<Doctor>,
-    /// Why there is no answer.
+    /// Reason why there is no answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
@@ -56,9 +56,9 @@ pub struct StatusFields {
 pub enum Drift {
     /// The kernel's rules are equivalent to the desired ones.
     None,
-    /// They differ.
+    /// The rules differ.
     Found,
-    /// They cannot be compared.
+    /// The rules cannot be compared.
     Unknown,
 }
 
@@ -126,7 +126,7 @@ pub fn is_good(reports: &[NodeReport]) -> bool {
 /// Writes a table; `wide` with more columns.
 ///
 /// # Errors
-/// Only those of `out`.
+/// Only errors of `out`.
 pub fn write_statuses_into(out: &mut impl fmt::Write, reports: &[NodeReport], wide: bool) -> fmt::Result {
     let mut header = vec!["NODE", "READY", "MODE", "VERSION", "LAST SYNC", "PENDING", "LAG", "DRIFT", "DOCTOR"];
     if wide {

@@ -4,8 +4,8 @@ use std::fmt;
 
 use ferroute_core::Escaped;
 
-/// Writes rows, of which the first is the header, as columns that are as wide as their longest text. The text can be from
-/// nodes, so it is escaped.
+/// Writes rows, of which the first is the header, as columns that are as wide as their longest text. The text may come
+/// from nodes, so it is escaped.
 pub(crate) fn write_table_into(out: &mut impl fmt::Write, rows: &[Vec<String>]) -> fmt::Result {
     let rows: Vec<Vec<String>> =
         rows.iter().map(|row| row.iter().map(|text| Escaped(text).to_string()).collect()).collect();

@@ -1,4 +1,5 @@
-//! `kubectl ferroute trace`: a packet on the node of its source, and on the nodes of the endpoints that it may reach.
+//! `kubectl ferroute trace`: traces a packet on the node of its source, and on the nodes of the endpoints that it may
+//! reach.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -26,7 +27,7 @@ pub struct TraceQuery {
     pub from: (String, String),
     /// The destination: `ADDRESS:PORT`, or a Service as for [`service_name`] with `:PORT` if it has several.
     pub to: String,
-    /// The namespace of a Service without one.
+    /// Namespace of a Service that is given without one.
     pub namespace: String,
     /// The transport protocol.
     pub protocol: String,
@@ -50,12 +51,12 @@ pub struct Hop {
     pub node: String,
     /// The source of the packet there.
     pub from: IpAddr,
-    /// Its destination there.
+    /// Destination on this node.
     pub to: String,
     /// The trace, as JSON or a text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trace: Option<Value>,
-    /// Why there is no answer.
+    /// Reason why there is no answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     /// Whether the packet leaves the node for a pod, or reaches a process there, in all cases.
@@ -67,7 +68,7 @@ pub struct Hop {
 /// Parses the name of a pod: `NAME` or `NAMESPACE/NAME`, also after `pod/`.
 ///
 /// # Errors
-/// If it is none of these, such as the name of a node.
+/// If it has another form, such as the name of a node.
 pub fn parse_source(text: &str, namespace: &str) -> Result<(String, String), String> {
     let words: Vec<&str> = text.split('/').collect();
     match words.as_slice() {
@@ -211,10 +212,10 @@ impl Destination {
     }
 }
 
-/// Writes the traces in the order of the packet's way.
+/// Writes the traces in the order of the packet's path.
 ///
 /// # Errors
-/// Only those of `out`.
+/// Only errors of `out`.
 pub fn write_trace_into(out: &mut impl fmt::Write, trace: &ClusterTrace) -> fmt::Result {
     for (index, hop) in trace.hops.iter().enumerate() {
         if index > 0 {

@@ -1,4 +1,4 @@
-//! `kubectl ferroute wait`: until all nodes have applied a version of a Service.
+//! `kubectl ferroute wait`: waits until all nodes have applied a version of a Service.
 
 use std::{
     collections::BTreeMap,
@@ -37,8 +37,8 @@ struct Versions {
 
 /// Waits until all selected nodes have applied the Service and its slices as they are in the API server, or until `deadline`.
 ///
-/// A node is asked again until it has, and then not any more: a later change does not matter. Nodes that appear meanwhile
-/// count as well.
+/// A node is queried until it has applied them, and not afterwards: later changes do not matter. Nodes that appear in
+/// the meantime count as well.
 ///
 /// # Errors
 /// If the Service or the proxies cannot be read, or no proxy serves the Service.
@@ -103,7 +103,7 @@ impl Versions {
         })
     }
 
-    /// Returns why a node that has these versions has not applied `self`.
+    /// Returns the reason why a node with these versions has not applied `self`.
     fn compare(&self, found: &ServiceVersions) -> Result<(), String> {
         // A newer version than that which was read is fine.
         if found.service < self.service {
@@ -132,7 +132,7 @@ impl Versions {
     }
 }
 
-/// The pause before nodes are asked again.
+/// Pause between two queries of the nodes.
 const PAUSE: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
