@@ -21,15 +21,15 @@ pub enum AddressError {
 
 /// Lists the host's addresses.
 pub trait HostAddresses: Send {
-    /// Returns the addresses of all interfaces in both families, sorted and without duplicates. Those of [`SERVICE_DEVICE`]
-    /// are not the host's own and are excluded.
+    /// Returns the addresses of all interfaces in both families, sorted and without duplicates. Addresses of
+    /// [`SERVICE_DEVICE`] do not count as the host's and are excluded.
     ///
     /// As in kube-proxy, this includes loopback and link-local addresses and those of interfaces that are down;
     /// `nodePortAddresses` selects the ones that accept node port traffic.
     fn list(&mut self) -> Result<Vec<IpAddr>, AddressError>;
 
-    /// Updates a list. If the addresses cannot be read, that is logged and the list stays: outdated addresses are better
-    /// than no node ports.
+    /// Updates a list. If the addresses cannot be read, this is logged and the list is kept: outdated addresses are
+    /// better than no node ports.
     fn refresh(&mut self, known: &mut Vec<IpAddr>) {
         match self.list() {
             Ok(addresses) => *known = addresses,
@@ -56,7 +56,7 @@ pub struct KernelAddresses {
     subscription: Subscription,
     /// The index of [`SERVICE_DEVICE`] when the addresses were read.
     service_device: Option<u32>,
-    /// The addresses; `None` if they have to be read.
+    /// Addresses; `None` if they must be read.
     addresses: Option<Vec<IpAddr>>,
 }
 
@@ -113,7 +113,7 @@ fn device_index(socket: &mut Socket, name: &str) -> Result<Option<u32>, Error> {
     }
 }
 
-/// Reports whether a notification is about another device than the one with the index `ignored`.
+/// Reports whether a notification concerns a device other than the one with the index `ignored`.
 fn concerns_host(message: Message<'_>, ignored: Option<u32>) -> bool {
     message.split_header::<IFADDRMSG_LENGTH>().map_or(true, |(header, _)| Some(index_at_4(header)) != ignored)
 }
@@ -151,7 +151,7 @@ pub struct AddressWatch {
     subscription: AsyncSubscription,
     kernel: KernelAddresses,
     addresses: Vec<IpAddr>,
-    /// A change was received but the addresses have not been listed since.
+    /// Whether a change was received and the addresses have not been listed since.
     is_stale: bool,
 }
 
@@ -182,7 +182,7 @@ impl AddressWatch {
     pub async fn changed(&mut self) -> Result<&[IpAddr], AddressError> {
         loop {
             if self.is_stale {
-                // Its own subscription may receive the notification later.
+                // The subscription of the list may receive the notification later.
                 self.kernel.addresses = None;
                 let addresses = self.kernel.list()?;
                 self.is_stale = false;

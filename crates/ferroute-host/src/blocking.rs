@@ -2,10 +2,11 @@ use std::{io, thread};
 
 use tokio::sync::oneshot;
 
-/// Runs blocking work on a thread of its own and waits for the result. If the future is dropped, the work continues and its
-/// result is discarded.
+/// Runs blocking work on a separate thread and waits for the result. If the future is dropped, the work continues and
+/// its result is discarded.
 ///
-/// tokio's `spawn_blocking` panics where no thread can be started, and the end of its runtime waits for work that hangs.
+/// tokio's `spawn_blocking` panics if no thread can be started, and its runtime waits for work that hangs when it shuts
+/// down.
 ///
 /// # Errors
 /// If the thread cannot be started, or the work panics. `name` is the name of the thread.

@@ -13,9 +13,9 @@ pub struct Bridge {
     pub index: u32,
     /// The name of its device.
     pub name: String,
-    /// Whether it also passes all packets to the host, so that those of a pod to itself are forwarded by the host.
+    /// Whether it also passes all packets to the host, so that the host forwards packets of a pod to itself.
     pub is_promiscuous: bool,
-    /// Its ports to pods, which are veth devices.
+    /// Ports to pods, which are veth devices.
     pub ports: Vec<BridgePort>,
 }
 

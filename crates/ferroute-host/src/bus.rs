@@ -28,7 +28,7 @@ pub(crate) struct Connection {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Message {
     pub(crate) kind: u8,
-    /// The sender's unique name (`:1.7`), or the bus's own. The bus sets it, so it cannot be forged.
+    /// Unique name of the sender (`:1.7`), or the name of the bus. It is set by the bus, so it cannot be forged.
     pub(crate) sender: String,
     pub(crate) interface: String,
     pub(crate) member: String,
@@ -277,7 +277,7 @@ const SENDER: u8 = 7;
 const SIGNATURE: u8 = 8;
 
 const PROTOCOL_VERSION: u8 = 1;
-/// The fixed part of the header, in bytes: everything before the header fields.
+/// Length of the fixed part of the header in bytes: all parts before the header fields.
 const HEADER_LENGTH: usize = 16;
 /// The longest accepted header field array or body, in bytes; less than the protocol allows.
 const MAX_LENGTH: usize = 1 << 20;

@@ -35,7 +35,7 @@ pub struct Deleted {
     /// Entries of the family and protocol that were checked. An entry that the kernel moves during the dump may count
     /// twice.
     pub seen: usize,
-    /// Entries that were deleted, without those that expired before the kernel received the request.
+    /// Entries that were deleted, except for those that expired before the kernel received the request.
     pub deleted: usize,
 }
 
@@ -85,8 +85,8 @@ pub enum Error {
 /// Deletes the entries of one family and protocol for which `is_stale` returns `true`, in the network namespace of the
 /// calling thread.
 ///
-/// An entry that is created during the dump may be missed, so apply rules that create no more stale entries first.
-/// Requires `CAP_NET_ADMIN`.
+/// An entry that is created during the dump may be missed, so rules that do not create further stale entries must be
+/// applied first. Requires `CAP_NET_ADMIN`.
 ///
 /// # Errors
 /// See [`Error`].
@@ -145,8 +145,8 @@ pub fn list_connections(family: IpFamily, mut each: impl FnMut(&Connection)) -> 
     listed.map(|_: Consistency| ()).map_err(|source| Error::ListAll { family, source })
 }
 
-/// Like [`list`], for the entries without a reply. The kernel selects them (5.15 and later), which costs a small part of a whole
-/// dump.
+/// Like [`list`], for the entries without a reply. The kernel selects them (5.15 and later), which costs a fraction of
+/// a complete dump.
 ///
 /// # Errors
 /// The table cannot be read; `each` may have been called for some entries.
@@ -309,7 +309,7 @@ impl Deleter {
         if refusals.is_overrun() {
             return Err(netlink::Error::Overrun);
         }
-        // ENOENT: the entry has expired meanwhile.
+        // ENOENT: the entry has expired in the meantime.
         if let Some(refusal) = refusals.as_slice().iter().find(|refusal| !refusal.is_not_found()) {
             return Err(refusal.clone().into());
         }
@@ -319,8 +319,9 @@ impl Deleter {
     }
 }
 
-/// Addresses that are worth a dump each, for which the kernel walks its whole table but returns only their entries. A dump of all entries
-/// takes about eight times as long: 1.4 µs of CPU for each entry.
+/// Maximum number of addresses for which separate dumps are made. For each, the kernel walks its whole table but
+/// returns only the entries of the address. A dump of all entries takes about eight times as long: 1.4 µs of CPU for
+/// each entry.
 const MAX_SELECTED: usize = 8;
 
 /// Deletions per batch: enough to make the system calls negligible, few enough that the error replies to all of them fit

@@ -6,10 +6,10 @@ use nix::{
 /// The limit of open files cannot be read or raised.
 #[derive(Debug, thiserror::Error)]
 pub enum DescriptorLimitError {
-    /// It cannot be read.
+    /// The limit cannot be read.
     #[error("cannot read the limit of open files")]
     Read(#[source] Errno),
-    /// It cannot be raised.
+    /// The limit cannot be raised.
     #[error("cannot raise the limit of open files from {soft} to {hard}")]
     Raise {
         /// The active limit.

@@ -21,7 +21,7 @@ pub enum DeviceError {
 pub struct Device {
     /// The name, unique at a time.
     pub name: Box<str>,
-    /// The index. A device that replaces another of the same name has a new one.
+    /// Index. If a device replaces another one with the same name, its index is different.
     pub index: u32,
 }
 
@@ -39,7 +39,7 @@ pub trait HostDevices: Send {
 pub struct KernelDevices {
     socket: Socket,
     subscription: Subscription,
-    /// The devices; `None` if they have to be read.
+    /// Devices; `None` if they must be read.
     devices: Option<Vec<Device>>,
 }
 
@@ -68,7 +68,7 @@ impl HostDevices for KernelDevices {
         }
         let mut request = Request::new(libc::RTM_GETLINK, 0, &[0; IFINFOMSG_LENGTH]);
         let links = self.socket.collect(&mut request, parse_link).map_err(DeviceError::List)?;
-        // A device whose name is not text cannot be added to a flowtable by it.
+        // A device whose name is not text cannot be added to a flowtable by its name.
         let named = links.into_iter().filter(|(_, name)| !name.contains('\\'));
         let mut devices: Vec<Device> = named.map(|(index, name)| Device { name: name.into(), index }).collect();
         devices.sort_unstable();

@@ -74,7 +74,7 @@ impl FirewalldWatch {
             let mut bus = Connection::open(address).await?;
             bus.call("AddMatch", Some(OWNER_CHANGED_RULE)).await?;
             let owner_query = bus.call("GetNameOwner", Some(FIREWALLD)).await?;
-            // Last, so that the owner is known before the first `Reloaded`.
+            // Added last, so that the owner is known before the first `Reloaded`.
             bus.call("AddMatch", Some(RELOADED_RULE)).await?;
             Ok(Self { bus, owner: None, owner_query })
         };

@@ -52,7 +52,7 @@ pub fn has_net_admin() -> Result<bool, GenerationError> {
     }
 }
 
-/// Reads what [`RuleGeneration::current`] returns through a socket for netfilter.
+/// Reads the value of [`RuleGeneration::current`] through a socket for netfilter.
 ///
 /// # Errors
 /// If the kernel refuses.

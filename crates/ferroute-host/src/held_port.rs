@@ -19,7 +19,7 @@ pub struct HoldError {
 /// A port of the host that no other program can bind, and that the kernel does not use for outgoing connections, until this
 /// value is dropped.
 ///
-/// The socket is bound, but receives nothing: connections to it are refused, and datagrams are dropped.
+/// The socket is bound, but receives no packets: connections to it are refused, and datagrams are dropped.
 #[derive(Debug)]
 pub struct HeldPort {
     _socket: Socket,
@@ -64,7 +64,7 @@ fn bind(protocol: Protocol, address: SocketAddr) -> io::Result<Socket> {
         // A datagram that no rule forwards would stay in the socket's buffer for ever.
         socket.attach_filter(&[SockFilter::new(DROP, 0, 0, 0)])?;
     }
-    // Without SO_REUSEADDR: with it, other sockets that have it too could be bound as long as this one does not listen.
+    // SO_REUSEADDR is not set: other sockets with this option could be bound as long as this one does not listen.
     socket.bind(&address.into())?;
     Ok(socket)
 }

@@ -2,11 +2,11 @@
 //! the generation of the nf_tables ruleset, the node name, firewalld, child programs, and the resource usage and limits of
 //! the process.
 //!
-//! Each of them can be replaced in tests of the sync loop: by another implementation of a small trait, or by a value with
-//! another root directory. What the values mean for Services is not decided here.
+//! Each of them can be replaced in tests of the sync loop: by another implementation of a small trait, or by a value
+//! with another root directory. This crate does not interpret the values for Services.
 //!
-//! Everything belongs to the network namespace of the thread that calls `open`; sysctls to that of the thread that reads
-//! or writes them.
+//! All values belong to the network namespace of the thread that calls `open`; sysctls belong to that of the thread
+//! that reads or writes them.
 //!
 //! ```
 //! use ferroute_host::{HostAddresses, KernelAddresses, Sysctls};

@@ -37,7 +37,7 @@ pub struct Listener {
 pub fn own_sockets() -> io::Result<HashSet<u32>> {
     let mut inodes = HashSet::new();
     for entry in fs::read_dir("/proc/self/fd")? {
-        // The descriptor of the directory itself is closed meanwhile, and others may be.
+        // The descriptor of the directory itself has been closed in the meantime, and so may others.
         let Ok(target) = fs::read_link(entry?.path()) else { continue };
         let inode = target.to_str().and_then(|target| target.strip_prefix("socket:[")?.strip_suffix(']'));
         inodes.extend(inode.and_then(|inode| inode.parse::<u32>().ok()));
@@ -52,7 +52,7 @@ pub fn own_sockets() -> io::Result<HashSet<u32>> {
 /// # Errors
 ///
 /// The kernel refuses the request, for example because it was built without `sock_diag`. A kernel without SCTP has no
-/// SCTP listeners; that is not an error.
+/// SCTP listeners; this is not an error.
 pub fn listeners(protocol: Protocol) -> Result<Vec<Listener>, ListenerError> {
     let mut listeners = Vec::new();
     for family in [libc::AF_INET, libc::AF_INET6] {

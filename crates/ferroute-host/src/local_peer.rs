@@ -1,9 +1,9 @@
 //! Sockets by which programs of one network namespace find each other.
 //!
-//! They have abstract names, which are scoped by the network namespace as rules are, and leave no file behind. But such names
-//! have no owner and no permissions: any local process can bind each name that is free, with any bytes in it, let connections
-//! wait, and answer nothing. So a peer has several possible names, connecting to one never waits, and only processes of root
-//! and of this user are peers.
+//! They have abstract names, which are scoped by the network namespace like rules, and leave no file behind. But such
+//! names have no owner and no permissions: any local process can bind any unused name, with any bytes in it, let
+//! connections wait, and never respond. A peer therefore has several possible names, connecting to it never waits, and
+//! only processes of root and of this user are peers.
 
 use std::{
     fs::File,
@@ -34,9 +34,9 @@ pub struct LocalPeer {
 /// The processes that listen on sockets with a name.
 #[derive(Debug, Default)]
 pub struct LocalPeers {
-    /// Those of root and of this user.
+    /// Peers of root and of this user.
     pub trusted: Vec<LocalPeer>,
-    /// The process IDs and users of others.
+    /// Process IDs and users of other peers.
     pub others: Vec<(i32, u32)>,
 }
 
@@ -48,7 +48,8 @@ pub fn listen_locally(name: &str) -> io::Result<UnixListener> {
     UnixListener::bind_addr(&SocketAddr::from_abstract_name(name)?)
 }
 
-/// Binds a socket to a name that begins with this one and that no other process can know before. Returns it with its name.
+/// Binds a socket to a name that begins with this one and that other processes cannot predict. Returns it with its
+/// name.
 ///
 /// # Errors
 /// If the socket cannot be bound.
@@ -58,9 +59,10 @@ pub fn listen_locally_beside(name: &str) -> io::Result<(UnixListener, String)> {
     Ok((listen_locally(&name)?, name))
 }
 
-/// Connects to the sockets of [`listen_locally`] and [`listen_locally_beside`] in the network namespace of the calling thread.
-/// Reads and writes of the connections block for `patience` at most. Within `search`, a peer is found also where this process or the
-/// peer does not get a processor for a while; sockets that accept no connection in this time are ignored.
+/// Connects to the sockets of [`listen_locally`] and [`listen_locally_beside`] in the network namespace of the calling
+/// thread. Reads and writes of the connections block for `patience` at most. Within `search`, a peer is found even if
+/// this process or the peer does not get a processor for a while; sockets that accept no connection in this time are
+/// ignored.
 ///
 /// # Errors
 /// If the sockets of the namespace cannot be listed.
@@ -78,7 +80,7 @@ pub fn local_peers(name: &str, search: Duration, patience: Duration) -> io::Resu
                 peers.others.push(other);
                 false
             }
-            // Too many connections wait. A peer accepts them at once, except under attack.
+            // Too many connections are waiting. A peer accepts them at once, except under attack.
             Err(error) => error.kind() == io::ErrorKind::WouldBlock,
         });
         if waiting.is_empty() || Instant::now() >= end {
@@ -88,7 +90,7 @@ pub fn local_peers(name: &str, search: Duration, patience: Duration) -> io::Resu
     }
 }
 
-/// Reports whether a peer may be of this user: sockets with abstract names have no permissions.
+/// Reports whether a process of this user may be a peer: sockets with abstract names have no permissions.
 pub fn is_trusted_user(user: u32) -> bool {
     user == 0 || user == geteuid().as_raw()
 }
@@ -104,7 +106,7 @@ pub fn connect_now(address: &UnixAddr) -> io::Result<UnixStream> {
     Ok(UnixStream::from(socket))
 }
 
-/// Connects to a socket; the error value has the process and user of another user's socket.
+/// Connects to a socket. The error value has the process and user of another user's socket.
 fn open(name: &[u8], patience: Duration) -> io::Result<Result<LocalPeer, (i32, u32)>> {
     let stream = connect_now(&UnixAddr::new_abstract(name)?)?;
     let peer = getsockopt(&stream, PeerCredentials)?;
@@ -117,7 +119,7 @@ fn open(name: &[u8], patience: Duration) -> io::Result<Result<LocalPeer, (i32, u
     Ok(Ok(LocalPeer { stream, pid: peer.pid() }))
 }
 
-/// Returns the names of sockets that [`listen_locally`] or [`listen_locally_beside`] may have bound to, sorted.
+/// Returns the names of sockets that [`listen_locally`] or [`listen_locally_beside`] may have bound, sorted.
 fn socket_names(name: &str, end: Instant) -> io::Result<Vec<Vec<u8>>> {
     let mut sockets = BufReader::new(File::open("/proc/thread-self/net/unix")?);
     let (mut names, mut line) = (Vec::new(), Vec::new());
@@ -131,8 +133,8 @@ fn socket_names(name: &str, end: Instant) -> io::Result<Vec<Vec<u8>>> {
     Ok(names)
 }
 
-/// Returns the socket's name in a line of `/proc/net/unix`, if it is `name`, or `name/` with a UUID. Other names have any
-/// bytes, line breaks included.
+/// Returns the socket's name in a line of `/proc/net/unix`, if it is `name`, or `name/` with a UUID. Other names may
+/// contain any bytes, including line breaks.
 pub(crate) fn socket_name<'a>(line: &'a [u8], name: &str) -> Option<&'a [u8]> {
     let line = line.strip_suffix(b"\n").unwrap_or(line);
     // An abstract name is shown with `@` in place of its first byte. The columns before it are numbers.

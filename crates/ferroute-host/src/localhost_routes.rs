@@ -14,11 +14,12 @@ use crate::{
 
 /// Routes that let replies to `::1` arrive on any interface.
 ///
-/// Once the translation of a connection from `::1` is undone, its replies have the destination `::1`. For loopback addresses the
-/// kernel uses no route but that of the interface where a packet arrives (`rt6_need_strict`), and has one for `lo` only. Routes of
-/// others give other hosts no access: packets from and to `::1` that arrive on them are dropped before any hook (`ip6_rcv_core`).
+/// Once the translation of a connection from `::1` is undone, its replies have the destination `::1`. For loopback
+/// addresses, the kernel uses only a route of the interface on which a packet arrives (`rt6_need_strict`), and has one
+/// only for `lo`. Routes of other interfaces give other hosts no access: packets from and to `::1` that arrive on them
+/// are dropped before any hook (`ip6_rcv_core`).
 ///
-/// The routes are in the table `local`, with a metric after that of `lo`, and are known by their protocol.
+/// The routes are in the table `local`, with a metric after that of `lo`, and are identified by their protocol.
 #[derive(Debug)]
 pub struct LocalhostRoutes {
     socket: Socket,
@@ -48,7 +49,7 @@ impl LocalhostRoutes {
     /// Adds missing routes. Interfaces without IPv6 need none.
     ///
     /// # Errors
-    /// See [`RouteError`]. Other routes are added all the same.
+    /// See [`RouteError`]. Other routes are added nevertheless.
     pub fn ensure(&mut self) -> Result<(), RouteError> {
         let mut failed = None;
         for interface in self.interfaces_without_route()?.into_keys() {
@@ -79,7 +80,7 @@ impl LocalhostRoutes {
         Ok(interfaces)
     }
 
-    /// Removes all routes that [`ensure`](Self::ensure) has added, also in another process. Returns their number.
+    /// Removes all routes that [`ensure`](Self::ensure) has added, including in other processes. Returns their number.
     ///
     /// # Errors
     /// See [`RouteError`].
@@ -144,7 +145,7 @@ fn header() -> [u8; RTMSG_LENGTH] {
     header
 }
 
-/// Reports whether the interface is gone, down or without IPv6, or the kernel has none.
+/// Reports whether the interface no longer exists, is down or has no IPv6, or whether the kernel has no IPv6.
 fn lacks_ipv6(error: &Error) -> bool {
     let refusals = [libc::ENODEV, libc::ENETDOWN, libc::EACCES, libc::EOPNOTSUPP, libc::EAFNOSUPPORT];
     error.refusal().is_some_and(|refusal| refusals.contains(&refusal.errno))
@@ -152,8 +153,8 @@ fn lacks_ipv6(error: &Error) -> bool {
 
 const LOCALHOST: IpAddr = IpAddr::V6(std::net::Ipv6Addr::LOCALHOST);
 
-/// After the kernel's own route of `lo`, which has metric 0.
+/// Metric after that of the kernel's route of `lo`, which is 0.
 const METRIC: u32 = 1024;
 
-/// The origin of these routes (`rtm_protocol`): a number that `/etc/iproute2/rt_protos` gives to no program.
+/// Origin of these routes (`rtm_protocol`): a number that `/etc/iproute2/rt_protos` does not assign to any program.
 const PROTOCOL: u8 = 70;

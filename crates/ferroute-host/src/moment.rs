@@ -1,6 +1,6 @@
 use std::time::{Instant, SystemTime};
 
-/// A point in time by two clocks: one to print, and a monotonic one to decide and measure durations with.
+/// A point in time by two clocks: one for output, and a monotonic one for decisions and durations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moment {
     /// Monotonic clock.

@@ -12,10 +12,10 @@ use ferroute_netlink::{
     self as netlink, Attribute, Drained, Malformed, Message, Request, Socket, Subscription, nfnetlink,
 };
 
-/// The packets that rules log for one group, in one network namespace.
+/// Packets that rules log for one group, in one network namespace.
 ///
-/// A group has one receiver; packets for a group without one are not copied. It never blocks: the file descriptor becomes readable
-/// when packets arrive.
+/// A group has one receiver; packets for a group without a receiver are not copied. It never blocks: the file
+/// descriptor becomes readable when packets arrive.
 #[derive(Debug)]
 pub struct PacketLog {
     subscription: Subscription,
@@ -36,13 +36,13 @@ pub struct LoggedPacket<'a> {
     pub source: SocketAddr,
     /// The destination.
     pub destination: SocketAddr,
-    /// The sequence number of a TCP segment, which a repeated one has too.
+    /// Sequence number of a TCP segment, which is the same in a repeated segment.
     pub sequence: Option<u32>,
-    /// When it arrived, if the kernel has recorded that.
+    /// Time of arrival, if the kernel has recorded it.
     pub time: Option<SystemTime>,
 }
 
-/// Why packets cannot be received.
+/// Reason why packets cannot be received.
 #[derive(Debug, thiserror::Error)]
 pub enum PacketLogError {
     /// No socket can be opened.
@@ -79,7 +79,7 @@ impl PacketLog {
                     subscription.set_receive_buffer(buffer).map_err(PacketLogError::Receive)?;
                     return Ok(Self { subscription, group, next: 0, lost: 0 });
                 }
-                // The kernel does not tell a group that another socket has from a lack of permission.
+                // The kernel's error is the same for a group that another socket has and for a lack of permission.
                 Err(error) if error.refusal().is_some_and(|refusal| refusal.is_permission() || refusal.is_busy()) => {
                     refused = Some(error);
                 }
@@ -100,8 +100,8 @@ impl PacketLog {
         self.lost
     }
 
-    /// Calls `each` with the packets received so far, at most those of `limit` datagrams. Packets of protocols that Services do not have
-    /// are skipped, and those whose headers are not as usual.
+    /// Calls `each` with the packets received so far, at most those of `limit` datagrams. Packets of protocols that
+    /// Services do not have, and packets with unusual headers, are skipped.
     ///
     /// # Errors
     /// If the socket cannot be read.
@@ -240,7 +240,7 @@ const NFULA_TIMESTAMP: u16 = libc::NFULA_TIMESTAMP as u16;
 const NFULA_PAYLOAD: u16 = libc::NFULA_PAYLOAD as u16;
 const NFULA_PREFIX: u16 = libc::NFULA_PREFIX as u16;
 const NFULA_SEQ: u16 = libc::NFULA_SEQ as u16;
-/// The bytes of a packet that are copied: an IPv4 header with all options, and the sequence number of a TCP segment.
+/// Bytes of a packet that are copied: an IPv4 header with all options, and the sequence number of a TCP segment.
 const HEADERS: u32 = 72;
 /// The longest time for which the kernel collects packets, in hundredths of a second.
 const DELAY: u32 = 5;

@@ -6,17 +6,17 @@
 //!                      <-- stderr |
 //! ```
 //!
-//! The streams are served on the calling thread by `poll`, so that no thread has to be started (which can fail on a full
-//! machine) and no stream can block another. A child that does nothing for too long is killed with all processes that it has
-//! started; then the caller gets an error and may try again.
+//! The streams are served on the calling thread by `poll`, so that no thread has to be started (which can fail on a
+//! full machine) and no stream can block another. A child that is inactive for too long is killed with all processes
+//! that it has started; the caller then gets an error and may retry.
 //!
 //! # Deadline
 //!
-//! The deadline is about idleness, not about the duration as a whole: it starts again whenever the child accepts input,
-//! writes output, closes a stream, or has used the CPU. `iptables-nft-save` of 3,000 Services with 10 endpoints computes for 12 s
-//! before it writes its first byte, and for more than proportionally longer with more Services, so that no fixed duration of
-//! silence fits. A child that only computes is killed after [`BUSY_FACTOR`] times the patience. The patience is [`PATIENCE`];
-//! the environment variable [`PATIENCE_VARIABLE`] replaces it, in seconds.
+//! The deadline limits idleness, not the total duration: it starts again whenever the child accepts input, writes
+//! output, closes a stream, or has used the CPU. `iptables-nft-save` of 3,000 Services with 10 endpoints computes for
+//! 12 s before it writes its first byte, and for more than proportionally longer with more Services, so that no fixed
+//! duration of silence is suitable. A child that only computes is killed after [`BUSY_FACTOR`] times the patience. The
+//! patience is [`PATIENCE`]; the environment variable [`PATIENCE_VARIABLE`] replaces it, in seconds.
 
 mod registry;
 
@@ -47,7 +47,7 @@ use crate::process::cpu_time;
 pub struct Invocation<'a> {
     /// The program's path.
     pub program: &'a Path,
-    /// Its arguments.
+    /// Arguments.
     pub arguments: &'a [&'a str],
 }
 
@@ -70,11 +70,11 @@ impl fmt::Display for Invocation<'_> {
 /// The outcome of a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exit {
-    /// Its exit status.
+    /// Exit status.
     pub status: ExitStatus,
     /// The beginning of its standard error, trimmed.
     pub stderr: String,
-    /// Its duration, without the time that the caller took to write its input or read its output.
+    /// Duration, without the time that the caller took to write the input or read the output.
     pub took: Duration,
 }
 
@@ -107,9 +107,9 @@ pub enum ProgramError {
     Hung {
         /// The program.
         program: PathBuf,
-        /// What it did instead of progress.
+        /// The operation that made no progress.
         doing: &'static str,
-        /// How long it did nothing.
+        /// Time without progress.
         silent: Duration,
         /// The time since its start.
         ran: Duration,
@@ -139,13 +139,13 @@ pub struct Program {
     started: Instant,
     ready: Instant,
     last_progress: Instant,
-    /// The last time when the program was known to have computed, and its CPU time then.
+    /// Last time at which the program was known to have used the CPU, and its CPU time then.
     last_active: Instant,
     cpu_time: Duration,
     /// Time that the caller was blocked by the program.
     waited: Duration,
     patience: Duration,
-    /// Set when the program has been killed because of its deadline.
+    /// Error, if the program has been killed because of its deadline.
     hung: Option<ProgramError>,
 }
 
@@ -153,22 +153,22 @@ impl Program {
     /// Starts a program, which inherits the network namespace of the calling thread. The streams of `command` are replaced.
     ///
     /// # Errors
-    /// If it cannot be started, or the process is about to exit.
+    /// If the program cannot be started, or this process is about to exit.
     pub fn start(command: Command, stream: Stream) -> Result<Self, ProgramError> {
         Self::start_with(command, stream, patience())
     }
 
-    /// Like [`Program::start`], with another patience than [`patience`].
+    /// Like [`Program::start`], with a patience other than [`patience`].
     ///
     /// # Errors
-    /// If it cannot be started, or the process is about to exit.
+    /// If the program cannot be started, or this process is about to exit.
     pub fn start_with(mut command: Command, stream: Stream, patience: Duration) -> Result<Self, ProgramError> {
         let path = PathBuf::from(command.get_program());
         let (stdin, stdout) = match stream {
             Stream::Input => (Stdio::piped(), Stdio::null()),
             Stream::Output => (Stdio::null(), Stdio::piped()),
         };
-        // A process group of its own, so that its children can be killed with it.
+        // A separate process group, so that its children can be killed with it.
         command.stdin(stdin).stdout(stdout).stderr(Stdio::piped()).process_group(0);
         let started = Instant::now();
         let start_error = |source| ProgramError::Start { program: path.clone(), source };
@@ -236,7 +236,7 @@ impl Program {
                 self.poll(None, "did not exit", LONGEST_PAUSE).map_err(|source| self.deadline_error(source))?;
             } else {
                 self.check_deadline("did not exit").map_err(|source| self.deadline_error(source))?;
-                // It usually is about to exit, and a sleep would be longer than that takes.
+                // It is usually about to exit, and a sleep would take longer.
                 if yields > 0 {
                     yields -= 1;
                     std::thread::yield_now();
@@ -256,7 +256,7 @@ impl Program {
         self.hung.take().unwrap_or_else(|| self.io_error(source))
     }
 
-    /// Waits until `stream` is ready or `at_most` has passed, and reads the standard error meanwhile.
+    /// Waits until `stream` is ready or `at_most` has passed, and reads the standard error in the meantime.
     fn poll(&mut self, stream: Option<PollFlags>, doing: &'static str, at_most: Duration) -> io::Result<bool> {
         let remaining = self.check_deadline(doing)?;
         let mut fds = Vec::with_capacity(2);
@@ -268,7 +268,7 @@ impl Program {
         let has_caller = caller.is_some();
         fds.extend(caller.map(|fd| PollFd::new(fd, stream.unwrap_or(PollFlags::empty()))));
         fds.extend(self.stderr.as_ref().map(|stderr| PollFd::new(stderr.as_fd(), PollFlags::POLLIN)));
-        // Rounded up, so that a wait for less than a millisecond is no busy loop.
+        // Rounded up, so that a wait for less than a millisecond is not a busy loop.
         let wait = remaining.min(at_most) + Duration::from_millis(1);
         match poll(&mut fds, PollTimeout::try_from(wait).unwrap_or(PollTimeout::MAX)) {
             Err(nix::errno::Errno::EINTR) => return Ok(false),
@@ -307,8 +307,8 @@ impl Program {
         Err(io::ErrorKind::TimedOut.into())
     }
 
-    /// Reads what the standard error has, and keeps the beginning: `iptables-restore` can print an error for each of 300,000
-    /// rules.
+    /// Reads the available standard error and keeps the beginning: `iptables-restore` can print an error for each of
+    /// 300,000 rules.
     fn drain_errors(&mut self) {
         let mut buffer = [0; 4096];
         while let Some(stderr) = &mut self.stderr {
@@ -383,7 +383,8 @@ fn set_nonblocking(pipe: BorrowedFd<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns how long a program may do nothing: [`PATIENCE`], or the value of [`PATIENCE_VARIABLE`] if it is a positive number.
+/// Returns the maximum idle time of a program: [`PATIENCE`], or the value of [`PATIENCE_VARIABLE`] if it is a positive
+/// number.
 pub fn patience() -> Duration {
     static CONFIGURED: OnceLock<Duration> = OnceLock::new();
     *CONFIGURED.get_or_init(|| {
@@ -393,17 +394,18 @@ pub fn patience() -> Duration {
     })
 }
 
-/// How long a program may do nothing. Waiting for the xtables lock, which other programs may hold, takes five seconds at most.
+/// Maximum idle time of a program. Waiting for the xtables lock, which other programs may hold, takes five seconds at
+/// most.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How many times as long a program may compute without communicating.
+/// Factor of the patience for a program that computes without communicating.
 pub const BUSY_FACTOR: u32 = 20;
 
-/// How many times the use of the CPU is checked while the program is silent, until the patience has passed.
+/// Number of checks of the CPU usage while the program is silent, until the patience has passed.
 const CPU_CHECKS: u32 = 6;
 
-/// A program computes if it uses more than one part in this many of a CPU. A low share, because other programs may compute
-/// as well.
+/// A program counts as computing if it uses more than this fraction (one divided by the value) of a CPU. The fraction
+/// is low, because other programs may compute as well.
 const LEAST_CPU_SHARE: u32 = 100;
 
 /// The environment variable that replaces [`PATIENCE`], in seconds.
@@ -413,7 +415,7 @@ pub const PATIENCE_VARIABLE: &str = "FERROUTE_PROGRAM_TIMEOUT";
 const MAX_STDERR: usize = 4096;
 /// The number of checks for the exit of a program without a pause, some tens of microseconds.
 const YIELDS: u32 = 50;
-/// The pauses between checks for the exit of a program that has closed its standard error.
+/// Pauses between checks for the exit of a program that has closed its standard error.
 const FIRST_PAUSE: Duration = Duration::from_micros(50);
 const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 

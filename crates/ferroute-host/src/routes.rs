@@ -66,11 +66,11 @@ pub struct InterfaceAddress {
     pub prefix_len: u8,
     /// Valid everywhere, unlike link-local and loopback addresses (`RT_SCOPE_UNIVERSE`).
     pub is_global: bool,
-    /// Another address of the interface in the same network precedes it (`IFA_F_SECONDARY`).
+    /// Whether another address of the interface in the same network precedes it (`IFA_F_SECONDARY`).
     pub is_secondary: bool,
 }
 
-/// A packet whose route is looked up. What is not set does not take part in policy routing.
+/// A packet whose route is looked up. Unset fields are not used in policy routing.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RouteQuery {
     /// The destination.
@@ -92,9 +92,9 @@ pub struct RouteQuery {
 pub enum RouteReply {
     /// There is a route.
     Found(FoundRoute),
-    /// There is none, or the packet is refused: an `errno`. `ENETUNREACH` stands for no route, `EHOSTUNREACH` for an
-    /// `unreachable` one or disabled forwarding, `EACCES` for `prohibit`, `EINVAL` for `blackhole` or a source that may not
-    /// arrive on the input interface, which older kernels report as `EXDEV`.
+    /// There is no route, or the packet is refused, with the `errno`. `ENETUNREACH` stands for no route, `EHOSTUNREACH`
+    /// for an `unreachable` one or disabled forwarding, `EACCES` for `prohibit`, `EINVAL` for `blackhole` or a source
+    /// that may not arrive on the input interface, which older kernels report as `EXDEV`.
     Refused(i32),
 }
 
@@ -198,7 +198,7 @@ impl KernelRoutes {
     /// Looks up the route of a packet.
     ///
     /// # Errors
-    /// If the kernel does not answer; that it refuses the packet is an answer.
+    /// If the kernel does not respond. A refused packet is not an error.
     pub fn lookup(&mut self, query: &RouteQuery) -> Result<RouteReply, RouteError> {
         let failed = |source| RouteError::Lookup { destination: query.destination, source };
         match self.socket.get(&mut lookup_request(query, 0), parse_found) {
@@ -270,7 +270,7 @@ pub struct HostRoute {
     pub interface: Option<u32>,
     /// The source address of the host's own packets, if the route has one.
     pub source: Option<IpAddr>,
-    /// The metric; of several routes to one destination, the kernel uses the one with the lowest metric.
+    /// Metric; among several routes to one destination, the kernel uses the one with the lowest metric.
     pub metric: u32,
 }
 
@@ -459,7 +459,7 @@ const RTNEXTHOP_LENGTH: usize = 8;
 /// `sizeof(struct ndmsg)`: address family at offset 0.
 const NDMSG_LENGTH: usize = 12;
 // `include/uapi/linux/rtnetlink.h`.
-/// The response is the route in the table, instead of the one of the packet.
+/// The response is the route in the table, not the one of the packet.
 const RTM_F_FIB_MATCH: u32 = 0x2000;
 const RTA_VIA: u16 = 18;
 const RTA_IP_PROTO: u16 = 27;

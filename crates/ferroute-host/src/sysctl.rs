@@ -84,8 +84,8 @@ impl Sysctls {
         Ok(normalize(&text))
     }
 
-    /// Reports whether the sysctl's file has no write permission, not even for root. That is so in network namespaces
-    /// other than the initial one for settings of the whole machine.
+    /// Reports whether the sysctl's file has no write permission, not even for root. This is the case in network
+    /// namespaces other than the initial one for settings of the whole machine.
     pub fn is_read_only(&self, name: &str) -> bool {
         fs::metadata(self.root.join(name)).is_ok_and(|metadata| metadata.permissions().readonly())
     }

@@ -16,7 +16,7 @@ use crate::{
 ///
 /// # Panics
 ///
-/// A conntrack entry was parsed without the tuple that identifies it: deleting such an entry would flush the table.
+/// If a conntrack entry was parsed without the tuple that identifies it: deleting such an entry would flush the table.
 pub fn parse_messages(datagram: &[u8]) {
     for message in Messages::new(datagram) {
         let Ok(message) = message else { break };
@@ -34,12 +34,12 @@ pub fn parse_messages(datagram: &[u8]) {
     }
 }
 
-/// Reads messages about addresses, interfaces, routes, sockets and connections of other programs, and the names of their sockets,
-/// which consist of these bytes.
+/// Reads messages for addresses, interfaces, routes, sockets and connections of other programs, and the names of their
+/// sockets, which consist of these bytes.
 ///
 /// # Panics
 ///
-/// One of them is an error, so that it would cost a sync.
+/// If a message is an error, which would make a sync fail.
 pub fn read_foreign_objects(bytes: &mut Bytes<'_>) {
     const NUMBER: Content = Content::Number(4);
     let address =

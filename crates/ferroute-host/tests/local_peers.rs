@@ -14,7 +14,7 @@ use ferroute_host::{LocalPeer, LocalPeers, connect_now, listen_locally, listen_l
 use ferroute_testing::{NetNs, Running};
 use nix::sys::socket::UnixAddr;
 
-/// Opens sockets as another user, with the peer's name and with names that begin like it: one that responds to nothing, one
+/// Opens sockets as another user, with the peer's name and with names that begin with it: one that never responds, one
 /// whose queue of connections is full, and some with arbitrary bytes.
 const HOSTILE: &str = r#"
 use Socket;
@@ -93,7 +93,7 @@ fn peer_without_a_processor_for_a_while_is_found_within_the_search() {
     let late = thread::spawn(move || {
         started.recv().unwrap();
         thread::sleep(Duration::from_millis(300));
-        // One place for the search, after which the queue is full again.
+        // Leaves space for one connection of the search, after which the queue is full again.
         listener.accept().unwrap();
         listener
     });

@@ -22,8 +22,8 @@ pub struct Entry {
     pub reply_source: SocketAddr,
     /// The destination of the replies. Differs from `original_source` where the client's address is masqueraded.
     pub reply_destination: SocketAddr,
-    /// Whether packets may still be exchanged: false for a TCP connection that both sides have closed, or one has reset,
-    /// whose entry expires later. Entries of other protocols are open until they expire.
+    /// Whether packets may still be exchanged. False for a TCP connection that both sides have closed, or that one side
+    /// has reset, whose entry expires later. Entries of other protocols are open until they expire.
     pub is_open: bool,
     /// Whether there has been a reply.
     pub is_answered: bool,
@@ -34,9 +34,9 @@ pub struct Entry {
 pub struct Connection {
     /// The addresses.
     pub entry: Entry,
-    /// Distinguishes the entry from a later one with the same addresses.
+    /// Identifier that distinguishes the entry from a later one with the same addresses.
     pub id: u32,
-    /// Whether packets of both directions have been seen, apart from a packet that ended the connection.
+    /// Whether packets of both directions have been seen, except for a packet that ended the connection.
     pub is_answered: bool,
     /// The state of a TCP connection; `None` for other protocols, and in events that do not concern it.
     pub tcp: Option<TcpState>,
@@ -56,9 +56,9 @@ pub enum TcpState {
     SynSent,
     /// Segments may be exchanged.
     Open,
-    /// Both sides have closed it.
+    /// Both sides have closed the connection.
     Closed,
-    /// One side has reset it.
+    /// One side has reset the connection.
     Reset,
 }
 

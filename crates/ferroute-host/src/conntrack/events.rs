@@ -18,14 +18,14 @@ pub struct ConnectionEvents {
     subscription: Subscription,
 }
 
-/// What happened to a connection.
+/// Kind of an event of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventKind {
-    /// Its first packet has passed all rules.
+    /// The first packet has passed all rules.
     New,
-    /// Its state has changed.
+    /// The state has changed.
     Update,
-    /// Its entry was deleted: it ended some time ago, has expired, or was deleted by a program.
+    /// The entry was deleted: the connection ended some time ago, the entry has expired, or a program deleted it.
     Destroy,
 }
 
@@ -36,7 +36,7 @@ pub enum Received {
     Nothing,
     /// There were events.
     Events,
-    /// Some events were lost, because they arrived faster than they were received, so the state has to be listed again.
+    /// Some events were lost, because they arrived faster than they were received, so the state must be listed again.
     Lost,
 }
 
@@ -107,7 +107,8 @@ impl ConnectionReader {
         Ok(Self { socket: Socket::open(netlink::Protocol::Netfilter).map_err(Error::Open)? })
     }
 
-    /// Returns the packets and bytes of a connection so far; `None` if its entry is gone, or the kernel does not count.
+    /// Returns the packets and bytes of a connection so far; `None` if its entry no longer exists, or if the kernel
+    /// does not count.
     pub fn traffic(&mut self, connection: &Connection) -> Option<Traffic> {
         let family = IpFamily::of(connection.entry.original_source.ip());
         let kind = nfnetlink::kind(nfnetlink::NFNL_SUBSYS_CTNETLINK, IPCTNL_MSG_CT_GET);

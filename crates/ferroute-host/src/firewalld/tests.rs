@@ -53,7 +53,7 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        // The process may have ended already.
+        // The process may have exited already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -105,7 +105,7 @@ async fn reloads_of_a_running_firewalld_are_reported() {
     let mut firewalld = daemon.client(FIREWALLD).await;
     let mut watch = FirewalldWatch::connect(&daemon.address).await.unwrap();
     assert_eq!(watch.owner, None);
-    // Sent until the bus has processed the match rule.
+    // Repeated until the bus has processed the match rule.
     let send = async {
         loop {
             send_signal(&mut firewalld, FIREWALLD, "Reloaded", None).await;
@@ -136,7 +136,7 @@ async fn reloaded_from_another_sender_is_ignored() {
     };
     assert!(!watch.handle(&forged));
     assert_eq!(watch.owner, owner, "only the bus says who owns a name");
-    // The bus delivers a signal with a destination whatever the match rules are.
+    // The bus delivers a signal with a destination regardless of match rules.
     for destination in [None, Some(&*name)] {
         send_signal(&mut other, FIREWALLD, "Reloaded", destination).await;
     }

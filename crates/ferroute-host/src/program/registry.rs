@@ -1,4 +1,4 @@
-//! The running children of this process, so that they can be killed from another thread at its end.
+//! The running children of this process, so that another thread can kill them when the process ends.
 
 use std::{
     io,
@@ -22,7 +22,7 @@ struct Children {
     /// The leaders of their process groups. An entry is removed in the same step in which its process is reaped, so that its
     /// number cannot have passed to another process.
     running: Vec<Pid>,
-    /// Killed children that had not exited by then, because the kernel was working for them. They are reaped later.
+    /// Killed children that had not exited yet, because the kernel was working for them. They are reaped later.
     killed: Vec<Child>,
 }
 
@@ -36,12 +36,12 @@ fn children() -> MutexGuard<'static, Children> {
     CHILDREN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Kills all running programs and starts no further one, because this process is about to exit.
+/// Kills all running programs and prevents further ones, because this process is about to exit.
 ///
 /// A program that is left behind is worse than one that is killed: `iptables-restore` applies each table atomically either
 /// way, but one that waits for the xtables lock could overwrite the rules of the next proxy with outdated ones later.
 pub fn kill_programs() {
-    // First, so that a program that starts meanwhile is killed by its own thread.
+    // Set first, so that a program that starts in the meantime is killed by its own thread.
     IS_CLOSED.store(true, SeqCst);
     children().running.iter().for_each(|leader| kill_group(*leader));
 }
@@ -54,14 +54,14 @@ fn kill_group(leader: Pid) {
 /// A child that is killed on drop, together with its process group.
 #[derive(Debug)]
 pub(super) struct Registered {
-    /// `None` after it has been reaped or handed over.
+    /// The child; `None` after it has been reaped or handed over.
     child: Option<Child>,
     leader: Pid,
 }
 
 /// Starts a command that becomes the leader of a process group.
 pub(super) fn spawn(command: &mut Command) -> io::Result<Registered> {
-    // An error means that there is nothing to wait for.
+    // An error means that there is no child to wait for.
     children().killed.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
     let closed = || io::Error::other("the proxy is exiting");
     if IS_CLOSED.load(SeqCst) {
@@ -102,7 +102,7 @@ impl Registered {
             children.running.retain(|leader| *leader != self.leader);
         }
         for _ in 0..KILL_CHECKS {
-            // An error means that there is nothing to wait for.
+            // An error means that there is no child to wait for.
             if !matches!(child.try_wait(), Ok(None)) {
                 return;
             }

@@ -91,7 +91,7 @@ fn children_of_a_hung_program_are_killed_with_it_and_it_is_reaped() {
     assert_hung(program.finish(read), "wrote no output");
     let child = Pid::from_raw(output.trim().parse().unwrap());
     assert_eq!(kill(leader, None), Err(Errno::ESRCH), "reaped");
-    // The other one is reaped by init, which a container may lack.
+    // init reaps the other process, but a container may have no init.
     let is_gone = || {
         let status = std::fs::read_to_string(format!("/proc/{child}/stat")).unwrap_or_default();
         status.is_empty() || status.contains(") Z ")

@@ -50,7 +50,7 @@ fn addresses_of_the_service_device_are_excluded_and_others_are_listed_after_each
     let mut addresses = namespace.run(KernelAddresses::open).unwrap();
     let mut listed = || addresses.list().unwrap();
     assert_eq!(listed(), ips(["127.0.0.1", "::1"]));
-    // A bridge, because not every kernel has dummy devices.
+    // A bridge is used, because not every kernel has dummy devices.
     for _ in 0..2 {
         ip("link add kube-ipvs0 type bridge");
         ip("address add 10.96.0.1/32 dev kube-ipvs0");

@@ -67,7 +67,7 @@ fn entries_of_other_families_and_protocols_are_ignored() {
     assert_eq!(EntryMessage { family: libc::AF_INET6, ..message }.parse(), Ok(None));
     assert_eq!(EntryMessage { protocol: 6, ..message }.parse(), Ok(None));
     assert_eq!(EntryMessage { kind: KIND + 2, ..message }.parse(), Ok(None));
-    // ICMP has no ports, which must not end the dump.
+    // ICMP has no ports; this must not end the dump.
     assert_eq!(EntryMessage { protocol: 1, with_ports: false, ..message }.parse(), Ok(None));
 }
 
