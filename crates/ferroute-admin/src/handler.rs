@@ -40,7 +40,7 @@ impl<S: Fn() -> Sampled + Send + Sync + 'static> Handler for AdminHandler<S> {
     fn answer(&self, request: &Request) -> Response {
         match request.uri.path() {
             "/metrics" => self.metrics(),
-            // The process runs; kube-proxy checks nothing else here.
+            // The process is running; kube-proxy checks nothing else for this path.
             "/healthz" if has_query_key(request, "verbose") => {
                 text(StatusCode::OK, "[+]ping ok\nhealthz check passed\n")
             }

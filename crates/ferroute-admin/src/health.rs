@@ -5,7 +5,7 @@
 //!                      └───► HealthCheckPorts ──► any path, per Service  on its health-check node port
 //! ```
 //!
-//! Not in this module: the decision when to sync, the Node's taints.
+//! This module neither decides when to sync nor reads the Node's taints.
 
 mod healthz;
 mod service_ports;

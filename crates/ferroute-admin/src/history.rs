@@ -6,8 +6,8 @@
 //!                          └► AppliedChange, per change                      Metrics
 //! ```
 //!
-//! Time is an argument everywhere. Memory is bounded: 16 bytes per object and, only where the pages are served, one
-//! small entry per Service and a few dozen slow changes.
+//! Time is always an argument. Memory is bounded: 16 bytes per object and, only if the pages are served, one small
+//! entry per Service and a few dozen slow changes.
 
 mod changes;
 mod delays;
@@ -69,7 +69,7 @@ pub struct ChangeOrigin {
 }
 
 impl ChangeOrigin {
-    /// Returns the origin of a change of no object, or of one without a version.
+    /// Returns the origin of a change without an object, or of an object without a version.
     pub fn unversioned(received: Instant) -> Self {
         Self { received, version: ObjectVersion::default(), trigger: None, written: None }
     }
@@ -128,7 +128,7 @@ pub struct ServicePortCounts {
     pub isolated: usize,
     /// Service ports that are not served, or not with all of their endpoints, because a limit was exceeded.
     pub limited: usize,
-    /// Service ports with internal traffic policy Local and no usable endpoint on this node, but on others.
+    /// Service ports with internal traffic policy Local for which only other nodes have usable endpoints.
     pub no_local_internal: usize,
     /// The same for external traffic policy Local; only service ports with an address for external traffic.
     pub no_local_external: usize,
@@ -141,7 +141,7 @@ pub struct Synced<'a> {
     pub ended: Moment,
     /// Duration of the sync.
     pub took: Duration,
-    /// Whether everything was compared or written, not only changes.
+    /// Whether all rules were compared or written, not only changes.
     pub full: bool,
     /// Report of the dataplane; `None` if nothing had changed.
     pub report: Option<&'a SyncReport>,
@@ -149,8 +149,8 @@ pub struct Synced<'a> {
     pub counts: ServicePortCounts,
     /// Services whose rules have changed.
     pub changed: &'a BTreeSet<NamespacedName>,
-    /// Services that are not applied because the kernel refuses rules of them, or because a limit of the mode is exceeded,
-    /// and whether the kernel has any rules of them.
+    /// Services that are not applied because the kernel refuses their rules, or because a limit of the mode is
+    /// exceeded, and whether the kernel has any of their rules.
     pub refused: &'a BTreeMap<NamespacedName, bool>,
     /// Duration of the search for stale conntrack entries and number of deleted entries; `None` without a search.
     pub conntrack: Option<(Duration, usize)>,
@@ -188,7 +188,7 @@ struct AppliedAndPending {
     pending: [Pending; 2],
     ledger: Ledger,
     delays: Delays,
-    /// `None` if the pages of changes are not served.
+    /// Slow changes; `None` if the pages of changes are not served.
     slow: Option<SlowChanges>,
 }
 
@@ -205,8 +205,8 @@ struct Pending {
 }
 
 impl History {
-    /// Creates an empty history of a proxy that was started at this time and serves both families. `with_pages` also keeps
-    /// what `/services` and `/changes` show.
+    /// Creates an empty history of a proxy that was started at this time and serves both families. If `with_pages` is
+    /// true, it also keeps the data for `/services` and `/changes`.
     pub fn new(started: SystemTime, with_pages: bool) -> Self {
         Self(Mutex::new(AppliedAndPending {
             started,
@@ -255,8 +255,8 @@ impl History {
         self.lock().pending[family.index()].sync_started = Some(at);
     }
 
-    /// Records a successful sync, which applies all pending changes of its family. Calls `each` for every one of them that
-    /// was received after the first sync.
+    /// Records a successful sync, which applies all pending changes of its family. Calls `each` for those of them that
+    /// were received after the first sync.
     pub fn synced(&self, family: IpFamily, sync: &Synced<'_>, mut each: impl FnMut(&AppliedChange)) {
         let state = &mut *self.lock();
         state.ledger.synced(family, sync);
@@ -278,7 +278,7 @@ impl History {
         }
     }
 
-    /// Records a failed sync. Its changes stay pending, and until the next success no Service counts as applied.
+    /// Records a failed sync. Its changes stay pending, and no Service counts as applied until the next success.
     pub fn failed(&self, family: IpFamily) {
         self.lock().ledger.failed(family);
     }
@@ -299,7 +299,8 @@ impl History {
         self.lock().ledger.version(Kind::Slice, name)
     }
 
-    /// Returns how long the last changes waited, and how long their syncs took; `None` if there were none since the first sync.
+    /// Returns the waiting times of the last changes, and the durations of their syncs; `None` if there were none since
+    /// the first sync.
     pub fn delays(&self) -> Option<ChangeDelays> {
         self.lock().delays.summary()
     }
@@ -321,7 +322,7 @@ impl History {
         slow.as_ref().map(|slow| slow.page(now, skip, limit)).unwrap_or_default()
     }
 
-    /// No operation under the lock leaves an inconsistent state behind when it panics.
+    /// Locks the state. No operation under the lock leaves an inconsistent state behind when it panics.
     fn lock(&self) -> MutexGuard<'_, AppliedAndPending> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -370,7 +371,8 @@ impl AppliedChange {
         self.ended.instant.saturating_duration_since(self.started)
     }
 
-    /// Returns the time from the event in the cluster, or if that is unknown from the receipt, to the end of the sync.
+    /// Returns the time from the event in the cluster, or from the receipt if the event is unknown, to the end of the
+    /// sync.
     pub(crate) fn total(&self) -> Duration {
         self.delivery().unwrap_or_default() + self.queue() + self.sync()
     }

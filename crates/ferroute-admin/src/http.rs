@@ -1,4 +1,4 @@
-//! A small HTTP/1.1 server on a thread of its own.
+//! A small HTTP/1.1 server on a separate thread.
 
 mod budget;
 mod listen;

@@ -9,10 +9,10 @@
 //! ```
 //!
 //! The sync loop reports its progress to [`Health`](health::Health), [`Metrics`](metrics::Metrics) and
-//! [`History`](history::History). [`http`] answers requests from them on a thread of its own, so requests never wait for a
-//! sync and a sync never waits for a client.
+//! [`History`](history::History). [`http`] answers requests from them on a separate thread, so requests never wait for
+//! a sync and a sync never waits for a client.
 //!
-//! Not in this crate: the decision when to sync, and reading numbers of the kernel or the process.
+//! This crate neither decides when to sync nor reads numbers of the kernel or the process.
 //!
 //! # Example
 //!

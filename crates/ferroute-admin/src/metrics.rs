@@ -6,9 +6,10 @@
 //!                Sampled: values read for each request
 //! ```
 //!
-//! The metrics that only some modes expose are data ([`ModeMetric`]), so that a new mode needs no change here.
+//! The metrics that only some modes expose are data ([`ModeMetric`]), so that a new mode needs no change to this
+//! module.
 //!
-//! Not in this module: HTTP, reading numbers of the kernel or the process.
+//! This module neither serves HTTP nor reads numbers of the kernel or the process.
 
 mod component;
 mod ferroute;
@@ -60,19 +61,19 @@ pub struct Sampled {
     pub progress: Vec<(IpFamily, Progress)>,
     /// Connections of each family, if they are counted.
     pub connections: Vec<Connections>,
-    /// The kinds of problems that the proxy cannot solve, and whether there is one of each.
+    /// Kinds of problems that the proxy cannot solve, and whether there is a problem of each kind.
     pub problems: Vec<(&'static str, bool)>,
     /// Time since the sync thread last made progress.
     pub sync_silence: Duration,
     /// Number of log messages that were dropped so far.
     pub dropped_log_lines: u64,
-    /// Open connections to terminating endpoints of each family that has some.
+    /// Open connections to terminating endpoints, for each family with such endpoints.
     pub draining: Vec<Draining>,
-    /// Ejected endpoints of each family with Services that ask for ejection.
+    /// Ejected endpoints, for each family with Services that request ejection.
     pub ejected: Vec<(IpFamily, Ejected)>,
     /// Connections beyond limits, by family.
     pub refused: Vec<RefusedConnections>,
-    /// What went through Services, if it is counted.
+    /// Traffic of Services, if it is counted.
     pub traffic: Option<Traffic>,
     /// Connections that a process relays, in modes with such a process.
     pub relayed: Vec<RelayedPort>,

@@ -52,7 +52,7 @@ impl Pages {
         self
     }
 
-    /// Adds lines about host settings to the text of `/statusz`.
+    /// Adds lines for host settings to the text of `/statusz`.
     pub fn with_host(self, lines: Vec<String>) -> Self {
         Self { host: lines, ..self }
     }

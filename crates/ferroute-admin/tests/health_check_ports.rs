@@ -92,7 +92,7 @@ fn unhealthy_proxy_answers_503_with_weight() {
     bench.health.queued(IpFamily::V4);
     assert_eq!(get(address, "/"), answer("503 Service Unavailable", "web", 2, false));
     bench.health.updated(IpFamily::V4);
-    // Eligibility of the node has no effect here.
+    // Eligibility of the node has no effect on these ports.
     bench.health.set_node_eligible(false);
     assert_eq!(get(address, "/"), answer("200 OK", "web", 2, true));
 }
@@ -171,7 +171,7 @@ fn ports_beyond_the_budget_are_reported_and_others_are_served() {
     assert_eq!(errors, [error(last_name, last)]);
     let served = checks.iter().filter(|(name, ..)| *name != last_name);
     served.clone().for_each(|(name, at, _)| assert_eq!(get(*at, "/"), answer("200 OK", name, 1, true)));
-    // A closed port makes room for another one.
+    // A closed port frees its budget for another one.
     let (closed, ..) = served.clone().next().unwrap();
     let left: Vec<_> = checks.iter().copied().filter(|(name, ..)| name != closed).collect();
     assert_eq!(bench.update(&[one], &left), NONE);

@@ -39,13 +39,13 @@ impl Handler for HealthzHandler {
 
 impl HealthReport {
     /// Returns the answer to `/healthz`, which load balancers check: 200 if the proxy is healthy and the node eligible,
-    /// else 503.
+    /// otherwise 503.
     fn healthz(&self) -> Response {
         self.response(self.healthy && self.node_eligible, Some(self.node_eligible))
     }
 
-    /// Returns the answer to `/livez`, which the kubelet checks: 200 if the proxy is healthy, else 503. Eligibility of the
-    /// node does not matter, because a restart of the proxy would not change it.
+    /// Returns the answer to `/livez`, which the kubelet checks: 200 if the proxy is healthy, otherwise 503.
+    /// Eligibility of the node does not matter, because a restart of the proxy would not change it.
     fn livez(&self) -> Response {
         self.response(self.healthy, None)
     }

@@ -32,7 +32,7 @@ pub struct HealthCheck {
     pub load_balancer_addresses: BTreeSet<IpAddr>,
 }
 
-/// Why a Service's health-check node port is not served.
+/// Reason why a Service's health-check node port is not served.
 #[derive(Debug, thiserror::Error)]
 pub enum PortError {
     /// The port cannot be opened.
@@ -40,7 +40,7 @@ pub enum PortError {
     Listen {
         /// Service.
         service: NamespacedName,
-        /// Its health-check node port.
+        /// Health-check node port.
         port: NonZeroU16,
         /// Address and cause.
         #[source]
@@ -51,18 +51,18 @@ pub enum PortError {
     TooMany {
         /// Service.
         service: NamespacedName,
-        /// Its health-check node port.
+        /// Health-check node port.
         port: NonZeroU16,
         /// Number of open ports.
         #[source]
         source: TooManyPorts,
     },
-    /// Another Service has the same port.
+    /// Another Service already has the port.
     #[error("cannot serve health check of {service} on port {port}: port belongs to {owner}")]
     Taken {
         /// Service.
         service: NamespacedName,
-        /// Its health-check node port.
+        /// Health-check node port.
         port: NonZeroU16,
         /// Service that is served on the port.
         owner: NamespacedName,
@@ -138,8 +138,8 @@ impl HealthCheck {
         merged
     }
 
-    /// Returns the addresses to listen on: `scopes`, and those of the load balancer. The latter are addresses of the host
-    /// exactly where its environment makes them so, and only then receive connections.
+    /// Returns the addresses to listen on: `scopes`, and those of the load balancer. The latter receive connections
+    /// only if the environment makes them addresses of the host.
     fn scopes<'a>(&'a self, scopes: &'a [ListenScope]) -> impl Iterator<Item = ListenScope> + 'a {
         let addresses = self.load_balancer_addresses.iter();
         scopes.iter().copied().chain(addresses.filter_map(|address| ListenScope::for_floating(*address, scopes)))
@@ -153,8 +153,8 @@ impl HealthCheckPorts {
         Self { state, open: BTreeMap::new(), http, limits }
     }
 
-    /// Opens and closes ports until each of `checks` is served on each of `scopes` and on the load balancer's addresses. Ports
-    /// that stay are not closed in between, even if they pass from one Service to another.
+    /// Opens and closes ports until each of `checks` is served on each of `scopes` and on the load balancer's
+    /// addresses. Ports that are still needed are not closed in between, even if they pass from one Service to another.
     ///
     /// # Errors
     ///
@@ -207,7 +207,7 @@ impl HealthCheckPorts {
     }
 }
 
-/// Assigns each port to one Service: its current owner, else the first by name.
+/// Assigns each port to one Service: its current owner, otherwise the first by name.
 fn assign(
     current: &BTreeMap<NonZeroU16, Owner>,
     checks: &BTreeMap<NamespacedName, HealthCheck>,
@@ -244,7 +244,7 @@ impl PortState {
     }
 }
 
-/// Serves any path of one port.
+/// Serves all paths of one port.
 struct PortHandler {
     state: Arc<PortState>,
     port: NonZeroU16,
@@ -262,8 +262,8 @@ impl Handler for PortHandler {
 }
 
 impl Owner {
-    /// 200 if there are local endpoints and the proxy is healthy, else 503. The weight header is for load balancers that
-    /// distribute connections by the number of endpoints.
+    /// Returns 200 if there are local endpoints and the proxy is healthy, otherwise 503. The weight header is for load
+    /// balancers that distribute connections by the number of endpoints.
     fn response(&self, proxy_healthy: bool) -> Response {
         let good = self.local_endpoints > 0 && proxy_healthy;
         let status = if good { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };

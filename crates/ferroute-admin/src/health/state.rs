@@ -56,11 +56,11 @@ pub struct Summary {
     pub healthy: bool,
     /// Whether load balancers may send new connections to this node.
     pub node_eligible: bool,
-    /// Whether no family has been synced, or the first sync of one is to come.
+    /// Whether no family has been synced, or the first sync of a family is pending.
     pub is_starting: bool,
     /// Time of the last successful sync of any family.
     pub last_updated: Option<SystemTime>,
-    /// How long the oldest change has waited to be applied; zero if none waits.
+    /// Time for which the oldest change has been waiting to be applied; zero if no change is waiting.
     pub waiting: Duration,
 }
 
@@ -92,7 +92,7 @@ impl Health {
         Self { state: Mutex::new(SyncProgress::new(timeout)), heartbeat: Heartbeat::default() }
     }
 
-    /// Uses the heartbeat of the sync thread, without which every first sync counts as one that hangs.
+    /// Uses the heartbeat of the sync thread. Without it, a first sync always counts as hanging.
     pub fn with_heartbeat(self, heartbeat: Heartbeat) -> Self {
         Self { heartbeat, ..self }
     }
@@ -155,7 +155,7 @@ impl Health {
         }
     }
 
-    /// No operation under the lock leaves an inconsistent state behind when it panics.
+    /// Locks the state. No operation under the lock leaves an inconsistent state behind when it panics.
     fn lock(&self) -> MutexGuard<'_, SyncProgress> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,4 +1,4 @@
-//! How long the last changes waited for their syncs.
+//! Waiting times of the last changes before their syncs.
 
 use std::{collections::VecDeque, time::Duration};
 

@@ -1,4 +1,5 @@
-//! The ledger of applied versions: what the kernel has of each Service, since when, and what is pending or refused.
+//! Applied versions: the kernel's version of each Service, the time since when it is applied, and pending or refused
+//! changes.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -16,27 +17,28 @@ use super::{ChangeKind, ObjectChange, ServiceQuery, Synced};
 pub(super) struct Ledger {
     /// Indexed by [`IpFamily::index`].
     families: [FamilyState; 2],
-    /// The last received `resourceVersion` of each object, by a hash of its kind and name instead of a hundred bytes. Only
-    /// names that the tracker has are looked up, so there is nothing to gain by a collision, which chance does not cause.
+    /// The last received `resourceVersion` of each object, by a hash of its kind and name instead of a hundred bytes.
+    /// Only names in the tracker are looked up, so an attacker gains nothing from a collision, and accidental ones are
+    /// negligible.
     versions: HashMap<u64, u64>,
     hasher: RandomState,
-    /// What `/services` shows; `None` if it is not served.
+    /// Data of `/services`; `None` if it is not served.
     services: Option<BTreeMap<NamespacedName, ServiceState>>,
 }
 
 /// Whether the kernel has the last received version of a Service and its endpoints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Applied {
-    /// It does, in every IP family that is served.
+    /// Whether it does, in every IP family that is served.
     pub is_applied: bool,
-    /// It does not because it refuses rules of the Service, or because a limit of the mode is exceeded.
+    /// Whether it does not, because it refuses rules of the Service or because a limit of the mode is exceeded.
     pub is_refused: bool,
 }
 
 #[derive(Debug)]
 struct FamilyState {
     phase: Phase,
-    /// Services with changes that are not applied. Not kept before the first successful sync.
+    /// Services with changes that have not been applied. Not kept before the first successful sync.
     pending: HashMap<NamespacedName, PendingChange>,
 }
 
@@ -58,8 +60,8 @@ pub(super) enum ApplyState {
     Pending(Option<PendingChange>),
 }
 
-/// State of one Service. It is small, because there is one for each Service: unless a change is pending, the last received
-/// version is the applied one, so it holds one version only.
+/// State of one Service. It is small, because there is one for each Service: unless a change is pending, the last
+/// received version is the applied one, so only one version is stored.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ServiceState {
     pub(super) version: ObjectVersion,
@@ -71,7 +73,7 @@ pub(super) struct ServiceState {
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Times {
-    /// Time since when this version of the Service is applied; `None` if no version is.
+    /// Time since which this version of the Service is applied; `None` if no version is.
     pub(super) since: Option<SystemTime>,
     /// Time of the last change of its rules, whether by the Service or by its endpoints.
     pub(super) changed: Option<SystemTime>,
@@ -104,7 +106,8 @@ pub(super) enum Kind {
 }
 
 impl Ledger {
-    /// Creates an empty ledger of a proxy that serves both families. `with_pages` also keeps what `/services` shows.
+    /// Creates empty state of a proxy that serves both families. If `with_pages` is true, it also keeps the data for
+    /// `/services`.
     pub(super) fn new(with_pages: bool) -> Self {
         Self {
             families: IpFamily::BOTH.map(|_| FamilyState { phase: Phase::Starting, pending: HashMap::new() }),
@@ -240,7 +243,7 @@ impl Ledger {
         part
     }
 
-    /// Returns the state of a Service in a family, of which it has ports or not. Those of a deleted one are not known.
+    /// Returns the state of a Service in a family in which it may have ports. This is unknown for a deleted Service.
     fn state(&self, index: usize, name: &NamespacedName, has_ports: bool) -> ApplyState {
         let FamilyState { phase, pending } = &self.families[index];
         match (phase, pending.get(name)) {

@@ -7,13 +7,13 @@ pub(crate) struct ServiceQuery {
     pub(crate) namespace: Option<String>,
     /// Only Services of this name.
     pub(crate) name: Option<String>,
-    /// The most items of the response; `None` for all.
+    /// Maximum number of items in the response; `None` for all.
     pub(crate) limit: Option<usize>,
     /// The position after which the response begins, from an earlier response.
     pub(crate) r#continue: Option<String>,
 }
 
-/// A parameter of the query has no meaning.
+/// A parameter of the query is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum QueryError {
     #[error("invalid limit {0:?}: not a number")]
@@ -23,8 +23,8 @@ pub(crate) enum QueryError {
 }
 
 impl ServiceQuery {
-    /// Parses `namespace`, `name`, `limit` and `continue`, and ignores everything else. As in Kubernetes, a limit of 0 is
-    /// none.
+    /// Parses `namespace`, `name`, `limit` and `continue`, and ignores other parameters. As in Kubernetes, a limit of 0
+    /// means no limit.
     pub(crate) fn parse(query: &str) -> Result<Self, QueryError> {
         let mut parsed = Self::default();
         for (key, value) in form_urlencoded::parse(query.as_bytes()) {

@@ -1,4 +1,4 @@
-//! `/services`: the applied version of each Service, and the time since when it is applied.
+//! `/services`: the applied version of each Service, and the time since which it is applied.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -12,13 +12,14 @@ use super::{
 };
 use crate::time::go_time;
 
-/// The body of `/services`, part by part. Services that change meanwhile are shown as they are when their part is rendered.
+/// The body of `/services`, part by part. Services that change in the meantime are shown in their state at the time
+/// when their part is rendered.
 #[derive(Debug)]
 pub(crate) struct ServicesBody {
     history: Arc<History>,
     query: ServiceQuery,
     position: Position,
-    /// How many Services may follow.
+    /// Number of Services that may follow.
     left: usize,
 }
 

@@ -55,7 +55,7 @@ impl Rig {
         self.sync_refusing(families, changed, &[])
     }
 
-    /// Runs a sync that refuses some Services; with each, whether the kernel has rules of it.
+    /// Runs a sync that refuses some Services; for each, states whether the kernel has rules of it.
     fn sync_refusing(
         &mut self,
         families: &[IpFamily],
@@ -368,7 +368,7 @@ fn programming_time_is_measured_only_for_changes_with_effect() {
 }
 
 proptest! {
-    /// `/services` and `ferroute status --service` agree, also while something is refused or a sync has failed.
+    /// `/services` and `ferroute status --service` agree, even if a Service is refused or a sync has failed.
     #[test]
     fn services_page_equals_the_status_of_each_service(
         steps in prop::collection::vec((0..8_u8, 0..3_u8, any::<[bool; 2]>()), 1..60),

@@ -1,5 +1,5 @@
-//! How many connections and ports the process may have open, so that clients cannot use up the descriptors that the source,
-//! netlink and the iptables programs need.
+//! Limits of the connections and ports that the process may have open, so that clients cannot use up the descriptors
+//! that the source, netlink and the iptables programs need.
 
 use std::{
     collections::HashMap,
@@ -15,9 +15,9 @@ use tokio::task::AbortHandle;
 /// The shares of the process's file descriptors that HTTP servers may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
-    /// Descriptors of all ports and connections.
+    /// Number of descriptors of all ports and connections.
     pub descriptors: usize,
-    /// Connections of all ports, if ports leave that many descriptors.
+    /// Number of connections of all ports, if ports leave this many descriptors.
     pub connections: usize,
     /// Descriptors that ports leave to connections.
     pub least_connections: usize,
@@ -27,7 +27,7 @@ impl Budget {
     /// Returns the budget of a process that may open this many descriptors.
     pub fn for_descriptor_limit(limit: u64) -> Self {
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-        // With very few descriptors nothing works well, but each side gets some.
+        // With very few descriptors, no part works well, but each gets some.
         let descriptors = limit - RESERVED.min(limit / 2);
         Self {
             descriptors,
@@ -36,13 +36,13 @@ impl Budget {
         }
     }
 
-    /// Returns how many connections may be open beside this many ports.
+    /// Returns the maximum number of open connections besides this many ports.
     fn connections_beside(self, ports: usize) -> usize {
         self.connections.min(self.descriptors.saturating_sub(ports)).max(1)
     }
 
-    /// Returns how many connections one client may have open: half of all, because a load balancer checks each Service
-    /// on a connection of its own, and always from the same few addresses.
+    /// Returns the maximum number of open connections of one client: half of all, because a load balancer checks each
+    /// Service on a separate connection, and always from the same few addresses.
     fn per_peer(connections: usize) -> usize {
         (connections / 2).max(1)
     }
@@ -67,7 +67,7 @@ pub(super) struct OpenSockets {
 #[derive(Debug, Default)]
 struct Usage {
     ports: usize,
-    /// Those of [`Self::ports`] that are only held.
+    /// Ports in [`Self::ports`] that are only held.
     held: usize,
     /// By number, in the order of arrival.
     connections: HashMap<u64, Entry>,
@@ -79,11 +79,11 @@ struct Usage {
 struct Entry {
     peer: IpAddr,
     activity: Activity,
-    /// Ends the connection; `None` until its task has started.
+    /// Handle to end the connection; `None` until its task has started.
     task: Option<AbortHandle>,
 }
 
-/// When a connection became idle, by [`OpenSockets::clock`]; [`BUSY`] during a request.
+/// Time at which a connection became idle, by [`OpenSockets::clock`]; [`BUSY`] during a request.
 #[derive(Clone, Debug)]
 struct Activity(Arc<AtomicU64>);
 
@@ -102,7 +102,7 @@ pub struct PortPermit {
     is_held: bool,
 }
 
-/// The budget has no place for another port.
+/// The budget does not permit another port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("too many open ports ({open}) for the limit of open files; raise LimitNOFILE or ulimit -n")]
 pub struct TooManyPorts {
@@ -115,7 +115,7 @@ impl OpenSockets {
         Arc::new(Self { budget, state: Mutex::default(), clock: AtomicU64::new(0) })
     }
 
-    /// Takes a place for a port. Connections that no longer fit are closed, because each port matters more than the last
+    /// Reserves a port in the budget. Connections that no longer fit are closed, because ports take precedence over
     /// connections.
     pub(super) fn open_port(self: &Arc<Self>) -> Result<PortPermit, TooManyPorts> {
         let mut state = self.state();
@@ -128,8 +128,8 @@ impl OpenSockets {
         Ok(PortPermit { sockets: Arc::clone(self), is_held: false })
     }
 
-    /// Takes a place for a port that is not served but only held. Held ports get half of the budget at most, so that there
-    /// always are places for those that are served.
+    /// Reserves a port that is not served but only held. Held ports get at most half of the budget, so that ports that
+    /// are served always have enough.
     pub(super) fn hold_port(self: &Arc<Self>) -> Result<PortPermit, TooManyPorts> {
         let held = self.state().held;
         if held >= self.budget.descriptors / 2 {
@@ -141,8 +141,9 @@ impl OpenSockets {
         Ok(permit)
     }
 
-    /// Takes a place for a connection. If there is none, another connection is closed: of the same peer if that has more
-    /// than its share, else of the peer that has the most; of its connections the one that has been idle the longest.
+    /// Reserves a connection. If the budget is used up, another connection is closed: of the same peer if it has more
+    /// than its share, otherwise of the peer with the most connections. Among its connections, the one that has been
+    /// idle the longest is closed.
     pub(super) fn open_connection(self: &Arc<Self>, peer: IpAddr) -> ConnectionPermit {
         let peer = network(peer);
         let activity = Activity(Arc::new(AtomicU64::new(self.tick())));
@@ -163,7 +164,7 @@ impl OpenSockets {
     pub(super) fn started(&self, number: u64, task: AbortHandle) {
         match self.state().connections.get_mut(&number) {
             Some(entry) => entry.task = Some(task),
-            // It has been evicted meanwhile.
+            // It has been evicted in the meantime.
             None => task.abort(),
         }
     }
@@ -179,7 +180,7 @@ impl OpenSockets {
         self.clock.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// No operation under the lock leaves an inconsistent state behind when it panics.
+    /// Locks the state. No operation under the lock leaves an inconsistent state behind when it panics.
     fn state(&self) -> MutexGuard<'_, Usage> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -193,7 +194,7 @@ impl Usage {
                 return;
             };
             match peer {
-                // All peers have one, so it is fair to close the oldest.
+                // All peers have one connection, so it is fair to close the oldest.
                 (_, 1) => self.evict(|_| true),
                 (peer, _) => self.evict_from(peer),
             }
@@ -204,7 +205,7 @@ impl Usage {
         self.evict(|entry| entry.peer == peer);
     }
 
-    /// Closes the connection that has been idle the longest, of those that match.
+    /// Closes the matching connection that has been idle the longest.
     fn evict(&mut self, matches: impl Fn(&Entry) -> bool) {
         let candidates = self.connections.iter().filter(|(_, entry)| matches(entry));
         let Some(number) = candidates.min_by_key(|(number, entry)| (entry.activity.get(), **number)).map(|(n, _)| *n)
@@ -264,7 +265,7 @@ impl Drop for PortPermit {
     }
 }
 
-/// Returns the address that a client is counted by: in IPv6 its /64, because a host has all addresses of that.
+/// Returns the address by which a client is counted: for IPv6, its /64, because a host has all its addresses.
 fn network(peer: IpAddr) -> IpAddr {
     match peer.to_canonical() {
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into(),
@@ -275,13 +276,13 @@ fn network(peer: IpAddr) -> IpAddr {
 /// The activity of a connection during a request: it is closed last.
 const BUSY: u64 = u64::MAX;
 
-/// Descriptors for the source, netlink, the iptables programs and everything else: a proxy has some 40 open.
+/// Descriptors for the source, netlink, the iptables programs and all other uses: a proxy has about 40 open.
 const RESERVED: usize = 256;
 
-/// Most connections: idle ones take some 10 KB each.
+/// Maximum number of connections: idle ones take about 10 KB each.
 const MAX_CONNECTIONS: usize = 1024;
 
-/// Connections that are possible however many ports are open.
+/// Minimum number of connections, for any number of open ports.
 const LEAST_CONNECTIONS: usize = 64;
 
 #[cfg(test)]

@@ -15,11 +15,11 @@ pub enum ListenScope {
     AnyOf(IpFamily),
     /// One address.
     Address(IpAddr),
-    /// One address that the host need not have: connections arrive once it is an address of the host, or routed to it.
+    /// One address that the host may lack: connections arrive once it is an address of the host, or routed to it.
     Floating(IpAddr),
 }
 
-/// Why a port cannot be opened.
+/// Reason why a port cannot be opened.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot listen on {address}")]
 pub struct ListenError {
@@ -54,7 +54,7 @@ impl ListenScope {
         scopes
     }
 
-    /// Returns the scope of an address that the host need not have, unless it is among those of `scopes` anyway.
+    /// Returns the scope of an address that the host may lack, unless it is already covered by `scopes`.
     pub(crate) fn for_floating(address: IpAddr, scopes: &[Self]) -> Option<Self> {
         let same = [Self::Any, Self::AnyOf(IpFamily::of(address)), Self::Address(address)];
         (!scopes.iter().any(|scope| same.contains(scope))).then_some(Self::Floating(address))
@@ -76,7 +76,7 @@ impl ListenScope {
 /// A port that another program has just closed can be opened immediately (`SO_REUSEADDR`).
 pub fn listen(scope: ListenScope, port: u16) -> Result<TcpListener, ListenError> {
     match open(scope, port) {
-        // Only a kernel without IPv6 fails; one with IPv6 disabled by sysctl opens the socket.
+        // Fails only on a kernel without IPv6; if IPv6 is disabled by sysctl, the socket can be opened.
         Err(error) if scope == ListenScope::Any && error.source.raw_os_error() == Some(libc::EAFNOSUPPORT) => {
             open(ListenScope::AnyOf(IpFamily::V4), port)
         }

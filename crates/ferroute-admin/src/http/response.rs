@@ -71,8 +71,8 @@ pub fn json(status: StatusCode, body: String) -> Response {
     response(status, "application/json", body)
 }
 
-/// Returns a JSON response with kube-proxy's headers whose body is rendered while it is sent. If it has one part only, its
-/// length is sent before it.
+/// Returns a JSON response with kube-proxy's headers whose body is rendered while it is sent. If it has only one part,
+/// its length is sent before it.
 pub(crate) fn json_chunks(mut chunks: impl Iterator<Item = Bytes> + Send + 'static) -> Response {
     let first = chunks.next().unwrap_or_default();
     let body = match chunks.next() {

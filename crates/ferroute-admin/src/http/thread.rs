@@ -35,7 +35,7 @@ pub struct HttpThread {
 #[derive(Debug)]
 pub struct Server {
     task: AbortHandle,
-    /// Disconnected when the task and everything it owns has been dropped.
+    /// Disconnected when the task and all values that it owns have been dropped.
     closed: mpsc::Receiver<()>,
 }
 
@@ -94,12 +94,12 @@ impl HttpThread {
         let (ready, handle) = mpsc::channel();
         let thread = thread::Builder::new().name(name.to_owned()).spawn(move || {
             let _report = report;
-            // Built here, because dropping it in the caller's runtime, if this thread cannot be started, panics.
-            // The caller waits for the message.
+            // Built on this thread, because dropping it in the caller's runtime panics, if this thread cannot be
+            // started. The caller waits for the message.
             match runtime::Builder::new_current_thread().enable_all().build() {
                 Ok(runtime) => {
                     let _ = ready.send(Ok(runtime.handle().clone()));
-                    // Dropping the sender is the signal, so an error is one too.
+                    // Dropping the sender is the signal, so an error is a signal too.
                     let _ = runtime.block_on(stopped);
                 }
                 Err(error) => _ = ready.send(Err(error)),
@@ -109,20 +109,20 @@ impl HttpThread {
         Ok(Self { handle, sockets, on_lost, stop: Some(stop), thread: Some(thread) })
     }
 
-    /// Takes a place in the budget for a port that is opened later.
+    /// Reserves a port in the budget that is opened later.
     ///
     /// # Errors
     ///
-    /// The budget has no place for another port.
+    /// The budget does not permit another port.
     pub fn open_port(&self) -> Result<PortPermit, TooManyPorts> {
         self.sockets.open_port()
     }
 
-    /// Takes a place in the budget for a port that is held, so that no other program can open it, but not served.
+    /// Reserves a port in the budget that is held, so that no other program can open it, but not served.
     ///
     /// # Errors
     ///
-    /// Held ports use half of the budget already, or the budget has no place for another port.
+    /// Held ports already use half of the budget, or the budget does not permit another port.
     pub fn hold_port(&self) -> Result<PortPermit, TooManyPorts> {
         self.sockets.hold_port()
     }
@@ -140,7 +140,7 @@ impl HttpThread {
         }))
     }
 
-    /// Opens a port and serves on it. While the port cannot be opened, because the host does not have the address yet or
+    /// Opens a port and serves on it. If the port cannot be opened, because the host does not have the address yet or
     /// another program has the port, calls `report` and retries after `pause`. kube-proxy's pause is 5 seconds.
     pub fn serve_when_free(
         &self,
@@ -178,8 +178,8 @@ impl HttpThread {
 
 /// Returns a future that drops `work` before `guard`, also if it is never polled.
 fn guarded<G: Send>(work: impl Future<Output = ()> + Send, guard: G) -> impl Future<Output = ()> + Send {
-    // A block that was never polled drops what it has captured in an order that depends on its code. The fields of a tuple are
-    // dropped in their own order.
+    // A block that was never polled drops its captured values in an order that depends on its code. The fields of a
+    // tuple are dropped in order.
     let parts = (work, guard);
     async move {
         let parts = parts;

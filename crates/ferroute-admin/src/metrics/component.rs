@@ -1,7 +1,7 @@
 //! Metrics of every Kubernetes component: the process, the build, requests to the API server.
 //!
-//! Of the metrics of Go programs, only `go_goroutines` and `go_threads` are exposed: they have a counterpart here, and
-//! dashboards show them. The others describe Go's memory allocator, garbage collector and scheduler.
+//! Among the metrics of Go programs, only `go_goroutines` and `go_threads` are exposed: they have a counterpart in
+//! Ferroute, and dashboards show them. The others describe Go's memory allocator, garbage collector and scheduler.
 
 use std::time::Duration;
 

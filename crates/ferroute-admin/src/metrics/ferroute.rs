@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// Connections of one family since counting started. The reader of the counters limits the number of service ports with
-/// counts of their own.
+/// separate counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Connections {
     /// IP family.
@@ -27,12 +27,12 @@ pub struct Connections {
     pub other_endpoints: u64,
 }
 
-/// What went through Services since counting started. The reader limits the number of endpoints with counts of their own.
+/// Traffic of Services since counting started. The reader limits the number of endpoints with separate counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
     /// By service port name (`shop/web:http`) and endpoint.
     pub endpoints: Vec<(String, SocketAddr, Usage)>,
-    /// All others.
+    /// Traffic of all other endpoints.
     pub others: Usage,
 }
 
@@ -63,9 +63,9 @@ pub struct Draining {
 /// Endpoints of one family that did not answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ejected {
-    /// Those that get no connections now.
+    /// Endpoints that currently get no connections.
     pub endpoints: u64,
-    /// How often endpoints were ejected since the start.
+    /// Number of ejections of endpoints since the start.
     pub total: u64,
 }
 
@@ -76,7 +76,7 @@ pub struct RefusedConnections {
     pub family: IpFamily,
     /// Connections by service port name (`shop/web:http`) and limit, for a limited number of them.
     pub services: Vec<(String, &'static str, u64)>,
-    /// All others.
+    /// Connections of all other service ports and limits.
     pub others: u64,
 }
 
@@ -276,7 +276,7 @@ impl FerrouteMetrics {
         }
     }
 
-    /// Replaces all counts, so that families without Services that ask for ejection disappear.
+    /// Replaces all counts, so that families without Services that request ejection disappear.
     pub(super) fn set_ejected(&self, ejected: &[(IpFamily, Ejected)]) {
         self.ejected.reset();
         self.ejections.reset();
@@ -286,7 +286,7 @@ impl FerrouteMetrics {
         }
     }
 
-    /// Replaces all counts, so that endpoints that joined the others disappear.
+    /// Replaces all counts, so that endpoints that were moved to the others disappear.
     pub(super) fn set_traffic(&self, traffic: Option<&Traffic>) {
         self.traffic.iter().for_each(IntCounterVec::reset);
         let Some(Traffic { endpoints, others }) = traffic else { return };

@@ -1,4 +1,5 @@
-//! Metrics that only some modes expose, as data: each mode lists its own, and the lists of kube-proxy's modes are here.
+//! Metrics that only some modes expose, as data: each mode lists its metrics, and the lists of kube-proxy's modes are
+//! in this module.
 
 use ferroute_core::{DataplaneError, IpFamily, NfacctCounters, Protocol, SyncReport};
 use prometheus::{GaugeVec, IntCounter, IntCounterVec};
@@ -93,7 +94,7 @@ pub const IPTABLES_METRICS: &[ModeMetric] = &[
 /// Metrics of kube-proxy's ipvs mode.
 pub const IPVS_METRICS: &[ModeMetric] = &[RESTORE_FAILURES];
 
-/// Metrics of userspace mode. kube-proxy's had none of its own.
+/// Metrics of userspace mode. kube-proxy's userspace mode had no specific ones.
 pub const USERSPACE_METRICS: &[ModeMetric] = &[
     RESTORE_FAILURES,
     ModeMetric {
@@ -145,7 +146,7 @@ pub struct RelayedPort {
     pub failed_attempts: u64,
     /// Connections that reached no endpoint, and dropped datagrams.
     pub refused: u64,
-    /// Connections that were reset, and datagrams that were dropped, because the client had its share.
+    /// Connections that were reset, and datagrams that were dropped, because the client had reached its share.
     pub limited: u64,
     /// Bytes from clients to endpoints.
     pub bytes_to_endpoints: u64,

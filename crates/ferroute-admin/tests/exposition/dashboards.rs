@@ -1,7 +1,8 @@
 //! Queries of dashboards and alerts for kube-proxy find their series in Ferroute's metrics.
 //!
-//! The tables hold the selectors and groupings of the queries without functions. Omitted are the labels `instance` and
-//! `job`, which Prometheus adds, and `url`, which Kubernetes dropped long before 1.36 though dashboards still group by it.
+//! The tables hold the selectors and groupings of the queries without functions. The labels `instance` and `job`, which
+//! Prometheus adds, and `url`, which Kubernetes dropped long before 1.36 although dashboards still group by it, are
+//! omitted.
 
 use ferroute_admin::metrics::{IPTABLES_METRICS, Metrics, NFTABLES_METRICS, Sampled};
 use ferroute_core::IpFamily;

@@ -76,7 +76,7 @@ fn read_error() -> DataplaneError {
     DataplaneError::Read { rules: "IPv4 rules".to_owned(), source: "not readable".into() }
 }
 
-/// Returns the text after one of every event.
+/// Returns the text after one event of each kind.
 fn sample_text(mode: &[ModeMetric], families: &[IpFamily]) -> String {
     let metrics = Arc::new(Metrics::new(mode));
     metrics.set_families(families);
@@ -349,7 +349,7 @@ fn relayed_connections_are_shown_by_service_port_while_it_exists() {
     ];
     assert_eq!(shown(vec![relayed(IpFamily::V6)]), expected);
     assert_eq!(shown(Vec::new()), [""; 0]);
-    // Other modes do not have them.
+    // Other modes do not have these metrics.
     let other = Metrics::new(IPTABLES_METRICS);
     let text = other.render(&Sampled { relayed: vec![relayed(IpFamily::V4)], ..Sampled::default() });
     assert!(!text.contains("ferroute_userspace_"), "{text}");

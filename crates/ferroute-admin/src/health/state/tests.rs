@@ -18,8 +18,8 @@ enum Event {
 }
 use Event::{Eligible, Failed, Queued, Received, Sent, Updated};
 
-/// The report `seconds` after the start of a proxy with these events; times in events are seconds too. The sync thread makes
-/// progress.
+/// Returns the report `seconds` after the start of a proxy with these events; times in events are also in seconds. The
+/// sync thread makes progress.
 fn report_after(events: &[Event], seconds: u64) -> HealthReport {
     report_after_silence(events, seconds, 0)
 }
@@ -74,7 +74,7 @@ fn first_sync_that_hangs_or_fails_is_late() {
     assert!(report_after(&failed, 59).healthy);
     assert!(!report_after(&failed, 60).healthy);
     assert!(report_after(&[Queued(V4, 0), Failed(V4), Updated(V4, 60), Queued(V4, 61)], 62).healthy);
-    // A family without Services is never synced, and the other one counts.
+    // A family without Services is never synced; only the other family counts.
     assert!(!report_after(&[Updated(V6, 1), Queued(V4, 0), Failed(V4)], 60).healthy);
 }
 
@@ -87,7 +87,7 @@ fn changes_that_the_sync_thread_does_not_receive_are_late() {
     assert_eq!(late.families, report(70, &[(V4, 1, true)]).families, "which family they concern is unknown");
     assert!(report_after(&[Sent(10), Received], 1000).healthy);
     assert!(!report_after(&[Sent(10), Sent(20), Received], 80).healthy);
-    // During a long first sync nothing is received.
+    // During a long first sync, no change is received.
     let first = [Sent(0), Queued(V4, 0), Received, Sent(1)];
     assert!(report_after(&first, 1000).healthy);
     assert!(!report_after_silence(&first, 1000, 60).healthy);

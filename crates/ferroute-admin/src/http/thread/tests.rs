@@ -107,7 +107,7 @@ fn taken_port_is_reported_and_retried_until_free() {
     assert!(failures.load(Ordering::Relaxed) >= 3);
 }
 
-/// A server that is dropped before its task has run at all must not report that its port is free too early.
+/// A server that is dropped before its task has run must not report too early that its port is free.
 #[test]
 fn work_is_dropped_before_its_guard_whether_it_has_begun_or_not() {
     struct Logged(&'static str, mpsc::Sender<&'static str>);
