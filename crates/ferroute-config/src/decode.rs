@@ -1,8 +1,8 @@
 //! Decodes and encodes [`KubeProxyConfiguration`].
 //!
 //! The text is decoded into a tree, which detects duplicate fields, and the tree into the types, which detects unknown
-//! fields. Both violate strict decoding but are not fatal: kube-proxy falls back to lenient decoding. So the caller gets
-//! the configuration and the violations, and decides.
+//! fields. Both violate strict decoding but are not fatal: kube-proxy falls back to lenient decoding. The caller
+//! therefore gets the configuration and the violations, and decides how to proceed.
 
 mod tree;
 
@@ -18,7 +18,7 @@ use crate::{ApiVersion, GoDuration, Kind, KubeProxyConfiguration, ModeName};
 /// A decoded configuration and its violations of strict decoding.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decoded {
-    /// The configuration without defaults. Unknown fields are ignored; the last of several duplicate fields applies.
+    /// Configuration without defaults. Unknown fields are ignored; the last of several duplicate fields applies.
     pub config: KubeProxyConfiguration,
     /// Duplicate fields, then unknown fields, each in the order of the text.
     pub violations: Vec<Violation>,
@@ -131,8 +131,8 @@ impl fmt::Display for StrictDecodingError {
     }
 }
 
-/// Removes a value of `udpIdleTimeout` that is no duration, unless userspace mode needs it: kube-proxy has no such field any more,
-/// so it ignores it whatever its value.
+/// Removes a value of `udpIdleTimeout` that is not a duration, unless userspace mode needs it: kube-proxy no longer has
+/// this field, so it ignores any value.
 fn remove_idle_timeout(value: &mut Value) -> Option<Violation> {
     let is_needed = value.get("mode").and_then(Value::as_str) == Some(ModeName::USERSPACE.as_str());
     let is_valid = GoDuration::deserialize(value.get(UDP_IDLE_TIMEOUT)?).is_ok();
@@ -145,7 +145,7 @@ fn remove_idle_timeout(value: &mut Value) -> Option<Violation> {
 
 const UDP_IDLE_TIMEOUT: &str = "udpIdleTimeout";
 
-/// Rejects lists in place of mappings: serde would take their items for the fields, in the order of the type.
+/// Rejects lists in place of mappings: serde would interpret their items as the fields, in the order of the type.
 fn check_sections(value: &Value) -> Result<(), DecodeError> {
     let sections = serde_json::to_value(KubeProxyConfiguration::default()).expect("string keys can be encoded as JSON");
     check_section("", &sections, value)?;
@@ -171,7 +171,7 @@ fn not_a_mapping(field: String) -> DecodeError {
     DecodeError::Field { field, source: de::Error::invalid_type(de::Unexpected::Seq, &"a mapping") }
 }
 
-/// Replaces nulls in mappings and lists by the values that they have in Go: feature gates are off, and texts are empty.
+/// Replaces nulls in mappings and lists by the corresponding values in Go: feature gates are off, and texts are empty.
 fn fill_nulls(value: &mut Value) {
     let gates = value.get_mut("featureGates").and_then(Value::as_object_mut);
     for gate in gates.into_iter().flat_map(|gates| gates.values_mut()).filter(|gate| gate.is_null()) {

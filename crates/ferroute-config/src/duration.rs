@@ -6,7 +6,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 /// A signed number of nanoseconds: Go's `time.Duration` and Kubernetes' `metav1.Duration`, formatted as `1h30m0s`.
 ///
-/// A configuration may contain negative durations, so this type does; [`GoDuration::to_std`] converts those that are not.
+/// A configuration may contain negative durations, so this type supports them; [`GoDuration::to_std`] converts
+/// non-negative ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GoDuration(i64);
 

@@ -1,7 +1,7 @@
 //! The IP families that the proxy serves.
 //!
-//! Like kube-proxy, it serves both families if the host supports them, whatever the cluster uses. If the host supports
-//! one family only, it must be the primary one.
+//! Like kube-proxy, it serves both families if the host supports them, regardless of the families that the cluster
+//! uses. If the host supports only one family, it must be the primary one.
 
 use ferroute_core::{IpFamily, LocalTrafficDetector, NodeView};
 use ipnet::IpNet;
@@ -31,10 +31,10 @@ pub enum FamilyError {
     /// The host does not support the primary family.
     #[error("no support for primary IP family {0} on this host")]
     Unsupported(IpFamily),
-    /// The host supports one family and `clusterCIDR` has only networks of the other.
+    /// The host supports one family, and `clusterCIDR` has only networks of the other family.
     #[error("cluster is {0}-only but clusterCIDR has only networks of the other IP family")]
     ClusterCidr(IpFamily),
-    /// All pod CIDRs of the node are of the other family than the primary one.
+    /// All pod CIDRs of the node belong to the family that is not primary.
     #[error("primary IP family is {0} but the node's podCIDRs are all of the other IP family")]
     PodCidrs(IpFamily),
 }

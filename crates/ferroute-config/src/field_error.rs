@@ -4,8 +4,8 @@ use crate::GoDuration;
 
 /// A validation error of one field.
 ///
-/// Messages and paths are those of kube-proxy, including capitalization: the paths follow its internal types, as users
-/// know them from its log.
+/// Messages and paths are those of kube-proxy, including capitalization: the paths follow its internal types, which
+/// users see in its log.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FieldError {
     /// The value is malformed or out of range.
@@ -76,7 +76,7 @@ impl fmt::Display for FieldErrors {
 }
 
 impl FieldErrors {
-    /// Adds an error about a value that is formatted without quotes.
+    /// Adds an error for a value that is formatted without quotes.
     pub(crate) fn invalid(&mut self, field: &str, value: impl fmt::Display, detail: &str) {
         self.0.push(FieldError::Invalid {
             field: field.to_owned(),
@@ -85,17 +85,17 @@ impl FieldErrors {
         });
     }
 
-    /// Adds an error about a string.
+    /// Adds an error for a string.
     pub(crate) fn invalid_text(&mut self, field: &str, value: &str, detail: &str) {
         self.invalid(field, format_args!("{value:?}"), detail);
     }
 
-    /// Adds an error about a duration, which Kubernetes quotes like a string.
+    /// Adds an error for a duration, which Kubernetes quotes like a string.
     pub(crate) fn invalid_duration(&mut self, field: &str, value: GoDuration, detail: &str) {
         self.invalid(field, format_args!("\"{value}\""), detail);
     }
 
-    /// Adds an error about a list of strings.
+    /// Adds an error for a list of strings.
     pub(crate) fn invalid_list(&mut self, field: &str, values: &[&str], detail: &str) {
         self.invalid(field, format_args!("[{}]", quoted(values).replace(", ", ",")), detail);
     }

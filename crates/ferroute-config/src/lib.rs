@@ -6,9 +6,9 @@
 //!     lenient)
 //! ```
 //!
-//! The types have the shape of the API, so that a file can be decoded and encoded without loss and flags can be merged by
-//! setting fields. Only [`KubeProxyConfiguration::resolve`] converts strings to addresses, networks and modes. It reports
-//! all validation errors at once, with Kubernetes' messages.
+//! The types have the form of the API, so that a file can be decoded and encoded without loss and flags can be merged
+//! by setting fields. Only [`KubeProxyConfiguration::resolve`] converts strings to addresses, networks and modes. It
+//! reports all validation errors at once, with Kubernetes' messages.
 //!
 //! ```
 //! use ferroute_config::{KubeProxyConfiguration, ModeName};
@@ -20,7 +20,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Not part of this crate: the host's properties and the implementations of the modes.
+//! The host's properties and the implementations of the modes are in other crates.
 
 mod address;
 mod decode;

@@ -52,7 +52,7 @@ impl FromStr for Quantity {
     }
 }
 
-/// Returns what a suffix multiplies a number by: a factor, and a power of ten.
+/// Returns the multiplier of a suffix: a factor, and a power of ten.
 fn factor(suffix: &str) -> Option<(u64, i32)> {
     let (factor, exponent) = match suffix {
         "n" => (1, -9),

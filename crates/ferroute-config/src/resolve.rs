@@ -39,38 +39,40 @@ pub struct Resolved {
     pub settings: ProxySettings,
     /// The intervals of syncs.
     pub sync: SyncPeriods,
-    /// The address of `/healthz` and `/livez`; `None` to disable. An unspecified address of either family means all
+    /// Address of `/healthz` and `/livez`; `None` to disable them. An unspecified address of either family means all
     /// addresses of both families.
     pub healthz: Option<SocketAddr>,
     /// The address of `/metrics` and status pages; `None` to disable. Unspecified addresses as above.
     pub metrics: Option<SocketAddr>,
-    /// Exit if one of these two addresses cannot be bound, instead of retrying.
+    /// Whether to exit if one of these two addresses cannot be bound, instead of retrying.
     pub bind_address_hard_fail: bool,
     /// The name of this node's Node, normalized by [`canonical_node_name`]; `None` for the host name.
     pub node_name: Option<String>,
-    /// Overrides the Node's address; `None` for the Node's.
+    /// Overrides the Node's address; `None` for the Node's address.
     pub node_ip: Option<IpAddr>,
     /// The sysctls of connection tracking.
     pub conntrack: Conntrack,
-    /// The process's `oom_score_adj`, -1000 to 1000; `None` to keep it.
+    /// `oom_score_adj` of the process, -1000 to 1000; `None` to keep it.
     pub oom_score_adj: Option<i32>,
     /// The interval of resyncs with the API server.
     pub config_sync_period: Duration,
     /// Log level and format.
     pub logging: Logging,
-    /// Serve `externalIPs`: false if the feature gate `AllowServiceExternalIPs` is disabled.
+    /// Whether to serve `externalIPs`: false if the feature gate `AllowServiceExternalIPs` is disabled.
     pub allow_external_ips: bool,
-    /// What flags of Ferroute set; see [`Resolved::set_flags`].
+    /// Settings of Ferroute's flags; see [`Resolved::set_flags`].
     pub flags: FlagSettings,
 }
 
-/// Settings of modes that only flags of Ferroute set, no fields of the configuration. They stay when the mode is selected.
+/// Settings of modes that only Ferroute's flags set, and that are not fields of the configuration. They do not change
+/// when a mode is selected.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct FlagSettings {
     /// In nftables mode, the number of service ports whose connections are counted separately; `None` to count none.
     pub connection_counters: Option<NonZeroUsize>,
-    /// In nftables mode, lets packets of established connections skip the hooks; `None` if none may.
+    /// Settings of the flowtable in nftables mode, with which packets of established connections skip the hooks; `None`
+    /// for no flowtable.
     pub flowtable: Option<FlowtableSettings>,
     /// Count connections, packets and bytes of Services.
     pub count_traffic: bool,
@@ -90,8 +92,9 @@ pub struct FlagSettings {
 pub struct ModeName(&'static str);
 
 impl Resolved {
-    /// Returns what applies to Services whose annotations request nothing else. Without ipvs mode, its scheduler is the method of
-    /// those who have left it, where the mode has that method.
+    /// Returns the defaults for Services whose annotations do not request other values. In modes other than ipvs, the
+    /// scheduler configured for ipvs mode determines the default method, if the mode supports it, for clusters that
+    /// have switched from ipvs mode.
     pub fn balancing_defaults(&self, traits: &ModeTraits) -> BalancingDefaults {
         let method = Method::from_scheduler(&self.ipvs.scheduler).filter(|method| traits.methods.contains(method));
         BalancingDefaults {
@@ -106,7 +109,7 @@ impl Resolved {
 pub struct IpvsSettings {
     /// The scheduler; empty for the default. The kernel validates it.
     pub scheduler: String,
-    /// Networks whose virtual servers are not cleaned up.
+    /// Networks whose virtual servers are not removed by cleanup.
     pub exclude_cidrs: Vec<IpNet>,
     /// Do not reply to ARP requests for Service addresses.
     pub strict_arp: bool,
@@ -123,7 +126,7 @@ pub struct IpvsSettings {
 pub struct UserspaceSettings {
     /// The ports on which connections are accepted; `None` for any free ports.
     pub ports: Option<RangeInclusive<u16>>,
-    /// How long a UDP flow without datagrams is kept.
+    /// Time for which a UDP flow without datagrams is kept.
     pub udp_idle_timeout: Duration,
 }
 
@@ -142,8 +145,8 @@ pub struct SyncPeriods {
     pub period: Duration,
     /// The minimum interval between syncs, at most `period`.
     pub min_period: Duration,
-    /// No minimum is configured: syncs may follow each other at once as long as they cost little, and `min_period` applies
-    /// otherwise.
+    /// Whether no minimum is configured: syncs may then follow each other at once as long as they cost little, and
+    /// `min_period` applies otherwise.
     pub by_cost: bool,
 }
 
@@ -156,7 +159,7 @@ pub struct Conntrack {
     pub tcp_established_timeout: Option<Duration>,
     /// The timeout of TCP connections in state CLOSE_WAIT.
     pub tcp_close_wait_timeout: Option<Duration>,
-    /// Do not treat packets outside the TCP window as invalid; `false` to keep the kernel's value.
+    /// Whether packets outside the TCP window are not treated as invalid; `false` to keep the kernel's value.
     pub tcp_be_liberal: bool,
     /// The timeout of UDP flows without replies.
     pub udp_timeout: Option<Duration>,
@@ -195,19 +198,19 @@ impl KubeProxyConfiguration {
     /// Validates and resolves the configuration with the platform's defaults: mode iptables, detection of local traffic by
     /// `clusterCIDR`, and in nftables mode node ports on the primary addresses.
     ///
-    /// Apply [`KubeProxyConfiguration::defaulted`] first: here, an empty bind address disables the server and a period of
-    /// zero is an error.
+    /// [`KubeProxyConfiguration::defaulted`] must be applied first: in this function, an empty bind address disables
+    /// the server and a period of zero is an error.
     ///
     /// # Errors
     ///
-    /// Returns all validation errors, in kube-proxy's order. Unlike there, unknown feature gates are no errors (see
-    /// [`KubeProxyConfiguration::warnings`]), because they change with each release, unless they are disabled.
+    /// Returns all validation errors, in kube-proxy's order. Unlike in kube-proxy, unknown feature gates are not errors
+    /// (see [`KubeProxyConfiguration::warnings`]), because they change with each release, unless they are disabled.
     pub fn resolve(&self) -> Result<Resolved, FieldErrors> {
         self.resolve_with(&ModeName::KUBE_PROXY)
     }
 
-    /// Like [`KubeProxyConfiguration::resolve`], with the given modes in place of kube-proxy's. A mode without a section of
-    /// its own uses the `iptables` section.
+    /// Like [`KubeProxyConfiguration::resolve`], with the given modes in place of kube-proxy's. A mode without a
+    /// separate section uses the `iptables` section.
     ///
     /// # Errors
     ///
@@ -249,7 +252,7 @@ impl KubeProxyConfiguration {
         }
         let healthz = host_port(errors, "HealthzBindAddress", &self.healthz_bind_address);
         let metrics = host_port(errors, "MetricsBindAddress", &self.metrics_bind_address);
-        // Other modes have no use for these fields, and kube-proxy 1.36 does not read them.
+        // Other modes do not use these fields, and kube-proxy 1.36 does not read them.
         let userspace = match mode {
             ModeName::USERSPACE => self.userspace(errors),
             _ => UserspaceSettings::default(),
@@ -319,7 +322,7 @@ impl KubeProxyConfiguration {
         UserspaceSettings { ports, udp_idle_timeout }
     }
 
-    /// kube-proxy refuses to turn off these features, too. It accepts any other gate.
+    /// Checks the feature gates. kube-proxy also refuses to turn off these features. It accepts any other gate.
     fn check_feature_gates(&self, errors: &mut FieldErrors) {
         let is_off = |gate: &str| self.feature_gates.get(gate) == Some(&false);
         for gate in ALWAYS_ON.into_iter().filter(|gate| is_off(gate)) {
@@ -386,7 +389,7 @@ impl KubeProxyConfiguration {
 }
 
 impl Resolved {
-    /// Sets what flags of Ferroute set.
+    /// Applies the settings of Ferroute's flags.
     pub fn set_flags(&mut self, flags: FlagSettings) {
         self.settings.protected_node_ports.clone_from(&flags.protected_node_ports);
         self.flags = flags;
@@ -417,7 +420,7 @@ impl ModeName {
 }
 
 impl<'de> Deserialize<'de> for ModeName {
-    /// Returns one of the modes that this crate names; another one is an error.
+    /// Returns one of the modes that this crate names; another mode is an error.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let name = String::deserialize(deserializer)?;
         let mut all = Self::KUBE_PROXY.into_iter().chain([Self::USERSPACE]);

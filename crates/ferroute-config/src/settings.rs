@@ -15,7 +15,7 @@ pub struct Settings {
     pub config: KubeProxyConfiguration,
     /// The resolved configuration.
     pub resolved: Resolved,
-    /// Warnings about flags and fields that are unknown or without effect, to be logged once logging is set up.
+    /// Warnings for flags and fields that are unknown or without effect, to be logged once logging is set up.
     pub warnings: Vec<String>,
     /// The configuration file, if given.
     pub file: Option<ConfigFile>,
@@ -35,7 +35,8 @@ pub fn load(args: &SettingsArgs, modes: &[ModeName]) -> anyhow::Result<Settings>
     load_or(args, KubeProxyConfiguration::default(), modes)
 }
 
-/// Like [`load`], with `fallback` if no file is given. A file that selects no mode or names no node has those of `fallback`.
+/// Like [`load`], with `fallback` if no file is given. If a file selects no mode or does not name the node, those of
+/// `fallback` apply.
 pub fn load_or(args: &SettingsArgs, fallback: KubeProxyConfiguration, modes: &[ModeName]) -> anyhow::Result<Settings> {
     let (config, warnings, file) = match &args.config {
         None => (fallback, Vec::new(), None),
@@ -105,7 +106,7 @@ pub fn from_file(args: &RawArgs<RunArgs>, path: &Path, text: &str, modes: &[Mode
 }
 
 impl Settings {
-    /// Applies Ferroute's own flags, with or without a file.
+    /// Applies Ferroute's additional flags, with or without a file.
     fn with_ferroute_flags(mut self, args: &RunArgs) -> Self {
         let flowtable =
             || FlowtableSettings { devices: args.nftables_flowtable.clone(), packets: args.nftables_flowtable_packets };

@@ -25,8 +25,8 @@ use crate::GoDuration;
 pub struct KubeProxyConfiguration {
     /// Always `kubeproxy.config.k8s.io/v1alpha1`.
     pub api_version: ApiVersion,
-    /// Overrides the node's IP address; `0.0.0.0` or `::` for the Node object's. In spite of its name nothing is bound to
-    /// it, but its family determines the defaults of `healthzBindAddress` and `metricsBindAddress`.
+    /// Overrides the node's IP address; `0.0.0.0` or `::` for the Node object's. Despite its name, no socket is bound
+    /// to it, but its family determines the defaults of `healthzBindAddress` and `metricsBindAddress`.
     #[serde(deserialize_with = "null_default")]
     pub bind_address: String,
     /// Exit when `healthzBindAddress` or `metricsBindAddress` cannot be bound.
@@ -48,7 +48,8 @@ pub struct KubeProxyConfiguration {
     /// Interfaces for `detectLocalMode`.
     #[serde(deserialize_with = "null_default")]
     pub detect_local: DetectLocalConfiguration,
-    /// How to detect packets of this node's pods: `ClusterCIDR`, `NodeCIDR`, `BridgeInterface` or `InterfaceNamePrefix`.
+    /// Method to detect packets of this node's pods: `ClusterCIDR`, `NodeCIDR`, `BridgeInterface` or
+    /// `InterfaceNamePrefix`.
     #[serde(deserialize_with = "null_default")]
     pub detect_local_mode: String,
     /// Serve Go profiles.
@@ -83,7 +84,8 @@ pub struct KubeProxyConfiguration {
     /// Settings of nftables mode.
     #[serde(deserialize_with = "null_default")]
     pub nftables: NfTablesConfiguration,
-    /// The networks of endpoints that see the addresses of clients, also where connections are otherwise masqueraded (KEP-6246).
+    /// Networks of endpoints that see the addresses of clients, even if connections to other endpoints are masqueraded
+    /// (KEP-6246).
     #[serde(rename = "noMasqueradeCIDRs", deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
     pub no_masquerade_cidrs: Vec<String>,
     /// The networks of the addresses that accept node port traffic, or `primary`; empty for the mode's default.
@@ -97,8 +99,8 @@ pub struct KubeProxyConfiguration {
     /// Show the metrics that this version hides.
     #[serde(deserialize_with = "null_default")]
     pub show_hidden_metrics_for_version: String,
-    /// How long userspace mode keeps a UDP flow without datagrams; `None` or zero for 250 ms. kube-proxy had this field until
-    /// Kubernetes 1.26 removed the mode.
+    /// Time for which userspace mode keeps a UDP flow without datagrams; `None` or zero for 250 ms. kube-proxy had this
+    /// field until Kubernetes 1.26 removed the mode.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub udp_idle_timeout: Option<GoDuration>,
     /// Run as a Windows service.

@@ -68,7 +68,7 @@ const MEDIA_TYPES: &str = "only protobuf and JSON are supported";
 const LOG_BUFFER: &str = "log lines are not buffered";
 const LOG_STREAM: &str = "all log lines are written to one stream";
 
-/// Returns why a feature gate has no effect.
+/// Returns the reason why a feature gate has no effect.
 fn gate_reason(gate: &str) -> &'static str {
     let known = UNUSED_GATES.iter().find(|(name, _)| *name == gate);
     known.map_or("Ferroute does not have this feature gate", |(_, reason)| reason)

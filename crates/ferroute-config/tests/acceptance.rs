@@ -1,7 +1,7 @@
 //! Every field of the configuration with every value of a list, and whole configurations and command lines of distributions, compared
 //! with a recording of kube-proxy 1.36.2.
 //!
-//! `conformance/configuration/record.py` has made the recordings, and describes their lines.
+//! `conformance/configuration/record.py` created the recordings, and describes their lines.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -35,7 +35,7 @@ fn written(field: &str, value: &Value) -> Option<Value> {
 fn is_intended(field: &str, value: &Value, written: Option<&Value>, recorded: Option<&Value>) -> bool {
     let (mode, name) = field.split_once('/').unwrap_or(("", field));
     match (written, recorded) {
-        // Nothing that kube-proxy accepts is rejected, and nothing new is read from it.
+        // Values that kube-proxy accepts are not rejected, and Ferroute does not read values that kube-proxy ignores.
         (None, _) => false,
         (Some(_), None) => match name {
             // Null counts as unset everywhere. kube-proxy rejects it for durations.
@@ -43,12 +43,13 @@ fn is_intended(field: &str, value: &Value, written: Option<&Value>, recorded: Op
             // The mode that Kubernetes 1.26 removed.
             "mode" => value == "userspace",
             "nodePortAddresses" => has_keyword(value),
-            // kube-proxy 1.36 knows only the first of the versions 1.35, 1.36 and 1.37.
+            // Of the versions 1.35, 1.36 and 1.37, kube-proxy 1.36 supports only the first.
             "showHiddenMetricsForVersion" => value == "1.36" || value == "1.37",
             _ => false,
         },
         (Some(_), Some(recorded)) => match name {
-            // What kube-proxy reads and loses before it writes: what was removed, and what is for a gate, another mode or Windows.
+            // Fields that kube-proxy reads and drops before it writes: removed ones, and those for a feature gate,
+            // another mode or Windows.
             "portRange" | "udpIdleTimeout" | "logging.options.json.splitStream" => true,
             "ipvs"
             | "ipvs.minSyncPeriod"
@@ -122,7 +123,7 @@ fn written_for(arguments: &[String]) -> anyhow::Result<Value> {
     Ok(serde_json::to_value(settings.config.platform_defaulted())?)
 }
 
-/// Removes what kube-proxy writes in another way: empty values, and the periods that depend on the mode.
+/// Removes parts that kube-proxy writes in another way: empty values, and the periods that depend on the mode.
 fn comparable(mut config: Value) -> Value {
     for section in ["iptables", "ipvs", "nftables"] {
         for period in ["minSyncPeriod", "syncPeriod"] {
@@ -130,7 +131,7 @@ fn comparable(mut config: Value) -> Value {
         }
     }
     let is_empty = |value: &Value| matches!(value, Value::Null) || *value == json!([]) || *value == json!({});
-    // kube-proxy has no `udpIdleTimeout` any more.
+    // kube-proxy no longer has `udpIdleTimeout`.
     config.as_object_mut().expect("an object").retain(|name, value| !is_empty(value) && name != "udpIdleTimeout");
     config["ipvs"].as_object_mut().expect("a section").retain(|_, value| !is_empty(value));
     config
@@ -181,7 +182,7 @@ fn is_intended_for(argument: &str, changed: Option<&Changes>, recorded: Option<&
         (Some(_), None) => match flag {
             // kube-proxy adds ports only where it does not write its configuration.
             "--healthz-bind-address" | "--metrics-bind-address" => value.parse::<IpAddr>().is_ok(),
-            // These have no effect, or the empty value has none.
+            // These flags have no effect, or their empty value has none.
             "--log-flush-frequency" | "--log-json-split-stream" | "--log-text-split-stream" => true,
             "--cluster-cidr" | "--logging-format" => value.is_empty(),
             // As in later versions.
@@ -189,7 +190,7 @@ fn is_intended_for(argument: &str, changed: Option<&Changes>, recorded: Option<&
             _ => false,
         },
         (Some(changed), Some(recorded)) => match flag {
-            // Ferroute puts the name into lower case where it reads it, and an empty address disables the server.
+            // Ferroute converts the name to lower case when it reads it, and an empty address disables the server.
             "--hostname-override" => lower_case(changed) == lower_case(recorded),
             "--healthz-bind-address" | "--metrics-bind-address" => value.is_empty(),
             "--kube-api-qps" => changed.keys().eq(recorded.keys()),
@@ -202,7 +203,7 @@ fn lower_case(changes: &Changes) -> Vec<String> {
     changes.values().map(|value| value.to_string().trim_matches(['"', ' ']).to_lowercase()).collect()
 }
 
-/// Leaves out empty lists, what kube-proxy does not write for other modes, and periods, whose defaults differ.
+/// Leaves out empty lists, fields that kube-proxy does not write for other modes, and periods, whose defaults differ.
 fn effective(changes: &Changes) -> Vec<(&String, &Value)> {
     let is_effective = |(name, value): &(&String, &Value)| {
         **value != json!([]) && !name.ends_with("yncPeriod") && *name != "nftables.masqueradeAll"

@@ -131,7 +131,7 @@ mode: iptables
     assert_eq!((config.mode.as_str(), config.iptables.masquerade_bit), ("iptables", Some(5)));
 }
 
-/// kube-proxy has no such field any more.
+/// kube-proxy no longer has this field.
 #[test]
 fn idle_timeout_of_any_form_is_ignored_except_in_userspace_mode() {
     for value in ["0", "250", "soon", "[1s]", "{a: 1}", "true"] {

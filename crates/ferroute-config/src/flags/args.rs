@@ -1,4 +1,4 @@
-//! The arguments of `run`, and those that several commands share.
+//! Arguments of `run`, and arguments that several commands share.
 
 use std::{num::NonZeroUsize, path::PathBuf};
 

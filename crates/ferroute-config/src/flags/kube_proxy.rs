@@ -337,7 +337,7 @@ impl TrafficFlags {
         config.detect_local.bridge_interface.clone_from(&self.pod_bridge_interface);
         config.detect_local.interface_name_prefix.clone_from(&self.pod_interface_name_prefix);
         config.node_port_addresses = without_empty(&self.nodeport_addresses);
-        // One flag for all modes.
+        // There is one flag for all modes.
         config.iptables.masquerade_all = self.masquerade_all.0;
         config.nftables.masquerade_all = self.masquerade_all.0;
     }

@@ -56,7 +56,8 @@ pub enum ValueError {
     Version,
 }
 
-/// Parses an integer in the syntax of Go: decimal, or in the base that the prefix says; digits behind a prefix may be grouped by `_`.
+/// Parses an integer in the syntax of Go: decimal, or in the base that the prefix denotes; digits after a prefix may be
+/// grouped by `_`.
 pub(super) fn integer(text: &str) -> Result<i32, ValueError> {
     let (sign, digits) = match text.strip_prefix('-') {
         Some(digits) => ("-", digits),
@@ -119,7 +120,7 @@ impl FromStr for PortRanges {
     type Err = ValueError;
 
     fn from_str(text: &str) -> Result<Self, ValueError> {
-        // Port numbers first: `1` is one.
+        // Port numbers are parsed first: `1` is a port number.
         let range = |item: &str| {
             let (first, last) = item.split_once('-').unwrap_or((item, item));
             let (first, last) = (first.trim().parse().ok()?, last.trim().parse().ok()?);

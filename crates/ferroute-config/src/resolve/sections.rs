@@ -169,8 +169,8 @@ pub(super) fn logging(
     Logging { format, verbosity: config.verbosity }
 }
 
-/// Parses a range of the form `300-2000`, `300+10` (the first port and the distance of the last one) or `300`; `Some(None)` if the
-/// text is empty or the range has no port but 0, which stands for any port.
+/// Parses a range of the form `300-2000`, `300+10` (the first port and the distance of the last one) or `300`;
+/// `Some(None)` if the text is empty or the range contains only port 0, which stands for any port.
 pub(super) fn port_range(text: &str) -> Option<Option<RangeInclusive<u16>>> {
     let text = text.trim();
     if text.is_empty() {
@@ -190,7 +190,7 @@ pub(super) fn port_range(text: &str) -> Option<Option<RangeInclusive<u16>>> {
 }
 
 fn routing(errors: &mut FieldErrors, section: &str, options: &OutputRoutingOptions) {
-    // kube-proxy loses `splitStream` of a file when it reads it, so that it is neither used nor forbidden.
+    // kube-proxy drops `splitStream` when it reads a file, so that it is neither used nor forbidden.
     let detail = "Feature LoggingAlphaOptions is disabled";
     if options.info_buffer_size.bytes() != Some(0) {
         errors.forbidden(format!("{section}.infoBufferSize"), detail);
@@ -245,7 +245,7 @@ fn timeout(errors: &mut FieldErrors, field: &str, duration: GoDuration) -> Optio
     Some(not_negative(errors, field, duration)).filter(|duration| !duration.is_zero())
 }
 
-/// The minor versions before those whose configurations Ferroute replaces kube-proxy with: 1.36 to 1.38.
+/// Minor versions before those of kube-proxy whose configurations Ferroute accepts as its replacement: 1.36 to 1.38.
 const PREVIOUS_MINOR_VERSIONS: [&str; 3] = ["1.35", "1.36", "1.37"];
 
 const TOO_VERBOSE: &str = "Must be <= 2147483647";

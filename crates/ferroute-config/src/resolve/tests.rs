@@ -306,7 +306,7 @@ fn fields_of_userspace_mode_have_an_effect_in_that_mode_only() {
     let resolved = config.resolve_with(&[ModeName::USERSPACE]).expect("a valid configuration");
     let expected = UserspaceSettings { ports: Some(40000..=40009), udp_idle_timeout: Duration::from_secs(3) };
     assert_eq!((resolved.mode, resolved.userspace), (ModeName::USERSPACE, expected));
-    // Nonsense stops no other mode.
+    // Invalid values do not prevent other modes.
     for (range, ports) in [("1000+10", Some(1000..=1010)), ("65530+10", Some(65530..=65535)), ("0-0", None)] {
         config.port_range = range.into();
         assert_eq!(config.resolve_with(&[ModeName::USERSPACE]).unwrap().userspace.ports, ports, "{range}");

@@ -82,7 +82,7 @@ pub struct IpTablesConfiguration {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct IpvsConfiguration {
-    /// Networks whose virtual servers are not cleaned up.
+    /// Networks whose virtual servers are not removed by cleanup.
     #[serde(rename = "excludeCIDRs", deserialize_with = "null_default", serialize_with = "empty_as_null")]
     pub exclude_cidrs: Vec<String>,
     /// The minimum interval between syncs.

@@ -38,7 +38,7 @@ fn compat_table_has_every_field_with_its_default() {
     for ((field, _), (name, default)) in all.iter().zip(&documented) {
         assert_eq!(field, name);
         match defaults.iter().find(|(other, _)| other == field) {
-            // These have no defaults.
+            // These fields have no defaults.
             _ if ["apiVersion", "kind"].contains(&field.as_str()) => {}
             Some((_, value)) => assert_eq!(value, default, "{field}"),
             // Fields that are omitted if empty.
