@@ -1,4 +1,4 @@
-//! A running demo that can be asked and changed, for the page of `ferroute demo --ui`.
+//! A running demo that can be queried and changed, for the page of `ferroute demo --ui`.
 
 use std::{
     collections::BTreeMap,
@@ -150,7 +150,8 @@ impl Cluster {
     pub fn clients(&self) -> anyhow::Result<Vec<String>> {
         let machines = NodeId::ALL.map(NodeId::name).into_iter().chain([OUTSIDE]).map(str::to_owned);
         let plan = self.plan()?;
-        // Pods that only send come first: the path of an endpoint's connection to itself is the most complicated one.
+        // Pods that only send come first: the path of a connection of an endpoint to itself is the most complicated
+        // one.
         let (idle, endpoints): (Vec<_>, Vec<_>) =
             plan.pods.iter().filter(|pod| !pod.host_network).partition(|pod| plan.is_idle(pod));
         Ok(idle.into_iter().chain(endpoints).map(PlannedPod::short_name).chain(machines).collect())
@@ -159,7 +160,7 @@ impl Cluster {
     /// Makes up to [`MAX_CONNECTIONS`] connections from a machine or pod.
     ///
     /// # Errors
-    /// If there is no such client, or the protocol is SCTP, which the pods do not speak.
+    /// If there is no such client, or the protocol is SCTP, which the pods do not support.
     pub fn connect(
         &self,
         client: &str,
@@ -247,7 +248,7 @@ impl Cluster {
         Namespace::named(self.instance.namespace(name))
     }
 
-    /// No operation under the lock leaves an inconsistent state behind when it panics.
+    /// Locks the adjustments. No operation under the lock leaves an inconsistent state behind when it panics.
     fn adjustments(&self) -> std::sync::MutexGuard<'_, Adjustments> {
         self.adjustments.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -2,7 +2,7 @@ use std::{fmt, path::PathBuf, str::FromStr};
 
 /// A demo on this machine. There is one unnamed instance; tests use named ones.
 ///
-/// The names of its directory and network namespaces start with a prefix of its own.
+/// The names of its directory and network namespaces start with a separate prefix.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Instance {
     name: Option<String>,

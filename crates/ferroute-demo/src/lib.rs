@@ -6,11 +6,12 @@
 //!      └──► tour ──► connections       └── plan (pure: YAML ──► pods, Services, EndpointSlices, Nodes)
 //! ```
 //!
-//! A command that needs a cluster starts a supervisor process and holds the other end of its standard input. When that
-//! closes, the supervisor removes everything that it created. The plan is a pure function and useful on its own.
+//! A command that needs a cluster starts a supervisor process and holds the other end of its standard input. When this
+//! end closes, the supervisor removes all objects that it created. The plan is a pure function and can be used
+//! separately.
 //!
-//! This crate knows no rules. The proxies on the nodes are `ferroute run --manifests`, and the description of a
-//! connection's path through the rules comes from the caller of [`run`].
+//! This crate does not use rules. The proxies on the nodes are `ferroute run --manifests`, and the caller of [`run`]
+//! provides the description of a connection's path through the rules.
 //!
 //! # Example
 //!

@@ -4,7 +4,7 @@
 //!   topology (pure: a list of steps) ──► apply ──► ip (iproute2), sysctls
 //! ```
 //!
-//! Everything is in the demo's own network namespaces, which are not connected to the host's network.
+//! All of them are in the demo's network namespaces, which are not connected to the host's network.
 
 mod namespace;
 mod program;

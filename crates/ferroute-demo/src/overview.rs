@@ -10,7 +10,7 @@ use crate::{
     text::columns,
 };
 
-/// Shows the cluster, its errors, and commands to try. `healthy` has the health of proxies that were checked.
+/// Shows the cluster, its errors, and commands to try. `healthy` contains the health of the proxies that were checked.
 pub(crate) fn all(status: &Status, healthy: &[(NodeId, bool)], style: Style) -> String {
     let mut text = format!("{}\n{}\n", machines(status, style), services(&status.plan, style));
     for (node, state) in &status.proxies {

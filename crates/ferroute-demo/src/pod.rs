@@ -71,7 +71,7 @@ pub(crate) enum PodError {
 
 /// Runs the pod `name` until SIGTERM. Prints [`READY`] when all ports are open.
 ///
-/// After the signal the pod serves for another second, in which proxies remove its endpoints.
+/// After the signal, the pod serves for another second, in which proxies remove its endpoints.
 ///
 /// # Errors
 ///

@@ -17,7 +17,7 @@ pub(crate) struct ProcessId {
 }
 
 impl ProcessId {
-    /// Returns the process that has this pid now, if there is one.
+    /// Returns the process that currently has this pid, if there is one.
     pub(crate) fn from_pid(pid: Pid) -> Option<Self> {
         Some(Self { pid: pid.as_raw(), started: start_time(pid)? })
     }

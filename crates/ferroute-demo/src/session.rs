@@ -22,7 +22,7 @@ pub(crate) struct Session {
 #[derive(Debug)]
 struct Supervisor {
     child: Child,
-    /// `None` once it was closed.
+    /// Standard input of the supervisor; `None` after it was closed.
     stdin: Option<ChildStdin>,
 }
 

@@ -153,7 +153,7 @@ impl StateDirectory {
         File::create(&path).map_err(file_error("create", &path))
     }
 
-    /// Makes this program known as `ferroute` in the search path of the demo's machines.
+    /// Makes this program available as `ferroute` in the search path of the demo's machines.
     pub(crate) fn link_program(&self, program: &Path) -> Result<(), StateError> {
         let directory = self.programs();
         create_directory(&directory)?;
@@ -201,7 +201,7 @@ impl StateDirectory {
         }
     }
 
-    /// Returns the owner of the running demo; `None` if there are at most leftovers of an earlier one.
+    /// Returns the owner of the running demo; `None` if there are no more than leftovers of an earlier one.
     pub(crate) fn current_owner(&self) -> Result<Option<Owner>, StateError> {
         let path = self.lock_file();
         match fs::exists(&path).map_err(file_error("find", &path))? {
@@ -210,7 +210,7 @@ impl StateDirectory {
         }
     }
 
-    /// Removes everything but the lock.
+    /// Removes all files except the lock.
     pub(crate) fn clear(&self) -> Result<(), StateError> {
         for entry in fs::read_dir(&self.root).map_err(file_error("read", &self.root))? {
             let path = entry.map_err(file_error("read", &self.root))?.path();
@@ -331,7 +331,7 @@ mod tests {
         let (_temporary, directory) = directory();
         let _first = directory.lock(&owner()).unwrap();
         directory.remove().unwrap();
-        // The first lock is on a file that has no name any more.
+        // The first lock is on a file that has been unlinked.
         let _second = directory.lock(&owner()).unwrap();
     }
 

@@ -1,12 +1,12 @@
 //! The supervisor process: creates the machines, runs and restarts pods and proxies, applies changes of the YAML file,
-//! writes the manifests that the proxies read, and removes everything at the end.
+//! writes the manifests that the proxies read, and removes all objects at the end.
 //!
 //! ```text
 //!   YAML file ──► plan ──► pods (start, stop) ──► manifests ──► ferroute run (one per node)
 //! ```
 //!
-//! The supervisor removes the cluster when its standard input closes, unless it has read [`DETACH`] before. So a demo that
-//! is interrupted or killed cleans up after itself.
+//! The supervisor removes the cluster when its standard input closes, unless it has read [`DETACH`] before. A demo that
+//! is interrupted or killed is therefore removed as well.
 
 mod child_process;
 mod dns;
@@ -57,7 +57,7 @@ pub(crate) struct ClusterSpec {
 }
 
 impl ClusterSpec {
-    /// A cluster whose pods and proxies run this executable.
+    /// Creates the specification of a cluster whose pods and proxies run this executable.
     pub(crate) fn new(instance: Instance, file: Option<&Path>, mode: String) -> anyhow::Result<Self> {
         let absolute = |file: &Path| file.canonicalize().with_context(|| format!("cannot read {}", file.display()));
         let file = file.map(absolute).transpose()?;
@@ -85,7 +85,7 @@ pub(crate) enum StartupMessage {
 
 /// Creates a cluster and supervises it until it is stopped.
 pub(crate) fn run(spec: &ClusterSpec) -> ExitCode {
-    // Fails for a process group leader, such as a supervisor started by hand.
+    // Fails for a process group leader, such as a supervisor started manually.
     let _ = setsid();
     match supervise(spec) {
         Err(error) if !error.is::<Stopped>() => {
@@ -208,7 +208,7 @@ impl Supervisor<'_> {
         Ok(())
     }
 
-    /// Plans the cluster of this YAML text and applies the plan. After an error, the cluster stays as it is.
+    /// Plans the cluster of this YAML text and applies the plan. After an error, the cluster does not change.
     fn plan_again(&mut self, text: anyhow::Result<String>) -> anyhow::Result<()> {
         let next = text.and_then(|text| {
             let planned = plan(&text, &self.adjustments, Some(&self.plan), self.plan.ipv6)?;
@@ -307,5 +307,5 @@ fn report(report: &StartupMessage) {
 /// The interval at which processes and the YAML file are checked.
 const INTERVAL: Duration = Duration::from_millis(200);
 
-/// The default YAML file, by a link in this crate, because packages of crates contain their own files only.
+/// The default YAML file, through a link in this crate, because packages of crates contain only their own files.
 const EXAMPLE: &str = include_str!("../nginx.yaml");

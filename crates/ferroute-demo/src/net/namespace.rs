@@ -18,10 +18,10 @@ use super::program::{ProgramError, ip};
 /// An error with a network namespace.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NamespaceError {
-    /// It could not be created or removed.
+    /// A namespace could not be created or removed.
     #[error("cannot change the network namespaces")]
     Program(#[from] ProgramError),
-    /// It does not exist or permission was denied.
+    /// The namespace does not exist, or permission was denied.
     #[error("cannot open the network namespace {name}")]
     Open {
         /// The name.
@@ -153,16 +153,17 @@ fn show_own_devices() {
         .and_then(|()| mount(Some("sysfs"), "/sys", Some("sysfs"), MsFlags::empty(), NONE));
 }
 
-/// Remounts `/proc/sys` for writing: in most containers it is read-only, although the namespace's own sysctls could be
-/// changed. Errors show when a sysctl is written.
+/// Remounts `/proc/sys` for writing: in most containers it is read-only, although the sysctls of the namespace could be
+/// changed. Errors appear when a sysctl is written.
 pub(super) fn make_sysctls_writable() {
     if access("/proc/sys/net/ipv4/ip_forward", AccessFlags::W_OK) == Err(Errno::EROFS) {
         let _ = mount(NONE, "/proc/sys", NONE, MsFlags::MS_REMOUNT | MsFlags::MS_BIND, NONE);
     }
 }
 
-/// Lets this process and its children resolve names as `configuration` says, in place of the host's resolver. Its mounts must be
-/// its own. Keeps files in `directory`. Where that is not possible, names are not resolved.
+/// Makes this process and its children resolve names according to `configuration`, instead of the host's resolver. The
+/// process must have a separate mount namespace. Files are kept in `directory`. If this is not possible, names are not
+/// resolved.
 pub(crate) fn use_resolver(directory: &Path, configuration: &str) {
     let cover = |name: &str, content: String, path: &str| {
         let file = directory.join(name);

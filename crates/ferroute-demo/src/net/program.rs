@@ -8,15 +8,15 @@ use std::{
 /// An error while running a program.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ProgramError {
-    /// It is not installed.
+    /// The program is not installed.
     #[error("{program} is not installed (apt-get install {package})")]
     Missing {
         /// The program.
         program: &'static str,
-        /// Its package in Debian and Ubuntu.
+        /// Package in Debian and Ubuntu.
         package: &'static str,
     },
-    /// It could not be started or its output could not be read.
+    /// The program could not be started, or its output could not be read.
     #[error("cannot run \"{command}\"")]
     Run {
         /// The whole command.
@@ -25,7 +25,7 @@ pub(crate) enum ProgramError {
         #[source]
         source: io::Error,
     },
-    /// It exited with an error.
+    /// The program exited with an error.
     #[error("\"{command}\" failed: {output}")]
     Failed {
         /// The command; for a batch, with the failing line.

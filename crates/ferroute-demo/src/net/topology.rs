@@ -1,8 +1,8 @@
 //! The steps that create the cluster's networks. Pure.
 //!
-//! Pods only have host routes: one to the gateway, and a default route through it. So the node routes packets between its
-//! pods through its rules, and replies of a Service's endpoint return through the node, also without `br_netfilter`.
-//! Loading that module would affect the host's own bridges.
+//! Pods only have host routes: one to the gateway, and a default route through it. The node therefore routes packets
+//! between its pods through its rules, and replies of a Service's endpoint return through the node, even without
+//! `br_netfilter`. Loading that module would affect the host's own bridges.
 
 use ferroute_core::IpFamily;
 
@@ -29,7 +29,7 @@ pub(crate) struct Sysctl {
     /// The path below `/proc/sys`.
     pub(crate) path: &'static str,
     pub(crate) value: &'static str,
-    /// Ignored if the kernel does not have it.
+    /// Whether it is ignored if the kernel does not have it.
     pub(crate) optional: bool,
 }
 

@@ -50,7 +50,7 @@ pub(super) fn pod(pod: &PlannedPod) -> Pod {
     }
 }
 
-/// Returns the EndpointSlices of a Service; none without a selector, because then the user creates them.
+/// Returns the EndpointSlices of a Service; none without a selector, because the user then creates them.
 ///
 /// Pods for which a named port has different numbers are in different slices. A pod without the named port is in no slice
 /// for it.

@@ -47,7 +47,7 @@ pub enum Problem {
     Taken {
         /// The value.
         value: String,
-        /// The object that has it.
+        /// Object that has it.
         owner: ObjectName,
     },
     /// Kubernetes does not allow the name; holds the reason.
@@ -102,7 +102,7 @@ pub enum Resource {
 }
 
 impl ObjectName {
-    /// Returns an error about a field of this object.
+    /// Returns an error for a field of this object.
     pub(super) fn field_error(&self, field: impl Into<String>, problem: Problem) -> PlanError {
         PlanError::Field(Box::new(FieldError { object: self.clone(), field: field.into(), problem }))
     }

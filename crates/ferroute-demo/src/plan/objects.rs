@@ -75,7 +75,7 @@ impl Objects {
 ///
 /// # Errors
 ///
-/// Those of the serializer; it accepts all of these objects.
+/// Errors of the serializer; it accepts all of these objects.
 pub(crate) fn to_yaml(objects: &[Object]) -> Result<String, serde_saphyr::ser_error::Error> {
     let mut text = String::new();
     for object in objects {

@@ -74,7 +74,7 @@ impl Template {
         let owner = object_name("Pod", metadata);
         let mut template = Self::read(owner, vec![metadata.name.clone()], metadata, &pod.spec, "spec")?;
         let address = pod.status.pod_ip.as_deref().and_then(|ip| ip.parse::<Ipv4Addr>().ok());
-        // The address of another network is one of the cluster that the YAML comes from.
+        // An address of another network belongs to the cluster that the YAML comes from.
         template.requested =
             address.filter(|ip| (2..=254).any(|host| template.node.pod_addresses(host, false).v4 == *ip));
         Ok(template)

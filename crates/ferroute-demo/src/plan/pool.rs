@@ -32,8 +32,8 @@ impl<T: Ord + Clone + fmt::Display> Pool<T> {
     }
 }
 
-/// Returns all numbers below `size`, starting from one that depends only on `seed`: an object gets the same value in every
-/// cluster, unless it is in use.
+/// Returns all numbers below `size`, starting from one that depends only on `seed`: an object gets the same value in
+/// every cluster, unless the value is in use.
 pub(super) fn numbers(seed: &str, size: u32) -> impl Iterator<Item = u32> + use<> {
     let digest = Sha256::digest(seed);
     let start = digest.iter().take(4).fold(0, |number, byte| number << 8 | u32::from(*byte)) % size;

@@ -100,8 +100,8 @@ pub(super) fn ip_families(service: &Service) -> impl Iterator<Item = IpFamily> +
     service.spec.ip_families.iter().filter_map(|name| parse_family(name))
 }
 
-/// Returns `ipFamilies`, or else the IP families of the cluster IPs, or else IPv4; with dual-stack policies, also the other
-/// one.
+/// Returns `ipFamilies`, otherwise the IP families of the cluster IPs, otherwise IPv4; with dual-stack policies, also
+/// the other family.
 fn families(service: &Service, name: &ObjectName, ipv6: bool) -> Result<Vec<IpFamily>, PlanError> {
     let spec = &service.spec;
     let mut families = Vec::new();

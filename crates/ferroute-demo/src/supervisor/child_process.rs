@@ -92,8 +92,8 @@ fn pid_of(child: &Child) -> Pid {
     Pid::from_raw(child.id().try_into().expect("bug: process ids are positive"))
 }
 
-/// The delay of a restart: long enough to observe that the Service works without the process, also of a pod whose end is
-/// noticed late.
+/// Delay of a restart: long enough to observe that the Service works without the process, even for a pod whose end is
+/// detected late.
 const RESTART_DELAY: Duration = Duration::from_secs(3);
 
 /// The time between SIGTERM and SIGKILL.

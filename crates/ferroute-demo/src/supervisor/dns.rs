@@ -4,7 +4,8 @@
 //!   objects ──► Records ──► answer (pure: query ──► response) ◄── a thread per node, with a socket in its namespace
 //! ```
 //!
-//! In a real cluster, CoreDNS runs in pods behind a Service. Here, the names work before any Service does, and even if none does.
+//! In a real cluster, CoreDNS runs in pods behind a Service. In the demo, names can be resolved before any Service
+//! works, and even if none does.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -54,7 +55,7 @@ fn serve(socket: &UdpSocket, records: &RwLock<Records>) {
         let Ok((length, client)) = socket.recv_from(&mut buffer) else { continue };
         let response = records.read().unwrap_or_else(PoisonError::into_inner).answer(&buffer[..length]);
         if let Some(response) = response {
-            // The client asks again if this one is lost.
+            // The client repeats the query if this response is lost.
             let _ = socket.send_to(&response, client);
         }
     }
@@ -79,7 +80,7 @@ impl Records {
             let Object::EndpointSlice(slice) = object else { continue };
             let Some(service) = slice.service_name() else { continue };
             let name = service_name(&slice.metadata.namespace, service);
-            // Of a headless Service, the names are those of its endpoints.
+            // The names of a headless Service are those of its endpoints.
             if !headless.contains(&name) {
                 continue;
             }
@@ -93,7 +94,7 @@ impl Records {
         records
     }
 
-    /// Answers a query; `None` if it is none.
+    /// Answers a query; `None` if it is not a query.
     fn answer(&self, query: &[u8]) -> Option<Vec<u8>> {
         let query = Packet::parse(query).ok().filter(|packet| !packet.has_flags(PacketFlag::RESPONSE))?;
         let question = query.questions.first()?;
@@ -114,7 +115,7 @@ impl Records {
                 response.answers.extend(data.take(MAX_ANSWERS).map(record));
             }
             None if name.ends_with(DOMAIN) => *response.rcode_mut() = RCODE::NameError,
-            // There is nothing outside of the cluster.
+            // There are no names outside of the cluster.
             None => *response.rcode_mut() = RCODE::Refused,
         }
         response.build_bytes_vec_compressed().ok()
@@ -136,7 +137,7 @@ const DOMAIN: &str = "cluster.local";
 
 const PORT: u16 = 53;
 
-/// The time for which clients may keep an answer: none, because the demo is about changes.
+/// Time for which clients may keep an answer: zero, because the demo shows changes.
 const TTL: u32 = 0;
 
 /// The answers that fit into a datagram of 512 bytes, which every client can receive.
@@ -159,7 +160,7 @@ mod tests {
 {apiVersion: v1, kind: Pod, metadata: {name: b, namespace: shop, labels: {app: web}}}
 ";
 
-    /// Asks for a name, and returns the response's code and its answers as text.
+    /// Queries a name, and returns the response's code and its answers as text.
     fn ask(name: &str, kind: TYPE) -> (RCODE, Vec<String>) {
         let plan = ClusterPlan::new(&Objects::parse(CLUSTER).unwrap(), None, false).unwrap();
         let records = Records::new(&plan.objects(|pod| pod.name == "a"));

@@ -10,7 +10,7 @@ use signal_hook::{
     iterator::Signals,
 };
 
-/// The supervisor has to stop: it got a signal, or the command that started it has ended.
+/// The supervisor has to stop: it received a signal, or the command that started it has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("stopped")]
 pub(super) struct Stopped;
@@ -45,7 +45,7 @@ impl Events {
         Ok(Self { receiver, detached: false })
     }
 
-    /// Waits for that time, or until the supervisor has to stop.
+    /// Waits for this time, or until the supervisor has to stop.
     pub(super) fn wait(&mut self, time: Duration) -> Result<(), Stopped> {
         let end = Instant::now() + time;
         loop {

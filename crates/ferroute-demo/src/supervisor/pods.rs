@@ -31,7 +31,7 @@ struct RunningPod {
     plan: PlannedPod,
     has_network: bool,
     process: ChildProcess,
-    /// Whether the cluster takes the pod for ready: a process that has ended is noticed late.
+    /// Whether the cluster considers the pod ready: the end of a process is detected late.
     is_ready: bool,
 }
 
@@ -139,8 +139,8 @@ impl<'a> Pods<'a> {
     }
 }
 
-/// The time until the end of a pod's process is noticed, as by a kubelet, which looks at all containers once a second.
-/// Until then the pod remains an endpoint, and connections to it fail.
+/// Time until the end of a pod's process is detected. A kubelet also checks all containers only once a second. Until
+/// then the pod remains an endpoint, and connections to it fail.
 const NOTICE_DELAY: Duration = Duration::from_secs(1);
 
 /// Reports whether two plans differ only in fields that a running pod does not depend on, such as labels.

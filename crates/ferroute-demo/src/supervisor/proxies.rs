@@ -105,7 +105,7 @@ impl<'a> Proxies<'a> {
 /// The fields of a proxy's `/healthz` response that the demo needs.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct Health {
-    /// The proxy is healthy or has just started.
+    /// Whether the proxy is healthy or has just started.
     pub(crate) healthy: bool,
     /// An entry for each IP family whose rules are programmed.
     #[serde(default)]

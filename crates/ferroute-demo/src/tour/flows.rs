@@ -20,7 +20,7 @@ pub(crate) struct Flow {
     pub(crate) protocol: Protocol,
     /// The short names of the pods that may answer.
     pub(crate) pods: Vec<String>,
-    /// Session affinity: one pod answers all connections.
+    /// Whether there is session affinity: one pod answers all connections.
     pub(crate) has_affinity: bool,
 }
 

@@ -41,7 +41,7 @@ impl Tally {
     }
 }
 
-/// Makes `count` connections one after another, each from a new port.
+/// Makes `count` connections in sequence, each from a new port.
 pub(crate) fn measure(
     client: &Namespace,
     destination: SocketAddr,
