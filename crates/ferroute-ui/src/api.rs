@@ -1,4 +1,4 @@
-//! The questions that the page asks.
+//! API of the page.
 
 use std::{num::NonZeroU16, sync::Arc};
 
@@ -79,7 +79,7 @@ impl IntoResponse for JsonText {
     }
 }
 
-/// An answer, or why there is none.
+/// An answer, or the reason why there is none.
 #[derive(Serialize)]
 struct Answer<T> {
     available: bool,
@@ -98,7 +98,7 @@ impl<T> From<anyhow::Result<T>> for Answer<T> {
     }
 }
 
-/// Works on a question on another thread. A few are worked on at the same time; others wait.
+/// Runs a request on another thread, a limited number at a time; others wait.
 pub(crate) async fn answer<T: Send + 'static>(
     app: Arc<App>,
     work: impl FnOnce(&App) -> Result<T, Refusal> + Send + 'static,
@@ -112,7 +112,7 @@ pub(crate) async fn answer<T: Send + 'static>(
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Overview<'a> {
-    /// The version of the API. It changes when fields are removed or change their meaning.
+    /// Version of the API. It changes when fields are removed or change their meaning.
     version: u32,
     program: &'static str,
     revision: u64,
@@ -163,7 +163,7 @@ pub(crate) async fn services(State(app): State<Arc<App>>) -> JsonText {
     JsonText(format!("{{\"revision\":{},\"services\":{}}}", view.revision, view.rows.all()))
 }
 
-/// What a page has already.
+/// The data that a page already has.
 #[derive(Debug, Deserialize)]
 pub(crate) struct ChangesQuery {
     since: u64,
@@ -177,7 +177,7 @@ pub(crate) async fn changes(
     answer(app, move |app| {
         let view = app.view();
         let known = [&view.rows, &view.machines].iter().all(|list| list.knows(query.since));
-        // A page that is too far behind, or was opened before the server, gets everything.
+        // A page that is too far behind, or was opened before the server was started, gets all items.
         let is_difference = known && query.since <= view.revision;
         let since = if is_difference { query.since } else { 0 };
         let text = JsonText::new(&Overview::of(app, &view)?)?;
@@ -244,7 +244,7 @@ impl TraceQuery {
     }
 }
 
-/// Hardly any rule matches it.
+/// Source port of packets; few rules match on it.
 const SOURCE_PORT: NonZeroU16 = NonZeroU16::new(50_000).expect("this is not zero");
 
 /// `GET /trace`

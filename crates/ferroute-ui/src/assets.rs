@@ -2,8 +2,8 @@
 
 use std::borrow::Cow;
 
-/// Returns the media type and the content of a file. Builds for development prefer the file in the source directory, so that who
-/// changes the page need not build the program again.
+/// Returns the media type and the content of a file. Development builds prefer the file in the source directory, so
+/// that the program need not be rebuilt after a change to the page.
 pub(crate) fn find(name: &str) -> Option<(&'static str, Cow<'static, [u8]>)> {
     let (_, embedded) = FILES.iter().find(|(file, _)| *file == name)?;
     Some((media_type(name)?, current(name).map_or(Cow::Borrowed(*embedded), Cow::Owned)))

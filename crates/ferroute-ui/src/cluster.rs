@@ -34,7 +34,7 @@ use crate::{
     server::{asset, guard},
 };
 
-/// What the page of a cluster is made of.
+/// State of the page of a cluster.
 #[derive(Debug)]
 pub struct ClusterPage {
     pages: NodePages,
@@ -54,7 +54,7 @@ struct Nodes<'a> {
     nodes: Vec<Node<'a>>,
 }
 
-/// The problems of all nodes, as `kubectl ferroute status -o json` has them.
+/// The problems of all nodes, in the form of `kubectl ferroute status -o json`.
 #[derive(Serialize)]
 struct Problems {
     nodes: Vec<NodeReport>,
@@ -156,7 +156,7 @@ async fn flow_events(State(page): State<Arc<ClusterPage>>) -> Sse<impl Stream<It
     Sse::new(events.map(Ok)).keep_alive(KeepAlive::default())
 }
 
-/// Sends the sum of all nodes' summaries until the page is closed. Nodes without an answer are missing in it.
+/// Sends the sum of all nodes' summaries until the page is closed. Nodes without an answer are not included.
 async fn merge_flows(page: Arc<ClusterPage>, events: mpsc::Sender<Event>) {
     let (labels, _) = pod_labels(page.pages.fleet()).await;
     let (summaries, mut received) = mpsc::channel(QUEUE);

@@ -14,7 +14,7 @@ use axum::{
 };
 use flate2::{Compression, write::GzEncoder};
 
-/// Compresses a response that is large enough to gain from it. Streams of events are left as they are.
+/// Compresses a response that is large enough to benefit. Streams of events are not changed.
 pub(crate) async fn compressed(request: Request, next: Next) -> Response {
     let is_accepted = accepts_gzip(request.headers());
     let response = next.run(request).await;

@@ -25,7 +25,7 @@ use crate::{
     server::App,
 };
 
-/// What the page can act on.
+/// Objects that the page can act on.
 #[derive(Serialize)]
 pub(crate) struct DemoStatus {
     actions: bool,
@@ -156,7 +156,7 @@ pub(crate) async fn break_rules(State(app): State<Arc<App>>, headers: HeaderMap)
         .await
 }
 
-/// Deletes rules as an administrator might do by mistake, with the first of these commands that works here: each is for
+/// Deletes rules as an administrator might do by mistake, with the first of these commands that succeeds: each is for
 /// another mode.
 fn break_here() -> anyhow::Result<String> {
     let mut errors = Vec::new();
@@ -172,7 +172,7 @@ fn break_here() -> anyhow::Result<String> {
     bail!("no command works here: {}", errors.join("; "))
 }
 
-/// Those of nft for chains of iptables are for hosts without its programs.
+/// Commands that delete rules. Those of `nft` for chains of iptables are for hosts without the iptables programs.
 const COMMANDS: [&str; 5] = [
     "nft delete table ip ferroute",
     "iptables -w -t nat -F KUBE-SERVICES",

@@ -1,4 +1,4 @@
-//! Lists whose readers get only what changed since they last asked. Pure.
+//! Lists whose readers get only the changes since their last request. Pure.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -12,7 +12,7 @@ pub(crate) struct VersionedList {
     items: BTreeMap<Arc<str>, Item>,
     /// The names of removed items with the revision of their removal, oldest first.
     removed: VecDeque<(u64, Arc<str>)>,
-    /// The first revision since which all changes are known.
+    /// First revision since which all changes are known.
     known_since: u64,
 }
 
@@ -35,7 +35,7 @@ impl VersionedList {
             _ => (name.into(), Item { revision, json: json.into() }),
         });
         let items: BTreeMap<Arc<str>, Item> = items.collect();
-        // What was added again is reported as changed.
+        // Items that were added again are reported as changed.
         let is_removed = |name: &Arc<str>| !items.contains_key(name);
         let mut removed: VecDeque<_> = self.removed.iter().filter(|(_, name)| is_removed(name)).cloned().collect();
         removed.extend(self.items.keys().filter(|name| is_removed(name)).map(|name| (revision, Arc::clone(name))));

@@ -1,7 +1,8 @@
 //! Connections through Services, while a page shows them.
 //!
-//! `GET /flows` has the recent flows and the summary of the last minutes. `GET /flows/events` starts with the same, as event
-//! `flows-start`, and continues with what changes. Nothing is received from the proxy or the kernel while no page reads the events.
+//! `GET /flows` has the recent flows and the summary of the last minutes. `GET /flows/events` starts with the same, as
+//! event `flows-start`, and continues with changes. No events are received from the proxy or the kernel while no page
+//! reads them.
 
 use std::{
     collections::VecDeque,
@@ -36,19 +37,19 @@ pub(crate) struct Flows {
     news: broadcast::Sender<News>,
 }
 
-/// What a page gets when it is opened.
+/// Initial data of a page.
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Known {
     /// Whether flows are received at the moment.
     available: bool,
-    /// Why not.
+    /// Reason, if not.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
-    /// What the kernel provides.
+    /// Data that the kernel provides.
     #[serde(skip_serializing_if = "Option::is_none")]
     start: Option<FlowStart>,
-    /// The recent flows, the oldest first. Each has the number of its source.
+    /// Recent flows, the oldest first. Each has the number of its source.
     flows: VecDeque<Flow>,
     lost: Losses,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -97,13 +98,13 @@ impl Flows {
         }
     }
 
-    /// Stores an event, and sends it to the pages or adds it to those that are sent together.
+    /// Stores an event, and sends it to the pages or adds it to the batch that is sent together.
     fn add(&self, event: FlowEvent, changed: &mut Vec<Flow>) {
         match event {
             FlowEvent::Start(start) => {
                 let mut known = self.known();
                 (known.available, known.reason, known.start) = (true, None, Some(start));
-                // Those that the source still knows follow.
+                // The flows that the source still has follow.
                 known.flows.clear();
             }
             FlowEvent::Flow(flow) => {
@@ -162,7 +163,8 @@ pub(crate) fn start(app: &Arc<App>) {
     });
 }
 
-/// Receives flows until no page has read them for a while, or the objects have changed that they are found with.
+/// Receives flows until no page has read them for a while, or until the objects used for looking up Services have
+/// changed.
 fn follow(app: &App) -> anyhow::Result<()> {
     let request =
         FlowRequest { recent: true, follow: true, summary_seconds: SUMMARY_SECONDS, ..FlowRequest::default() };
@@ -218,7 +220,7 @@ pub(crate) async fn events(State(app): State<Arc<App>>) -> Sse<impl Stream<Item 
     let first = News::new("flows-start", &*app.flows().known());
     let news = stream::unfold((receiver, app), async |(mut receiver, app)| match receiver.recv().await {
         Ok(news) => Some((news, (receiver, app))),
-        // A page that cannot keep up starts again with everything.
+        // A page that cannot keep up starts again with all data.
         Err(broadcast::error::RecvError::Lagged(_)) => {
             let first = News::new("flows-start", &*app.flows().known());
             Some((first, (receiver, app)))
@@ -239,7 +241,7 @@ const MAX_CHANGED: usize = 500;
 const INTERVAL: Duration = Duration::from_millis(250);
 /// The interval of summaries.
 const SUMMARY_SECONDS: u32 = 2;
-/// How long flows are received after the last page was closed, which may only be loading again.
+/// Time for which flows are received after the last page was closed, because the page may only be reloading.
 const LINGER: Duration = Duration::from_secs(3);
 /// The delay after flows could not be received.
 const RETRY: Duration = Duration::from_secs(2);

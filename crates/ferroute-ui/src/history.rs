@@ -23,12 +23,12 @@ pub(crate) struct History {
 struct Sample {
     /// When it was taken, in RFC 3339.
     at: String,
-    /// New connections per second by service port, without those that have none.
+    /// New connections per second by service port, without those that have no connections.
     rates: BTreeMap<String, f64>,
 }
 
 impl History {
-    /// Adds a sample, and forgets the oldest ones.
+    /// Adds a sample, and discards the oldest ones.
     pub(crate) fn add(&mut self, at: String, rows: &[Row]) {
         let rates: BTreeMap<String, f64> = rows.iter().map(|row| (row.service_port.clone(), row.per_second)).collect();
         self.size += rates.len();
@@ -38,7 +38,7 @@ impl History {
         }
     }
 
-    /// Takes over the traffic, and returns that of endpoints for which it is another than before.
+    /// Sets the traffic, and returns the traffic of endpoints for which it has changed.
     pub(crate) fn set_traffic(&mut self, traffic: Vec<EndpointTraffic>) -> Vec<EndpointTraffic> {
         let before = mem::replace(&mut self.traffic, traffic);
         let key = |one: &EndpointTraffic| {
@@ -52,7 +52,7 @@ impl History {
 /// Five minutes of samples, at the shortest interval.
 const MAX_SAMPLES: usize = 300;
 
-/// Limits the memory where thousands of service ports have traffic: some 10 MB.
+/// Limits the memory if thousands of service ports have traffic: about 10 MB.
 const MAX_RATES: usize = 100_000;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! A node in a browser: what is there, what happens to a packet, what changed.
+//! A node in a browser: its Services, the path of a packet, and changes.
 //!
 //! ```text
 //!   Source (manifests, API server, running proxy, bundle, demo)
@@ -9,11 +9,11 @@
 //!   Watcher: changes, counters, syncs ──► events ───┘ (server-sent events)
 //! ```
 //!
-//! [`ClusterPage`] serves one page for all nodes of a cluster: it gets what each node shows from [`serve_stdio`], in the pod of the node's
-//! proxy.
+//! [`ClusterPage`] serves one page for all nodes of a cluster: it gets the data of each node from [`serve_stdio`], in
+//! the pod of the node's proxy.
 //!
-//! Questions are answered by `ferroute-inspect`, as they are on the command line; this crate only turns them into JSON. The API
-//! is documented in `docs/ui.md`. Nothing but the demo's actions changes anything, and those require a token.
+//! `ferroute-inspect` provides the answers, as for the command line; this crate only converts them to JSON. The API is
+//! documented in `docs/ui.md`. Only the demo's actions change any state, and they require a token.
 
 mod api;
 mod assets;

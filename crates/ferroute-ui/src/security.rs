@@ -1,8 +1,9 @@
-//! What a page on the same machine, or a name that leads to this address, must not do.
+//! Protection against web pages of other sites, including names that resolve to this address.
 //!
-//! The page is only for browsers that were told its address. A hostile web page in the same browser can send requests to it, but
-//! neither read the responses nor set headers, as long as its own name does not lead here (DNS rebinding). So names other than
-//! `localhost` are refused, and actions require a token in a header.
+//! The page is only for browsers in which its address was opened. A hostile web page in the same browser can send
+//! requests to it, but can neither read the responses nor set headers, unless the name of the hostile site resolves to
+//! this address (DNS rebinding). Names other than `localhost` are therefore refused, and actions require a token in a
+//! header.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -25,7 +26,7 @@ pub(crate) const HEADERS: [(HeaderName, HeaderValue); 4] = [
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; \
                       connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// The permission to act, which only the person who started the command has.
+/// Permission for actions, which only the user who started the command has.
 #[derive(Clone, Debug)]
 pub(crate) struct Token(String);
 
@@ -46,7 +47,7 @@ impl Token {
         &self.0
     }
 
-    /// Reports whether a request has the token, in a time that does not depend on how much of it is right.
+    /// Reports whether a request has the token, in a time that does not depend on the number of correct characters.
     pub(crate) fn is_in(&self, headers: &HeaderMap) -> bool {
         let Some(got) = headers.get(TOKEN_HEADER) else { return false };
         let (got, want) = (got.as_bytes(), self.0.as_bytes());
@@ -57,7 +58,8 @@ impl Token {
 /// The header with the token.
 pub(crate) const TOKEN_HEADER: &str = "x-ferroute-token";
 
-/// Reports whether the `Host` of a request is one that no other site can have: `localhost`, or an address instead of a name.
+/// Reports whether the `Host` of a request cannot be that of another site: `localhost`, or an address instead of a
+/// name.
 pub(crate) fn is_own_host(headers: &HeaderMap) -> bool {
     let host = headers.get(HOST).and_then(|host| host.to_str().ok());
     let Some(authority) = host.and_then(|host| host.parse::<Authority>().ok()) else { return false };

@@ -39,7 +39,7 @@ pub(crate) struct App {
     source: Source,
     view: RwLock<Arc<View>>,
     news: broadcast::Sender<News>,
-    /// The last news about rates, for pages that are opened now.
+    /// Last message with rates, for pages that are opened now.
     rates: Mutex<Option<News>>,
     history: Mutex<History>,
     /// Connections through Services.
@@ -85,7 +85,7 @@ impl App {
         Arc::clone(&self.view.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Loads the state again, and sends news to all pages if it has changed. Blocks.
+    /// Loads the state again, and sends a message to all pages if it has changed. Blocks.
     pub(crate) fn reload(&self) -> anyhow::Result<()> {
         let desired = self.source.load()?;
         let old = self.view();
@@ -191,7 +191,7 @@ pub(crate) fn asset(name: &str) -> Response {
     }
 }
 
-/// Streams news. A page that cannot keep up misses some; the next ones replace them.
+/// Streams messages. A page that cannot keep up misses some; later ones replace them.
 async fn events(State(app): State<Arc<App>>) -> Sse<impl Stream<Item = Result<Event, Infallible>>> {
     let receiver = app.news.subscribe();
     let first = [News::new("revision", &json!({ "revision": app.view().revision }))].into_iter();

@@ -1,4 +1,4 @@
-//! Where the state comes from, and the network namespace in which its rules are.
+//! Sources of the state, and the network namespace in which its rules are.
 
 use std::{
     collections::hash_map::DefaultHasher,
@@ -20,12 +20,12 @@ use ferroute_proxy::{
 use ferroute_source::manifest_files;
 use nix::unistd::Uid;
 
-/// Where the state of the node comes from.
+/// Source of the state of the node.
 #[derive(Debug)]
 pub enum Source {
     /// Manifests, or the API server.
     Objects(Box<DesiredArgs>),
-    /// The proxy that runs on this host, by its recording, with the settings of these arguments.
+    /// The proxy that runs on this host, from its recording, with the settings of these arguments.
     Node(Box<DesiredArgs>),
     /// A file written by `ferroute bundle`.
     Bundle {
@@ -39,7 +39,7 @@ pub enum Source {
 }
 
 impl Source {
-    /// Returns the running proxy if no other source is given and one answers, otherwise the given source.
+    /// Returns the running proxy if no other source is given and a proxy responds, otherwise the given source.
     pub fn new(args: DesiredArgs) -> Self {
         let args = Box::new(args);
         if args.source.is_empty() && request_status().is_ok() { Self::Node(args) } else { Self::Objects(args) }
@@ -79,7 +79,8 @@ impl Source {
                 let args = demo_args(cluster);
                 let mut desired = cluster.on_node(NodeId::Node, || {
                     let mut desired = Desired::load_again(&args)?;
-                    // Files do not say which endpoints the proxy has ejected. At the start it may not answer yet.
+                    // Files do not contain the endpoints that the proxy has ejected. At the start, the proxy may not
+                    // respond yet.
                     if let Ok(recording) = read_recording() {
                         desired.observe(&recording);
                     }
@@ -108,8 +109,8 @@ impl Source {
         }
     }
 
-    /// Returns a number that changes when files of the source do. Sources without files have the shortest time between two
-    /// loads instead. Bundles do not change.
+    /// Returns a number that changes when files of the source change. Sources without files instead have a minimum time
+    /// between two loads. Bundles do not change.
     pub(crate) fn version(&self) -> Version {
         match self {
             Self::Objects(args) => match &args.source.manifests {
@@ -154,7 +155,7 @@ fn fingerprint(path: &Path) -> u64 {
     hash.finish()
 }
 
-/// The shortest time between two lists of all objects.
+/// Minimum time between two lists of all objects.
 const API_SERVER_INTERVAL: Duration = Duration::from_secs(30);
 
 /// The shortest time between two requests to the running proxy.

@@ -54,7 +54,7 @@ pub fn serve_stdio(source: Source) -> anyhow::Result<()> {
     })?;
     runtime.block_on(session(&app, received, responses));
     runtime.shutdown_background();
-    // It has nothing left to write.
+    // No output is left to write.
     drop(writer);
     Ok(())
 }

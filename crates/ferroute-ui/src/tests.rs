@@ -23,7 +23,7 @@ use crate::{
     source::Source,
 };
 
-/// A Service whose names and texts are as hostile as the API server accepts, one that is skipped, and an invalid one.
+/// A Service whose names and texts are as hostile as the API server accepts, a skipped Service, and an invalid one.
 const CLUSTER: &str = r#"
 {apiVersion: v1, kind: Node, metadata: {name: node-1}, spec: {podCIDR: 10.244.1.0/24},
  status: {addresses: [{type: InternalIP, address: 192.168.0.11}]}}
@@ -187,7 +187,7 @@ async fn pages_get_what_changed_since_their_revision() {
     assert_eq!(changes["services"]["removed"], json!(["shop/headless"]));
     assert_eq!(changes["machines"], json!({ "changed": [], "removed": [] }));
     assert_eq!(changes["counts"]["services"], 2);
-    // A page of an earlier server knows a revision that this one does not have yet.
+    // A page of an earlier server has a revision that this server has not reached yet.
     for since in [0, 7] {
         let all = page.ok(&format!("changes?since={since}")).await;
         assert_eq!((&all["complete"], names(&all["services"]["changed"]).len()), (&json!(true), 2), "{since}");
@@ -346,7 +346,7 @@ async fn bundle_shows_the_last_state_and_all_syncs() {
     assert_eq!((&change["service"], &change["ready"], &change["total"]), (&json!("shop/web"), &json!(2), &json!(2)));
     assert_eq!(timeline["syncs"][3]["families"][0]["error"], "no memory");
     assert_eq!(ok(&app, "trace?from=outside&to=shop/web").await["outcome"], "delivered");
-    // The kernel of this machine has nothing to do with it.
+    // The kernel of this machine is unrelated to it.
     for path in ["diff", "doctor"] {
         assert_eq!(ok(&app, path).await["available"], false, "{path}");
     }

@@ -27,7 +27,7 @@ struct Sync {
     /// The changes are not applied yet.
     pending: bool,
     cause: Cause,
-    /// Rules that another program had changed.
+    /// Number of rules that another program had changed.
     repaired: usize,
     changes: Vec<Change>,
     families: Vec<Family>,
@@ -91,7 +91,7 @@ impl Timeline {
         let mut owners = BTreeMap::new();
         bundle.base.endpoint_slices.iter().for_each(|slice| remember(&mut owners, slice));
         let syncs = (1..).zip(&bundle.syncs).map(|(number, record)| sync(number, record, &mut owners)).collect();
-        // They are known from the first sync on.
+        // The addresses are known from the first sync on.
         let applied = !bundle.host_addresses.is_empty() || !bundle.syncs.is_empty();
         Self { available: true, reason: None, applied, syncs }
     }
@@ -114,7 +114,7 @@ fn sync(number: usize, record: &SyncRecord, owners: &mut BTreeMap<String, String
         record.families.iter().map(|record| family(record.family.as_str(), &record.outcome)).collect();
     let works = || families.iter().filter_map(|family| family.work.as_ref());
     let is_full = works().any(|work| work.full);
-    // The first sync writes everything, and is not a repair.
+    // The first sync writes all rules, and is not a repair.
     let repaired = if changes.is_empty() && is_full && number > 1 {
         works().map(|work| work.written + work.removed).sum()
     } else {

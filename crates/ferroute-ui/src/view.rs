@@ -27,7 +27,7 @@ pub(crate) struct View {
     pub(crate) counts: Counts,
     /// The rows of all Services, by name.
     pub(crate) rows: VersionedList,
-    /// The nodes that are known, this one first.
+    /// Known nodes, this node first.
     pub(crate) nodes: Vec<String>,
     /// The machines that can send packets, by name.
     pub(crate) machines: VersionedList,
@@ -39,11 +39,11 @@ pub(crate) struct View {
 pub(crate) struct Counts {
     /// All Services.
     services: usize,
-    /// Service ports, those of both IP families twice.
+    /// Number of service ports; those of both IP families count twice.
     service_ports: usize,
     /// Endpoints of all Services.
     endpoints: usize,
-    /// Those that receive new connections.
+    /// Endpoints that receive new connections.
     used: usize,
     /// Services that the proxy skips.
     not_served: usize,
@@ -54,13 +54,13 @@ pub(crate) struct Counts {
 /// A machine that can send packets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Machine {
-    /// Its name for a trace.
+    /// Name for a trace.
     name: String,
     /// `pod`, `node` or `outside`.
     kind: &'static str,
     /// The node of a pod, or the node itself.
     node: Option<String>,
-    /// Its addresses, the one by which others know it first.
+    /// Addresses; the address that other hosts use comes first.
     addresses: Vec<IpAddr>,
 }
 
@@ -81,7 +81,7 @@ pub(crate) struct Row<'a> {
     /// The number of endpoints that did not answer and are ejected.
     #[serde(skip_serializing_if = "is_zero")]
     ejected: usize,
-    /// Its frontends that another Service owns.
+    /// Frontends that another Service owns.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     conflicts: Vec<RowConflict>,
     ports: BTreeSet<String>,
@@ -125,7 +125,7 @@ impl RowFrontend {
 
 impl View {
     /// Creates the view of a state that follows `previous`. Packets from outside of the cluster come from addresses for
-    /// documentation, unless the state has others of that name.
+    /// documentation, unless the state has other addresses with that name.
     pub(crate) fn new(mut desired: Desired, previous: Option<&Self>) -> Self {
         if desired.names.addresses(OUTSIDE).is_empty() {
             desired.names.add_machine(OUTSIDE, EXAMPLE_CLIENTS);
@@ -264,5 +264,5 @@ fn is_used(eligibility: &EndpointEligibility, i: usize) -> bool {
 const EXAMPLE_CLIENTS: [IpAddr; 2] =
     [IpAddr::V4(Ipv4Addr::new(192, 0, 2, 10)), IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 10))];
 
-/// The maximum number of words for the search in a row, which is more than most Services have endpoints.
+/// Maximum number of search words in a row, which exceeds the number of endpoints of most Services.
 const MAX_SEARCH: usize = 64;

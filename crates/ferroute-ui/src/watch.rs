@@ -1,4 +1,4 @@
-//! Follows the source, the kernel's counters and the syncs while a page is open, and sends news to all open pages.
+//! Follows the source, the kernel's counters and the syncs while a page is open, and sends changes to all open pages.
 
 use std::{
     sync::{Arc, Weak},
@@ -47,7 +47,7 @@ impl News {
     }
 }
 
-/// Starts to follow everything. Ends with the application.
+/// Starts all tasks, which end with the application.
 pub(crate) fn start(app: &Arc<App>) {
     let app = Arc::downgrade(app);
     // A missing thread only makes the page less lively.
@@ -84,7 +84,7 @@ struct Watch {
     last_sync: Option<(SystemTime, usize)>,
 }
 
-/// Limits how much of the time is spent on something whose cost is not known before.
+/// Limits the part of the time that is spent on work whose cost is not known before.
 #[derive(Default)]
 struct Pace {
     next: Option<Instant>,
@@ -95,7 +95,7 @@ impl Pace {
         self.next.is_none_or(|next| Instant::now() >= next)
     }
 
-    /// Runs `work`. It is due again when `least` has passed, and `share` times what it took.
+    /// Runs `work`. It is due again when `least`, and `share` times its duration, have passed.
     fn run<T>(&mut self, least: Duration, share: u32, work: impl FnOnce() -> T) -> T {
         let start = Instant::now();
         let result = work();
@@ -149,7 +149,7 @@ impl Watch {
             Ok((counters, at, sample)) => {
                 (self.counters, self.reason) = (Some(counters), None);
                 if is_first {
-                    // Finding the counters takes longer than reading them, and is not done again.
+                    // Opening the counters takes longer than reading them, and is not repeated.
                     self.counting.next = Some(Instant::now() + COUNTER_INTERVAL);
                 }
                 if let Some((before, last)) = self.sample.replace((at, sample)) {
@@ -187,7 +187,7 @@ impl Watch {
         }
     }
 
-    /// Tells pages about new syncs. Bundles have none.
+    /// Sends new syncs to pages. Bundles have none.
     fn read_syncs(&mut self, app: &App) {
         if matches!(app.source(), Source::Bundle { .. } | Source::Objects(_)) || !self.recording.is_due() {
             return;
@@ -219,7 +219,7 @@ const TRAFFIC_INTERVAL: Duration = Duration::from_secs(2);
 /// The shortest time between two looks at the syncs.
 const SYNC_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Reading takes at most one part in so many of the time.
+/// Reading takes at most one part in this number of the time.
 const COST_SHARE: u32 = 20;
 
 /// The same for the recording, which is mostly waiting for the proxy.

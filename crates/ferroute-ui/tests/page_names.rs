@@ -42,7 +42,7 @@ fn destructured(script: &str) -> BTreeSet<&str> {
     for start in ["({ ", "const { "] {
         for (at, _) in script.match_indices(start) {
             let Some((pattern, rest)) = script[at + start.len()..].split_once(" }") else { continue };
-            // Others are objects that the script makes, and imports.
+            // Other names are imports, and objects that the script creates.
             if rest.starts_with(") =>") || rest.starts_with(") {") || rest.starts_with(" =") {
                 fields.extend(pattern.split(", ").map(identifier));
             }
@@ -77,7 +77,7 @@ fn packets_are_shown_with_the_fields_of_a_trace() {
     let scripts = files.map(|file| (file, script(file)));
     for (variable, known) in variables {
         let known: BTreeSet<&str> = known.iter().map(String::as_str).collect();
-        // In other scripts, it is an event of the browser.
+        // In other scripts, this name is an event of the browser.
         let scripts = scripts.iter().filter(|(file, _)| variable != "event" || *file == "walk.js");
         let used = scripts.map(|(file, script)| (file, fields(script, variable)));
         let used: Vec<_> = used.filter(|(_, fields)| !fields.is_empty()).collect();
@@ -127,8 +127,8 @@ fn services_are_shown_with_the_fields_of_an_explanation() {
     }
 }
 
-/// The enums whose values are part of the names of texts: the start of the name, the file with the enum, its name, and the values
-/// that have no text of this name.
+/// Enums whose values are part of the names of texts: the start of the name, the file with the enum, its name, and the
+/// values without such a text.
 const ENUMS: [(&str, &str, &str, &[&str]); 22] = [
     ("answer.", "inspect/src/explain/explanation.rs", "Outcome", &[]),
     ("clients.", "inspect/src/explain/explanation.rs", "Clients", &[]),
@@ -155,7 +155,7 @@ const ENUMS: [(&str, &str, &str, &[&str]); 22] = [
     ("verdict.frontend.", "core/src/frontend.rs", "FrontendKind", &[]),
 ];
 
-/// Starts of names that continue with something else: a name of the page itself, or a text of the server.
+/// Starts of names that continue with other names: of the page itself, or of a text of the server.
 const OTHER_NAMES: [&str; 17] = [
     "view.",
     "filter.",

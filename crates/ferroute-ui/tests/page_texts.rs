@@ -1,4 +1,4 @@
-//! The page has texts for what the reports contain, in both languages.
+//! The page has texts for the contents of the reports, in both languages.
 
 #![expect(clippy::unwrap_used, reason = "missing files fail the test")]
 
@@ -19,7 +19,7 @@ fn script(file: &str) -> String {
     fs::read_to_string(format!("{}/web/{file}", env!("CARGO_MANIFEST_DIR"))).unwrap()
 }
 
-/// Returns the texts of all files below a directory, with strings over several lines in one.
+/// Returns the texts of all files below a directory, with strings over several lines joined.
 fn sources(directory: &Path, all: &mut Vec<String>) {
     for entry in fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
@@ -34,7 +34,7 @@ fn sources(directory: &Path, all: &mut Vec<String>) {
     }
 }
 
-/// Returns what stands between two marks, at each place.
+/// Returns the text between two marks, at each occurrence.
 fn between<'a>(text: &'a str, start: &str, end: char) -> Vec<&'a str> {
     text.match_indices(start)
         .filter_map(|(at, _)| text[at + start.len()..].split_once(end))
@@ -74,7 +74,7 @@ fn findings_of_all_checks_have_chinese_texts() {
         let has = codes.iter().any(|code| code == name || code.starts_with(&format!("{name}.")));
         assert!(has, "the check {name} has no text");
     }
-    // Those that are named by a condition instead of a literal.
+    // Checks that are named by a condition instead of a literal.
     let others = ["ahead", "behind", "refused", "silent", "unreachable", "off", "missing", "pods", "others"];
     for kind in kinds.iter().map(String::as_str).chain(others) {
         assert!(codes.iter().any(|code| code.ends_with(&format!(".{kind}"))), "the kind {kind} has no text");
