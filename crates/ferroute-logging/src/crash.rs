@@ -1,4 +1,4 @@
-//! Reports of panics: where, in which thread, and by which calls.
+//! Reports of panics: location, thread and calls.
 //!
 //! The standard hook would block on a blocked standard error, and prints no calls unless `RUST_BACKTRACE` is set.
 
@@ -9,7 +9,7 @@ use ferroute_host::program::kill_programs;
 
 use super::{EXIT_FLUSH, flush};
 
-/// Logs a panic: first its location, because that needs little, then the backtrace.
+/// Logs a panic: first its location, because that requires little, then the backtrace.
 pub(super) fn log_panic(info: &PanicHookInfo<'_>) {
     let payload = info.payload();
     let message = payload.downcast_ref::<&str>().copied();
@@ -27,8 +27,8 @@ pub(super) fn log_panic(info: &PanicHookInfo<'_>) {
     }
 }
 
-/// The calls that led to a panic, innermost first, each with an address relative to the start of the program, as `addr2line`
-/// takes it.
+/// The calls that led to a panic, innermost first, each with an address relative to the start of the program, as
+/// `addr2line` expects it.
 struct RelativeBacktrace {
     /// The alternate form of the standard library's backtrace.
     text: String,
@@ -47,7 +47,7 @@ impl RelativeBacktrace {
 
 impl fmt::Display for RelativeBacktrace {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The calls before this one are those of the panic itself. It is missing where the program has no symbols.
+        // The calls before this one belong to the panic itself. It is missing if the program has no symbols.
         let start = self.text.rfind("rust_begin_unwind").or_else(|| self.text.rfind("begin_panic_handler"));
         let start = start.and_then(|at| self.text[..at].rfind('\n')).unwrap_or_default();
         for line in self.text[start..].trim_matches('\n').lines() {

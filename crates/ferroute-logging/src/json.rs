@@ -147,7 +147,7 @@ mod tests {
         }
     }
 
-    /// Returns what `log` logs, by line, without time and caller.
+    /// Returns the messages that `log` logs, by line, without time and caller.
     fn logged(log: impl FnOnce()) -> Vec<Value> {
         let lines = Lines::default();
         let writer = lines.clone();

@@ -18,8 +18,8 @@ use tracing_subscriber::{EnvFilter, fmt::writer::BoxMakeWriter};
 
 use self::{line::TextLine, queue::LogQueue};
 
-/// Starts logging for the daemon. Messages are queued and written by a thread of their own, so that a blocked standard error
-/// delays nothing; panics are messages, too. Before the process ends, call [`flush`].
+/// Starts logging for the daemon. Messages are queued and written by a separate thread, so that a blocked standard
+/// error does not delay other threads; panics are messages, too. Before the process ends, [`flush`] must be called.
 ///
 /// `verbosity` is kube-proxy's `-v`:
 ///
@@ -29,7 +29,7 @@ use self::{line::TextLine, queue::LogQueue};
 /// | 4 and 5 | for developers: debug messages as well |
 /// | 6 and higher | everything, including messages of libraries |
 ///
-/// The environment variable `FERROUTE_LOG` overrides it, also for single modules (`ferroute_kube=debug`).
+/// The environment variable `FERROUTE_LOG` overrides it, also for individual modules (`ferroute_kube=debug`).
 pub fn start(verbosity: u32, format: LogFormat) {
     // Without the thread, a blocked standard error is the lesser evil.
     let queue = LogQueue::start(std::io::stderr());
@@ -75,7 +75,7 @@ pub fn print_error(error: &anyhow::Error) {
             queue.push(line.as_bytes());
             queue.flush(EXIT_FLUSH);
         }
-        // Standard error may be closed. There is no other place to report that to.
+        // Standard error may be closed. There is no other place to report this.
         None => _ = std::io::stderr().write_all(line.as_bytes()),
     }
 }
@@ -86,8 +86,8 @@ pub const EXIT_FLUSH: Duration = Duration::from_secs(1);
 /// The same after a signal, when the whole end may take a second.
 pub const SIGNAL_FLUSH: Duration = Duration::from_millis(100);
 
-/// Starts logging for a command that prints an answer: only warnings, unless `-v` was given. The verbosity in the
-/// configuration is meant for the daemon and ignored.
+/// Starts logging for a command that prints an answer: only warnings, unless `-v` was given. The configured verbosity
+/// applies to the daemon and is ignored.
 pub fn start_for_command(verbosity: Option<u32>, format: LogFormat) {
     start_with(verbosity.map_or("warn", directives), format, std::io::stderr);
 }
@@ -97,7 +97,7 @@ fn start_with<W: Write + 'static>(directives: &str, format: LogFormat, output: i
     let filter = EnvFilter::builder().parse_lossy(format!("{directives},{overrides}"));
     let writer = match format {
         LogFormat::Text => BoxMakeWriter::new(move || TextLine(output())),
-        // It has escapes of its own.
+        // The JSON format has its own escapes.
         LogFormat::Json => BoxMakeWriter::new(output),
     };
     let lines = tracing_subscriber::fmt()

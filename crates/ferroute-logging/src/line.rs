@@ -2,8 +2,8 @@
 
 use std::io::{self, Write};
 
-/// An output for messages as text. The subscriber escapes characters that control a terminal, but not those that change the
-/// direction of text or are invisible, which names in objects may have.
+/// An output for messages as text. The subscriber escapes characters that control a terminal, but not invisible
+/// characters or those that change the direction of text, which names in objects may contain.
 pub(super) struct TextLine<W>(pub(super) W);
 
 impl<W: Write> Write for TextLine<W> {
@@ -15,7 +15,7 @@ impl<W: Write> Write for TextLine<W> {
         let text = String::from_utf8_lossy(line);
         let mut visible = String::with_capacity(text.len());
         for c in text.chars() {
-            // Only invisible ones have several characters. Colours are ASCII.
+            // Only the escapes of invisible characters have several characters. Colours are ASCII.
             if c.is_ascii() { visible.push(c) } else { visible.extend(c.escape_debug()) }
         }
         self.0.write_all(visible.as_bytes())?;

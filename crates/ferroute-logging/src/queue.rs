@@ -1,4 +1,4 @@
-//! The queue between the threads that log and standard error, so that a reader that does not read delays nothing.
+//! The queue between the threads that log and standard error, so that a blocked reader does not delay these threads.
 //!
 //! ```text
 //!   any thread --> LogQueue (bounded) --> thread "log" --> standard error
@@ -21,9 +21,9 @@ pub(super) struct LogQueue(Arc<LineBuffer>);
 #[derive(Debug, Default)]
 struct LineBuffer {
     state: Mutex<WaitingLines>,
-    /// Notified when there is something to write.
+    /// Notified when there are lines to write.
     filled: Condvar,
-    /// Notified when everything has been written.
+    /// Notified when all lines have been written.
     emptied: Condvar,
 }
 
@@ -35,7 +35,7 @@ struct WaitingLines {
     is_writing: bool,
     /// The number of lines that did not fit.
     dropped: u64,
-    /// Those of them that the log does not mention yet.
+    /// Number of dropped lines that the log has not reported yet.
     unreported: u64,
 }
 
@@ -66,7 +66,7 @@ impl LogQueue {
     /// Waits until everything has been written, but not longer than `at_most`.
     pub(super) fn flush(&self, at_most: Duration) {
         let is_busy = |state: &mut WaitingLines| state.is_writing || !state.lines.is_empty();
-        // What matters is that it returns.
+        // Only the return matters, not the result.
         let _ = self.0.emptied.wait_timeout_while(self.state(), at_most, is_busy);
     }
 
@@ -95,7 +95,7 @@ impl LogQueue {
             batch.clear();
             batch.shrink_to(KEPT);
             if unreported > 0 {
-                // Follows the lines that fit and precedes those after the gap, unless they were quicker.
+                // Follows the lines that fit and precedes those after the gap, unless new lines were added first.
                 tracing::warn!(lines = unreported, "log lines were dropped because standard error was blocked");
             }
         }
@@ -160,8 +160,8 @@ mod tests {
         let line = |number: usize| format!("{number:0>1023}\n").into_bytes();
         let count = 2 * CAPACITY / 1024;
         queue.push(&line(0));
-        // The thread takes the first line at a time of its own. Later it would take others with it, and leave space for lines
-        // after the gap.
+        // The thread takes the first line at a time that is not determined. Later, it would take others with it, and
+        // leave space for lines after the gap.
         while !queue.state().is_writing {
             thread::yield_now();
         }
