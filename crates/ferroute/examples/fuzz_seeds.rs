@@ -1,11 +1,11 @@
-//! Writes seeds of the fuzz targets: the inputs and outputs of the conformance tests, and what the encoders of this
-//! workspace write. See `make fuzz`.
+//! Writes seeds of the fuzz targets: the inputs and outputs of the conformance tests, and the output of the encoders of
+//! this workspace. See `make fuzz`.
 //!
 //! ```text
 //! fuzz_seeds DIRECTORY
 //! ```
 //!
-//! Seeds are written to `DIRECTORY/TARGET/`. Run it in the root of the repository.
+//! Seeds are written to `DIRECTORY/TARGET/`. It must be run in the root of the repository.
 
 use std::{
     fs,

@@ -1,5 +1,5 @@
-//! Draws the plots of docs/performance.md from the figures that `make bench` and `make compare` wrote: each as SVG for light and for
-//! dark pages. What was not measured is not drawn.
+//! Draws the plots of docs/performance.md from the figures that `make bench` and `make compare` wrote: each as SVG for
+//! light and for dark pages. Figures that were not measured are not drawn.
 //!
 //! ```text
 //! cargo run -p ferroute --example plots -- docs/performance docs/images
@@ -114,8 +114,8 @@ struct Line {
     points: Vec<(f64, f64)>,
 }
 
-/// Returns a line over the number of Services for each mode, each proxy and each column, with what is added to their names. Clusters with
-/// another number of endpoints per Service are left out.
+/// Returns a line over the number of Services for each mode, each proxy and each column, with a suffix for the names.
+/// Clusters with another number of endpoints per Service are left out.
 fn by_mode(table: &Table, columns: &[(&str, &str)]) -> anyhow::Result<Vec<Line>> {
     let mut lines: Vec<Line> = Vec::new();
     for row in &table.0 {
@@ -157,7 +157,7 @@ fn by_size(table: &Table, column: &str) -> anyhow::Result<Vec<Line>> {
     Ok(lines)
 }
 
-/// The part of changes, in percent, over the time that they took, for each mode and each number of changes per second.
+/// Percentage of changes over the time that they took, for each mode and each number of changes per second.
 type Latencies = BTreeMap<(String, String), Vec<Line>>;
 
 /// Returns a line for each proxy and each cluster.
@@ -184,7 +184,7 @@ struct Theme {
     paper: RGBColor,
     text: RGBColor,
     grid: RGBColor,
-    /// Colours that differ for people who see no red or green, too.
+    /// Colours that people with red-green colour blindness can distinguish, too.
     lines: [RGBColor; 6],
 }
 
@@ -295,7 +295,7 @@ fn decades(lines: &[Line], value: fn(&(f64, f64)) -> f64) -> (f64, f64) {
     (10_f64.powf(least.log10().floor()), 10_f64.powf(most.log10().ceil()))
 }
 
-/// Draws the cost of a packet as bars: the first of a connection and later ones, by kind.
+/// Draws the cost of a packet as bars: the first packet of a connection and later ones, by kind.
 fn draw_packets(path: &Path, theme: Theme, table: &Table) -> anyhow::Result<()> {
     let rows: Vec<_> = table.0.iter().filter(|row| row.get("mode").is_some_and(|mode| mode == "nftables")).collect();
     let least = rows.iter().filter_map(|row| number(row, "services").ok()?).fold(f64::INFINITY, f64::min);
@@ -376,7 +376,7 @@ fn count(value: f64) -> String {
     head.into_iter().chain(groups).collect::<Vec<_>>().join(",")
 }
 
-/// Formats a number with at most one digit after the point.
+/// Formats a number with at most one decimal digit.
 fn trimmed(value: f64) -> String {
     let text = format!("{value:.1}");
     text.strip_suffix(".0").map_or_else(|| text.clone(), str::to_owned)

@@ -1,9 +1,10 @@
 //! The program in kube-proxy's image that writes another program's output to a log file: `/go-runner`.
 //!
-//! kOps starts kube-proxy with it: `/go-runner --log-file=/var/log/kube-proxy.log --also-stdout /usr/local/bin/kube-proxy …`. Images
-//! of Ferroute have a link of that name. Flags, output and signals are as in Kubernetes' `kube-log-runner`
-//! (component-base/logs/kube-log-runner); unlike there, the exit status is that of the program, every signal is forwarded, a log
-//! file that cannot be written does not end the program, and times in the names of renamed files are in UTC.
+//! kOps starts kube-proxy with it: `/go-runner --log-file=/var/log/kube-proxy.log --also-stdout
+//! /usr/local/bin/kube-proxy …`. Images of Ferroute have a link with this name. Flags, output and signals are as in
+//! Kubernetes' `kube-log-runner` (component-base/logs/kube-log-runner); unlike there, the exit status is that of the
+//! program, every signal is forwarded, a log file that cannot be written does not end the program, and times in the
+//! names of renamed files are in UTC.
 
 mod arguments;
 mod log_file;
@@ -27,14 +28,15 @@ use self::{arguments::Arguments, output::Output};
 /// Executes the command line of a program with the name `go-runner`.
 pub(crate) fn run() -> anyhow::Result<ExitCode> {
     let Arguments { options, program, arguments } = Arguments::parse(std::env::args_os().skip(1))?;
-    // First of all: a signal before would end this process alone. Programs that are started do not inherit the blocked signals.
+    // Must come first: an earlier signal would end only this process. Started programs do not inherit the blocked
+    // signals.
     let signals: SigSet = FORWARDED.into_iter().chain([Signal::SIGCHLD]).collect();
     signals.thread_block().context("cannot block signals")?;
     let mut command = Command::new(&program);
     command.args(arguments);
     let output = Output::of(&options, &mut command)?;
     let mut child = command.spawn().with_context(|| format!("cannot start {}", program.display()))?;
-    // It holds the other end of the pipe, whose end would not be seen.
+    // It holds the other end of the pipe, so that the end of its output would not be detected.
     drop(command);
     let status = supervise(&mut child, &signals).with_context(|| format!("cannot wait for {}", program.display()))?;
     output.finish();

@@ -23,9 +23,9 @@ fn main() -> ExitCode {
     status
 }
 
-/// Returns the name by which the program was called. Under the name of a link, the whole command line is that of another program:
-/// `kube-proxy`, the program that starts it in some clusters, or a plugin of kubectl, which finds plugins and their completions by
-/// name.
+/// Returns the name by which the program was called. If it is the name of a link, the whole command line belongs to
+/// another program: `kube-proxy`, the program that starts it in some clusters, or a plugin of kubectl, which finds
+/// plugins and their completions by name.
 fn program_name() -> String {
     let program = std::env::args_os().next().unwrap_or_default();
     Path::new(&program).file_name().unwrap_or_default().to_string_lossy().into_owned()

@@ -68,7 +68,7 @@ fn in_namespace(test: impl FnOnce(FakeApiServer, &tokio::runtime::Runtime) + Sen
     let namespace = NetNs::new();
     namespace.command("ip", &["link", "set", "lo", "up"]);
     namespace.run(|| {
-        // The test blocks its own thread, so the server needs another one.
+        // The test blocks its thread, so the server needs another one.
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let server = runtime.block_on(FakeApiServer::start());
         test(server, &runtime);
@@ -97,7 +97,8 @@ fn rules_stay_during_an_api_server_outage_and_changes_are_applied_afterwards() {
         thread::sleep(Duration::from_secs(1));
         wait_for_rule("--to-destination 10.244.1.5:8080");
         let server = runtime.block_on(FakeApiServer::start_at(address));
-        // The new server's resource versions restart from the beginning, unlike those of a real one, so let them catch up.
+        // The new server's resource versions restart from the beginning, unlike those of a real server, so they must
+        // catch up first.
         (0..8).for_each(|_| publish(&server, &shop("10.244.1.5")));
         publish(&server, &shop("10.244.1.7"));
         wait_for_rule("--to-destination 10.244.1.7:8080");

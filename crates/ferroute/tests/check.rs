@@ -192,7 +192,7 @@ fn files_that_cannot_be_read_are_errors_of_every_command() {
     for (description, contents) in unreadable() {
         let manifest = Manifest::new(contents);
         let path = manifest.path();
-        // What converts a file of another format.
+        // Commands that convert files of other formats.
         let remedy = [("gzip", "gzip -dc"), ("UTF-16", "iconv")];
         let remedy = remedy.iter().find(|(format, _)| *format == description).map_or("", |(_, remedy)| remedy);
         for command in commands {

@@ -177,7 +177,7 @@ fn go_runner_outlives_neither_its_program_nor_ends_it_for_a_full_disk() {
     let script = "echo first; sleep 1000 & echo $!";
     let output = go_runner(&linked, &["--also-stdout", "--log-file=/dev/full"], script).output().unwrap();
     let (first, pid) = stdout(&output).trim().split_once('\n').unwrap();
-    // The process that the program has left behind has its output open.
+    // The process that the program has left behind holds its output open.
     kill(Pid::from_raw(pid.parse().unwrap()), Signal::SIGKILL).unwrap();
     assert_eq!((first, output.status.code()), ("first", Some(0)));
     assert_eq!(stderr(&output).matches("/dev/full").count(), 1, "{}", stderr(&output));

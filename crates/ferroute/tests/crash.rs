@@ -1,5 +1,5 @@
-//! A panic can be understood from the log. `make test-crash` runs this with the release build: `FERROUTE` names the program, whose
-//! debug information is beside it in a file with the suffix `.debug`.
+//! A panic can be understood from the log. `make test-crash` runs this with the release build: `FERROUTE` names the
+//! program, whose debug information is next to it in a file with the suffix `.debug`.
 
 #![expect(clippy::unwrap_used, reason = "missing prerequisites fail the test")]
 
@@ -34,7 +34,7 @@ fn panics_are_logged_with_thread_location_and_calls() {
     let panic = log.lines().find(|line| line.contains("panic: requested by the command line")).expect(&log);
     assert!(panic.contains("ERROR") && panic.contains("thread=\"crash\"") && panic.contains(LOCATION), "{log}");
     frame(&log, PANICKED);
-    // The debug information is within the program or beside it.
+    // The debug information is within the program or next to it.
     let (_, calls) = log.split_once("backtrace of the panic").expect(&log);
     assert!(calls.contains(LOCATION), "{log}");
     // The calls of the panic itself are left out.
@@ -58,7 +58,7 @@ fn addresses_in_the_log_lead_to_lines_in_the_debug_file() {
     let program = program();
     let debug = PathBuf::from(format!("{}.debug", program.display()));
     let debug = if debug.exists() { &debug } else { &program };
-    // Nothing is beside this copy.
+    // This copy has no such file next to it.
     let directory = tempfile::tempdir().unwrap();
     let alone = directory.path().join("ferroute");
     fs::copy(&program, &alone).unwrap();

@@ -1,5 +1,5 @@
-//! Tests of `ferroute demo`: commands, packets, edits of the file, and cleanup. Each test has its own instance, so tests run
-//! in parallel, and beside a demo of the developer.
+//! Tests of `ferroute demo`: commands, packets, edits of the file, and cleanup. Each test has its own instance, so
+//! tests can run in parallel, and at the same time as a demo of the developer.
 
 #![expect(clippy::unwrap_used, reason = "helpers panic as tests do")]
 
@@ -118,7 +118,7 @@ impl Demo {
         }
     }
 
-    /// Removes the demo, and asserts that nothing remains.
+    /// Removes the demo, and asserts that no objects remain.
     #[track_caller]
     fn down(self) {
         let processes = self.processes();

@@ -174,7 +174,7 @@ fn wait_ends_once_all_nodes_have_applied_the_version() {
         assert!(text.contains(programmed), "{text}");
     }
 
-    // So does one that gets no events. The cluster has a slice less then.
+    // The same applies to a proxy that receives no events. The cluster then has one slice less.
     rig.server.stall_watches();
     rig.server.delete(Resource::EndpointSlices, "shop", "web-1");
     let (code, waited) = rig.json(&["wait", "service/web", "--timeout", "2s"]);
@@ -207,7 +207,7 @@ fn failures_of_nodes_are_shown_beside_the_answers_of_others() {
         assert!(errors[0].is_null() && errors[2].is_null(), "{failure:?}: {report}");
         assert_eq!(of_nodes(&report, "ready"), [json!(true), Value::Null, json!(true)], "{report}");
     }
-    // Of the other commands as well.
+    // The same applies to other commands.
     rig.fail(&[("node-2", Failure::Cut)]);
     let (code, text) = rig.text(&["explain", "service/web"]);
     assert!(code == 1 && text.contains("== node-2\nno answer: ") && text.contains("on node node-3"), "{text}");
@@ -280,7 +280,7 @@ fn page_shows_all_nodes() {
     };
     let (status, cluster) = json("/api/v1/cluster");
     assert_eq!((status, of_nodes(&cluster, "name")), (200, NODES.map(Value::from).to_vec()));
-    // The page of each node is that of its own proxy.
+    // The page of each node comes from its own proxy.
     for (node, mode) in [("node-1", "iptables"), ("node-2", "nftables")] {
         let (status, overview) = json(&format!("/api/v1/nodes/{node}/overview"));
         assert_eq!((status, &overview["node"], &overview["mode"]), (200, &node.into(), &mode.into()), "{overview}");

@@ -288,7 +288,7 @@ fn kernel_rules_are_traced_without_services() {
     let output = text(&output);
     assert!(output.contains("sent by node here itself\nthrough the rules in the kernel\n"), "{output}");
     assert!(output.contains("33.3 %  KUBE-SEP-C54WIGIB4NQVIFB3: 172.17.0.5:80\n"), "{output}");
-    // Why a Service cannot be found is not that there is none of this name.
+    // If a Service cannot be found, the reason is not that there is none with this name.
     let named = error(&node.run(|| trace_in(&["--hostname-override", "here"], "--kernel --local --to nginx-service")));
     assert!(named.contains("no Ferroute proxy runs here"), "{named}");
 }

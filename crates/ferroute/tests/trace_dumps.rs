@@ -1,4 +1,5 @@
-//! `ferroute trace --rules` on what people post of their nodes: addresses, routes and rules in one file, without root.
+//! `ferroute trace --rules` with dumps of nodes as users publish them: addresses, routes and rules in one file, without
+//! root.
 
 #![expect(clippy::unwrap_used, reason = "missing prerequisites fail the test")]
 
@@ -33,7 +34,7 @@ fn results(name: &str, arguments: &str) -> Vec<String> {
 #[test]
 fn packets_end_where_they_do_on_the_node() {
     for (name, arguments, expected) in [
-        // Calico: a policy admits one pod to the endpoint.
+        // Calico: a policy permits one pod to connect to the endpoint.
         (
             "calico",
             "--from 10.42.7.4 --to 10.43.0.77:8000",
@@ -96,7 +97,7 @@ fn packets_end_where_they_do_on_the_node() {
             "--from 172.17.0.2 --to 1.1.1.1:443",
             &["=> not translated, delivered to 1.1.1.1:443 through enp1s0, with source 198.51.100.20"],
         ),
-        // firewalld rejects what no zone allows.
+        // firewalld rejects packets that no zone permits.
         ("firewalld", "--from 203.0.113.9 --to 203.0.113.5:80", &["=> rejected with icmpx admin-prohibited"]),
         ("firewalld", "--from 198.51.100.7 --to 203.0.113.5:22", &["=> dropped"]),
         (
@@ -131,14 +132,14 @@ fn packets_end_where_they_do_on_the_node() {
             "--from 10.244.9.9 --to 10.244.2.6:15020",
             &["=> not translated, delivered to 10.244.2.6:15020 on this host, with source 10.244.9.9"],
         ),
-        // libvirt: guests reach others, who do not reach them.
+        // libvirt: guests can connect to other hosts, which cannot connect to them.
         (
             "libvirt",
             "--from 192.168.122.50 --to 1.1.1.1:443",
             &["=> not translated, delivered to 1.1.1.1:443 through eno1, with source 192.168.1.30"],
         ),
         ("libvirt", "--from 192.168.1.40 --to 192.168.122.50:22", &["=> rejected with icmp port-unreachable"]),
-        // Antrea: pods that a rule has just added to a set leave with an address of their own.
+        // Antrea: pods that a rule has just added to a set leave with a separate address.
         (
             "antrea",
             "--from 10.71.2.30 --in antrea-gw0 --to 1.1.1.1:443",
@@ -155,7 +156,7 @@ fn packets_end_where_they_do_on_the_node() {
             &["=> delivered to 10.71.2.9:8443 through antrea-gw0, with source 10.70.0.9"],
         ),
         ("antrea", "--from 10.70.0.9 --in ens5 --to 203.0.113.9:443", &["=> dropped"]),
-        // kube-router: a network policy by sets, and routes of other nodes' pods in a table of their own.
+        // kube-router: a network policy by sets, and routes of other nodes' pods in a separate table.
         (
             "kube-router",
             "--from 10.50.11.7 --to 10.100.3.3:80",

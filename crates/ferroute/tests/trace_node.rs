@@ -108,7 +108,7 @@ fn masquerading_to_interface_without_address_uses_another_one() {
     assert!(
         results(&node, "--from fd00:244::5 --to [fd00:244::6]:80").last().unwrap().contains("with source fd00:6::121")
     );
-    // Of several addresses, the one in the network of the next hop.
+    // Among several addresses, the one in the network of the next hop.
     node.add_address("192.168.9.121/24", "eth0");
     run(&node, "ip route add 203.0.113.0/24 via 192.168.9.1");
     assert!(
@@ -204,7 +204,7 @@ fn routes_that_refuse_packets_are_named() {
 fn source_of_the_node_is_that_of_the_kernel() {
     let node = node();
     run(&node, "ip route del default");
-    // A dummy device in ipvs mode. Its addresses, and secondary ones, are the host's own.
+    // A dummy device in ipvs mode. Its addresses, and secondary ones, belong to the host.
     add_interface(&node, "kube-ipvs0");
     node.add_address("10.96.0.10/32", "kube-ipvs0");
     node.add_address("192.168.6.122/24", "eth0");
@@ -277,7 +277,7 @@ fn filters_of_sources_accept_any_path() {
             assert_eq!(ipv4, [!is_path], "{kind}, {interface}");
             let ipv6 = ends(&format!("--from 2001:db8:7::7 --in {interface} --to [fd00:244::6]:80"));
             let expected = match (is_path, is_any_of_ipv6) {
-                // By a hash that is not known.
+                // By an unknown hash.
                 (true, false) => vec![false, true],
                 _ => vec![!is_path],
             };
@@ -302,7 +302,7 @@ fn filters_of_sources_look_up_the_route_back_from_the_destination() {
     for setting in ["all", "eth0", "eth1"] {
         run(&node, &format!("sysctl -qw net.ipv4.conf.{setting}.rp_filter=0"));
     }
-    // As on nodes where pods have routing tables of their own.
+    // As on nodes with separate routing tables for pods.
     run(&node, "ip rule add from 10.244.1.6 lookup 101");
     run(&node, "ip route add default via 192.168.7.1 dev eth1 table 101");
     let is_dropped = |interface: &str, to: &str| {
@@ -611,7 +611,7 @@ fn connection_marks_and_translations_of_nftables_are_followed() {
     assert!(end("--from 10.244.1.5 --to 203.0.113.9:81").contains("delivered to 203.0.113.9:8080 through eth0"));
 }
 
-/// First packets have no extension headers, whatever the options of a module about one, and with any backend.
+/// First packets have no extension headers, with any options of the module and with any backend.
 #[test]
 fn extension_headers_of_iptables_rules_are_read_from_the_kernel() {
     let node = node();

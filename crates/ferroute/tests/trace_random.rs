@@ -1,4 +1,5 @@
-//! Random nodes: what `ferroute trace` says of a packet, by the kernel or by what was dumped of it, is what happens to a real one.
+//! Random nodes: the result of `ferroute trace` for a packet, with the kernel or with a dump of it, equals that of a
+//! real packet.
 //!
 //! ```text
 //!   pod 10.244.1.5 ── cali1 ─┐        ┌─ eth0 ── router 192.168.6.9, 198.51.100.7
@@ -6,10 +7,11 @@
 //!   pod 10.244.1.6 ── cali2 ─┘        └─ eth1 ── router 192.168.7.9, 198.51.100.7
 //! ```
 //!
-//! The interfaces of pods have no addresses. Each seed makes policy routes, ipsets, rules of iptables, and a table in `nft`'s
-//! syntax, for IPv4 and for IPv6. `SEEDS=200` tries so many nodes; a failure prints the seed, and `SEED=7` repeats it.
+//! The interfaces of pods have no addresses. Each seed creates policy routes, ipsets, rules of iptables, and a table in
+//! `nft`'s syntax, for IPv4 and for IPv6. `SEEDS=200` tries this number of nodes; a failure prints the seed, and
+//! `SEED=7` repeats it.
 //!
-//! All addresses in this file are of IPv4. Those of IPv6 have the same numbers: see [`in_ipv6`].
+//! All addresses in this file are IPv4 addresses. IPv6 addresses have the same numbers: see [`in_ipv6`].
 
 #![expect(clippy::unwrap_used, reason = "missing prerequisites fail the test")]
 
@@ -27,7 +29,7 @@ use fastrand::Rng;
 use ferroute_core::IpFamily;
 use ferroute_testing::NetNs;
 
-/// Who received a packet, on which port and from which source; `None` if it was lost.
+/// Receiver of a packet, with the port and the source that it saw; `None` if the packet was lost.
 type End = Option<(&'static str, u16, IpAddr)>;
 
 struct Lab {
@@ -92,7 +94,7 @@ impl Lab {
             to_node.iter().for_each(|route| lab.ip(&other, &format!("route add {route}")));
             lab.ip(&other, &format!("route add default via {gateway} dev eth0"));
             if family == IpFamily::V6 {
-                // Rules may drop what resolves neighbours, which for IPv6 are packets like others.
+                // Rules may drop the packets of neighbour resolution, which for IPv6 are ordinary packets.
                 let (here, there) = (hardware_address(&lab.node, interface), hardware_address(&other, "eth0"));
                 // A rule of the output hook may write the other address, and the route remains.
                 for known in [Some(address), Some(FAR).filter(|_| !is_pod)].into_iter().flatten() {
@@ -180,11 +182,11 @@ impl Lab {
         format!("{}\n{}\n{iptables}{nft}", script.join("\n"), entries.join("\n"))
     }
 
-    /// Sends a packet and returns who receives it. Waits for long only if it cannot be lost.
+    /// Sends a packet and returns its receiver. Waits for long only if it cannot be lost.
     fn send(&self, socket: &UdpSocket, to: SocketAddr, allowed: &BTreeSet<End>) -> End {
-        // A late packet is not taken for another one.
+        // Prevents a late packet from being mistaken for another one.
         let content = format!("{to} {}", socket.local_addr().unwrap());
-        // A rule that rejects what the sender sends makes the call fail.
+        // If a rule rejects the packet, the call fails.
         drop(socket.send_to(content.as_bytes(), to));
         for _ in 0..if allowed.contains(&None) { FEW_POLLS } else { POLLS } {
             for (name, port, listener) in &self.listeners {
@@ -200,7 +202,8 @@ impl Lab {
         None
     }
 
-    /// Writes what somebody would post of the node: its rules and sets, its addresses and routes. Returns the flags that name the files.
+    /// Writes a dump of the node as a user would publish it: its rules and sets, its addresses and routes. Returns the
+    /// flags that name the files.
     fn dump(&self, directory: &Path) -> [String; 2] {
         let family = self.of("-4", "-6");
         let rules = [
@@ -257,7 +260,7 @@ impl Lab {
         (ends.collect(), text)
     }
 
-    /// Returns who has an address behind an interface.
+    /// Returns the owner of an address behind an interface.
     fn receiver(&self, to: SocketAddr, interface: Option<&str>) -> Option<&'static str> {
         if !PORTS.contains(&to.port()) {
             return None;
@@ -644,7 +647,7 @@ fn compare(lab: &Lab, seeds: &[u64]) {
             );
             let to: SocketAddr = lab.text(to).parse().unwrap();
             let is_own = to.ip().to_string() == lab.text(FAR) && interface.starts_with("eth");
-            // The trace does not know the owner of a socket, and conditions on it are met on the way back.
+            // The trace does not know the owner of a socket, and conditions on it are evaluated on the way back.
             let is_looped = name == "node" && to.ip().to_string() == lab.text("192.168.6.1");
             if is_own || is_looped || to.ip().to_string() == address {
                 continue;
@@ -681,7 +684,7 @@ const NO_DAD: &str = "ipv6.conf.default.accept_dad=0";
 /// The node's address for pods.
 const LINK_LOCAL: &str = "fe80::1";
 
-/// How long a packet may take: generous, for machines under load.
+/// Maximum time of a packet, generous for machines under load.
 const POLLS: u32 = 1000;
 /// The number of polls for a packet that may be lost.
 const FEW_POLLS: u32 = 10;

@@ -21,7 +21,7 @@ struct Ui {
     child: Running,
     address: SocketAddr,
     token: Option<String>,
-    /// Where the page is reachable; `None` for this machine.
+    /// Network namespace in which the page is reachable; `None` for this machine.
     namespace: Option<NetNs>,
 }
 
@@ -80,7 +80,7 @@ fn names(value: &Value, field: &str) -> Vec<String> {
     value.as_array().unwrap().iter().map(|item| item[field].as_str().unwrap().to_owned()).collect()
 }
 
-/// Ends `ferroute demo --ui` as Ctrl-C does, and removes what is left if that fails.
+/// Ends `ferroute demo --ui` like Ctrl-C, and removes the remains if that fails.
 struct Demo {
     ui: Ui,
     instance: String,
@@ -101,7 +101,7 @@ impl Drop for Demo {
     }
 }
 
-/// What the page of the demo shows and does, in one mode.
+/// Checks the content and the actions of the demo's page, in one mode.
 fn check_demo(mode: &str) {
     let mut demo = Demo::start(mode);
     let ui = &demo.ui;
@@ -118,7 +118,7 @@ fn check_demo(mode: &str) {
         assert_eq!(names(&made["results"], "pod").len(), 3, "{from}: {made}");
     }
 
-    // Another pod, and one that is not ready any more.
+    // Another pod, and one that is no longer ready.
     ui.act("scale", &json!({ "deployment": "default/nginx-deployment", "replicas": 4 }));
     ui.act("ready", &json!({ "pod": "default/nginx-deployment-1", "ready": false }));
     wait("the endpoints have changed", || {
@@ -143,7 +143,7 @@ fn check_demo(mode: &str) {
     assert_eq!(doctor["available"], true, "{doctor}");
     assert!(!names(&doctor["diagnosis"]["findings"], "check").contains(&"other-proxies".to_owned()), "{doctor}");
 
-    // Rules that are deleted are repaired, and the timeline says so.
+    // Deleted rules are repaired, and the timeline shows it.
     ui.act("break", &json!({}));
     wait("a repair", || {
         let timeline = ui.get("timeline");
@@ -152,7 +152,7 @@ fn check_demo(mode: &str) {
     });
     assert_eq!(connect("node")["failed"], json!([]));
 
-    // Bad requests change nothing.
+    // Invalid requests change nothing.
     let wrong = "0".repeat(32);
     assert_eq!(ui.post("scale", &wrong, &json!({ "deployment": "default/nginx-deployment", "replicas": 1 })).0, 403);
     let token = ui.token.clone().unwrap();
@@ -195,7 +195,7 @@ const CLUSTER: &str = "
  endpoints: [{addresses: [10.244.1.5]}]}
 ";
 
-/// The page of a running proxy needs no flags: it asks the proxy, also for what changes.
+/// The page of a running proxy needs no flags: it queries the proxy, also for changes.
 #[test]
 fn running_proxy_is_shown() {
     let files = tempfile::tempdir().unwrap();
@@ -236,7 +236,7 @@ fn running_proxy_is_shown() {
         let syncs = timeline["syncs"].as_array()?.clone();
         syncs.iter().any(|sync| sync["changes"][0]["service"] == "shop/web").then_some(())
     });
-    // Nobody looks, so the state is loaded again only once a page is open.
+    // No page is open, so the state is loaded again only once one is opened.
     let connect = || TcpStream::connect(ui.address);
     let mut events = ui.namespace.as_ref().unwrap().run(connect).unwrap();
     events.write_all(b"GET /api/v1/events HTTP/1.0\r\nHost: localhost\r\n\r\n").unwrap();

@@ -34,8 +34,8 @@ pub(crate) enum Invocation {
     Row(Case),
 }
 
-/// Parses the command line: modes and sizes (`nftables 1000x10 10000x10`). By default, all modes are measured, with the sizes
-/// in `defaults`. Arguments that Cargo adds, and those in `other` are ignored.
+/// Parses the command line: modes and sizes (`nftables 1000x10 10000x10`). By default, all modes are measured, with the
+/// sizes in `defaults`. Arguments that Cargo adds, and those in `other`, are ignored.
 pub(crate) fn parse_arguments(defaults: fn(Mode) -> Vec<Size>, other: &[&str]) -> Invocation {
     let (mut modes, mut sizes, mut is_row) = (Vec::new(), Vec::new(), false);
     for argument in std::env::args().skip(1) {

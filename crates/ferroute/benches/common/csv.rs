@@ -11,7 +11,7 @@ pub(crate) struct Row {
 }
 
 impl Row {
-    /// Creates a row about a mode and a cluster.
+    /// Creates a row for a mode and a cluster.
     pub(crate) fn new(mode: impl fmt::Display, size: Size) -> Self {
         let values = vec![mode.to_string(), size.services.to_string(), size.endpoints.to_string()];
         Self { names: vec!["mode", "services", "endpoints"], values }

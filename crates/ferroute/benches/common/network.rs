@@ -9,7 +9,7 @@ pub(crate) struct Row {
     /// A pod of this node.
     pub(crate) client: NetNs,
     pub(crate) node: NetNs,
-    /// Has the addresses of no pod yet.
+    /// The server, which has no addresses of pods yet.
     pub(crate) server: NetNs,
 }
 

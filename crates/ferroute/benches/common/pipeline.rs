@@ -85,7 +85,7 @@ impl Pipeline {
         (took, report)
     }
 
-    /// Syncs events that change no Service, although each might. The duration is as for [`Pipeline::sync`].
+    /// Syncs events that might change a Service but do not. The duration is as for [`Pipeline::sync`].
     pub(crate) fn sync_same(&mut self, events: impl Iterator<Item = Event>) -> Duration {
         let (took, changed, report) = self.sync_all(&events.collect::<Vec<_>>());
         assert_eq!(changed, 0, "a Service has changed");

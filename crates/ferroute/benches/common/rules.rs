@@ -1,5 +1,5 @@
-//! The rules of nodes that connections and packets pass, and a check that the kernel has them: measurements without them would be
-//! meaningless.
+//! Rules of the nodes that connections and packets pass, and a check that the kernel has them: measurements without
+//! rules would be meaningless.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -14,7 +14,7 @@ use ferroute_testing::NetNs;
 
 use super::{arguments::Mode, cluster::Size, pipeline::Pipeline};
 
-/// Lets a namespace track connections, as the kernel does once a rule asks for their state.
+/// Makes a namespace track connections, as the kernel does when a rule matches their state.
 pub(crate) fn track(namespace: &NetNs) {
     let table = "table ip tracking { chain forward { type filter hook forward priority filter; ct state new; }; }";
     namespace.feed("nft", &["-f", "-"], table);

@@ -114,8 +114,8 @@ impl Cluster {
         }
     }
 
-    /// Changes endpoints at a rate for a while, each time those of another Service, and probes up to [`PROBES`] of them per second.
-    /// Returns how long it took.
+    /// Changes endpoints at a rate for a while, for another Service each time, and probes up to [`PROBES`] of them per
+    /// second. Returns how long it took.
     pub(crate) fn churn(&mut self, rate: u32, duration: Duration, probes: &Sender<Probe>) -> Duration {
         let start = Instant::now();
         let count = (f64::from(rate) * duration.as_secs_f64()) as u32;

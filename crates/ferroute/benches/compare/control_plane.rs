@@ -37,7 +37,7 @@ impl ControlPlane {
                 &format!("--listen-client-urls={ETCD}"),
                 &format!("--advertise-client-urls={ETCD}"),
                 "--listen-peer-urls=http://127.0.0.1:2380",
-                // No figure is about etcd's disk.
+                // No figure depends on etcd's disk.
                 "--unsafe-no-fsync",
                 "--quota-backend-bytes=8000000000",
             ],
@@ -86,5 +86,5 @@ pub(crate) const TOKEN: &str = "compare";
 /// The port of the API server.
 pub(crate) const PORT: u16 = 6443;
 const ETCD: &str = "http://127.0.0.1:2379";
-/// Contains all cluster IPs. The first address is that of the API server's own Service.
+/// Network that contains all cluster IPs. The first address is that of the API server's Service.
 const SERVICES: &str = "10.64.0.0/12";

@@ -1,6 +1,7 @@
-//! Measures Ferroute beside kube-proxy, on one machine in one run, with an API server and etcd of a Kubernetes release: the first
-//! sync, a restart, a change at rest, and the time from the API server's answer to the first connection that reaches a changed
-//! endpoint while others change. Requires root, and `KUBERNETES`, the directory with the programs (see [`programs`]).
+//! Compares Ferroute with kube-proxy, on one machine in one run, with an API server and etcd of a Kubernetes release:
+//! the first sync, a restart, a change at rest, and the time from the API server's answer to the first connection that
+//! reaches a changed endpoint while others change. Requires root, and `KUBERNETES`, the directory with the programs
+//! (see [`programs`]).
 //!
 //! ```text
 //!   client ----- node (proxy) ----- pods      network namespaces connected by veth devices

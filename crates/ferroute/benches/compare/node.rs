@@ -20,7 +20,7 @@ use crate::{
 pub(crate) struct Node {
     pub(crate) client: NetNs,
     pub(crate) node: NetNs,
-    /// Has all pods.
+    /// Namespace of all pods.
     _pods: NetNs,
 }
 
@@ -37,7 +37,7 @@ impl Node {
         node.add_address(&format!("{NODE_IP}/32"), "lo");
         for range in [OWN, REACHABLE] {
             node.command("ip", &["route", "add", range, "via", "198.51.100.2"]);
-            // All addresses are the namespace's own: without a listener, the kernel refuses connections.
+            // All addresses belong to the namespace: without a listener, the kernel refuses connections.
             server.command("ip", &["route", "add", "local", range, "dev", "lo"]);
         }
         // By default, conntrack keeps closed connections for ten seconds.
@@ -54,7 +54,7 @@ impl Node {
     ///
     /// # Panics
     ///
-    /// After an hour.
+    /// If this takes more than an hour.
     pub(crate) fn wait_until(&self, frontends: Vec<SocketAddr>, reached: bool) -> Instant {
         self.client.run(|| {
             let deadline = Instant::now() + Duration::from_secs(3_600);

@@ -1,4 +1,4 @@
-//! How long it takes until connections reach a changed endpoint.
+//! Time until connections reach a changed endpoint.
 
 use std::{
     net::{SocketAddr, TcpStream},
@@ -43,8 +43,8 @@ impl Prober {
         Self { probes, thread }
     }
 
-    /// Runs `work`, which sends probes, and returns the times from the API server's answer to the first connection, in ascending order.
-    /// A probe that was given up counts with the time until then.
+    /// Runs `work`, which sends probes, and returns the times from the API server's answer to the first connection, in
+    /// ascending order. An abandoned probe counts with the time until it was abandoned.
     pub(crate) fn finish_after(self, work: impl FnOnce(&Sender<Probe>)) -> Vec<Duration> {
         let Self { probes, thread } = self;
         work(&probes);

@@ -12,7 +12,7 @@ impl Programs {
     ///
     /// # Errors
     ///
-    /// It names none, or programs are missing; the error names them all.
+    /// The variable is not set, or programs are missing; the error lists all of them.
     pub(crate) fn find() -> Result<Self, String> {
         let directory = env::var_os("KUBERNETES").filter(|directory| !directory.is_empty());
         let directory = PathBuf::from(directory.ok_or_else(|| {
@@ -41,7 +41,7 @@ impl Programs {
 const DOWNLOADED: [&str; 3] = ["kube-proxy", "kube-apiserver", "etcd"];
 const SOURCES: &str = "kube-proxy and kube-apiserver are in kubernetes-server-linux-ARCH.tar.gz of a Kubernetes release, etcd in a \
                        release of etcd";
-/// What kube-proxy and this benchmark run, and the packages that have it.
+/// Programs that kube-proxy and this benchmark run, with the packages that contain them.
 const INSTALLED: [(&str, &str); 6] = [
     ("nft", "nftables"),
     ("iptables-restore", "iptables"),

@@ -62,7 +62,7 @@ impl Proxy {
         anonymous_memory(self.0.0.id())
     }
 
-    /// Returns the processor time so far, with that of programs that it has run. See `proc_pid_stat(5)`.
+    /// Returns the processor time so far, including that of programs that it has run. See `proc_pid_stat(5)`.
     pub(crate) fn processor_time(&self) -> Duration {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.0.0.id())).unwrap();
         let (_, fields) = stat.rsplit_once(')').unwrap();

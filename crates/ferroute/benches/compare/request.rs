@@ -1,4 +1,4 @@
-//! What to measure.
+//! Selection of the measurements.
 
 use std::path::Path;
 
@@ -19,7 +19,7 @@ pub(crate) struct Request {
 #[derive(Debug)]
 pub(crate) struct Measurement {
     pub(crate) size: Size,
-    /// Where the cluster was reported.
+    /// Publication of the cluster.
     pub(crate) origin: Option<&'static str>,
     pub(crate) modes: Vec<&'static str>,
     /// Changes per second, one after the other.
@@ -27,12 +27,12 @@ pub(crate) struct Measurement {
 }
 
 impl Request {
-    /// Parses the command line: modes, sizes, rates and `public`. What is not given has its default; `public` alone selects only the
-    /// public clusters.
+    /// Parses the command line: modes, sizes, rates and `public`. Arguments that are not given have defaults; `public`
+    /// alone selects only the public clusters.
     ///
     /// # Errors
     ///
-    /// An argument is none of them, or the kernel lacks ipvs.
+    /// An argument is not valid, or the kernel does not support ipvs.
     pub(crate) fn parse() -> Result<Self, String> {
         let mut request = Self::default();
         for argument in std::env::args().skip(1).filter(|argument| argument != "--bench") {

@@ -133,7 +133,7 @@ impl FlowsReader {
         Self(Running(process))
     }
 
-    /// Returns the processor time that it has taken since its start.
+    /// Returns its processor time since the start.
     fn processor_time(&self) -> Duration {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.0.0.id())).unwrap();
         // User and system time, in hundredths of a second.

@@ -1,5 +1,5 @@
-//! Measures what a node spends on a packet that it forwards: on the first packet of a connection and on later ones. Requires
-//! root.
+//! Measures the time that a node spends on a packet that it forwards: on the first packet of a connection and on later
+//! ones. Requires root.
 //!
 //! ```text
 //!   client ----- node (rules) ----- pods      network namespaces connected by veth devices
@@ -8,9 +8,9 @@
 //! cargo bench -p ferroute --bench packets -- nftables 1000x10
 //! ```
 //!
-//! A thread that is bound to one processor sends TCP packets without a TCP stack. The kernel forwards each of them before the
-//! system call returns, and the namespace of the pods drops it, so a difference between two kinds is what the rules cost.
-//! Rounds of all kinds alternate. The client is a pod, so that nothing is masqueraded.
+//! A thread that is bound to one processor sends TCP packets without a TCP stack. The kernel forwards each of them
+//! before the system call returns, and the namespace of the pods drops it, so the difference between two kinds is the
+//! cost of the rules. Rounds of all kinds alternate. The client is a pod, so that nothing is masqueraded.
 
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "it is an interactive program")]
 
@@ -136,5 +136,5 @@ const NAT: &str = "table ip translation {
 const ROUNDS: u32 = 300;
 /// The number of packets that each round sends.
 const PACKETS: u32 = 200;
-/// After so many rounds, their entries are deleted before the kernel's table is full.
+/// Number of rounds after which their entries are deleted, so that the kernel's table does not fill up.
 const ROUNDS_REMEMBERED: u32 = 10;

@@ -13,7 +13,7 @@ use socket2::{Domain, Socket, Type};
 
 use crate::common::network::{CLIENT, Row};
 
-/// A client, a node and pods. No host has the addresses of the packets, so nothing answers.
+/// A client, a node and pods. No host has the addresses of the packets, so there are no responses.
 pub(crate) struct Network {
     pub(crate) node: NetNs,
     pods: NetNs,

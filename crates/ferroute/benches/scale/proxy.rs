@@ -26,7 +26,7 @@ pub(crate) struct Sync {
     pub(crate) full: bool,
     /// The time from its cause to its end.
     pub(crate) waited: Duration,
-    /// Its duration.
+    /// Duration.
     pub(crate) took: Duration,
     /// The duration of the kernel's part, or of the programs.
     pub(crate) kernel: Duration,

@@ -1,4 +1,4 @@
-//! `ferroute crash`: panics on purpose, so that the crash report of the very program that is released can be tested.
+//! `ferroute crash`: panics on purpose, so that the crash report of the released program can be tested.
 
 use std::{process::ExitCode, thread};
 

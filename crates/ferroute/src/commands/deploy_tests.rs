@@ -72,7 +72,7 @@ fn yaml_files_are_valid() {
         .filter(|path| path.extension().is_some_and(|extension| extension == "yaml" || extension == "conf"))
         .collect();
     assert!(yaml.len() >= 8, "{yaml:?}");
-    // Those of Prometheus and Helm have no type, or are templates, and have tests of their own.
+    // Files of Prometheus and Helm have no type, or are templates, and have separate tests.
     let others = [deploy("monitoring"), deploy("helm")];
     for path in yaml.into_iter().filter(|path| !others.iter().any(|other| path.starts_with(other))) {
         for document in documents(&path) {
@@ -195,7 +195,7 @@ fn right_to_patch_nodes_is_limited_by_a_policy() {
             "expression": format!("request.userInfo.username == 'system:serviceaccount:{namespace}:{name}'"),
         }])
     );
-    // The taint is the one in the documentation, where it is set on the command line.
+    // The taint is the one in the documentation, which sets it on the command line.
     let key = policy["spec"]["variables"][0]["expression"].as_str().expect("an expression").trim_matches('\'');
     let example = format!("--startup-taint {key} ");
     assert!(read(&deploy("../docs/deploy.md")).contains(&example), "{example}");
@@ -299,7 +299,7 @@ fn image_runs_the_command_lines_of_kube_proxy_manifests() {
     for part in ["ln -s ferroute /image/usr/local/bin/kube-proxy ", "\nFROM scratch\nCOPY --from=gather /image /\n"] {
         assert!(image.contains(part), "{image}");
     }
-    // kubeadm's command line, and one with flags only.
+    // kubeadm's command line, and one with only flags.
     for line in [
         "/usr/local/bin/kube-proxy --config=/var/lib/kube-proxy/config.conf --hostname-override=$(NODE_NAME)",
         "kube-proxy --v=2 --kubeconfig=/var/lib/kube-proxy/kubeconfig --cluster-cidr=10.244.0.0/16 \
@@ -366,7 +366,7 @@ fn check_of_a_node_runs_valid_commands_without_changes() {
             command => panic!("not a check: {command:?}"),
         });
         assert_eq!(container["name"], args[0]);
-        // The mode of a configuration without one depends on the program's name, which is kube-proxy in the DaemonSet.
+        // The default mode depends on the program's name, which is kube-proxy in the DaemonSet.
         assert!(args.contains(&"--proxy-mode=iptables"), "{args:?}");
         let mounts = container["volumeMounts"].as_array().expect("mounts");
         let writable: Vec<_> = mounts.iter().filter(|mount| mount["readOnly"] != true).collect();
@@ -379,7 +379,7 @@ fn check_of_a_node_runs_valid_commands_without_changes() {
     assert_eq!(pod["hostPID"], true);
 }
 
-/// A node has one of the proxies: Ferroute where the label is, kube-proxy where it is not.
+/// A node has one of the proxies: Ferroute if it has the label, otherwise kube-proxy.
 #[test]
 fn label_of_a_node_selects_its_proxy() {
     let ferroute = document("canary/ferroute.yaml", "DaemonSet");
@@ -398,7 +398,7 @@ fn label_of_a_node_selects_its_proxy() {
     }
 }
 
-/// The workflow that makes releases runs elsewhere; its script is run here.
+/// The workflow that creates releases runs elsewhere; this test runs its script.
 #[test]
 fn manifest_for_krew_names_the_files_of_a_release() {
     let directory = tempfile::tempdir().expect("a directory");

@@ -180,7 +180,7 @@ fn write_built_pages(command: &Command, path: &str, directory: &Path) -> std::io
     fs::write(file, page)
 }
 
-/// Writes a page with the sections that clap does not know.
+/// Writes a page with the sections that clap does not generate.
 fn write_page(command: Command, path: &str, out: &mut impl Write) -> std::io::Result<()> {
     Man::new(command).render(out)?;
     out.write_all(manual::sections(path).as_bytes())

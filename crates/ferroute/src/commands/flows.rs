@@ -100,7 +100,7 @@ impl SelectArgs {
         })
     }
 
-    /// Returns the filter for what the source does not know.
+    /// Returns the filter by names that the source does not have.
     pub(crate) fn filter(&self) -> FlowFilter {
         FlowFilter { clients: self.clients.clone(), endpoints: self.endpoints.clone() }
     }
@@ -148,7 +148,7 @@ pub(crate) fn run(args: &FlowsArgs, verbosity: Option<u32>, out: &mut impl Write
     require_net_admin()?;
     let until = args.select.duration.filter(|_| !args.select.summary).map(|time| Instant::now() + time);
     let mut stream = FlowStream::open(&desired, &request)?;
-    // Flows wait in the stream meanwhile.
+    // Flows wait in the stream in the meantime.
     if args.names || args.output == Output::Text {
         desired.complete();
         desired.add_pods_of_node();
@@ -188,7 +188,7 @@ struct Printer {
 impl Printer {
     fn new(output: Output, about: About, select: &SelectArgs) -> Self {
         let last = select.last.map(|count| (count, Vec::new()));
-        // Those of flows that are known already are as wide as these.
+        // The columns of already known flows are as wide as these.
         let has_titles = !select.summary && last.is_none();
         let table = FlowTable::new(false);
         Self { output, about: Some(about), filter: select.filter(), has_titles, table, last }

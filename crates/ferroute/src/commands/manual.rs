@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use clap::Command;
 
-/// What the manual says about a command beside its flags.
+/// Content of the manual for a command besides its flags.
 struct Entry {
     /// The words of the command line without the program, such as `explain service`.
     path: &'static str,
@@ -28,7 +28,7 @@ pub(crate) fn with_examples(command: Command, path: &str) -> Command {
     })
 }
 
-/// Returns the sections of a manual page that clap does not know, in roff.
+/// Returns the sections of a manual page that clap does not generate, in roff.
 pub(crate) fn sections(path: &str) -> String {
     let mut text = String::new();
     let entry = entry(path);
@@ -85,13 +85,13 @@ fn sentence(text: &str) -> String {
     format!("{first}{}.", letters.as_str())
 }
 
-/// Escapes what roff interprets.
+/// Escapes characters that roff interprets.
 fn escaped(text: &str) -> String {
     let text = text.replace('\\', "\\e").replace('-', "\\-");
     if text.starts_with(['.', '\'']) { format!("\\&{text}") } else { text }
 }
 
-/// Why the result of writing is not an error.
+/// Message of `expect` for writes to strings, which cannot fail.
 const INTO_STRING: &str = "strings accept everything";
 
 const DEFAULT_EXIT: &[(&str, &str)] =

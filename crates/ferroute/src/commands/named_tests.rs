@@ -1,8 +1,9 @@
-//! Checks that the tests exist that `docs/reliability.md` and `docs/compat.md` name, and those that are left out without the iptables programs.
+//! Checks that the tests named in `docs/reliability.md` and `docs/compat.md` exist, and those that are left out without
+//! the iptables programs.
 
 use std::{collections::BTreeSet, fs, path::Path};
 
-/// Calls a function with the text of a Rust file, or of each one below a directory.
+/// Calls a function with the text of a Rust file, or of each Rust file below a directory.
 fn rust_files(path: &Path, visit: &mut impl FnMut(&str)) {
     if path.is_dir() {
         for entry in fs::read_dir(path).expect("a directory") {
@@ -59,7 +60,7 @@ fn tests_named_in_the_docs_exist() {
     }
 }
 
-/// `--skip` accepts any name, so the test of another name would run where it cannot pass.
+/// `--skip` accepts any name, so a misspelt test would run in an environment in which it cannot pass.
 #[test]
 fn tests_that_are_left_out_without_iptables_programs_exist() {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
@@ -71,7 +72,7 @@ fn tests_that_are_left_out_without_iptables_programs_exist() {
             functions = functions_of_target(&crates, target);
             continue;
         }
-        // A module of the test, or one that a macro makes for a variant.
+        // A module of the test, or a test that a macro creates for a variant.
         let (of_target, others): (Vec<&str>, Vec<&str>) =
             line.split("::").partition(|segment| functions.contains(*segment));
         assert!(!of_target.is_empty(), "{line} does not exist in the test target above it");

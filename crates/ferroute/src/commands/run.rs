@@ -26,7 +26,8 @@ pub(crate) fn run(args: &RawArgs<RunArgs>, called_as: CalledAs) -> anyhow::Resul
         writeln!(std::io::stdout(), "{version}")?;
         return Ok(ExitCode::SUCCESS);
     }
-    // First of all, because a signal before would end the process by its default action. The other actions end that way.
+    // Must come first, because an earlier signal would end the process by its default action. Other actions end in that
+    // way.
     let is_daemon = !general.cleanup.0 && !general.init_only.0 && general.write_config_to().is_none();
     let shutdown = is_daemon.then(Shutdown::install).transpose()?;
     let mut settings = settings::load_proxy(args, &REGISTRY.names())?;
@@ -58,7 +59,7 @@ pub(crate) fn run(args: &RawArgs<RunArgs>, called_as: CalledAs) -> anyhow::Resul
     let setup = host_setup::apply(&settings.resolved, &mode.sysctls(&settings.resolved));
     tracing::info!("host settings: {}", setup.set.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "));
     let Some(shutdown) = shutdown else {
-        // `--init-only`. Setting them is the only purpose here, so a failure is an error.
+        // `--init-only`: setting them is the only purpose, so a failure is an error.
         let (fatal, tolerable) = setup.split_failed();
         for error in tolerable {
             tracing::warn!("{}; the proxy will run without it", error_chain(error));

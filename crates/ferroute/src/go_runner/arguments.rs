@@ -22,7 +22,7 @@ pub(super) struct Arguments {
 /// The flags.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Options {
-    /// The file to append standard output to, instead of this process' own.
+    /// File to append standard output to, instead of this process's standard output.
     pub(super) log_file: Option<PathBuf>,
     /// Whether to write to standard output as well.
     pub(super) also_stdout: bool,
@@ -42,7 +42,7 @@ impl Arguments {
     ///
     /// # Errors
     ///
-    /// A flag is unknown or lacks its value, or there is no program to start.
+    /// A flag is unknown or its value is missing, or there is no program to start.
     pub(super) fn parse(words: impl IntoIterator<Item = OsString>) -> anyhow::Result<Self> {
         let mut words = words.into_iter();
         let mut options = Options::default();
@@ -63,7 +63,7 @@ impl Arguments {
                         "log-file" => options.log_file = Some(value()?).filter(|path| !path.is_empty()).map(Into::into),
                         "log-file-size" => options.rotation.size = size(&value()?)?,
                         "log-file-age" => options.rotation.age = duration(name, &value()?)?,
-                        // Nothing is buffered.
+                        // There is no buffer.
                         "flush-interval" => drop(duration(name, &value()?)?),
                         name => bail!("unknown flag --{name}: go-runner has {FLAGS}"),
                     }

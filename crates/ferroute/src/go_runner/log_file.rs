@@ -1,4 +1,4 @@
-//! The log file, which is renamed when it has a size, and whose renamed files are deleted at an age.
+//! The log file, which is renamed at a certain size; renamed files are deleted at a certain age.
 
 use std::{
     ffi::OsString,
@@ -16,7 +16,7 @@ use ferroute_core::rfc3339;
 pub(super) struct Rotation {
     /// The size in bytes from which on it is renamed; 0 for never.
     pub(super) size: u64,
-    /// The age from which on renamed files are deleted when another one is renamed; zero for never.
+    /// Minimum age of renamed files that are deleted when another file is renamed; zero for never.
     pub(super) age: Duration,
 }
 
@@ -60,7 +60,7 @@ impl LogFile {
         Some(self.path.with_file_name(name))
     }
 
-    /// What is before and after the time in the names of renamed files.
+    /// Returns the parts before and after the time in the names of renamed files.
     fn name(&self) -> (OsString, OsString) {
         let mut stem = self.path.file_stem().unwrap_or_default().to_owned();
         stem.push("-");
@@ -145,7 +145,7 @@ mod tests {
         let renamed: Vec<_> = names().into_iter().filter(|name| !others.contains(&name.as_str())).collect();
         assert_eq!((renamed.len(), names().len()), (1, 5), "{:?}", names());
         assert_eq!(fs::read_to_string(directory.path().join(&renamed[0])).unwrap(), "from before123456789");
-        // Nothing is lost if it is full again within the second.
+        // No output is lost if it is full again within the second.
         let mut all = 0;
         for _ in 0..5 {
             log.write_all(&[b'x'; 30]).unwrap();

@@ -1,4 +1,4 @@
-//! The output of the program: handed to it directly if it goes to one place, else copied by a thread.
+//! Output of the program: passed to it directly if it goes to one place, otherwise copied by a thread.
 
 use std::{
     io::{self, PipeReader, Read, Write},
@@ -23,7 +23,7 @@ impl Output {
     ///
     /// # Errors
     ///
-    /// The log file cannot be opened, or a pipe or thread cannot be made.
+    /// The log file cannot be opened, or a pipe or thread cannot be created.
     pub(super) fn of(options: &Options, command: &mut Command) -> anyhow::Result<Self> {
         let mut both = |stdout: Stdio, stderr: Stdio| {
             command.stdout(stdout);
@@ -63,7 +63,7 @@ impl Output {
         Ok(Self(Some(end)))
     }
 
-    /// Waits until everything is copied that the program has written. Processes that it has left behind may go on writing.
+    /// Waits until all output of the program has been copied. Processes that it has left behind may continue to write.
     pub(super) fn finish(self) {
         if let Self(Some(end)) = self {
             let _ = end.recv_timeout(LAST_OUTPUT);
@@ -71,8 +71,8 @@ impl Output {
     }
 }
 
-/// Copies everything to all targets. One that fails, such as a file on a full disk, is reported once until it works again, and ends
-/// neither the others nor the program.
+/// Copies all output to all targets. A failing target, such as a file on a full disk, is reported once until it works
+/// again, and does not affect other targets or the program.
 fn copy(mut reader: PipeReader, targets: &mut [(&mut dyn Write, &Path)]) {
     let mut failing = vec![false; targets.len()];
     let mut buffer = vec![0; BUFFER];
@@ -99,7 +99,7 @@ fn copy(mut reader: PipeReader, targets: &mut [(&mut dyn Write, &Path)]) {
     }
 }
 
-/// How long to wait for the last output.
+/// Maximum time to wait for the last output.
 const LAST_OUTPUT: Duration = Duration::from_secs(1);
 
 /// The capacity of a pipe.

@@ -1,5 +1,6 @@
-//! Completions for kubectl, which runs the program `kubectl_complete-ferroute` with the words of the command line, of which the
-//! last one is incomplete, and reads lines with a word, a tab and its description, and a last line that forbids file names.
+//! Completions for kubectl, which runs the program `kubectl_complete-ferroute` with the words of the command line, the
+//! last of which is incomplete. The program prints lines with a word, a tab and its description, and a last line that
+//! disables file names.
 
 use std::fmt::Write;
 

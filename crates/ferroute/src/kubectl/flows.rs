@@ -160,7 +160,7 @@ impl Printer<'_> {
         self.out.write_all(text.as_bytes())
     }
 
-    /// Prints what was collected of all nodes.
+    /// Prints the collected flows of all nodes.
     fn finish(&mut self, select: &SelectArgs, failures: &BTreeMap<String, String>) -> io::Result<()> {
         if let Some(mut last) = self.last.take() {
             last.sort_by_key(|(_, flow)| flow.time);

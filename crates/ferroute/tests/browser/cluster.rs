@@ -19,7 +19,7 @@ fn page_of_a_cluster_shows_problems_and_connections_of_all_nodes() {
     let url = line.trim().strip_prefix("open ").unwrap().to_owned();
     let browser = Browser::start(&rig.hub, "en-US");
 
-    // What is wrong with any node comes first, whichever is shown.
+    // Problems of all nodes come first, regardless of the selected node.
     browser.open(&format!("{url}#/services"));
     browser.wait_text("[data-problem=node-silent]", "node-3");
     browser.wait_text(".context", "iptables");
@@ -63,7 +63,7 @@ fn page_of_a_cluster_shows_problems_and_connections_of_all_nodes() {
     browser.wait_text(".map-endpoint", "10.244.2.9");
     browser.keep_picture("cluster-map");
 
-    // In the other language, problems of nodes as well.
+    // In the other language, problems of nodes are translated as well.
     browser.open(&format!("{url}#/services"));
     browser.click("#language");
     browser.wait_text("[data-problem=node-silent]", "节点");

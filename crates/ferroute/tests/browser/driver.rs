@@ -1,6 +1,6 @@
 //! A browser that tests drive: Chromium by chromedriver, with the few commands of the WebDriver protocol that are needed here.
 //!
-//! It runs in a network namespace that has nothing but the server, so that a page that needs anything else cannot work.
+//! It runs in a network namespace that contains only the server, so that a page that needs other servers cannot work.
 
 use std::{
     fs,
@@ -22,7 +22,7 @@ const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
 /// The port of chromedriver. Each namespace has its own.
 const PORT: u16 = 9515;
 
-/// The limit of all waiting, generous because tests run on busy machines.
+/// Maximum time of each wait, which is generous because tests run on busy machines.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// The keys that tests press, in the protocol's encoding.
@@ -38,7 +38,7 @@ pub(crate) struct Browser<'a> {
     namespace: &'a NetNs,
     driver: Child,
     session: String,
-    /// What the browser leaves behind. Deleted after it has ended.
+    /// Files of the browser, which are deleted after it has ended.
     _files: TempDir,
 }
 
@@ -137,13 +137,13 @@ impl<'a> Browser<'a> {
         self.session("execute/sync", &json!({ "script": script, "args": [] }))
     }
 
-    /// Runs a script in the page, and returns what it returns.
+    /// Runs a script in the page and returns its result.
     #[track_caller]
     pub(crate) fn run(&self, script: &str) -> Value {
         self.try_run(script).unwrap()
     }
 
-    /// Waits until a script returns something other than null, false, 0 and the empty string.
+    /// Waits until the result of a script is not null, false, 0 or the empty string.
     #[track_caller]
     pub(crate) fn wait_for(&self, script: &str) -> Value {
         let is_set = |value: &Value| !matches!(value, Value::Null | Value::Bool(false)) && value != "" && value != 0;
@@ -167,7 +167,8 @@ impl<'a> Browser<'a> {
         self.run(&format!("return document.querySelectorAll({}).length", json!(selector))).as_u64().unwrap()
     }
 
-    /// Waits for an element, and performs a command on it. It is found again if the page was drawn again meanwhile.
+    /// Waits for an element, and performs a command on it. It is looked up again if the page was drawn again in the
+    /// meantime.
     #[track_caller]
     fn element(&self, selector: &str, command: &str, body: &Value) {
         self.poll(&format!("{command} of {selector}"), |browser| {
@@ -177,7 +178,7 @@ impl<'a> Browser<'a> {
         });
     }
 
-    /// Clicks an element as a user does: it must be visible, and nothing may cover it.
+    /// Clicks an element like a user: it must be visible, and must not be covered.
     #[track_caller]
     pub(crate) fn click(&self, selector: &str) {
         self.element(selector, "click", &json!({}));

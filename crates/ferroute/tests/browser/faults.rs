@@ -1,4 +1,4 @@
-//! The page for those who use it otherwise than with a mouse, on a large screen, in English, in a small cluster.
+//! Use of the page without a mouse, on small screens, in another language, or with a large cluster.
 
 use std::{
     fmt::Write,
@@ -18,7 +18,7 @@ use crate::{
     servers::{FERROUTE, Server, record, repository},
 };
 
-/// The views, and what each shows once it has its data.
+/// Views, and an element of each that appears once its data have arrived.
 const VIEWS: [(&str, &str); 4] = [
     ("#/services", "#problems:not(.wrong-checking) .problem-state"),
     ("#/services/shop/web", ".graph .endpoint"),
@@ -52,7 +52,7 @@ fn service_with_endpoints(directory: &Path, endpoints: usize) -> PathBuf {
     manifests
 }
 
-/// Many Services, each with one endpoint.
+/// Writes many Services with one endpoint each.
 fn many_services(directory: &Path, count: usize) -> PathBuf {
     let mut yaml = String::new();
     for number in 0..count {
@@ -172,7 +172,7 @@ fn long_list_is_one_stop_of_the_tab_key() {
     assert_eq!(browser.run(FOCUSED), "team-1/service-00011");
     browser.type_into(".vrow:focus-within a", TAB);
     assert_eq!(browser.run(FOCUSED), Value::Null, "the next stop is after the list");
-    // Enter moves the focus to what was chosen, Escape back to the list.
+    // Enter moves the focus to the selected item, Escape back to the list.
     browser.run("document.querySelector('.vspace [tabindex=\"0\"]').focus()");
     browser.type_into(".vrow:focus-within a", ENTER);
     browser.wait_for("return document.activeElement.closest('.detail-pane')");
@@ -271,7 +271,7 @@ fn service_with_many_endpoints_starts_with_its_graph() {
     browser.assert_clean(&server.url, None);
 }
 
-/// Texts of the view that are in English, as a whole or in part. Rules, commands and names are as everywhere.
+/// Texts of the view that are in English, completely or in part. Rules, commands and names are not translated.
 const ENGLISH: &str = "\
     const walker = document.createTreeWalker(document.querySelector('main'), NodeFilter.SHOW_TEXT); const found = []; \
     for (let node = walker.nextNode(); node; node = walker.nextNode()) { \
@@ -402,7 +402,7 @@ fn problems_come_first() {
     let browser = Browser::start(&namespace, "en-US");
     browser.open(&server.view("#/services"));
     browser.wait_text("[data-problem=noEndpoints]", "shop/search");
-    // Before everything else in the view.
+    // Problems come before all other parts of the view.
     let order = "const [problems, table] = ['#problems', '.vtable'].map((one) => document.querySelector(one)); \
                  return Boolean(problems.compareDocumentPosition(table) & Node.DOCUMENT_POSITION_FOLLOWING)";
     assert_eq!(browser.run(order), true);
@@ -419,7 +419,7 @@ fn problems_come_first() {
             json!(json!(services).to_string())
         ));
     }
-    // Another Service claims the address of the load balancer, and none is left without endpoints.
+    // Another Service claims the address of the load balancer, and no Service is left without endpoints.
     let claim = "---\n{apiVersion: v1, kind: Service, metadata: {name: thief, namespace: shop}, \
                  spec: {clusterIP: 10.96.0.99, externalIPs: [198.51.100.7], ports: [{port: 80}]}}\n";
     fs::write(&manifests, format!("{example}{claim}")).unwrap();
@@ -436,7 +436,7 @@ fn failed_connections_and_ejected_endpoints_are_problems() {
     browser.open(&server.url);
     browser.click("#keep-sending");
     browser.wait_for("return /[1-9]/.test(document.querySelector('.flow-answered')?.innerText)");
-    // A server dies, and nobody tells the cluster.
+    // A server dies, and the cluster is not notified.
     server.exec("web-2", &["ip", "link", "set", "eth0", "down"]);
     browser.wait_text(".flow-stream .notice-error", "no reply");
     browser.click(".tabs a[href='#/services']");
@@ -456,7 +456,7 @@ fn stream_of_the_demo_shows_what_fails_and_why() {
     let browser = Browser::start(&namespace, "en-US");
     browser.open(&server.url);
     browser.wait_for("return document.querySelector('#keep-sending')");
-    // The pod that is no endpoint is the first, and nodes have their own addresses.
+    // A pod that is not an endpoint comes first, and nodes have their own addresses.
     let clients = "return [...document.querySelectorAll('.client')].map((one) => one.innerText.split(/\\s+/))";
     let clients: Vec<Vec<String>> = serde_json::from_value(browser.run(clients)).unwrap();
     assert_eq!(clients[0][0], "web-server");
@@ -476,7 +476,7 @@ fn stream_of_the_demo_shows_what_fails_and_why() {
     browser.wait_for("return [...document.querySelectorAll('.flow-stream .tick')].some((one) => one.textContent.includes('not ready'))");
     browser.wait_text(".flow-stream .notice-error", "refused");
     browser.keep_picture("demo-stream");
-    // The overview says it, and the stream goes on meanwhile.
+    // The overview reports it, and the stream continues in the meantime.
     browser.open(&server.view("#/services"));
     browser.wait_text("[data-problem=noEndpoints]", "nginx-service");
     browser.click("[data-key='default/nginx-service'] a");
@@ -486,7 +486,8 @@ fn stream_of_the_demo_shows_what_fails_and_why() {
     browser.assert_clean(&server.url, None);
 }
 
-/// What somebody does who has read nothing: looks, sends, kills a pod, and wants to know what it cost.
+/// Actions of a user without any knowledge of the page: explores it, sends packets, kills a pod, and checks the
+/// effects.
 #[test]
 #[ignore = "requires Chromium: make test-ui"]
 fn newcomer_sees_what_a_killed_pod_costs_and_why() {
@@ -498,17 +499,17 @@ fn newcomer_sees_what_a_killed_pod_costs_and_why() {
     browser.wait_for("return document.querySelectorAll('.flow-stream .chip').length === 3");
     let failed = "return Number(document.querySelector('.flow-failed').innerText.match(/\\d+/)[0])";
     assert_eq!(browser.run(failed), 0);
-    // What went to each endpoint, and to all together.
+    // Connections to each endpoint, and to all of them together.
     browser.wait_for(
         "return ['all endpoints', 'nginx-deployment-1', 'kB'].every((text) => document.querySelector('#traffic')?.innerText.includes(text))",
     );
     browser.click(".demo summary");
     browser.click(".demo-columns button[aria-label^='Kill '][aria-label*='nginx-deployment-1']");
-    // What was done is in the drawing, and below it what failed, for how long and why.
+    // The drawing shows the actions, and below it the failures with their durations and reasons.
     browser.wait_for("return [...document.querySelectorAll('.flow-stream .tick')].some((one) => /nginx-deployment-1/.test(one.textContent))");
     let why = browser.wait_text(".flow-stream .notice-error", ", during ");
     assert!(["refused: ", "reset: ", "no reply"].iter().any(|reason| why.contains(reason)), "{why}");
-    // The pod comes back, and nothing fails any more.
+    // The pod comes back, and there are no more failures.
     for used in [2, 3] {
         browser.wait_for(&format!("return document.querySelectorAll('.endpoint-used').length === {used}"));
     }
@@ -517,14 +518,14 @@ fn newcomer_sees_what_a_killed_pod_costs_and_why() {
          return new Promise((resolve) => setTimeout(() => resolve(before > 0 && count() === before), 2000))"
     ));
     browser.keep_picture("demo-killed");
-    // All labels of the drawing can be read to their ends.
+    // No label of the drawing is cut off.
     let cut = browser.run(
         "const { left, right } = document.querySelector('.flow-stream svg').getBoundingClientRect(); \
          return [...document.querySelectorAll('.flow-stream svg text')].filter((one) => { \
            const box = one.getBoundingClientRect(); return box.left < left || box.right > right; }).map((one) => one.textContent)",
     );
     assert_eq!(cut, json!([]));
-    // The first question about a packet is the simplest one: not that of an endpoint to its own Service.
+    // The initial packet is the simplest one, not that of an endpoint to its own Service.
     browser.open(&server.view("#/packet"));
     browser.wait_text(".welcome li:first-child", "default/web-server");
     browser.wait_text(".welcome", "192.168.49.2:");
@@ -539,7 +540,7 @@ fn axe() -> String {
 
 #[track_caller]
 fn assert_accessible(browser: &Browser<'_>, axe: &str, view: &str) {
-    // The contrast of what fades in or out is not the view's.
+    // The contrast of elements that fade in or out is not that of the view.
     browser.wait_for("return !document.querySelector('[inert]') && document.getAnimations().every((one) => !(one instanceof CSSTransition))");
     browser.run(axe);
     browser.run("window.violations = null; axe.run(document, { resultTypes: ['violations'] }).then(({ violations }) => { window.violations = \
@@ -556,7 +557,7 @@ fn axe_finds_nothing_in_any_view() {
     let namespace = NetNs::new();
     let server = Server::with_example(&namespace, "nftables");
     let browser = Browser::start(&namespace, "en-US");
-    // Before any question was asked.
+    // Before any packet was traced.
     open_view(&browser, &server, ("#/packet", ".welcome"));
     assert_accessible(&browser, &axe, "the packet's view without a question");
     for theme in ["light", "dark"] {

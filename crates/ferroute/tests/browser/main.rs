@@ -1,5 +1,5 @@
-//! The page of `ferroute ui` in a real browser. Each test has its own server, browser and network namespace. They require
-//! Chromium and are run by `make test-ui`.
+//! The page of `ferroute ui` in a real browser. Each test has a separate server, browser and network namespace. They
+//! require Chromium and are run by `make test-ui`.
 
 #![expect(clippy::unwrap_used, reason = "helpers panic as tests do")]
 
@@ -30,7 +30,7 @@ fn open_service(browser: &Browser<'_>, server: &Server, service: &str) {
     browser.wait_for("return document.querySelectorAll('.graph .client').length");
 }
 
-/// Asks the second question by two clicks in the graph, and walks through the answer.
+/// Traces a packet by two clicks in the graph, and walks through the result.
 fn follow_packet(browser: &Browser<'_>, service: &str) {
     browser.click(".graph .client");
     assert_eq!(browser.count(".client[aria-pressed=true]"), 1);
@@ -71,7 +71,7 @@ fn save_path(browser: &Browser<'_>) {
     assert_eq!(browser.run("return window.savedPath.includes('PREROUTING')"), true);
 }
 
-/// Asks the third question. What it shows depends on the source.
+/// Opens the view of changes. Its content depends on the source.
 fn open_changes(browser: &Browser<'_>) {
     browser.click(".tabs a[href='#/changes']");
     browser.wait_for("return document.querySelector('#doctor .notice:not(.notice-loading), #doctor .finding')");
@@ -145,7 +145,7 @@ fn demo_acts_and_shows_it(mode: &str) {
     browser.click(".demo-columns button[aria-label^='One replica more']");
     browser.wait_for("return document.querySelectorAll('.graph .endpoint').length === 4");
 
-    // A repair by a sync that also applies changes is not shown as one.
+    // A repair by a sync that also applies changes is not shown as a repair.
     browser.click(".tabs a[href='#/changes']");
     browser.wait_for("return document.querySelector('.sync')?.textContent.includes('3 of 4 ready')");
     open_service(&browser, &server, "default/nginx-service");
@@ -206,7 +206,7 @@ fn map_shows_connections_and_what_fails() {
     assert_eq!((browser.count(".map-client"), browser.count(".map-failed")), (1, 0));
     browser.keep_picture("map");
 
-    // The stream goes on, and the Service loses its endpoints.
+    // The stream continues, and the Service loses its endpoints.
     open_service(&browser, &server, "default/nginx-service");
     browser.click(".demo summary");
     for replicas in (0..3).rev() {
@@ -268,7 +268,7 @@ fn rules_of_kube_proxy_in_the_kernel_answer_the_questions() {
     let directory = tempfile::tempdir().unwrap();
     let case = repository("conformance/scenarios/nodeport-cluster");
     let read = |path| fs::read_to_string(path).unwrap();
-    // Chromium cancels requests when an address appears, as the link-local address of IPv6 does after a while.
+    // Chromium cancels requests when an address appears, for example the link-local address of IPv6 after a while.
     namespace.command("sysctl", &["-qw", "net.ipv6.conf.default.disable_ipv6=1"]);
     // The addresses of the node in the recording.
     namespace.link("eth0", &peer, "eth0");
@@ -336,7 +336,7 @@ fn names_are_shown_as_text() {
     let pod = format!(
         "- {{addresses: [10.244.1.5], nodeName: \"{MARKUP}\", targetRef: {{kind: Pod, namespace: shop, name: \"{MARKUP}\"}}}}"
     );
-    // Names of Services are validated; those of pods, nodes and zones are not.
+    // Names of Services are validated; names of pods, nodes and zones are not.
     let hostile = example.replace(slice, &pod).replace("zone-a", &format!("\"{MARKUP}\""));
     assert_eq!(hostile.matches(MARKUP).count(), 3, "{hostile}");
     let manifests = directory.path().join("cluster.yaml");
@@ -430,7 +430,7 @@ fn page_is_usable_by_keyboard() {
     assert_eq!(browser.run("return document.querySelector('#to').value"), "shop/web:80");
     browser.type_into("#to", ENTER);
     browser.wait_text(".verdict h2", "Delivered");
-    // What changes is announced.
+    // Changes are announced.
     browser.wait_text("#status", "Delivered");
     // Every control has a name.
     let nameless = "return [...document.querySelectorAll('button, a, input, select')].filter((one) => !(one.innerText || \
@@ -467,7 +467,7 @@ fn all_views_exist_in_both_languages_and_themes() {
                     browser.open(&server.view(fragment));
                     browser.wait_for(&format!("return document.querySelector({})", json!(content)));
                     browser.keep_picture(&format!("{view}-{tag}-{theme}-{size}"));
-                    // Nothing is wider than the screen.
+                    // No element is wider than the screen.
                     let overflow = browser.run("return document.documentElement.scrollWidth - innerWidth");
                     assert!(overflow.as_i64().unwrap() <= 0, "{view} {tag} {size}: {overflow}");
                 }

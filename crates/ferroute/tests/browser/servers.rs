@@ -75,7 +75,7 @@ impl Server {
         let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
         let url = lines.find_map(|line| line.unwrap().split_once("http://").map(|(_, url)| format!("http://{url}")));
         let mut server = Self { process, url: String::new(), instance };
-        // Its output is read to the end, so that it never waits for a reader.
+        // Its output is read to the end, so that it never blocks.
         server.url = url.expect("the server ended before it printed its address");
         thread::spawn(move || lines.for_each(drop));
         server

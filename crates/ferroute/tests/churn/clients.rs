@@ -41,7 +41,7 @@ pub(crate) struct Record {
     pub(crate) was_repeated: bool,
 }
 
-/// What a server replied.
+/// Reply of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reply {
     pub(crate) endpoint: SocketAddr,
@@ -64,7 +64,7 @@ pub(crate) enum Outcome {
     Broken(String),
 }
 
-/// What clients connect to.
+/// Addresses that clients connect to.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Targets {
     /// All addresses of Services, also some that were removed recently.
@@ -129,10 +129,10 @@ struct Machine {
     /// The client with its IPv4 and its IPv6 address.
     families: [Client; 2],
     shared: Arc<Shared>,
-    /// The first of the source ports, which machines do not share: masqueraded connections would compete for one.
+    /// First of the source ports. Machines do not share ports: masqueraded connections would compete for them.
     first_port: u16,
-    /// The number of connections and flows so far, which determines their source ports: one with a port that was used recently
-    /// could belong to the connection tracking entry of an earlier one, and follow the rules of that time.
+    /// Number of connections and flows so far, which determines their source ports: a connection with a recently used
+    /// port could match the connection tracking entry of an earlier one, and follow the rules of that time.
     flows: AtomicU32,
 }
 
@@ -190,7 +190,7 @@ impl Machine {
         let start = Instant::now();
         match connect(flow.target, Some(flow.port)).await {
             Ok(connection) => {
-                // On a busy machine, only the kernel knows why a connection took so long.
+                // On a busy machine, only the kernel shows why a connection took so long.
                 let was_repeated = start.elapsed() >= FIRST_REPETITION && has_repeated(flow.port);
                 self.record(flow, start, Ok(connection.reply), false, was_repeated);
                 Some(connection)
@@ -292,7 +292,7 @@ async fn bind(flow: Flow) -> io::Result<UdpSocket> {
     Ok(socket)
 }
 
-/// Sends datagrams, numbered from `first` on, until one is replied to.
+/// Sends datagrams, numbered from `first`, until one is replied to.
 async fn request(socket: &UdpSocket, first: u32) -> io::Result<Reply> {
     let mut buffer = [0; 128];
     for number in first..first + DATAGRAMS {
@@ -363,7 +363,7 @@ async fn echo(stream: &mut BufReader<TcpStream>) -> io::Result<()> {
 
 /// Makes the end of a connection leave no state behind.
 fn reset(stream: &TcpStream) {
-    // A connection that has failed already has no state either.
+    // A connection that has failed already has no state to remove.
     _ = socket2::SockRef::from(stream).set_linger(Some(Duration::ZERO));
 }
 
@@ -378,7 +378,7 @@ const FLOWS: usize = 3;
 const FLOW_PAUSE: Duration = Duration::from_millis(150);
 const HOLD_PAUSE: Duration = Duration::from_millis(400);
 /// Long enough for three repetitions of the first packet. The kernel may ignore the ICMP error of a first packet,
-/// because it handles the error while it still sends the packet.
+/// because it handles the error while it is still sending the packet.
 const TCP_TIMEOUT: Duration = Duration::from_millis(3_600);
 /// The kernel repeats the first segment of a connection after a second (`TCP_TIMEOUT_INIT`).
 const FIRST_REPETITION: Duration = Duration::from_secs(1);
@@ -388,5 +388,6 @@ const DATAGRAMS: u32 = 3;
 const DATAGRAM_TIMEOUT: Duration = Duration::from_millis(700);
 /// The number of source ports of a machine.
 const PORTS: u16 = 8_192;
-/// Above the ports of the servers, node ports and the ports that the kernel chooses (`network`): no other socket has one of them.
+/// Above the ports of the servers, node ports and the ports that the kernel chooses (`network`): no other socket uses
+/// them.
 const FIRST_PORT: u16 = 32_768;

@@ -1,4 +1,5 @@
-//! The time by which the proxy is measured: without the time in which it waits for a processor that others use.
+//! The clock by which the proxy is measured: it excludes the time in which the proxy waits for a processor that others
+//! use.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -6,13 +7,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A clock that stands still while threads of the proxy, or programs that it runs, wait for a processor. So what the proxy
-/// promises can be checked on a busy machine, too.
+/// A clock that stands still while threads of the proxy, or programs that it runs, wait for a processor. The guarantees
+/// of the proxy can therefore be checked on a busy machine, too.
 pub(crate) struct ProxyClock {
     start: Instant,
     /// The total time of waits. Threads that wait at the same time delay it once.
     waited: Duration,
-    /// The nanoseconds for which each thread has waited, as of the last reading.
+    /// Nanoseconds for which each thread has waited, as of the last reading.
     threads: HashMap<u32, u64>,
     /// Readings of the last minutes, which never decrease.
     readings: VecDeque<(Instant, Duration)>,
@@ -53,7 +54,7 @@ impl ProxyClock {
     }
 }
 
-/// The waits of this process, whose threads are clients and servers, in the last minute.
+/// Waits of this process, whose threads are clients and servers, in the last minute.
 #[derive(Default)]
 pub(crate) struct OwnWaits(VecDeque<(Instant, HashMap<u32, u64>)>);
 
@@ -70,7 +71,7 @@ impl OwnWaits {
         }
     }
 
-    /// Returns how long one of the threads has waited between two points in time, at most.
+    /// Returns an upper bound of the time that one of the threads has waited between two points in time.
     pub(crate) fn longest(&self, start: Instant, end: Instant) -> Duration {
         let until = |time: Instant| self.0.partition_point(|(at, _)| *at <= time);
         let before = self.0.get(until(start).saturating_sub(1));
@@ -87,7 +88,7 @@ fn waits(process: u32, with_programs: bool) -> HashMap<u32, u64> {
     let mut waits = HashMap::new();
     let mut processes = vec![process];
     while let Some(process) = processes.pop() {
-        // It may have ended.
+        // The process may have ended.
         let Ok(threads) = fs::read_dir(format!("/proc/{process}/task")) else { continue };
         for thread in threads.flatten() {
             let read = |name: &str| fs::read_to_string(thread.path().join(name)).unwrap_or_default();
@@ -147,7 +148,7 @@ mod tests {
             let at = |milliseconds| start + Duration::from_millis(milliseconds);
             own.longest(at(from), at(to)).as_nanos()
         };
-        // From the reading before to the one after.
+        // From the previous reading to the next one.
         assert_eq!(
             (longest(0, 900), longest(100, 1_100), longest(1_100, 1_900), longest(1_500, 9_000)),
             (5, 13, 11, 11)

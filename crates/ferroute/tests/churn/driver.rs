@@ -28,7 +28,7 @@ use crate::{
     source::Source,
 };
 
-/// The cluster, the proxy, and what has been observed.
+/// The cluster, the proxy, and the observations.
 pub(crate) struct Driver {
     pub(crate) network: Network,
     pub(crate) source: Source,
@@ -183,7 +183,7 @@ impl Driver {
         self.source.publish(&self.files, edit, &self.cluster);
     }
 
-    /// Replaces all objects by those that the source has returned to.
+    /// Replaces all objects by those to which the source has returned.
     pub(crate) fn replace_objects(&mut self, cluster: Cluster) {
         let now = Instant::now();
         self.oracle.publish_services(&cluster.services, now);
@@ -208,7 +208,7 @@ impl Driver {
         self.network.set_extra_addresses(present);
     }
 
-    /// Gives clients the new addresses. They keep using old ones for a while.
+    /// Updates the addresses of clients. They continue to use old ones for a while.
     fn update_targets(&mut self) {
         let current = self.oracle.targets();
         self.targets.retain(|target| !current.contains(target));
@@ -282,7 +282,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Waits, and checks connections meanwhile.
+    /// Waits, and checks connections in the meantime.
     pub(crate) fn pause(&mut self, time: Duration) -> Result<(), Failure> {
         let start = Instant::now();
         loop {
@@ -395,7 +395,7 @@ impl Driver {
         self.directory.path().join("ferroute.log")
     }
 
-    /// Returns everything that is needed to understand a failure, and keeps whole logs in a directory.
+    /// Returns the information that is needed to understand a failure, and keeps complete logs in a directory.
     pub(crate) fn report(&self, seed: u64) -> String {
         let source = if self.setting.api { "api" } else { "manifests" };
         let kept = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("churn-{source}-{seed}"));
@@ -422,7 +422,7 @@ impl Driver {
     }
 }
 
-/// The time in which the proxy must recover from a fault that has ended.
+/// Time in which the proxy must recover from a fault that has ended.
 pub(crate) const RECOVERY: Duration = Duration::from_secs(60);
 /// The time without changes after each round.
 const QUIET: Duration = Duration::from_millis(900);

@@ -1,4 +1,4 @@
-//! How each fault is caused and what must hold meanwhile and afterwards.
+//! Causes of each fault, and the conditions during and after it.
 
 use std::{
     fs::{self, File},
@@ -24,7 +24,7 @@ use crate::{
 };
 
 impl Driver {
-    /// Causes a fault, makes changes while it lasts, ends it, and waits until the proxy has recovered.
+    /// Causes a fault, makes changes during the fault, ends it, and waits until the proxy has recovered.
     pub(crate) fn execute_fault(&mut self, fault: &Fault, during: &[Step]) -> Result<(), Failure> {
         match fault {
             // The proxy must do its work as usual.
@@ -61,7 +61,7 @@ impl Driver {
         self.note("the fault has ended");
         // The proxy applies lists while it receives them, so that this change may be applied before the rest of its list.
         self.pass_barrier(if matches!(fault, Fault::Api(_)) { API_RECOVERY } else { RECOVERY })?;
-        // The next one arrives after the list.
+        // The next change arrives after the list.
         self.settle(RECOVERY)?;
         if disturbs_rules {
             self.pause_until(start + REPAIR)?;
@@ -106,10 +106,10 @@ impl Driver {
             Fault::SecondProxy => {
                 let arguments = self.arguments();
                 let log = self.files.path("second.log");
-                // Killed, so that it ends in the middle of a sync, too.
+                // Killed, so that it may also end in the middle of a sync.
                 let _second = Proxy::start(&self.network.node, &self.files, SECOND_CONFIG, &arguments, &log);
                 self.execute(during)?;
-                // It has time for its first sync.
+                // Time for its first sync.
                 self.pause(SECOND_PROXY)?;
             }
             Fault::Interfere(how) => {
@@ -179,8 +179,8 @@ impl Driver {
         })
     }
 
-    /// Uses userspace mode for a while. Its connections do not show which rules apply, since the worker accepts them first, but a
-    /// change must be applied in it, and the other mode must be as before afterwards.
+    /// Uses userspace mode for a while. Its connections do not show which rules apply, because the worker accepts them
+    /// first. But a change must be applied in this mode, and the other mode must be unchanged afterwards.
     fn use_userspace_mode(&mut self, stops_worker: bool, during: &[Step]) -> Result<(), Failure> {
         let mode = self.mode;
         self.oracle.suspend();
@@ -224,7 +224,7 @@ impl Driver {
         executed
     }
 
-    /// Makes manifests invalid. Changes meanwhile are written afterwards.
+    /// Makes manifests invalid. Changes in the meantime are written afterwards.
     fn with_broken_manifests(&mut self, during: &[Step], break_: impl FnOnce(PathBuf)) -> Result<(), Failure> {
         break_(self.files.manifests());
         self.source.suspend(true);
@@ -243,7 +243,8 @@ impl Driver {
         };
         if let Some(earlier) = start(self) {
             self.replace_objects(earlier);
-            // The proxy notices it by the version of the next bookmark. Once the server has repeated the versions, it cannot know.
+            // The proxy detects it by the version of the next bookmark. Once the server has repeated the versions, it
+            // cannot be detected.
             self.wait("objects are listed again", |driver| match &driver.source {
                 Source::Api(api) => {
                     api.bookmark();
@@ -265,7 +266,7 @@ impl Driver {
     }
 }
 
-/// Another program that changes its own nftables table all the time.
+/// Another program that changes its nftables table continuously.
 struct Commits {
     stop: Arc<AtomicBool>,
     thread: Option<thread::JoinHandle<()>>,
@@ -298,9 +299,9 @@ impl Drop for Commits {
     }
 }
 
-/// The time in which the proxy repairs rules that another program has changed: comparisons are 5 s apart.
+/// Time in which the proxy repairs rules that another program has changed: comparisons are 5 s apart.
 const REPAIR: Duration = Duration::from_secs(8);
-/// The time of two proxies.
+/// Time for which two proxies run.
 const SECOND_PROXY: Duration = Duration::from_secs(4);
 /// The time in which the proxy recovers from a fault of the API server, with the delays of its retries.
 const API_RECOVERY: Duration = Duration::from_secs(120);

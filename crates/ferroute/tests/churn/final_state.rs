@@ -1,4 +1,4 @@
-//! What must hold at the end of a run.
+//! Conditions at the end of a run.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -11,8 +11,8 @@ use crate::{
 };
 
 impl Driver {
-    /// Checks the state of kernel and process against a proxy that has just been started on a node of its own with the same
-    /// objects, and stops the proxy.
+    /// Checks the state of kernel and process against a proxy that has just been started on a separate node with the
+    /// same objects, and stops the proxy.
     pub(crate) fn check_final_state(&mut self) -> Result<String, Failure> {
         self.note("checking the final state");
         self.print_progress();

@@ -92,7 +92,7 @@ mod tests {
         };
         assert_eq!(between(&history, 0, 9), "a");
         assert_eq!(between(&history, 30, 31), "abc");
-        // The proxy has applied everything until 15, and says so at 25.
+        // The proxy has applied all versions until 15, which is known at 25.
         history.retire(at(15), at(25));
         assert_eq!(between(&history, 24, 31), "abc");
         assert_eq!(between(&history, 26, 31), "bc");

@@ -1,4 +1,4 @@
-//! The rules in a kernel, those of other programs among them, and what other programs do to the proxy's rules.
+//! Rules in a kernel, including those of other programs, and changes that other programs make to the proxy's rules.
 
 use std::{
     io::Write,
@@ -40,8 +40,8 @@ fn add_canary_rules(node: &NetNs) {
     node.feed("nft", &["-f", "-"], table);
 }
 
-/// Returns everything that rules consist of in both IP families, and addresses and connection tracking entries of other
-/// programs, in a stable order and without what packets change.
+/// Returns all parts of the rules in both IP families, and addresses and connection tracking entries of other programs,
+/// in a stable order and without parts that packets change.
 pub(crate) fn state(node: &NetNs) -> Vec<String> {
     let mut lines = Vec::new();
     for program in SAVE_PROGRAMS {
@@ -104,8 +104,8 @@ pub(crate) fn has_rules(node: &NetNs, mode: &str) -> bool {
     SAVE_PROGRAMS.iter().any(|program| node.command(program, &[]).contains(chain))
 }
 
-/// Returns the rules of iptables mode that do not depend on objects, and elements of nftables mode as [`Interference::Replace`] makes
-/// them: a repair, which is of all rules, restores the ones and removes the others.
+/// Returns the rules of iptables mode that do not depend on objects, and the elements of nftables mode that
+/// [`Interference::Replace`] creates. A repair, which covers all rules, restores the former and removes the latter.
 pub(crate) fn fixed_rules(node: &NetNs) -> Vec<String> {
     let chains = ["KUBE-FORWARD", "KUBE-MARK-MASQ", "KUBE-POSTROUTING"];
     let is_fixed = |line: &&str| chains.iter().any(|chain| line.starts_with(&format!("-A {chain} ")));
@@ -184,7 +184,8 @@ fn replace_endpoints(node: &NetNs, family: &str, other: &str) {
     }
 }
 
-/// Starts a process of another user that binds names of the proxy's sockets, accepts no connection and has some wait.
+/// Starts a process of another user that binds names of the proxy's sockets, accepts no connections, and keeps some
+/// waiting.
 pub(crate) fn hostile_process(node: &NetNs) -> Running {
     const HOSTILE: &str = r#"
         use Socket;
@@ -242,7 +243,8 @@ fn interfere_with_chains(node: &NetNs, program: &str, how: Interference) {
     let mut command = Command::new(&restore);
     command.args(["--noflush"]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
     let mut child = node.run(|| command.spawn()).unwrap();
-    // It fails if the proxy has changed these rules since they were read; then the proxy has repaired nothing yet either.
+    // It fails if the proxy has changed these rules since they were read; in this case the proxy has repaired nothing
+    // yet.
     _ = child.stdin.take().map(|mut stdin| stdin.write_all(input.as_bytes()));
     _ = child.wait();
 }

@@ -18,7 +18,7 @@ impl Limit {
     pub(crate) fn descriptors(process: u32) -> Self {
         let count = fs::read_dir(format!("/proc/{process}/fd")).map_or(0, Iterator::count);
         let before = prlimit(process, &["--nofile", "--noheadings", "--output=SOFT"]).trim().to_owned();
-        // Only the soft limit, because containers may not raise the hard one again.
+        // Only the soft limit is set, because containers may not raise the hard limit again.
         prlimit(process, &[&format!("--nofile={count}:")]);
         Self::Descriptors { process, before }
     }
@@ -47,7 +47,7 @@ pub(crate) struct SocketFaults {
 }
 
 impl SocketFaults {
-    /// Lets one in `every` sends and receptions of a process fail with an error.
+    /// Makes one in `every` sends and receptions of a process fail with an error.
     pub(crate) fn start(process: u32, error: &str, every: u32) -> Self {
         let calls = "sendto,sendmsg,recvfrom,recvmsg";
         let mut command = Command::new("strace");
@@ -67,8 +67,9 @@ impl SocketFaults {
 
 impl Drop for SocketFaults {
     fn drop(&mut self) {
-        // Its own way to end waits for all threads to stop, forever if one waits for a child that is stopped already (vfork).
-        // The kernel lets the threads of a tracer go on that is killed. It may have exited already.
+        // A regular end waits for all threads to stop, which never happens if a thread waits for a child that is
+        // already stopped (vfork). If the tracer is killed, the kernel lets its threads continue. It may have exited
+        // already.
         _ = self.strace.kill();
         _ = self.strace.wait();
     }

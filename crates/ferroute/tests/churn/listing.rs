@@ -1,11 +1,11 @@
-//! Listed nftables tables as lines that can be compared: the proxy's own by their meaning, others as they are.
+//! Listed nftables tables as lines that can be compared: the proxy's table by its meaning, others literally.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The lines of each chain, set and map, by kind and name.
 type Objects<'a> = BTreeMap<&'a str, Vec<&'a str>>;
 
-/// Splits a listed table into a line per rule and element, each with its chain or set.
+/// Splits a listed table into one line per rule and element, each with its chain or set.
 pub(crate) fn lines(table: &str, listed: &str) -> Vec<String> {
     let objects = objects(listed);
     let lines = if table.ends_with(" ferroute") { Table::new(&objects).lines() } else { plain_lines(&objects) };
@@ -47,14 +47,14 @@ fn properties_and_elements<'a>(lines: &[&'a str]) -> (Vec<&'a str>, Vec<&'a str>
     )
 }
 
-/// The table of the proxy. The numbers of endpoint lists and slots and the order within lists depend on earlier changes, so
-/// each frontend is shown with what it leads to instead.
+/// The table of the proxy. The numbers of endpoint lists and slots, and the order within lists, depend on earlier
+/// changes, so each frontend is shown with the objects that it leads to instead.
 struct Table<'a> {
     objects: &'a Objects<'a>,
     /// The elements of maps, as keys and data.
     maps: BTreeMap<&'a str, BTreeMap<&'a str, &'a str>>,
     sets: BTreeMap<&'a str, BTreeSet<&'a str>>,
-    /// Everything that is used, by map or set and key.
+    /// All objects that are used, by map or set and key.
     used: BTreeSet<(&'a str, &'a str)>,
     /// Chains that packets can reach.
     reachable: BTreeSet<&'a str>,
@@ -105,7 +105,7 @@ impl<'a> Table<'a> {
             let is_shown = !header.starts_with("chain ") || self.reachable.contains(header);
             let is_of_list =
                 ["set source-ranges-", "set sticky-", "set new-clients-"].iter().any(|set| header.starts_with(set));
-            // Chains and sets that are not used any more are kept for a while, and may be named in this chain.
+            // Unused chains and sets are kept for a while, and may be named in this chain.
             if is_shown
                 && !is_of_list
                 && !["chain remember", "chain admit"].contains(header)
@@ -210,7 +210,7 @@ impl<'a> Table<'a> {
 
 /// The bits of a number that are a list.
 const LIST: u32 = 0x000f_ffff;
-/// The bit of requests whose external clients are served by this node's endpoints alone.
+/// Bit of requests whose external clients use only this node's endpoints.
 const EXTERNAL_LOCAL: u32 = 0x0020_0000;
 /// The bit that is set in the list of this node's endpoints.
 const LOCAL: u32 = 2;

@@ -1,4 +1,4 @@
-//! Churn: a small cluster in network namespaces in which everything changes and fails while clients account for every
+//! Churn: a small cluster in network namespaces in which all parts change and fail while clients account for every
 //! connection. See `docs/architecture.md`.
 //!
 //! The environment selects other runs than the short ones of `make test`:
@@ -61,7 +61,7 @@ fn run(api: bool) {
     let setting = Setting { modes: process::modes(), api, rounds, bulk: BULK };
     let source = if api { "api" } else { "manifests" };
     eprintln!("churn, source {source}: seed {seed}, {} s, {setting:?}", time.as_secs());
-    // On a thread of its own, because it gets file systems of its own.
+    // On a separate thread, because it has separate file systems.
     let end = std::thread::spawn(move || execute(seed, &setting, time)).join();
     match end {
         Ok(Ok(summary)) => eprintln!("churn, source {source}: seed {seed}: {summary}"),

@@ -1,4 +1,4 @@
-//! The network of a small cluster, each machine in a network namespace of its own.
+//! The network of a small cluster, each machine in a separate network namespace.
 //!
 //! ```text
 //!   outside 192.168.0.9 ── 192.168.0.1 ┌──────┐ 10.244.0.1 ── pods 10.244.0.3, .6 and .9
@@ -6,9 +6,9 @@
 //!     world 192.168.7.2 ── 192.168.7.1 └──────┘ 192.168.8.1 ── pods of other nodes 10.244.1.0/24, 10.244.2.0/24
 //! ```
 //!
-//! The addresses of pods are those of generated clusters (`ferroute_core::testing::arbitrary`). The node's default route
-//! leads to `world`, which answers packets to the addresses of Services with an ICMP error: a packet that no rule
-//! translates is noticed at once.
+//! The addresses of pods are those of generated clusters (`ferroute_core::testing::arbitrary`). The node's default
+//! route leads to `world`, which answers packets to the addresses of Services with an ICMP error: a packet that no rule
+//! translates is detected at once.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -55,11 +55,11 @@ impl Network {
     fn set_parameters(&self) {
         for machine in self.machines() {
             machine.command("sysctl", &["-qw", "net.ipv6.conf.default.accept_dad=0", "net.ipv6.conf.all.accept_dad=0"]);
-            // The ports above these are those of clients, which never use one again within minutes.
+            // The ports above these are those of clients, which never reuse a port within minutes.
             machine.command("sysctl", &["-qw", "net.ipv4.ip_local_port_range=10000 29999"]);
             // The kernel must not suppress ICMP errors of frequent requests.
             machine.command("sysctl", &["-qw", "net.ipv4.icmp_ratelimit=0", "net.ipv6.icmp.ratelimit=0"]);
-            // Older kernels have one limit for all namespaces, which must stay as it is.
+            // Older kernels have one limit for all namespaces, which must not change.
             machine
                 .try_command("sysctl", &["-qw", "net.ipv4.icmp_msgs_burst=10000", "net.ipv4.icmp_msgs_per_sec=10000"]);
         }
@@ -166,11 +166,11 @@ pub(crate) fn node_address_towards(to: IpAddr) -> IpAddr {
     address.parse().expect("an IP address")
 }
 
-/// Pods of the node that have a namespace of their own.
+/// Pods of the node that have a separate namespace.
 const LOCAL_PODS: [usize; 3] = [3, 6, 9];
 /// Pods of other nodes.
 const REMOTE_PODS: [usize; 8] = [1, 2, 4, 5, 7, 8, 10, 11];
-/// The node's networks, the last one for everything else, and its address in each.
+/// The node's networks, the last one for all other addresses, and its address in each.
 const NETWORKS: [(&str, &str); 10] = [
     ("192.168.0.0/24", "192.168.0.1"),
     ("10.244.0.0/24", "10.244.0.1"),
@@ -187,7 +187,7 @@ const NETWORKS: [(&str, &str); 10] = [
 pub(crate) const PODS: usize = 12;
 /// The ports of all pods in generated clusters.
 pub(crate) const PORTS: [u16; 3] = [8080, 9000, 9001];
-/// Addresses that the node has at some times only.
+/// Addresses that the node has only at some times.
 pub(crate) const EXTRA_ADDRESSES: [&str; 2] = ["10.99.0.1", "fd00:99::1"];
-/// Not a device that packets leave the node by: the additional addresses must not become their sources.
+/// Not a device through which packets leave the node: the additional addresses must not become their sources.
 const EXTRA_DEVICE: &str = "extra0";

@@ -25,7 +25,7 @@ pub(crate) fn initial(generated: &Cluster, steady: &Steady) -> Cluster {
 }
 
 /// Makes an edit. An endpoint that is in several slices of a Service gets the conditions and hints of the other slices:
-/// what applies otherwise is not part of the specification.
+/// the specification does not cover other cases.
 pub(crate) fn apply(cluster: &mut Cluster, edit: &Edit) {
     let mut edit = edit.clone();
     if let Edit::SetSlice(changed) = &mut edit {
@@ -45,7 +45,7 @@ pub(crate) fn apply(cluster: &mut Cluster, edit: &Edit) {
     cluster.apply(&edit);
 }
 
-/// A Service that always has endpoints, most of them the same ones.
+/// A Service that always has endpoints, most of which stay the same.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Steady {
     /// Distinguishes the names of slices before and after a change.
@@ -67,8 +67,8 @@ pub(crate) enum SteadyKind {
 }
 
 impl Steady {
-    /// Returns the edits that lead to this state. Slices are added before old ones are removed, so that there are always
-    /// endpoints.
+    /// Returns the edits that lead to this state. Slices are added before old ones are removed, so that there are
+    /// always endpoints.
     pub(crate) fn edits(&self, cluster: &Cluster) -> Vec<Edit> {
         let mut edits = vec![Edit::SetService(Box::new(self.service().build()))];
         let slices = self.slices();
@@ -117,7 +117,7 @@ impl Steady {
     }
 }
 
-/// One of the Services that claim the same addresses, each with endpoints of its own.
+/// One of the Services that claim the same addresses, each with different endpoints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Claimant {
     A,
@@ -178,7 +178,8 @@ impl Claimant {
 }
 
 /// Returns the edits of the barrier: a Service whose port and endpoints depend on `number`, so that a connection to it
-/// shows that the proxy has applied its Service and its slices, and with them all that were published earlier.
+/// Returns the edits of the barrier: a Service whose port and endpoints depend on `number`. A connection to it shows
+/// that the proxy has applied its Service and its slices, and therefore also all objects that were published earlier.
 pub(crate) fn barrier(number: usize) -> Vec<Edit> {
     let built = service(&format!("{NAMESPACE}/barrier")).cluster_ip(BARRIER_IPS[0]).cluster_ip(BARRIER_IPS[1]);
     let mut edits = vec![Edit::SetService(Box::new(built.port("", barrier_port(number)).build()))];

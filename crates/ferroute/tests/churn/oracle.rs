@@ -1,18 +1,18 @@
 //! Decides whether the result of a connection is allowed.
 //!
-//! Versions of four parts of the desired state are recorded: Services, EndpointSlices, the Node, the node's addresses. The
-//! proxy receives each part in order, but the parts independently, so any combination of versions may be active that may
-//! each be active by itself. A superseded version is **retired** when
+//! Versions of four parts of the desired state are recorded: Services, EndpointSlices, the Node, the node's addresses.
+//! The proxy receives the versions of each part in order, but the parts independently, so any combination of versions
+//! that may be active may also be active together. A superseded version is **retired** when
 //!
 //! - the proxy has shown to have applied a later version of all Services and slices (see `Driver::settle`), or
-//! - it has been superseded for [`PROMISED_DELAY`] without a fault: this is what the proxy promises.
+//! - it has been superseded for [`PROMISED_DELAY`] without a fault, which is the guarantee of the proxy.
 //!
 //! Packets are accounted for as the kernel handles them: rules of nftables mode change at once, tables of iptables mode one
 //! after the other, and a packet that is sent again is translated as the first one was.
 //!
-//! While a fault is declared, nothing is retired: the rules may be old, but they must be those of one version. Only while
-//! another program has changed the rules, connections may fail in any way; but even then none may reach an endpoint that no
-//! such version permits.
+//! While a fault is declared, no version is retired: the rules may be old, but they must be those of one version. Only
+//! while another program has changed the rules, connections may fail in any way; but even then none may reach an
+//! endpoint that no such version permits.
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
@@ -33,7 +33,7 @@ use crate::{
     world::Client,
 };
 
-/// The time within which the proxy applies a change while it runs without a fault: several sync periods of a debug build,
+/// Maximum time until the proxy applies a change while it runs without a fault: several sync periods of a debug build,
 /// without the time for which it waits for a processor. The usual time is some milliseconds.
 pub(crate) const PROMISED_DELAY: Duration = Duration::from_secs(8);
 
@@ -45,7 +45,7 @@ pub(crate) struct Oracle {
     node: History<Node>,
     host: History<Vec<IpAddr>>,
     mode: History<ModeName>,
-    /// Start and end of periods in which nothing is retired.
+    /// Start and end of periods in which no version is retired.
     faults: Vec<(Instant, Option<Instant>)>,
     /// Start and end of periods in which connections may fail.
     interferences: Vec<(Instant, Option<Instant>)>,
@@ -56,7 +56,7 @@ pub(crate) struct Oracle {
     /// The results that have been derived so far.
     derived: HashMap<Case, Arc<Allowed>>,
     addresses: HashMap<Setup, Arc<Addresses>>,
-    /// The endpoints that clients of Services with affinity have used since the last fault.
+    /// Endpoints that clients of Services with affinity have used since the last fault.
     sessions: HashMap<Session, Vec<Use>>,
 }
 
@@ -86,11 +86,11 @@ struct Use {
     start: Instant,
     end: Instant,
     endpoint: SocketAddr,
-    /// The endpoints that the rules chose from: policies have lists of their own.
+    /// Endpoints that the rules chose from: policies have separate lists.
     candidates: BTreeSet<SocketAddr>,
 }
 
-/// Everything that determines the addresses of a Service.
+/// All objects that determine the addresses of a Service.
 #[derive(PartialEq, Eq, Hash)]
 struct Setup {
     service: Shared<Service>,
@@ -117,7 +117,7 @@ impl Oracle {
         }
     }
 
-    /// Records the selection of a mode. The rules of the old one stay until those of the new one have been written.
+    /// Records the selection of a mode. The rules of the old mode stay until those of the new mode have been written.
     pub(crate) fn select_mode(&mut self, mode: ModeName) {
         self.mode.publish(mode, Instant::now());
     }
@@ -140,7 +140,7 @@ impl Oracle {
     /// Adds a version of the Node.
     pub(crate) fn publish_node(&mut self, node: &Node, now: Instant) {
         let mut relevant = node.clone();
-        // Clients use none of the frontends and endpoints that depend on these.
+        // Clients do not use any of the frontends and endpoints that depend on these fields.
         relevant.spec = NodeSpec::default();
         relevant.status.addresses.retain(|address| address.type_ == "InternalIP");
         self.node.publish_equal(&relevant, now);
@@ -206,7 +206,7 @@ impl Oracle {
     /// Checks the result of a connection.
     ///
     /// # Errors
-    /// If it is not allowed, with an explanation.
+    /// If the result is not allowed, with an explanation.
     pub(crate) fn check(&mut self, record: &Record) -> Result<(), String> {
         let overlaps = |(start, end): &(Instant, Option<Instant>)| {
             *start <= record.end && end.is_none_or(|end| end >= record.start)
@@ -234,13 +234,13 @@ impl Oracle {
         }
         let since = if record.continues { before(record.start, STALE) } else { record.start };
         let expected = self.expected_between(record, since);
-        // The first packet was not translated, because the Service did not exist yet. Then its repetitions are not translated
-        // either, and rules of the Service that drop or reject other packets do so with them, too.
+        // The first packet was not translated, because the Service did not exist yet. Its repetitions are then not
+        // translated either, and rules of the Service that drop or reject other packets do the same with them.
         let is_older = expected.iter().any(|expected| expected.results.contains(&Class::Unreachable));
         let is_dropped_later = is_older && expected.iter().any(|expected| expected.drops);
         let is_rejected_later = is_older && expected.iter().any(|expected| expected.rejects);
-        // Each iptables table is replaced by itself: a packet may find that of one version, which does not reject any more,
-        // and that of another, which does not translate yet.
+        // Each iptables table is replaced separately: a packet may pass one table of a version that no longer rejects,
+        // and another table of a version that does not translate yet.
         let translates =
             |expected: &Arc<Allowed>| expected.results.iter().any(|class| matches!(class, Class::Endpoint(..)));
         let is_own = self.host.between(since, record.end).any(|host| host.contains(&record.target.ip()));
@@ -253,16 +253,16 @@ impl Oracle {
                 Outcome::Unreachable => !is_own,
                 _ => false,
             };
-        // Instead of rejecting it, the other version may drop what has not been translated.
+        // Instead of rejecting it, the other version may drop a packet that has not been translated.
         let drops = is_mixed && expected.iter().any(|expected| expected.drops);
-        // The node's connections to an address of its own come from it, and are lost with it.
+        // The node's connections to one of its own addresses come from that address, and are lost with it.
         let is_lost = record.client == Client::Node
             && is_own
             && !self.host.between(since, record.end).all(|host| host.contains(&record.target.ip()));
         // The node did not have the address yet when the first packet was not translated.
         let has_become_own = is_own && is_older;
-        // Another program may have removed the rule that restricts sources or endpoints. An entry of a flow stays as long as its
-        // endpoint belongs to the service port.
+        // Another program may have removed the rule that restricts sources or endpoints. The entry of a flow stays as
+        // long as its endpoint belongs to the service port.
         let is_endpoint = |reply: &Reply| expected.iter().any(|expected| expected.reachable.contains(&reply.endpoint));
         let is_known = record.continues && expected.iter().any(|expected| expected.allows(&record.outcome));
         match &record.outcome {
@@ -276,8 +276,8 @@ impl Oracle {
 
     /// Checks that a client of a Service with affinity reaches an endpoint that it has used before.
     ///
-    /// A list of endpoints is compared only with itself: that another list has the client's endpoint, too, need not be known.
-    /// An endpoint of another list is accepted.
+    /// A list of endpoints is compared only with itself: the proxy need not recognise that another list also has the
+    /// client's endpoint. An endpoint of another list is accepted.
     fn check_session(&mut self, record: &Record, reply: &Reply) -> Result<(), String> {
         let (start, end) = (record.start, record.end);
         let Some(versions) = self.only_combination(start, end) else { return Ok(()) };
@@ -316,8 +316,8 @@ impl Oracle {
         })
     }
 
-    /// Reports whether any combination of versions allows the result of a connection. The combinations that others
-    /// followed are tried first, then later before earlier ones.
+    /// Reports whether any combination of versions allows the result of a connection. Combinations that other
+    /// connections followed are tried first, then later before earlier ones.
     fn any_allows(&mut self, record: &Record) -> bool {
         let Record { start, end, .. } = *record;
         let hosts: Vec<_> = self.host.between(start, end).cloned().map(Shared).collect();
@@ -425,7 +425,8 @@ impl Oracle {
         Allowed::untouched(versions.host.0.contains(&ip), is_cluster_ip, versions.mode)
     }
 
-    /// Returns the Service that a connection is for: of several that claim the address, one owns it (`docs/compat.md`).
+    /// Returns the Service that a connection is for: if several claim the address, one of them owns it
+    /// (`docs/compat.md`).
     fn owner(&mut self, versions: &Combination, record: &Record) -> Option<Shared<Service>> {
         let target = (record.protocol, record.target);
         let claims = versions.services.0.iter().filter_map(|service| {
@@ -509,7 +510,7 @@ fn share<T: Clone + PartialEq>(old: &[Arc<T>], new: &[T]) -> Vec<Arc<T>> {
 
 const MAX_DERIVED: usize = 10_000;
 const MAX_RECENT: usize = 8;
-/// The time in which connection tracking entries are removed after the rules that they follow, on a busy machine.
+/// Time in which connection tracking entries are removed after the rules that they follow, on a busy machine.
 const STALE: Duration = Duration::from_secs(2);
 
 #[cfg(test)]

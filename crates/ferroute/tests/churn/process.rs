@@ -23,13 +23,13 @@ use nix::fcntl::{FcntlArg, fcntl};
 
 use crate::schedule::Options;
 
-/// The directory of a run, on file systems of its own that are visible to this run only.
+/// The directory of a run, on separate file systems that are visible to this run only.
 pub(crate) struct Files {
     directory: PathBuf,
 }
 
 impl Files {
-    /// Gives this thread, and threads and processes that it starts later, mounts of their own: a small one for manifests,
+    /// Gives this thread, and threads and processes that it starts later, separate mounts: a small one for manifests,
     /// and one for the xtables lock.
     pub(crate) fn new(directory: &Path) -> Self {
         use nix::{
@@ -61,8 +61,8 @@ impl Files {
         self.path("programs")
     }
 
-    /// Writes programs that replace those of iptables: a restore program fails while the file `fail` exists, and does not
-    /// return while the file `hang` exists.
+    /// Writes programs that replace those of iptables: a restore program fails while the file `fail` exists, and hangs
+    /// while the file `hang` exists.
     pub(crate) fn write_programs(&self, legacy: bool) {
         for family in ["iptables", "ip6tables"] {
             let restore = format!("{family}-restore");
@@ -149,7 +149,7 @@ impl Proxy {
         let child = node.run(|| command.spawn()).unwrap();
         let is_log_blocked = Arc::new(AtomicBool::new(false));
         let is_blocked = is_log_blocked.clone();
-        // Ends with the process, and with all that have inherited its standard error.
+        // Ends with the process, and with all processes that have inherited its standard error.
         thread::spawn(move || {
             let mut bytes = [0; 4096];
             loop {
@@ -165,7 +165,7 @@ impl Proxy {
         Self { child, is_log_blocked }
     }
 
-    /// Sets whether nobody reads what it logs.
+    /// Sets whether the log output is not read.
     pub(crate) fn block_log(&self, value: bool) {
         self.is_log_blocked.store(value, Ordering::Relaxed);
     }
@@ -263,10 +263,10 @@ pub(crate) fn ferroute() -> PathBuf {
     std::env::var_os("FERROUTE").map_or_else(|| env!("CARGO_BIN_EXE_ferroute").into(), PathBuf::from)
 }
 
-/// Returns the modes that are tested here, and tells why others are not, past the capture of output.
+/// Returns the modes that are tested on this machine, and prints why others are not, bypassing the capture of output.
 ///
 /// # Panics
-/// If a mode is not available on a kernel that has what the mode needs.
+/// If a mode is unavailable although the kernel has the features that the mode needs.
 pub(crate) fn modes() -> Vec<ModeName> {
     let host = NetNs::new();
     let is_tested = |mode: &ModeName| {
@@ -289,7 +289,8 @@ fn reason_not_to_test(mode: ModeName, host: &NetNs) -> Option<String> {
     let resolved = REGISTRY.resolve(&config).expect("the configuration is valid");
     let probe = |family| REGISTRY.active(mode).probe(&resolved, family).map(drop).map_err(|error| format!("{error:#}"));
     let error = host.run(|| IpFamily::BOTH.into_iter().try_for_each(probe)).err()?;
-    // Independent of the probe: one that is broken must not look like a kernel without the mode. The tests need nf_tables anyway.
+    // Independent of the probe: a broken probe must not be mistaken for a kernel without the mode. The tests need
+    // nf_tables in any case.
     let kernel_has_ipvs = Path::new("/proc/net/ip_vs").exists();
     assert!(mode == ModeName::IPVS && !kernel_has_ipvs, "{} mode is not available: {error}", mode.as_str());
     Some(format!("which this kernel does not have: {error}"))

@@ -22,7 +22,7 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Shared<T>(pub(crate) Arc<T>);
 
-/// Everything that determines the result of a connection.
+/// All objects that determine the result of a connection.
 #[derive(PartialEq, Eq, Hash)]
 pub(crate) struct Case {
     pub(crate) service: Shared<Service>,
@@ -41,7 +41,7 @@ pub(crate) struct Allowed {
     /// The name of the service port; empty if there is none.
     pub(crate) port: String,
     pub(crate) results: BTreeSet<Class>,
-    /// The endpoints of the service port, whatever the policies.
+    /// Endpoints of the service port, regardless of policies.
     pub(crate) reachable: BTreeSet<SocketAddr>,
     /// The rules drop packets that are not translated.
     pub(crate) drops: bool,
@@ -105,7 +105,7 @@ impl Allowed {
 /// The addresses of a Service.
 #[derive(Debug, Default)]
 pub(crate) struct Addresses {
-    /// Those that clients can connect to, each with its best kind.
+    /// Frontends that clients can connect to, each with the kind that takes precedence.
     pub(crate) frontends: BTreeMap<(Protocol, SocketAddr), Frontend>,
     pub(crate) cluster_ips: BTreeSet<IpAddr>,
 }

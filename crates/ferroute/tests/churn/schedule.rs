@@ -1,8 +1,9 @@
-//! The schedule of a run: a pure function of the seed and of what the run can do.
+//! The schedule of a run: a pure function of the seed and of the capabilities of the run.
 //!
-//! A schedule is a series of rounds. In a round, objects change at a high rate, then a fault begins, objects change while
-//! it lasts, it ends, and the proxy must settle: from then on the results of connections are determined exactly, until the
-//! next round. A run executes rounds until its time is over, so a longer run begins as a shorter one does.
+//! A schedule is a series of rounds. In a round, objects change at a high rate, then a fault begins, objects change
+//! during the fault, it ends, and the proxy must settle: from then on the results of connections are determined
+//! exactly, until the next round. A run executes rounds until its time is over, so a longer run begins like a shorter
+//! one.
 
 use std::ops::Range;
 
@@ -21,7 +22,7 @@ use crate::{
     objects::{Claim, Claimant, Steady, SteadyKind},
 };
 
-/// What a run can do.
+/// Capabilities of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Setting {
     /// The modes that this kernel supports.
@@ -34,7 +35,7 @@ pub(crate) struct Setting {
     pub(crate) bulk: usize,
 }
 
-/// A schedule with everything else that depends on the seed.
+/// A schedule with all other choices that depend on the seed.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Schedule {
     /// The objects at the start, apart from the steady Service and the barrier.
@@ -53,19 +54,19 @@ pub(crate) struct Options {
     pub(crate) min_sync_period: u64,
     /// Whether pods are recognised by the name of their interface, or by their address.
     pub(crate) detect_by_interface: bool,
-    /// Whether node ports are served on one network only.
+    /// Whether node ports are served on only one network.
     pub(crate) restrict_node_ports: bool,
     pub(crate) iptables: Iptables,
 }
 
-/// How iptables mode reads and writes rules.
+/// Way in which iptables mode reads and writes rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Iptables {
-    /// Those of nf_tables, by netlink.
+    /// Rules of nf_tables, by netlink.
     Netlink,
-    /// Those of nf_tables, by programs.
+    /// Rules of nf_tables, by programs.
     Programs,
-    /// Those of the legacy backend.
+    /// Rules of the legacy backend.
     Legacy,
 }
 
@@ -114,13 +115,13 @@ pub(crate) struct Step {
 pub(crate) enum Change {
     Objects(Vec<Edit>),
     Steady(Steady),
-    /// What a Service claims, beside others.
+    /// Additional claim of a Service.
     Claim(Claimant, Option<Claim>),
     /// Whether the node has its additional addresses.
     ExtraAddresses(bool),
 }
 
-/// Something goes wrong. Times are in milliseconds.
+/// A fault. Times are in milliseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// The proxy is killed, and started again after the changes.
@@ -149,7 +150,7 @@ pub(crate) enum Fault {
     Userspace { stops_worker: bool },
     /// Another proxy with the same objects runs on the node.
     SecondProxy,
-    /// Nobody reads what the proxy writes to standard error.
+    /// The standard error of the proxy is not read.
     BlockedLog,
     /// A process of another user binds names of the proxy's sockets and accepts no connection.
     HostileUser,
@@ -163,7 +164,7 @@ pub(crate) enum Fault {
     Descriptors,
     /// The proxy cannot start processes or threads.
     Processes,
-    /// One in `every` sends to and receptions from sockets, those of netlink among them, fails with an error by name.
+    /// One in `every` sends to and receptions from sockets, including netlink sockets, fails with this error.
     Sockets { error: &'static str, every: u32 },
     /// The API server misbehaves.
     Api(ApiFault),
@@ -183,7 +184,7 @@ pub(crate) enum Interference {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ApiFault {
-    /// All connections break, and new ones.
+    /// All connections break, and new ones are refused.
     Down,
     /// Connections of watches break, at any byte.
     CutWatches,
@@ -201,7 +202,7 @@ pub(crate) enum ApiFault {
     Hung,
     /// Watches and the next lists stop in the middle, with their connections open.
     Stall { bytes: usize },
-    /// The next responses have an object of a gigabyte.
+    /// The next responses contain an object of a gigabyte.
     Endless,
     /// The history is lost while watches are interrupted: 410.
     Compacted,
@@ -268,7 +269,8 @@ impl<'a> Generator<'a> {
 
     fn round(&mut self, number: usize) -> Round {
         let before = self.steps(3..9);
-        // The process must grow old in a part of the run, so that leaks show: no restarts in the last third.
+        // The process must run for long in a part of the run, so that leaks become visible: no restarts in the last
+        // third.
         let may_restart = number < self.setting.rounds * 2 / 3;
         let fault = self.fault(number, may_restart);
         Round { before, fault, during: self.steps(2..6) }
@@ -303,14 +305,14 @@ impl<'a> Generator<'a> {
             _ => SteadyKind::LoadBalancer { local: self.random.bool(), affinity: self.random.u8(0..4) == 0 },
         };
         let mut pods: Vec<usize> = (2..PODS).filter(|_| self.random.bool()).collect();
-        // One remote endpoint is always there.
+        // One remote endpoint is always present.
         pods.push(1);
         let parts = self.random.usize(1..4);
         Steady { generation: self.generation, kind, pods, parts, duplicates: self.random.bool() }
     }
 
-    /// The first rounds are without a fault, and then go through the most important kinds in an order that depends on the
-    /// seed; later ones are random.
+    /// Returns the fault of a round. The first rounds are without a fault, and the next ones have the most important
+    /// kinds in an order that depends on the seed; later ones are random.
     fn fault(&mut self, number: usize, may_restart: bool) -> Option<Fault> {
         if number == 0 || self.random.u8(0..10) == 0 {
             return None;

@@ -1,5 +1,6 @@
 //! The servers of all pods. Each of their sockets answers with its own address, which identifies the endpoint that
-//! accepted a connection, and with the source address that it sees. Servers never stop: a connection to an endpoint that was removed is answered, too, and noticed.
+//! accepted a connection, and with the source address that it sees. Servers never stop: a connection to a removed
+//! endpoint is also answered, and detected.
 
 use std::{net::SocketAddr, thread::JoinHandle};
 

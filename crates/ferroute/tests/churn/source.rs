@@ -17,7 +17,7 @@ use crate::{
 /// Publishes objects to the proxy.
 pub(crate) enum Source {
     Manifests {
-        /// While true, nothing is written.
+        /// Whether writes are suspended.
         suspended: bool,
     },
     Api(Box<Api>),
@@ -244,7 +244,7 @@ impl Api {
         }
         self.server.clear_faults();
         self.server.behave(|behaviour| *behaviour = Behaviour::default());
-        // A connection on which nothing arrives is replaced after minutes only, so the fault ends with it.
+        // A connection without any data is replaced only after minutes, so it ends with the fault.
         self.server.cut_watches();
     }
 }

@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_ferroute");
 
-/// How the exec of a node fails.
+/// Failure of the exec of a node.
 #[derive(Clone, Debug)]
 pub(crate) enum Failure {
     Forbidden,
@@ -130,7 +130,7 @@ impl Rig {
         self.server.apply(Resource::EndpointSlices, serde_json::to_value(slice.build()).unwrap());
     }
 
-    /// Runs the plugin under its own name.
+    /// Runs the plugin by its own name.
     pub(crate) fn run(&self, arguments: &[&str]) -> Output {
         self.hub.run(|| {
             let mut command = Command::new(self.directory.path().join("kubectl-ferroute"));

@@ -1,4 +1,4 @@
-//! Commands on a node without any flags, which answer for the proxy that runs there.
+//! Commands on a node without any flags, which refer to the proxy that runs there.
 
 use std::process::Output;
 
@@ -87,7 +87,7 @@ fn flags_override_facts_of_the_running_proxy(mode: Mode) {
     assert_eq!(with_objects["objects"], fact(manifests, "given"));
     assert_eq!(with_objects["mode"], fact(mode.as_str(), "proxy"));
 
-    // A file without a mode and a node has those of the running proxy.
+    // If a file has no mode and no node, those of the running proxy are used.
     let config = case.files.path("other.yaml");
     let text =
         "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nclusterCIDR: 10.244.0.0/16\n";
@@ -113,7 +113,7 @@ fn without_a_proxy_commands_say_what_they_assume() {
     assert!(line.starts_with("no Ferroute proxy runs here: node "), "{line}");
     assert!(line.contains("(assumed), nftables mode (given), objects of "), "{line}");
     assert!(line.ends_with(", default configuration (assumed)"), "{line}");
-    // Those of another proxy, such as kube-proxy, are there in the same way.
+    // Rules of another proxy, such as kube-proxy, look the same.
     let (status, text, error) = run(&case.cluster, &["diff", "--manifests", manifests.to_str().unwrap()]);
     assert!(
         text.contains(", nftables mode (of the rules in the kernel), ") && status.is_some_and(|status| status < 2),

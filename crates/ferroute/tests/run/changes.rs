@@ -62,7 +62,7 @@ fn no_request_fails_while_endpoints_roll(mode: Mode) {
 
 fn no_request_fails_while_the_mode_is_switched(mode: Mode) {
     let mut case = Case::new(mode, &web(&[0, 1, 2]));
-    // On a busy machine, a reply may take longer than the 250 ms after which userspace mode forgets a flow.
+    // On a busy machine, a reply may take longer than the 250 ms after which userspace mode removes a flow.
     let traffic = match mode {
         Mode::Userspace => web_tcp().map(|to| Traffic::start(&case.cluster.client, to)).into(),
         _ => Traffic::start_all(&case.cluster.client),

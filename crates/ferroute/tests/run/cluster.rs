@@ -15,7 +15,7 @@ pub(crate) struct Cluster {
     pub(crate) node: NetNs,
     /// Addresses: 192.168.0.9 and fd00:168::9. All routes lead through the node.
     pub(crate) client: NetNs,
-    /// Has the addresses of all pods.
+    /// Namespace with the addresses of all pods.
     pub(crate) pods: NetNs,
     _servers: Servers,
 }
@@ -25,7 +25,8 @@ pub(crate) const PODS: u8 = 3;
 /// The port of the pods' servers.
 pub(crate) const PORT: u16 = 8080;
 
-/// Returns the IPv4 and IPv6 addresses of a pod. All pods share one namespace, because only their addresses matter here.
+/// Returns the IPv4 and IPv6 addresses of a pod. All pods share one namespace, because only their addresses matter in
+/// these tests.
 pub(crate) fn pod_addresses(pod: u8) -> [IpAddr; 2] {
     [Ipv4Addr::new(10, 244, 0, 2 + pod).into(), Ipv6Addr::new(0xfd00, 0x244, 0, 0, 0, 0, 0, 2 + u16::from(pod)).into()]
 }

@@ -29,7 +29,7 @@ fn connections_packets_and_bytes_are_counted(mode: Mode) {
             format!("ferroute_traffic_{what}_total{{endpoint=\"{endpoint}\",service_port=\"default/web:{port}\"}} ");
         body.lines().find_map(|metric| metric.strip_prefix(&line)?.parse::<u64>().ok()).unwrap_or_default()
     };
-    // What exists when counting starts is not counted.
+    // Connections that exist when counting starts are not counted.
     wait("the first reading", || {
         let body = http::get(&case.cluster.node, METRICS, "/metrics").unwrap().body;
         body.contains("ferroute_traffic_bytes_total{endpoint=\"\",service_port=\"\"} 0").then_some(())

@@ -168,7 +168,7 @@ fn translations_before_those_of_the_proxy_are_reported(mode: Mode) {
     }
 }
 
-/// Returns a cluster whose Service has a node port, and a pod on its node that is no endpoint.
+/// Returns a cluster whose Service has a node port, and a pod on its node that is not an endpoint.
 fn with_node_port(mode: Mode) -> (Case, NetNs) {
     let node_port = "type: NodePort\n  ports: [{name: tcp, port: 80, nodePort: 30080}, {name: udp";
     let case = Case::new(mode, &web(&[0, 1]).replace("ports: [{name: tcp, port: 80}, {name: udp", node_port));
@@ -232,7 +232,7 @@ fn firewalls_in_other_tables_are_reported(mode: Mode) {
             let findings = findings_of(&examination, "firewall-tables");
             findings.into_iter().filter(|finding| finding["code"] == format!("firewall-tables.{code}")).count()
         };
-        // One for each IP family.
+        // One finding for each IP family.
         let expected = [refuses_pods, refuses_others].map(|refuses| if refuses { 2 } else { 0 });
         assert_eq!([found("pods"), found("others")], expected, "{rules}: {examination:#}");
         assert_eq!(status, Some(i32::from(refuses_pods)), "{rules}: {examination:#}");
@@ -243,17 +243,18 @@ fn firewalls_in_other_tables_are_reported(mode: Mode) {
     }
 }
 
-/// In nftables mode, no rule of the proxy accepts what the chain FORWARD of iptables drops; the rule that `doctor` suggests does.
+/// In nftables mode, no rule of the proxy can accept packets that the chain FORWARD of iptables drops; the rule that
+/// `doctor` suggests does.
 #[test]
 fn firewalls_of_iptables_are_reported_until_a_rule_accepts_services() {
     let (case, pod) = with_node_port(Mode::Nftables);
     const REPLIES: &str = "-A FORWARD -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT\n";
     const SERVICES: &str = "-A FORWARD -m conntrack --ctstate DNAT -j ACCEPT\n";
     const PODS: &str = "-A FORWARD -i pod -j ACCEPT\n";
-    // Those of the endpoints.
+    // Ports of the endpoints.
     const PORTS: &str =
         "-A FORWARD -p tcp -m tcp --dport 8080 -j ACCEPT\n-A FORWARD -p udp -m udp --dport 8080 -j ACCEPT\n";
-    // Whether the pod and the client connect, and what `doctor` finds in each IP family.
+    // Whether the pod and the client can connect, and the findings of `doctor` in each IP family.
     for (policy, rules, connects, found) in [
         ("DROP", String::new(), [false, false], &["forward-policy.drops"][..]),
         ("DROP", [REPLIES, PODS].concat(), [true, false], &["forward-policy.drops"]),
@@ -265,7 +266,7 @@ fn firewalls_of_iptables_are_reported_until_a_rule_accepts_services() {
             [false, false],
             &["firewall-tables.others", "firewall-tables.pods"],
         ),
-        // Those of the endpoints are refused.
+        // Ports of the endpoints are refused.
         (
             "ACCEPT",
             [REPLIES, PODS, "-A FORWARD -j REJECT\n"].concat(),

@@ -46,7 +46,7 @@ fn connections_to_a_terminating_endpoint_are_reset_after_the_deadline(mode: Mode
     for connection in kept.iter_mut().chain(&mut direct) {
         connection.echo("still there").unwrap();
     }
-    // An endpoint that is used for want of others keeps its connections.
+    // An endpoint that is still used, because there are no others, keeps its connections.
     case.files.apply(&services(&[1], true));
     let mut last = web_tcp().map(open);
     wait("the removal of the first endpoint", || (connect(client, web_tcp()[0]).ok() == Some(1)).then_some(()));

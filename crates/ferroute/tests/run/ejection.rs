@@ -1,4 +1,4 @@
-//! Endpoints that do not answer: connections go elsewhere until they do.
+//! Endpoints that do not answer: connections go to other endpoints until they do.
 
 use std::{collections::BTreeSet, io};
 
@@ -35,7 +35,7 @@ fn connections_to_a_dead_endpoint_reach_another_one_until_it_answers_again(mode:
     let case = Case::new(mode, &ejecting(&[0, 1, 2]));
     kill(&case, 1);
     let client = &case.cluster.client;
-    // Those that were sent to the dead pod go to another one with the next packet of the client, so none fails.
+    // Connections that were sent to the dead pod go to another one with the next packet of the client, so none fails.
     wait("the ejection in both IP families", || {
         let pods = std::thread::scope(|scope| {
             let connect = |i: usize| scope.spawn(move || connect(client, web_tcp()[i % 2]));

@@ -23,7 +23,7 @@ fn failure(cluster: &Cluster, command: &mut Command) -> String {
     proxy.log()
 }
 
-/// Returns a command that runs another one by a wrapper.
+/// Returns a command that runs another command through a wrapper.
 pub(crate) fn wrapped(wrapper: &[&str], command: &Command) -> Command {
     let mut outer = Command::new(wrapper[0]);
     outer.args(&wrapper[1..]).arg(command.get_program()).args(command.get_args());
@@ -49,7 +49,7 @@ fn proxy_without_privileges_reports_an_error_and_exits(mode: Mode) {
     }
 }
 
-/// These are the capabilities in `deploy/`.
+/// The capabilities in `deploy/`.
 fn net_admin_and_net_raw_suffice(mode: Mode) {
     let (cluster, files) = (Cluster::new(), Files::new());
     files.apply(&web(&[0]));

@@ -1,4 +1,4 @@
-//! `ferroute flows`: what it reports equals what clients counted.
+//! `ferroute flows`: its reports equal the counts of clients.
 
 use std::{
     collections::BTreeMap,
@@ -69,7 +69,8 @@ impl Reader {
         flows.map(|flow| (flow["id"].as_u64().unwrap(), flow.clone())).collect()
     }
 
-    /// Waits for this many flows with a protocol in a state, and returns them. There must not be more with this protocol.
+    /// Waits for this number of flows with a protocol in a state, and returns them. There must not be more with this
+    /// protocol.
     #[track_caller]
     fn wait(&self, count: usize, protocol: &str, state: &str) -> Vec<Value> {
         wait(&format!("{count} {protocol} flows that are {state}"), || {
@@ -104,7 +105,7 @@ fn count(flows: &[Value]) -> BTreeMap<(SocketAddr, Option<SocketAddr>), usize> {
 /// Returns where the connections of a client that reached a pod are counted.
 fn expected(mode: Mode, to: SocketAddr, pod: u8) -> (SocketAddr, Option<SocketAddr>) {
     let address = pod_addresses(pod)[usize::from(to.is_ipv6())];
-    // The kernel does not know what a process does with a connection.
+    // The kernel does not report the endpoint of a connection that a process relays.
     (to, (mode != Mode::Userspace).then(|| SocketAddr::new(address, PORT)))
 }
 
@@ -138,7 +139,7 @@ fn flows_equal_what_clients_counted(mode: Mode) {
         assert!(flow["packets"].is_null(), "the kernel does not count by default: {flow}");
     }
     drop(reader);
-    // What the proxy remembers of the reader's time.
+    // Flows that the proxy remembers from the time of the reader.
     let run = |arguments: &[&str]| node.command(FERROUTE, &[&["flows", "-o", "json"], arguments].concat());
     let lines = |text: &str| text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()).collect::<Vec<_>>();
     let last = lines(&run(&["--last", "7", "--service", "web:tcp"]));
@@ -206,7 +207,8 @@ fn failures_have_their_states(mode: Mode) {
     assert_eq!(states("gone"), ["unanswered"; 2]);
 }
 
-/// Services whose connections are refused: without endpoints, with policy Local and endpoints elsewhere, and with source ranges.
+/// Services whose connections are refused: without endpoints, with policy Local and endpoints on other nodes only, and
+/// with source ranges.
 const REFUSING: &str = r#"---
 apiVersion: v1
 kind: Service
@@ -253,10 +255,10 @@ ports: [{name: tcp, port: 8080}]
 endpoints: [{addresses: [10.244.0.2], nodeName: node-1}]
 "#;
 
-/// The flows that have to be reported, by Service, reason and state.
+/// Flows that must be reported, by Service, reason and state.
 type Refused = BTreeMap<(String, String, String), usize>;
 
-/// Opens connections that have to be refused, and adds the flows that have to be reported.
+/// Opens connections that must be refused, and adds the flows that must be reported.
 fn refuse(expected: &mut Refused, from: &NetNs, to: &str, count: usize, flow: (&str, &str, &str)) {
     let to: SocketAddr = to.parse().unwrap();
     let (service, reason, state) = flow;
@@ -288,14 +290,15 @@ fn refused_packets_are_flows_with_their_reasons(mode: Mode) {
     if mode == Mode::Nftables {
         refuse(&mut expected, client, "10.96.0.1:81", 2, ("default/web", "unknownPort", "rejected"));
     }
-    // A connection whose first segment is repeated after a second is one, and so is a socket that sends two datagrams.
+    // A connection whose first segment is repeated after a second counts once, as does a socket that sends two
+    // datagrams.
     let to: SocketAddr = "198.51.100.6:80".parse().unwrap();
     client.run(|| TcpStream::connect_timeout(&to, Duration::from_millis(1500)).unwrap_err());
     *expected.get_mut(&("default/ranged:tcp".into(), "sourceRanges".into(), "dropped".into())).unwrap() += 1;
     let udp = Flow::open(client, "10.96.0.4:53".parse().unwrap());
     assert_eq!([udp.request(), udp.request()], [Reply::Rejected; 2]);
     expected.insert(("default/empty:udp".into(), "noEndpoints".into(), "rejected".into()), 1);
-    // Others are served.
+    // Other connections are served.
     case.connect(web_tcp()[0]).unwrap();
     assert_eq!(traffic::connect(node, to).unwrap(), 0, "the node is in the source ranges");
     let count = |flows: &BTreeMap<u64, Value>| {
@@ -310,10 +313,12 @@ fn refused_packets_are_flows_with_their_reasons(mode: Mode) {
     let total = expected.values().sum::<usize>();
     wait("all refused connections", || (reader.flows().len() >= total).then_some(()));
     assert_eq!(count(&reader.flows()), expected);
-    // A Service is refused as soon as it loses its endpoints, and not any more once it has some.
+    // Connections to a Service are refused as soon as it loses its endpoints, and no longer once it has endpoints
+    // again.
     case.files.apply(&format!("{}{REFUSING}", web(&[])));
     wait("the rejection in the flows", || {
-        // It is served until the change is applied, and the rules that show the rejection follow those that reject.
+        // Connections are served until the change is applied, and the rules that report a rejection are written after
+        // those that reject.
         _ = case.connect(web_tcp()[0]);
         reader.flows().values().any(|flow| flow["servicePort"] == "default/web:tcp").then_some(())
     });
@@ -323,30 +328,31 @@ fn refused_packets_are_flows_with_their_reasons(mode: Mode) {
     wait("the end of the rules", || (!rules().contains("ferroute-refused")).then_some(()));
 }
 
-/// What a client does with a connection.
+/// Use of a connection by a client.
 #[derive(Clone, Copy, Debug)]
 enum Use {
     Close,
     Reset,
 }
 
-/// Opens a connection from this thread's network namespace, and returns what the client sees: `closed`, `reset`, `refused` or
-/// `unanswered`.
+/// Opens a connection from this thread's network namespace, and returns the result for the client: `closed`, `reset`,
+/// `refused` or `unanswered`.
 fn use_here(to: SocketAddr, how: Use) -> &'static str {
-    // The kernel sends the first packet again after a second: on a busy machine, one may be lost before the node receives it.
+    // The kernel sends the first packet again after a second: on a busy machine, a packet may be lost before the node
+    // receives it.
     let mut stream = match TcpStream::connect_timeout(&to, Duration::from_millis(1300)) {
         Ok(stream) => stream,
         Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => return "refused",
-        // A process that relays connections has reset it at once.
+        // A process that relays connections reset it immediately.
         Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => return "reset",
-        // The node reports that nothing has the endpoint's address, once it has asked for it in vain.
+        // The node reports that no host has the endpoint's address, after neighbour discovery has failed.
         Err(error) if matches!(error.kind(), std::io::ErrorKind::TimedOut | std::io::ErrorKind::HostUnreachable) => {
             return "unanswered";
         }
         Err(error) => panic!("{to}: {error}"),
     };
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-    // The line of a pod. A process that relays connections ends those to an endpoint that refuses.
+    // The line of a pod. A process that relays connections closes them if the endpoint refuses.
     let mut line = [0; 64];
     match (stream.read(&mut line), how) {
         (Ok(0), _) => "closed",
@@ -394,7 +400,7 @@ fn flows_agree_with_what_clients_saw(mode: Mode) {
         }
     });
     let seen = seen.into_inner().unwrap();
-    // A client cannot tell a rejected connection from a refused one, nor a dropped one from one without an answer.
+    // A client cannot distinguish a rejected connection from a refused one, nor a dropped one from an unanswered one.
     let as_seen = |flow: &Value| match flow["state"].as_str().unwrap() {
         "rejected" => "refused".to_owned(),
         "dropped" => "unanswered".to_owned(),
@@ -486,7 +492,7 @@ fn page_gets_flows_only_while_it_reads_them() {
         })
     });
     assert_eq!(after["flows"][0]["servicePort"], "default/web:tcp");
-    // The events had the same.
+    // The events contained the same.
     events.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
     let mut received = Vec::new();
     wait("the events", || {

@@ -1,4 +1,4 @@
-//! UDP responses that are on their way while their flow changes hands in userspace mode.
+//! UDP responses that are outstanding while their flow is handed over in userspace mode.
 
 use std::{
     io::ErrorKind,
@@ -15,7 +15,7 @@ use crate::{
     slices, wait,
 };
 
-/// The UDP servers of a pod, which hold responses back until the test asks for them.
+/// UDP servers of a pod, which hold responses back until the test requests them.
 struct Server([UdpSocket; 2]);
 
 impl Server {

@@ -167,11 +167,11 @@ fn fill(writer: &mut (impl Write + AsFd)) {
     fcntl(writer.as_fd(), FcntlArg::F_SETFL(flags)).unwrap();
 }
 
-/// A user of its own, because the limit counts all processes of a user.
+/// A separate user, because the limit counts all processes of a user.
 const USER: &str = "--reuid=64321";
 
-/// Wraps a command to run as a user with the needed capabilities and at most `processes` processes and threads. Root has no
-/// such limit.
+/// Wraps a command to run as a user with the required capabilities and at most `processes` processes and threads. Root
+/// has no such limit.
 fn limited(processes: u32, command: &Command) -> Command {
     let mut outer = Command::new("setpriv");
     outer.args([USER, "--regid=64321", "--clear-groups", "--inh-caps=+net_admin,+net_raw"]);

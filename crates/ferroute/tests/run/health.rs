@@ -77,7 +77,7 @@ fn load_balancer_addresses_answer_health_checks(mode: Mode) {
     let status = |at: &str| get(&case.cluster.client, at.parse().unwrap(), "/").ok().map(|response| response.status);
     wait("the node's port", || (status("192.168.0.1:30500")? == 200).then_some(()));
     for (address, at) in [("198.51.100.1", "198.51.100.1:30500"), ("2001:db8::1", "[2001:db8::1]:30500")] {
-        // The address need not be the host's before; in mode nftables, no other address answers.
+        // The address need not belong to the host before; in mode nftables, no other address answers.
         case.cluster.node.command("ip", &["route", "add", "local", address, "dev", "client"]);
         wait(at, || (status(at)? == 200).then_some(()));
     }
@@ -129,7 +129,7 @@ fn idle_connections_do_not_exhaust_descriptors(mode: Mode) {
     // The listen queue is accepted in order, so that this is answered after all of them have been accepted.
     assert_eq!(get(&cluster.client, health_check_port(), "/").unwrap().status, 200);
     assert_eq!(get(&cluster.node, healthz(), "/healthz").unwrap().status, 200);
-    // Connections of a client that has only one stay open.
+    // The only connection of a client stays open.
     write!(checker, "GET / HTTP/1.0\r\n\r\n").unwrap();
     checker.set_read_timeout(Some(TIMEOUT)).unwrap();
     let mut answer = String::new();

@@ -1,5 +1,5 @@
-//! Tests of `ferroute run` with the real program and real packets: changes, failures, and interference of other programs.
-//! Each test has a client, a node and pods in its own network namespaces.
+//! Tests of `ferroute run` with the real program and real packets: changes, failures, and interference of other
+//! programs. Each test has a client, a node and pods in separate network namespaces.
 
 #![expect(clippy::unwrap_used, reason = "helpers panic as tests do")]
 

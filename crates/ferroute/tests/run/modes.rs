@@ -134,7 +134,8 @@ fn leftovers_of_ipvs_are_removed_after_the_first_sync(mode: Mode) {
     files.apply(&web(&[0, 1, 2]));
     leftovers::ipvs(&cluster.node);
     cluster.node.command("ipset", &["create", "KUBE-FOREIGN", "hash:ip"]);
-    // kube-proxy's is a dummy device, which test kernels may lack. The proxy must not delete one of another type.
+    // kube-proxy's device is a dummy device, which test kernels may not support. The proxy must not delete a device of
+    // another type.
     cluster.node.command("ip", &["link", "add", "kube-ipvs0", "type", "bridge"]);
     let _proxy = Proxy::start(&cluster.node, &files, mode);
     wait("removal of the sets", || {
@@ -204,7 +205,7 @@ fn clean_up(node: &NetNs) -> (bool, String) {
     (output.status.success(), String::from_utf8(output.stderr).unwrap())
 }
 
-/// Returns everything on a node that a proxy can change.
+/// Returns all kernel state on a node that a proxy can change.
 fn kernel_state(node: &NetNs) -> [String; 6] {
     let commands = [
         "iptables-save",

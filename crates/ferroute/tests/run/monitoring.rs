@@ -31,7 +31,7 @@ fn read(path: &str) -> String {
 const RULES: &str = "deploy/monitoring/rules.yaml";
 const DASHBOARD: &str = "deploy/monitoring/dashboard.json";
 
-/// A proxy in whose metrics nothing is missing: endpoints come and go, one drains, connections are counted, and watches end.
+/// A proxy with all metrics: endpoints come and go, one drains, connections are counted, and watches end.
 struct Busy {
     case: api::Case,
     /// To the endpoint that terminates.
@@ -50,7 +50,7 @@ impl Busy {
         Self { case, _open: open, changes: 0 }
     }
 
-    /// Causes a little of everything.
+    /// Causes some activity of every kind.
     fn work(&mut self) {
         self.changes += 1;
         let other = 1 + u8::try_from(self.changes % 2).unwrap();
@@ -67,14 +67,14 @@ impl Busy {
         });
         self.case.apply(&yaml);
         self.case.server.cut_watches();
-        // The other endpoint may just be changing.
+        // The other endpoint may be changing at this time.
         for to in web_tcp() {
             _ = connect(&self.case.cluster.client, to);
         }
     }
 
-    /// Makes the proxy write an Event, the only requests besides watches that a running proxy sends. Each is of another
-    /// Service, because similar ones are combined.
+    /// Makes the proxy write an Event, the only requests besides watches that a running proxy sends. Each Event is for
+    /// another Service, because similar ones are combined.
     fn cause_event(&self, number: u8) {
         self.case.apply(&format!(
             "apiVersion: v1\nkind: Service\nmetadata: {{name: ignored-{number}}}\n\
@@ -171,7 +171,7 @@ impl Prometheus {
         Self { child, _directory: directory }
     }
 
-    /// Returns the values of a query; none while there is no answer.
+    /// Returns the values of a query; none if there is no answer.
     fn query(node: &NetNs, query: &str) -> Vec<f64> {
         let mut command = Command::new(program("promtool"));
         command.args(["query", "instant", "--format=json", &format!("http://{PROMETHEUS}"), query]);
@@ -190,7 +190,7 @@ impl Drop for Prometheus {
     }
 }
 
-/// Returns a program of Prometheus, from the directory that `make test-monitoring` has unpacked it to.
+/// Returns a program of Prometheus, from the directory into which `make test-monitoring` has unpacked it.
 fn program(name: &str) -> PathBuf {
     std::env::var_os("PROMETHEUS_PROGRAMS").map_or_else(|| name.into(), |directory| Path::new(&directory).join(name))
 }

@@ -124,7 +124,7 @@ fn doctor_reports_interfaces_without_route_to_ipv6_localhost() {
         findings.next().map(|finding| finding["values"]["interfaces"].as_str().unwrap().to_owned())
     };
     proxy.stop("TERM");
-    // Those that are down or have no IPv6 need none.
+    // Interfaces that are down or have no IPv6 need no route.
     for (name, state) in [("idle", "down"), ("without", "up")] {
         node.command("ip", &["link", "add", name, "type", "veth", "peer", "name", &format!("{name}-peer")]);
         node.command("sysctl", &["-qw", &format!("net.ipv6.conf.{name}.disable_ipv6={}", u8::from(state == "up"))]);
@@ -135,7 +135,7 @@ fn doctor_reports_interfaces_without_route_to_ipv6_localhost() {
     assert_eq!(missing().as_deref(), Some("pods"));
     node.command("sysctl", &["-qw", "net.ipv6.conf.without.disable_ipv6=0"]);
     assert_eq!(missing().as_deref(), Some("pods, without"));
-    // Without rules, nothing is served at `::1`.
+    // Without rules, no node ports are served at `::1`.
     assert!(node.try_command(FERROUTE, &["run", "--cleanup"]).status.success());
     assert_eq!(missing(), None);
 }

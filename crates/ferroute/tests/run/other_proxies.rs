@@ -42,7 +42,7 @@ fn both_of_two_proxies_report_the_other_until_it_ends() {
 #[test]
 fn running_kube_proxy_is_reported() {
     let case = Case::new(Mode::Iptables, &web(&[0]));
-    // What counts is the name under which a program runs, unless its user cannot change rules.
+    // A proxy is identified by the name under which the program runs, unless its user cannot change rules.
     let mut command = Command::new("bash");
     command.args(["-c", "exec -a kube-proxy sleep 600"]);
     let _of_another_user = Running(case.cluster.node.run(|| command.uid(65_534).spawn()).unwrap());

@@ -1,4 +1,4 @@
-//! Faulty programs in the place of those of iptables.
+//! Faulty programs that replace those of iptables.
 
 use std::{
     fs,

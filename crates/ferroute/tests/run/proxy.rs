@@ -267,6 +267,6 @@ pub(crate) fn healthz() -> SocketAddr {
 }
 
 pub(crate) const FERROUTE: &str = env!("CARGO_BIN_EXE_ferroute");
-/// The time for reading the last lines of the log after the exit, where it has no end.
+/// Time for reading the last lines of the log after the exit, if the log has no end.
 const LAST_LINES: Duration = Duration::from_millis(500);
 const HEALTHZ: &str = "127.0.0.1:10256";

@@ -104,7 +104,8 @@ fn rules_of_other_programs_are_not_changed(mode: Mode) {
     }
 }
 
-/// Adds objects with names, comments and matches that are not UTF-8, wherever the kernel allows it. Fails where it does not.
+/// Adds objects with names, comments and matches that are not UTF-8, wherever the kernel permits it. Fails if it does
+/// not.
 const FOREIGN_NAMES: &str = r"
 set -e
 name=$(printf 'B\374ro\377')
@@ -140,14 +141,15 @@ fn names_of_other_objects_cost_no_sync(mode: Mode) {
     assert_eq!(listed.windows(5).filter(|bytes| bytes == b":B\xfcro").count(), 4, "they are unchanged");
 }
 
-/// Starts connections and flows while rules are damaged, and checks that they are served once the proxy has repaired the rules.
+/// Starts connections and flows while rules are damaged, and checks that they are served once the proxy has repaired
+/// the rules.
 fn begin_before_repair(
     case: &Case,
     damage: &[&[&str]],
     connect: impl Fn(SocketAddr) -> std::io::Result<Connection> + Sync,
     open: impl Fn(SocketAddr) -> Flow,
 ) {
-    // Something has to track connections while there are no rules.
+    // A rule must enable connection tracking while there are no rules of the proxy.
     let tracking = "add table inet tracking; add chain inet tracking input { type filter hook prerouting priority 0; }; \
                     add rule inet tracking input ct state new counter";
     case.proxy.signal("STOP");
@@ -170,7 +172,7 @@ fn begin_before_repair(
     });
 }
 
-/// First packets that no rule translates leave the node, and so do the repeated ones.
+/// First packets that no rule translates leave the node, and so do their repetitions.
 fn connections_that_began_without_rules_are_served_after_the_repair(mode: Mode) {
     let case = Case::new(mode, &web(&[0]));
     let client = &case.cluster.client;

@@ -83,7 +83,7 @@ fn repairs_are_recorded_and_replayed(mode: Mode) {
 
 fn full_syncs_are_compared_with_the_replay(mode: Mode) {
     let case = Case::new(mode, &web(&[0, 1]));
-    // A new address causes a full sync, because rules may depend on it. It changes nothing here.
+    // A new address causes a full sync, because rules may depend on it. In this test, it changes no rules.
     case.cluster.node.command("ip", &["address", "add", "192.0.2.77/32", "dev", "lo"]);
     let (file, lines) = wait("the full sync in the recording", || {
         let file = bundle(&case);
@@ -191,7 +191,7 @@ fn a_process_of_another_user_that_holds_the_socket_is_reported_and_bypassed() {
     assert!(!output.status.success() && output.stdout.is_empty() && error.contains("user 65534"), "{error}");
     let proxy = Proxy::start(&cluster.node, &files, Mode::Nftables);
     proxy.wait_log_line(&["WARN", "@ferroute", "65534"]);
-    // It listens on a name that the other process could not know.
+    // It listens on a name that the other process could not predict.
     let output = wait("the other socket", || {
         let output = cluster.node.try_command(FERROUTE, &["bundle"]);
         output.status.success().then_some(output)

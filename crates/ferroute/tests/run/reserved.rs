@@ -44,7 +44,7 @@ fn wait_applied(case: &Case, port: u16) {
     wait("the Service", || connect(&case.cluster.client, to).ok());
 }
 
-/// The fake API server is at an address that `default/kubernetes` does not have, as the load balancer of a kubeconfig.
+/// The fake API server has an address that `default/kubernetes` does not have, like the load balancer in a kubeconfig.
 fn service_cannot_take_over_the_api_server_that_the_proxy_connects_to(mode: Mode) {
     let case = launch(mode, &[]);
     let port = case.server.address().port();
@@ -81,7 +81,7 @@ fn protected_ports_of_the_node_are_refused(mode: Mode) {
     let (node, client) = (&case.cluster.node, &case.cluster.client);
     let open = client.run(|| std::net::TcpStream::connect(format!("{NODE}:22")).unwrap());
     assert_eq!(listener.accept().unwrap().1, open.local_addr().unwrap(), "the node's process has the connection");
-    // Other ports are free.
+    // Other ports are not reserved.
     case.apply(&external(443));
     wait("the pod", || connect(client, format!("{NODE}:443").parse().unwrap()).ok().filter(|pod| *pod == 0));
     assert_eq!(connect(node, web_tcp()[0]).unwrap(), 0);

@@ -17,7 +17,7 @@ pub(crate) fn of_proxy(node: &NetNs, mode: Mode) -> Vec<String> {
                 of_proxy(node, Mode::Iptables).iter().map(|rule| without_listener_ports(rule)).collect();
             let listeners = node.run(|| {
                 let workers = ferroute_userspace::running_workers().unwrap();
-                // One that ends meanwhile has none.
+                // A worker that ends in the meantime has no listeners.
                 workers.into_iter().flat_map(|mut worker| worker.listeners().unwrap_or_default()).collect::<Vec<_>>()
             });
             let mut listeners: Vec<String> =
@@ -53,8 +53,8 @@ pub(crate) fn of_proxy(node: &NetNs, mode: Mode) -> Vec<String> {
     }
 }
 
-/// Returns all iptables rules of both IP families as `iptables-save` prints them. Only where that is not installed, they are
-/// read in the way of the program that is tested.
+/// Returns all iptables rules of both IP families as `iptables-save` prints them. They are read by the program under
+/// test only if `iptables-save` is not installed.
 pub(crate) fn saved(node: &NetNs) -> [String; 2] {
     let path = search_path();
     [("iptables-save", IpFamily::V4), ("ip6tables-save", IpFamily::V6)].map(|(program, family)| {

@@ -1,5 +1,5 @@
-//! Endpoints that get a part of their weight: new ones of a Service with slow start and, where it asks for least connections, those
-//! with many connections.
+//! Endpoints that get a part of their weight: new ones of a Service with slow start, and those with many connections of
+//! a Service with least connections.
 
 use std::time::Instant;
 
@@ -35,7 +35,7 @@ fn new_endpoints_get_few_connections_until_they_have_started() {
     let case = Case::new(Mode::Nftables, &annotated("ferroute.io/slow-start: 1h", &[0, 1]));
     assert!(!explain(&case).contains(", weight"), "those of the start are not new");
     case.files.apply(&annotated("ferroute.io/slow-start: 1h", &[0, 1, 2]));
-    // Both others, in both IP families and on both ports.
+    // Both other endpoints, in both IP families and on both ports.
     wait("the first share", || (explain(&case).matches(", weight 8").count() == 8).then_some(()));
     let few = connections_to(&case, 2);
     assert!((1..40).contains(&few), "{few} of 170 (want 10, a seventeenth)");

@@ -17,7 +17,7 @@ in_every_mode!(sources_are_kept_at_endpoints_in_no_masquerade_cidrs);
 /// The port of a server that returns the addresses of its clients.
 const SERVER: u16 = 9090;
 
-/// Connects to a frontend, from an address if there is one, and returns the address that the pod sees.
+/// Connects to a frontend, from an address if given, and returns the address that the pod sees.
 fn seen(case: &Case, from: &NetNs, source: Option<IpAddr>, to: SocketAddr, pod: IpAddr) -> IpAddr {
     let server = case.cluster.pods.run(|| TcpListener::bind((pod, SERVER))).unwrap();
     let connect = || {
@@ -59,7 +59,7 @@ fn sources_are_kept_at_endpoints_in_no_masquerade_cidrs(mode: Mode) {
                 assert_eq!(seen(&case, from, source, to, endpoint), expected, "{source:?} to {to}, pod {pod}");
             }
         }
-        // So would localhost be the pod's own.
+        // The same applies to localhost, which would be the pod itself.
         let localhost = "127.0.0.1:30080".parse().unwrap();
         let gateway: IpAddr = "10.244.0.1".parse().unwrap();
         assert_eq!(seen(&case, node, None, localhost, pod_addresses(pod)[0]), gateway);

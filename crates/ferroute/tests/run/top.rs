@@ -29,7 +29,7 @@ fn end_of_the_terminal_ends_it_although_sighup_is_ignored() {
     wait("the end of the program", || (!fs::exists(&program).unwrap()).then_some(()));
 }
 
-/// What the program has written to the terminal.
+/// Output of the program on the terminal.
 #[derive(Default)]
 struct Screen {
     rows: BTreeMap<usize, Vec<char>>,
@@ -115,7 +115,7 @@ impl Terminal {
             let (mut bytes, mut buffer) = (Vec::new(), [0; 4096]);
             while let Ok(length @ 1..) = output.read(&mut buffer) {
                 bytes.extend_from_slice(&buffer[..length]);
-                // A letter may be cut at the end of what was read.
+                // A character may be cut at the end of the data.
                 let valid = std::str::from_utf8(&bytes).map_or_else(|error| error.valid_up_to(), str::len);
                 copy.lock().unwrap().feed(&String::from_utf8(bytes.drain(..valid).collect()).unwrap());
             }
@@ -177,7 +177,7 @@ fn keys_do_what_users_of_htop_expect(mode: Mode) {
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
-            // In nftables mode without counters, only Services with connections are known.
+            // In nftables mode without counters, only Services with connections are shown.
             for number in (0..30).cycle().take_while(|_| !stop.load(Ordering::Relaxed)) {
                 let idle = std::net::SocketAddr::from(([10, 96, 1, number], 80));
                 [web_tcp()[0]; 5].into_iter().chain([idle]).for_each(|to| _ = case.connect(to));
@@ -193,7 +193,7 @@ fn check(case: &Case) {
     let mut terminal = Terminal::start(&case.cluster.node, 80, 24);
     let is_busiest =
         |lines: &[String]| lines.get(3).is_some_and(|line| line.contains("[||") && line.contains("web:tcp"));
-    // All Services are known, and the screen is drawn to its end.
+    // All Services are shown, and the screen is drawn to its end.
     let is_full = |lines: &[String]| {
         lines.len() == 24
             && ["of 31 active", "of 62 active"].iter().any(|all| lines[1].contains(all))
@@ -211,7 +211,7 @@ fn check(case: &Case) {
     terminal.press(" ");
     terminal.wait("the table", is_busiest);
 
-    // The order by name is stable, whatever the rates are.
+    // The order by name is stable, regardless of the rates.
     terminal.press("N");
     let is_sorted = |lines: &[String]| {
         lines[1].contains("by name") && !lines[1].contains("reversed") && is_full(lines) && names(lines).is_sorted()

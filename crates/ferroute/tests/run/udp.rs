@@ -81,7 +81,7 @@ fn flows_without_endpoints_are_rejected_until_an_endpoint_is_added(mode: Mode) {
     flows.iter().for_each(|flow| assert_eq!(flow.pod(), 1));
 }
 
-/// A client whose first request got no reply must not stay without replies.
+/// A client whose first request got no reply must get replies later.
 fn flows_older_than_their_service_are_served(mode: Mode) {
     let case = Case::new(mode, "");
     let flows = web_udp().map(|to| Flow::open(&case.cluster.client, to));
@@ -90,7 +90,7 @@ fn flows_older_than_their_service_are_served(mode: Mode) {
     flows.iter().for_each(|flow| assert_eq!(flow.pod(), 2));
 }
 
-/// Whichever mode starts next: it replaces the rules of the old one, or removes them as leftovers.
+/// Any mode may start next: it replaces the rules of the old mode, or removes them as leftovers.
 fn flows_of_service_deleted_while_no_proxy_runs_end(mode: Mode) {
     for next in [mode, mode.other()] {
         let mut case = Case::new(mode, &format!("{}{}", deleted(), other_service()));
@@ -118,7 +118,7 @@ fn flows_of_service_deleted_while_no_proxy_runs_end(mode: Mode) {
             wait(&what, || matches!(flow.request(), Reply::Rejected | Reply::None).then_some(()));
         }
         let pod = other.pod();
-        // A flow that a process relayed moves once it has handed it over.
+        // A flow that a process relayed moves once the process has handed it over.
         assert!(mode == Mode::Userspace || pod == other_pod, "{pod} after {other_pod}");
     }
 }

@@ -1,4 +1,4 @@
-//! userspace mode: what only a process in between can do, and the life of that process.
+//! userspace mode: features that require a process in the data path, and the lifecycle of this process.
 
 use std::{
     collections::BTreeSet,
@@ -129,7 +129,7 @@ fn dead_worker_is_replaced_and_rules_follow() {
     let case = Case::new(Mode::Userspace, &web(&[0, 1]));
     let before: Vec<u16> = listeners(&case.cluster.node).iter().map(|listener| listener.port).collect();
     let pid = case.cluster.node.run(|| running_workers().unwrap()[0].process_id());
-    // A child of the proxy, which has not waited for it.
+    // A child of the proxy, which has not been waited for.
     kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
     case.proxy.wait_log("worker has ended");
     wait("a connection", || web_tcp().iter().all(|to| case.connect(*to).is_ok()).then_some(()));
@@ -137,7 +137,7 @@ fn dead_worker_is_replaced_and_rules_follow() {
     assert!(after.len() == before.len() && after != before);
 }
 
-/// A worker that is stopped answers nothing, and its sockets stay open.
+/// A stopped worker does not respond, and its sockets stay open.
 #[test]
 fn hung_worker_is_reported_killed_and_replaced() {
     let case = Case::new(Mode::Userspace, &web(&[0]));
@@ -194,7 +194,7 @@ fn ports_are_those_of_the_range() {
     let case = Case::with_settings(Mode::Userspace, &yaml, range);
     let listeners = listeners(&case.cluster.node);
     assert!(listeners.iter().all(|listener| (41000..=41001).contains(&listener.port)), "{listeners:?}");
-    // Two of three TCP ports have a listener. The third is rejected, not dropped.
+    // Two of three TCP ports have a listener. Connections to the third are rejected, not dropped.
     let connect = |address: &str| case.connect(format!("{address}:80").parse().unwrap());
     let results = ["10.96.0.1", "10.96.0.2", "10.96.0.3"].map(connect);
     let refused: Vec<ErrorKind> = results.iter().filter_map(|result| Some(result.as_ref().err()?.kind())).collect();

@@ -1,4 +1,4 @@
-//! What the oracle must notice, by connections that were not made.
+//! Violations that the oracle must detect, with fictitious connections.
 
 use ferroute_core::testing::{ServiceBuilder, pod, service, slice};
 
