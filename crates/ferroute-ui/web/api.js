@@ -1,9 +1,9 @@
 // Access to the server: requests, the token of the demo, and the stream of events.
 
 const BASE = "/api/v1";
-/** Whether the page is that of a whole cluster. */
+/** Whether the page shows a whole cluster. */
 export const isCluster = document.documentElement.hasAttribute("data-cluster");
-/** Where the resources of the shown node are. */
+/** The path of the resources of the shown node. */
 let root = BASE;
 const TOKEN_KEY = "ferroute-token";
 
@@ -21,7 +21,7 @@ export function hasToken() {
   return sessionStorage.getItem(TOKEN_KEY) !== null;
 }
 
-/** Shows a node of a cluster from now on. */
+/** Switches to another node of a cluster. */
 export function useNode(name) {
   root = `${BASE}/nodes/${encodeURIComponent(name)}`;
 }
@@ -54,7 +54,7 @@ export async function act(action, body) {
   return answer(await fetch(`${BASE}/demo/${action}`, { method: "POST", headers, body: JSON.stringify(body) }));
 }
 
-/** Subscribes to the stream of events; `handlers` by event, `state` is called with whether the stream is open. */
+/** Subscribes to the stream of events; `handlers` are by event; `state` is called with true if the stream is open. */
 export function subscribe(handlers, state) {
   const stream = new EventSource(`${root}/events`);
   for (const [event, handler] of Object.entries(handlers)) {

@@ -1,4 +1,4 @@
-// The view "Changes": the syncs of the last time, the diagnosis of the host, and the comparison with the kernel.
+// The view "Changes": the recent syncs, the diagnosis of the host, and the comparison with the kernel.
 
 import { get } from "./api.js";
 import { diffCard } from "./diff.js";

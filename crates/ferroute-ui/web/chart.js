@@ -1,4 +1,4 @@
-// Charts over time: an axis with times, an axis with units, and whatever is drawn between them.
+// Charts over time: an axis with times, an axis with units, and the drawing between them.
 
 import { el, replace, svg } from "./dom.js";
 import { language } from "./i18n.js";
@@ -6,7 +6,7 @@ import { language } from "./i18n.js";
 /** Steps of a time axis, in seconds. */
 const STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400, 172_800, 604_800];
 
-/** The space of the axes and of half a time at the right end, and the least distance between two times, in pixels. */
+/** The space of the axes and of half a time at the right end, and the minimum distance between two times, in pixels. */
 const LEFT = 58;
 const RIGHT = 28;
 const TOP = 8;
@@ -53,8 +53,8 @@ export function logScale(least, most, text) {
 /**
  * Returns a chart that follows its width.
  *
- * `label` describes it, `unit` is what its vertical axis counts, `start` and `end` are times in milliseconds, `scale` is one of
- * the scales above. `draw({ x, y, bottom })` returns what is between the axes.
+ * `label` describes it, `unit` is the unit of its vertical axis, `start` and `end` are times in milliseconds, `scale` is one of
+ * the scales above. `draw({ x, y, bottom })` returns the drawing between the axes.
  */
 export function timeChart({ label, unit, start, end, scale, height = 150, draw }) {
   const drawing = svg("svg", { height, role: "img", "aria-label": label });

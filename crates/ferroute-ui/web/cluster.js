@@ -1,4 +1,4 @@
-// A page of a whole cluster (`kubectl ferroute ui`): which of its nodes is shown. The address has its name, so that it can be shared.
+// A page of a whole cluster (`kubectl ferroute ui`): the shown node. The address contains its name, so that it can be shared.
 
 import { getCluster, isCluster, useNode } from "./api.js";
 import { el } from "./dom.js";
@@ -11,7 +11,7 @@ export function nodeLink(name, fragment = location.hash) {
   return `/?${new URLSearchParams({ node: name })}${fragment}`;
 }
 
-/** Chooses the node of the address, or the first one that can answer. Nothing happens on the page of one node. */
+/** Chooses the node of the address, or the first one that responds. Has no effect on the page of one node. */
 export async function openCluster() {
   if (!isCluster) return;
   const { nodes } = await getCluster("/cluster");
@@ -28,7 +28,7 @@ export function nodeChooser() {
     el("option", { value: name, selected: name === state.node, title: problem ?? null }, problem ? `${name} (!)` : name));
   return el("select", {
     id: "node", class: "node-chooser", "aria-label": t("cluster.node"),
-    // Every view starts again with the state of the other node.
+    // Every view starts again, with the state of the other node.
     on: { change: (event) => { location.href = nodeLink(event.target.value); } },
   }, options);
 }

@@ -7,10 +7,10 @@ import { t } from "./i18n.js";
 import { store, update } from "./store.js";
 import { failureText, mark, streamControl } from "./stream.js";
 
-/** How many dots are animated at most, however many connections there were. */
+/** Maximum number of animated dots, for any number of connections. */
 const MAX_DOTS = 40;
 
-/** Returns the machine in the graph that a client of the demo is. */
+/** Returns the machine in the graph that corresponds to a client of the demo. */
 function machineOf(client) {
   return store.overview.machines.find(({ name }) => name === client || name.split("/").at(-1) === client)?.name ?? client;
 }
@@ -36,7 +36,7 @@ function fly(graph, lines, delay) {
   requestAnimationFrame(step);
 }
 
-/** Shows on the graph where connections went. */
+/** Shows the endpoints of connections in the graph. */
 function showResults(graph, client, frontend, results) {
   const dots = results.flatMap(({ pod, connections }) => new Array(connections).fill(pod)).slice(0, MAX_DOTS);
   for (const { pod, connections } of results) {
@@ -65,7 +65,7 @@ function select(label, options, current, kind = "") {
   return [el("label", { class: `field ${kind}` }, el("span", {}, label), node), node];
 }
 
-/** The addresses to which connections can be sent. */
+/** Addresses to which connections can be made. */
 function destinations(port) {
   const nodes = store.overview.machines.filter(({ kind }) => kind === "node").flatMap(({ addresses }) => addresses.slice(0, 1));
   return port.frontends.flatMap(({ kind, addresses, port: number }, index) =>
@@ -73,7 +73,7 @@ function destinations(port) {
       [`${index} ${socket(address, number)}`, `${socket(address, number)} · ${t(`frontend.${kind}`)}`]));
 }
 
-/** Runs an action; its button is disabled meanwhile, and errors are shown. */
+/** Runs an action; its button is disabled until it ends, and errors are shown. */
 async function perform(button, output, action, body, done, note) {
   button.disabled = true;
   try {
@@ -87,7 +87,7 @@ async function perform(button, output, action, body, done, note) {
   }
 }
 
-/** The first sender: a pod that is not an endpoint of the Service. To itself, a pod's connection takes the longest way of all. */
+/** The first sender: a pod that is not an endpoint of the Service: a connection of a pod to itself takes the longest path. */
 function firstClient(port) {
   const own = new Set(port.endpoints.map(({ address }) => hostOf(address)));
   const isEndpoint = (name) => store.overview.machines.find((machine) => machine.name === machineOf(name))?.addresses.some((address) => own.has(address));
@@ -117,7 +117,7 @@ function connectForm({ port, service, graph, output, remembered }) {
       showResults(graph(), machineOf(from.value), Number(frontend), answer.results);
     });
   } } }, fromField, toField, el("label", { class: "field narrow" }, el("span", {}, t("demo.count")), amount), send, stream.button);
-  // What is chosen stays when the cluster changes.
+  // The choices are kept when the cluster changes.
   form.addEventListener("change", () => Object.assign(remembered, { from: from.value, to: to.value, count: amount.value }));
   return { form, pick, stream: stream.output };
 }
@@ -163,7 +163,7 @@ export function demoPanel({ port, service, graph, previous }) {
   const element = card(t("demo.title"), { class: "demo wide" },
     !hasToken() && notice("info", t("demo.noToken")),
     el("p", { class: "muted" }, t("demo.connectLead")), form,
-    // Before what grows, so that no button moves while somebody is about to click it.
+    // Before elements that grow, so that no button moves while the user is about to click it.
     el("details", { open: same ? previous.element.querySelector("details").open : false }, el("summary", {}, t("demo.change")),
       el("div", { class: "demo-columns" },
         el("div", {}, el("h3", {}, t("demo.deployments")), el("ul", { class: "rows" }, deployments.map((one) => stepper(one, output)))),

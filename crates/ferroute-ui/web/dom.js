@@ -1,10 +1,10 @@
-// Building blocks for the page. Names come from the users of a cluster, so text is only ever inserted as text nodes and
-// attributes: nothing in this program parses markup.
+// Building blocks for the page. Names come from the users of a cluster, so text is inserted only as text nodes and
+// attributes: no part of this program parses markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 
 /**
- * Sets properties of an element: `class`, `on` (listeners by event), `data` (data attributes), everything else as an
+ * Sets properties of an element: `class`, `on` (listeners by event), `data` (data attributes), all others as an
  * attribute. A value of null, undefined or false leaves the attribute out.
  */
 function decorate(node, attributes) {
@@ -66,7 +66,7 @@ const ICONS = {
   bolt: "M9 1.500 3.500 9H8l-1 5.500L12.500 7H8Z",
 };
 
-/** Returns an icon, which is decoration: it always stands beside a text or an accessible name. */
+/** Returns an icon, which is decoration: it always accompanies a text or an accessible name. */
 export function icon(name) {
   const outline = svg("path", { d: ICONS[name] });
   return svg("svg", { class: "icon", viewBox: "0 0 16 16", "aria-hidden": "true" }, outline);
@@ -77,7 +77,7 @@ export function announce(text) {
   document.getElementById("status").textContent = text;
 }
 
-/** Reports whether the person has asked for less motion. */
+/** Reports whether the user prefers reduced motion. */
 export function prefersStillness() {
   return matchMedia("(prefers-reduced-motion: reduce)").matches;
 }
@@ -88,12 +88,12 @@ export function card(title, attributes, ...children) {
   return el("section", { ...attributes, class: `card ${attributes?.class ?? ""}` }, heading, ...children);
 }
 
-/** Returns a message for something that is missing, loading or failed. */
+/** Returns a message for content that is missing, loading or failed. */
 export function notice(kind, ...children) {
   return el("p", { class: `notice notice-${kind}`, role: kind === "error" ? "alert" : null }, ...children);
 }
 
-/** Returns a group of buttons of which one is pressed. `choices` are pairs of value and text. */
+/** Returns a group of buttons, one of which is pressed. `choices` are pairs of value and text. */
 export function segments(label, choices, current, choose) {
   const buttons = choices.map(([value, text]) =>
     el("button", {

@@ -1,4 +1,4 @@
-// The path of a packet as an SVG file that stands on its own: with its question, its answer and its steps.
+// The path of a packet as a standalone SVG file: with the packet, the result and the steps.
 
 import { svg } from "./dom.js";
 import { t } from "./i18n.js";
@@ -9,7 +9,7 @@ import { owned, sentence, verdictOf } from "./words.js";
 const WIDTH = 1072;
 const LINE = 20;
 
-/** The properties that the styles of the page decide; the file must carry them itself. */
+/** Properties that the styles of the page determine; the file must contain them. */
 const PROPERTIES = ["fill", "stroke", "stroke-width", "stroke-dasharray", "font-family", "font-size", "font-weight", "opacity"];
 
 function carryStyles(node) {
@@ -18,7 +18,7 @@ function carryStyles(node) {
   for (const child of node.children) if (child.tagName !== "title") carryStyles(child);
 }
 
-/** The steps that matter in a file: rules that match, changes, verdicts. */
+/** The steps that are relevant in a file: rules that match, changes, verdicts. */
 function listed(trace, walked) {
   return walked.steps.map((item) =>
     item.event === "rule" ? `${item.chain} ${item.number}: ${item.text}` : sentence(trace, item));

@@ -9,9 +9,9 @@ function isCount(value, wanted) {
   return sign === ">" ? value > Number(number) : sign === "<" ? value < Number(number) : value === Number(number);
 }
 
-/** What each filter asks. */
+/** The condition of each filter. */
 const FILTERS = {
-  // As in the list: endpoints in use. A Service that the proxy does not serve has none, which is no problem.
+  // As in the list: endpoints in use. A Service that the proxy does not serve has none, which is not a problem.
   endpoints: (service, wanted) => service.state === "served" && isCount(service.used, wanted),
   type: (service, wanted) => service.type.toLowerCase() === wanted,
   namespace: (service, wanted) => service.name.split("/")[0].toLowerCase() === wanted,
@@ -52,7 +52,7 @@ export function filterOf(query, name) {
   return word ? word.slice(name.length + 1) : null;
 }
 
-/** Returns the query with another value of a filter; without it for null. */
+/** Returns the query with another value of a filter; null removes the filter. */
 export function withFilter(query, name, value) {
   const words = query.split(/\s+/).filter((one) => one && !one.toLowerCase().startsWith(`${name}:`));
   return [...words, ...(value === null ? [] : [`${name}:${value}`])].join(" ");

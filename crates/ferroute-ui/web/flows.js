@@ -1,4 +1,4 @@
-// Connections as the kernel tracks them: who talks to which Service, which endpoint answers, and what fails. They are received only
+// Connections as the kernel tracks them: client, Service and endpoint of each, and failures. They are received only
 // while a view shows them.
 
 import { flowsAddress } from "./api.js";
@@ -38,7 +38,7 @@ export function onFlows(handler) {
   };
 }
 
-/** Why there are no flows; null if there are, or if it is not known yet. */
+/** The reason why there are no flows; null if there are flows, or if this is not known yet. */
 export function flowsMissing() {
   return state.available === false ? translate(state.reason ?? "") : null;
 }
@@ -48,7 +48,7 @@ export function failures({ unanswered, refused, reset, rejected, dropped }) {
   return unanswered + refused + reset + rejected + dropped;
 }
 
-/** What failed, in words: `3 refused, 1 unanswered`. */
+/** The failures in words: `3 refused, 1 unanswered`. */
 export function failureWords(counts) {
   const kinds = ["refused", "unanswered", "reset", "rejected", "dropped"].filter((kind) => counts[kind] > 0);
   return kinds.map((kind) => t(`flow.${kind}`, { count: count(counts[kind]) })).join(t("list.separator"));
@@ -72,16 +72,16 @@ export function flowWindow() {
   return state.summary?.windowSeconds ?? 0;
 }
 
-/** The name of one end of a flow, or else its address. */
+/** The name of one end of a flow, or its address if it has no name. */
 export function peerName({ address, port, name }) {
   return name ?? (port ? socket(address, port) : address);
 }
 
-/** The mean time to the first answer, in words; null if it is not known. */
+/** The mean time to the first answer, in words; null if it is unknown. */
 export function answerTime({ answered, answerSeconds }) {
   if (answered === 0) return null;
   const mean = Math.round((answerSeconds / answered) * 1e6);
-  // Without the kernel's own times, those of receiving its events are used: both events of a quick answer come at once.
+  // Without the kernel's times, the times of receiving its events are used: both events of a quick answer arrive together.
   return mean < 1000 && !state.timestamps ? "< 1 ms" : duration(mean);
 }
 

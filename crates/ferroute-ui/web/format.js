@@ -1,4 +1,4 @@
-// Numbers, addresses and times as people write them.
+// Numbers, addresses and times in readable form.
 
 import { language } from "./i18n.js";
 

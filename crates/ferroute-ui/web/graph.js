@@ -7,7 +7,7 @@ import { t } from "./i18n.js";
 import { sparkline } from "./spark.js";
 import { nodeAddress, rateOf, store } from "./store.js";
 
-/** How many clients, endpoints and nodes are drawn; the table has them all. */
+/** Maximum numbers of drawn clients, endpoints and nodes; the table has all of them. */
 const MAX_CLIENTS = 7;
 const MAX_ENDPOINTS = 12;
 const MAX_NODES = 6;
@@ -15,7 +15,7 @@ const MAX_NODES = 6;
 /** With more endpoints than this, the columns begin at the top: their middle may be below the screen. */
 const TALL = 6;
 
-/** Selects clients that differ: pods of this node and of another, nodes, and one outside. Pods that are no endpoints come first. */
+/** Selects different clients: pods of this node and of another, nodes, and one outside. Pods that are not endpoints come first. */
 function selectClients(all, node, endpoints) {
   const own = new Set(endpoints.map(({ address }) => hostOf(address)));
   const isEndpoint = ({ addresses }) => addresses.some((address) => own.has(address));
@@ -36,7 +36,7 @@ function byNode(endpoints, here) {
     if (!groups.has(node)) groups.set(node, []);
     groups.get(node).push(endpoint);
   }
-  // Those in use first, because not all may be drawn.
+  // Endpoints in use come first, because not all may be drawn.
   for (const group of groups.values()) group.sort((left, right) => (standing(left) === "unused") - (standing(right) === "unused"));
   return [...groups].sort(([left], [right]) => (right === here) - (left === here) || left.localeCompare(right));
 }
@@ -48,7 +48,7 @@ export function standing({ cluster, localOnly }) {
   return used === 0 ? "unused" : used === uses.length ? "used" : "partly";
 }
 
-/** The standing in words, with the reason. */
+/** The eligibility in words, with the reason. */
 function standingText(endpoint) {
   const { cluster, localOnly } = endpoint;
   switch (standing(endpoint)) {
@@ -72,7 +72,7 @@ function answerText({ clients, outcome, endpoints, source, policy, reason }) {
     outcome === "served" && el("small", {}, t(`source.sees.${source}`)));
 }
 
-/** Returns where a client has to send a packet to reach a frontend: a node port at this node's own address. */
+/** Returns the destination of a client's packet for a frontend: a node port at this node's own address. */
 function target(frontend, family) {
   const address = frontend.addresses[0] ?? nodeAddress(family);
   return address ? socket(address, frontend.port) : null;
@@ -96,7 +96,7 @@ export class Graph {
     this.showHint();
   }
 
-  /** Starts to follow the size of the graph. */
+  /** Starts to observe the size of the graph. */
   attach() {
     this.observer = new ResizeObserver(() => this.drawEdges());
     this.observer.observe(this.grid);
@@ -109,7 +109,7 @@ export class Graph {
     cancelAnimationFrame(this.frame);
   }
 
-  /** Shows other clients; nothing else changes, so that what moves goes on. */
+  /** Shows other clients. All other parts stay, so that animations continue. */
   showClients(real) {
     this.real = real;
     this.edges = this.edges.filter(({ from }) => !from.startsWith("client "));
@@ -242,7 +242,7 @@ export class Graph {
     this.grid.classList.toggle("asking", Boolean(this.client));
   }
 
-  /** Draws the lines anew, after any change of size. */
+  /** Draws the lines again after a change of size. */
   drawEdges() {
     const box = this.grid.getBoundingClientRect();
     this.lines.setAttribute("viewBox", `0 0 ${box.width} ${box.height}`);
@@ -253,7 +253,7 @@ export class Graph {
       if (!start || !end) return null;
       const [x1, y1] = [start.right - box.left, start.top + start.height / 2 - box.top];
       const [x2, y2] = [end.left - box.left, end.top + end.height / 2 - box.top];
-      // The columns are below each other where there is little space; lines would cross the text then.
+      // The columns are below each other if there is little space; lines would then cross the text.
       if (x2 <= x1) return null;
       const middle = (x1 + x2) / 2;
       const chosen = this.client && from === `client ${this.client}`;
@@ -283,7 +283,7 @@ export class Graph {
     return [...this.places.values()].find((node) => node.dataset?.pod === pod);
   }
 
-  /** Returns the lines from a client to an endpoint, in order; empty where lines are not drawn. */
+  /** Returns the lines from a client to an endpoint, in order; empty if lines are not drawn. */
   route(client, frontend, address) {
     const steps = [`client ${client}>frontend ${frontend}`, `frontend ${frontend}>service`, `service>endpoint ${address}`];
     return steps.map((step) => this.paths.get(step)).filter(Boolean);

@@ -1,4 +1,4 @@
-// All texts of the page in English and Chinese, side by side so that neither can be forgotten.
+// All texts of the page in English and Chinese, side by side, so that neither is forgotten.
 
 /** English, Chinese. `{name}` stands for a parameter. */
 export const TEXTS = {
@@ -454,7 +454,7 @@ export const TEXTS = {
   "demo.seeRepair": ["See the repair", "查看修复"],
 };
 
-/** Returns the language: the chosen one, or the first of the browser's that the page has. */
+/** Returns the language: the chosen one, or the first language of the browser that the page supports. */
 export function language() {
   const chosen = localStorage.getItem("ferroute-language");
   if (chosen === "en" || chosen === "zh") return chosen;

@@ -1,4 +1,4 @@
-// The whole way of a connection: from the client through this node, and another one if the endpoint is there, and the reply back.
+// The complete path of a connection: from the client through this node, and through the endpoint's node, and the reply back.
 
 import { el, icon } from "./dom.js";
 import { hostOf } from "./format.js";
@@ -50,7 +50,7 @@ function row(title, stops) {
           notes.map((note) => el("small", { class: "mono" }, note))))))));
 }
 
-/** Returns the drawing, or null if there is no such way. */
+/** Returns the drawing, or null if there is no such path. */
 export function journeyCard(trace, way) {
   const journey = journeyOf(trace, way);
   if (!journey) return null;
@@ -59,7 +59,7 @@ export function journeyCard(trace, way) {
     el("p", { class: "muted" }, t(journey.isMasqueraded ? "journey.masqueraded" : "journey.direct")));
 }
 
-/** The way in words, for files. */
+/** The path in words, for files. */
 export function journeyLines(trace, way) {
   const journey = journeyOf(trace, way);
   if (!journey) return [];

@@ -1,4 +1,4 @@
-// The frame of the page: navigation, language, theme, and which view is shown.
+// The frame of the page: navigation, language, theme, and the selection of the view.
 
 import { takeToken } from "./api.js";
 import { mountChanges } from "./changes.js";
@@ -15,7 +15,7 @@ const VIEWS = { services: mountServices, map: mountMap, packet: mountPacket, cha
 const THEMES = ["auto", "light", "dark"];
 const THEME_ICONS = { auto: "auto", light: "sun", dark: "moon" };
 
-/** The mounted view: its name, how it takes another address, how it ends. */
+/** The mounted view: its name, its handler of new addresses, and its end. */
 let mounted = null;
 
 function theme() {
@@ -60,7 +60,7 @@ function languageButton() {
   }, other === "zh" ? "中文" : "EN");
 }
 
-/** The node, the mode and the source of what the page shows. */
+/** The node, the mode and the source of the page's data. */
 function context() {
   const { overview, live } = store;
   if (!overview) return el("p", { class: "context" }, nodeChooser());
@@ -108,7 +108,7 @@ function remount() {
   show();
 }
 
-/** On the first visit of the demo, the page opens on a graph, because that is what needs no explanation. */
+/** On the first visit of the demo, the page opens with a graph, because it needs no explanation. */
 function openDemo() {
   const first = store.services.find((service) => service.state === "served" && service.used > 0);
   const isFirst = sessionStorage.getItem("ferroute-visited") === null;

@@ -6,7 +6,7 @@ import { count, rate } from "./format.js";
 import { t } from "./i18n.js";
 import { serviceLink } from "./route.js";
 
-/** How many nodes a column shows: those with most connections. */
+/** Maximum number of nodes in a column: those with the most connections. */
 const SHOWN = 30;
 
 const KINDS = { pod: "pod", node: "node", outside: "outside" };
@@ -57,7 +57,7 @@ export function mountMap(container) {
     const most = Math.max(1, ...groups.hops.map(({ counts }) => counts.connections));
     replace(lines, groups.hops.map(({ key, counts }) => {
       const [from, to] = key.split("\n").map((one) => places.get(one));
-      // The columns are below each other where there is little space.
+      // The columns are below each other if there is little space.
       if (!from || !to || to.left <= from.right) return null;
       const [x1, y1, x2, y2] = [from.right - frame.left, from.top + from.height / 2 - frame.top, to.left - frame.left, to.top + to.height / 2 - frame.top];
       const middle = (x1 + x2) / 2;
@@ -83,7 +83,7 @@ export function mountMap(container) {
     const [client, service, endpoint] = [(edge) => `client ${clientOf(edge)}`, (edge) => `service ${serviceOf(edge)}`,
       (edge) => (endpointOf(edge) ? `endpoint ${endpointOf(edge)}` : null)];
     groups = { hops: [...grouped(edges, hop(client, service)), ...grouped(edges, hop(service, endpoint))] };
-    // Whoever reads a node with the keyboard stays on it.
+    // The keyboard focus stays on its node.
     const focused = document.activeElement?.dataset?.map;
     replace(grid, lines, column("client", grouped(edges, clientOf)), column("service", grouped(edges, serviceOf)), column("endpoint", grouped(edges, endpointOf)));
     if (focused) [...grid.querySelectorAll("[data-map]")].find((one) => one.dataset.map === focused)?.focus({ preventScroll: true });

@@ -1,4 +1,4 @@
-// The view "Packet": the question, and the packet's path as the answer. The address holds the question, the branch and the step.
+// The view "Packet": the packet, and its path as the result. The address contains the packet, the branch and the step.
 
 import { get } from "./api.js";
 import { announce, el, icon, notice, replace, segments } from "./dom.js";
@@ -20,10 +20,10 @@ const NARROW = 760;
 
 const ICONS = { good: "check", bad: "cross", neutral: "arrow", unknown: "warn" };
 
-/** The last question, kept while another view is shown. */
+/** The last packet, kept while another view is shown. */
 let memory = null;
 
-/** Reads the question from the address. */
+/** Reads the packet from the address. */
 function questionOf(parameters) {
   const step = parameters.get("step");
   return {
@@ -71,11 +71,11 @@ function form(question, ask) {
     el("button", { class: "button primary", type: "submit" }, t("packet.trace")));
 }
 
-/** A question to begin with, if there is none in the address. */
+/** The initial packet, if there is none in the address. */
 function examples() {
   const served = store.services.filter(({ state, frontends }) => state === "served" && frontends.length > 0);
   const pods = store.overview.machines.filter(({ kind }) => kind === "pod");
-  // To itself, a pod's connection takes the longest way of all.
+  // A connection of a pod to itself takes the longest path.
   const isEndpoint = ({ search }, { name, addresses }) => [name, ...addresses].some((one) => search?.includes(one));
   const sender = (service) => pods.map((pod) => [isEndpoint(service, pod), pod.node !== store.overview.node, pod])
     .sort(([one, away], [other, alsoAway]) => one - other || away - alsoAway)[0]?.[2];
@@ -180,12 +180,12 @@ export function mountPacket(container, route) {
         stepList({ trace, walked, current: question.step, go })));
   }
 
-  /** Answers a question. With `again`, also one that is answered already; its answer is shown until the new one arrives. */
+  /** Traces a packet. With `again`, also one that was traced already; its result is shown until the new one arrives. */
   async function load(next, again = false) {
     const same = !again && question && trace && ["from", "to", "proto", "rules"].every((key) => question[key] === next[key]);
     question = next;
     memory = linkOf(question);
-    // What is being typed stays when the cluster changes.
+    // Input that is being typed is kept when the cluster changes.
     if (!again) replace(top, form(question, ask));
     if (!question.from || !question.to) {
       trace = null;
@@ -194,7 +194,7 @@ export function mountPacket(container, route) {
     const mine = ++serial;
     try {
       if (!same) {
-        // The steps of the previous question are not those of this one.
+        // The steps of the previous packet do not apply to this one.
         body.inert = !again;
         const { from, to, proto, rules } = question;
         const fresh = await get("/trace", { from, to, proto, rules });
@@ -224,7 +224,7 @@ export function mountPacket(container, route) {
   }
 
   function update({ parameters }) {
-    // The tab leads back to the last question.
+    // The tab leads back to the last packet.
     if (memory && [...parameters.keys()].length === 0) {
       keepLink(memory);
       return load(questionOf(new URLSearchParams(memory.split("?")[1])));

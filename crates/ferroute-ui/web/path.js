@@ -1,5 +1,5 @@
-// The drawing of a packet's way through the hooks of the kernel, as everyone who works with netfilter draws it. Where there is
-// little space, only the visited stages are drawn, from top to bottom.
+// The drawing of a packet's path through the hooks of the kernel, in the usual form of netfilter diagrams. If there is little
+// space, only the visited stages are drawn, from top to bottom.
 
 import { el, svg } from "./dom.js";
 import { hostOf } from "./format.js";
@@ -26,16 +26,16 @@ const NARROW = 340;
 
 const ROUND = new Set(["routing", "routing2"]);
 
-/** The width of a character in a stage, about. */
+/** Approximate width of a character in a stage. */
 const CHARACTER = 7;
 
-/** Returns the text as far as it fits into a stage of this width; all of it is shown to who points at it. */
+/** Returns the text as far as it fits into a stage of this width; the complete text is shown on hover. */
 function shorten(text, width) {
   const fit = Math.floor(width / CHARACTER);
   return text.length > fit ? [svg("title", {}, text), `${text.slice(0, fit - 1)}…`] : text;
 }
 
-/** The places of all stages, and the size of the drawing. */
+/** The positions of all stages, and the size of the drawing. */
 function layout(stages, narrow) {
   if (!narrow) return { places: WIDE, width: WIDTH, height: HEIGHT };
   const places = {};
@@ -68,7 +68,7 @@ function texts([x, y, width], lines) {
     svg("text", { x, y: top + index * gap, class: kind, "text-anchor": "middle", "dominant-baseline": "central" }, shorten(text, width)));
 }
 
-/** The lines of text in a stage: its name, and what happens there. */
+/** The lines of text in a stage: its name, and its events. */
 function lines(place, visits, trace, way) {
   const packet = trace.packet;
   const owner = (address) => (trace.names?.[address] ?? "").replace(/^(pod|node) /, "").split("/").at(-1);
@@ -89,7 +89,7 @@ function lines(place, visits, trace, way) {
   return [[name, "stage-name"], ...more.map((text) => [text, "stage-effect"])];
 }
 
-/** How a stage is drawn: not on the way, on the way, the end of a packet that is not delivered, and the current one. */
+/** The style of a stage: not on the path, on the path, the end of a packet that is not delivered, or the current stage. */
 function stageClass(place, order, current, stages, way) {
   const visited = order.includes(place);
   const isEnd = place === stages.at(-1).place;
@@ -109,9 +109,9 @@ function drawStage(place, position, kind, content) {
 }
 
 /**
- * Draws the way of a packet.
+ * Draws the path of a packet.
  *
- * `walked` is the walk of the branch `way`; `current` is the stage of the current step, or null for the whole way.
+ * `walked` is the walk of the branch `way`; `current` is the stage of the current step, or null for the whole path.
  */
 export function drawPath({ trace, way, walked, current, narrow }) {
   const { stages } = walked;

@@ -1,5 +1,6 @@
-// What is wrong, before everything else: Services without endpoints, invalid and conflicting ones, ejected endpoints, connections that
-// fail, failed syncs, the findings of `doctor`, rules in the kernel that differ. Says so if nothing is wrong.
+// All problems, at the top of the page: Services without endpoints, invalid and conflicting ones, ejected endpoints,
+// connections that fail, failed syncs, the findings of `doctor`, rules in the kernel that differ. Says so if nothing is
+// wrong.
 
 import { get, getCluster, isCluster } from "./api.js";
 import { nodeLink } from "./cluster.js";
@@ -12,13 +13,13 @@ import { serviceLink } from "./route.js";
 import { on, store } from "./store.js";
 import { translate } from "./texts.js";
 
-/** How many Services one problem names. */
+/** Maximum number of Services that one problem names. */
 const NAMED = 3;
 
-/** The rules are compared at once for up to so many Services; for more, this takes seconds of the node's time. */
+/** Maximum number of Services for which the rules are compared at once; for more, this takes seconds of CPU time on the node. */
 const COMPARED = 500;
 
-/** What was found last, kept while another view is shown. */
+/** The last findings, kept while another view is shown. */
 const known = { doctor: null, drift: null, sync: null, cluster: null };
 
 function names(services) {
@@ -39,7 +40,10 @@ function ofServices() {
   ].filter(Boolean);
 }
 
-/** Connections that no endpoint accepts. What rules reject or drop has another cause, and many UDP protocols have no answers. */
+/**
+ * Connections that no endpoint accepts. Connections that rules reject or drop have another cause, and many UDP protocols have no
+ * answers.
+ */
 function ofFlows() {
   const failed = edgesOf(null).filter(({ servicePort, protocol, refused, unanswered }) =>
     servicePort && (refused > 0 || (protocol === "tcp" && unanswered > 0)));
@@ -61,12 +65,12 @@ function ofDoctor() {
 
 function ofDrift() {
   const { report } = known.drift ?? {};
-  // Where no proxy has written rules, as beside manifests, there is nothing that could differ.
+  // If no proxy has written rules, for example with manifests, there are no rules that could differ.
   return report?.conclusion === "different" && report.reports.some(({ actual }) => actual)
     ? [{ kind: "drift", severity: "problem", title: t("diff.conclusion.different"), note: t("problem.drift"), link: "#/changes" }] : [];
 }
 
-/** The problems of all nodes of a cluster; of each node the worst finding of its doctor. */
+/** The problems of all nodes of a cluster; for each node, the worst finding of its doctor. */
 function ofNodes() {
   const { nodes, findings } = known.cluster ?? {};
   const of = ({ node, error, ready, problems, drift, doctor }) => {
@@ -80,7 +84,7 @@ function ofNodes() {
   return [...ofCluster, ...(nodes ?? []).flatMap(of)];
 }
 
-/** What could not be checked, and why. */
+/** The checks that could not be made, with the reasons. */
 function unchecked() {
   const missing = (name, answer) => answer?.available === false && `${t(`problem.${name}`)}: ${translate(answer.reason)}`;
   return [missing("doctor", known.doctor), missing("comparison", known.drift), missing("nodes", known.cluster)].filter(Boolean);
@@ -107,7 +111,7 @@ export function problemsSection(onFilter) {
     const all = isCluster ? [...ofNodes(), ...ofServices(), ...ofFlows(), ...ofSyncs()] : [...ofServices(), ...ofFlows(), ...ofSyncs(), ...ofDrift(), ...ofDoctor()];
     all.sort((left, right) => (right.severity === "problem") - (left.severity === "problem"));
     const missing = unchecked();
-    // Drawing again would take the focus away.
+    // Drawing again would remove the focus.
     const next = JSON.stringify([all.map(({ note, ...rest }) => [rest, String(note)]), missing, pending > 0, store.services.length]);
     if (next === drawn) return;
     drawn = next;

@@ -1,4 +1,4 @@
-// The question that the page answers is in the fragment of its address, so that it can be shared and bookmarked.
+// The state of the view is in the fragment of the page's address, so that it can be shared and bookmarked.
 
 const VIEWS = ["services", "map", "packet", "changes"];
 

@@ -22,7 +22,7 @@ function limitTexts({ connections, clientConnections, rate, clientRate }) {
   return Object.entries(all).filter(([, max]) => max).map(([key, max]) => t(`policy.${key}`, { max }));
 }
 
-/** The policies, as facts with what they mean. */
+/** The policies, with their meanings. */
 function policyFacts(policies) {
   const { internalTraffic, externalTraffic, affinity, balancing, limits, sourceRanges, sourceRangesScope, trafficDistribution, healthCheck } = policies;
   return el("dl", { class: "facts" },
@@ -43,7 +43,7 @@ function policyFacts(policies) {
       t("policy.healthNote", { count: healthCheck.localEndpoints })));
 }
 
-/** A table whose columns are pairs of title and content; it scrolls in itself where it is too wide. */
+/** A table whose columns are pairs of title and content; it scrolls by itself if it is too wide. */
 function table(caption, columns, rows) {
   const head = el("tr", {}, columns.map(([title, , kind]) => el("th", { scope: "col", class: kind === "number" ? kind : null }, title)));
   const body = rows.map((row) => el("tr", {}, columns.map(([, cell, kind]) => el("td", { class: kind }, cell(row)))));
@@ -57,7 +57,7 @@ function usage(use) {
     icon(use.used ? "check" : "minus"), use.reason === "ready" ? t("endpoint.used") : t(`eligibility.${use.reason}`));
 }
 
-/** How many endpoints a table shows at once; the rest on request. */
+/** Number of endpoints that a table shows at first; the rest is shown on request. */
 const PAGE = 100;
 
 function endpointTable(port) {
@@ -104,13 +104,13 @@ function kernelCards(port) {
   ];
 }
 
-/** The time that the history shows, in milliseconds. */
+/** Period of the history, in milliseconds. */
 const HISTORY = 5 * 60_000;
 
-/** The longest time between two samples that a line connects, in milliseconds: nothing is known while no page is open. */
+/** The longest time between two samples that a line connects, in milliseconds: there are no samples while no page is open. */
 const GAP = 15_000;
 
-/** Divides points at times without samples. */
+/** Splits points at times without samples. */
 function withoutGaps(points) {
   const parts = [];
   points.forEach((point, index) => {
@@ -142,7 +142,7 @@ function historyCard(service) {
   return { element: card(t("history.title"), { class: "wide", id: "history" }, box), draw };
 }
 
-/** Connections, packets and bytes of each endpoint, and of all, since the proxy started; nothing unless it counts them. */
+/** Connections, packets and bytes of each endpoint, and of all, since the proxy started; empty if it does not count them. */
 function trafficCard(ports, podOf) {
   const box = el("div", {});
   const card_ = card(t("traffic.title"), { class: "wide", id: "traffic" }, box);
@@ -165,10 +165,10 @@ function trafficCard(ports, podOf) {
   return { element: card_, draw };
 }
 
-/** How many clients and endpoints the flows show. */
+/** Maximum number of clients and endpoints in the flows. */
 const FLOWS = 20;
 
-/** Who connected in the last minutes, to which endpoint, and what failed. */
+/** The clients of the last minutes, with their endpoints and failures. */
 function flowsCard(name) {
   const box = el("div", {});
   const draw = () => {
@@ -188,7 +188,7 @@ function flowsCard(name) {
   return { element: card(t("flow.title"), { class: "wide", id: "flows" }, box), draw };
 }
 
-/** The machines that have connected to a Service, those with most connections first. */
+/** The machines that have connected to a Service, those with the most connections first. */
 function realClients(name) {
   const clients = new Map();
   for (const { client, connections } of edgesOf(name)) {
@@ -201,7 +201,7 @@ function realClients(name) {
   return [...clients.values()].sort((left, right) => right.connections - left.connections).map(({ machine }) => machine);
 }
 
-/** What the slices have but the proxy does not use. */
+/** Contents of the slices that the proxy does not use. */
 function unexpectedSlices(list) {
   return (list ?? []).map(({ slice, endpoints, reason, code }) =>
     notice("warning", icon("warn"), t("unexpectedSlice", { slice, count: endpoints, reason: language() === "zh" && code ? t(`slice.${code}`) : reason })));
@@ -290,7 +290,7 @@ export function mountService(container, name) {
     try {
       const next = await get(servicePath(name));
       if (ended) return;
-      // Drawing again would end the animations and close what is open.
+      // Drawing again would end the animations and close open elements.
       const state = JSON.stringify([next, store.overview.demo]);
       explanation = next;
       if (state !== drawn) draw();
@@ -309,7 +309,7 @@ export function mountService(container, name) {
   const endTraffic = on("traffic", () => traffic?.draw());
   const endFlows = onFlows(() => {
     flows?.draw();
-    // Real clients take the place of suggested ones once they are known, unless somebody is about to ask.
+    // Real clients replace suggested ones once they are known, unless the user is about to choose one.
     const now = realClients(name).map((machine) => machine.name).sort().join();
     if (now === talking) return;
     talking = now;

@@ -14,7 +14,7 @@ import { VirtualTable } from "./vtable.js";
 
 const ROW_HEIGHT = 56;
 
-/** What was typed and how the list is sorted, kept while another view is shown. */
+/** The query and the order of the list, kept while another view is shown. */
 const memory = { query: "", sort: "name", descending: false };
 
 const ORDERS = {
@@ -89,7 +89,7 @@ function figures() {
   ];
 }
 
-/** A choice of one filter's values, which edits the query; null if there is nothing to choose. */
+/** A choice of one filter's values, which edits the query; null if there is no choice. */
 function filterChoice(name, values, change) {
   if (values.length < 2) return null;
   const current = filterOf(memory.query, name);
@@ -145,7 +145,7 @@ export function mountServices(container, route) {
       el("div", { class: "search-row" }, el("div", { class: "search-box" }, icon("search"), input), filters),
       table.element, empty, hint));
   const detail = el("section", { class: "detail-pane", "aria-label": t("service.label") });
-  // From the search, the arrow leads into the list.
+  // In the search, the arrow key moves into the list.
   input.addEventListener("keydown", (event) => {
     if (event.key !== "ArrowDown") return;
     event.preventDefault();
@@ -176,13 +176,13 @@ export function mountServices(container, route) {
     else table.refresh();
   }
 
-  /** `/` leads to the search, and Escape from a Service back to its row. */
+  /** `/` moves to the search, and Escape moves from a Service back to its row. */
   function keys(event) {
     if (event.altKey || event.ctrlKey || event.metaKey) return;
     const isTyping = event.target.closest("input:not([type=checkbox]), select, textarea");
     if (event.key === "/" && !isTyping) {
       event.preventDefault();
-      // On small screens, the list is not beside the Service.
+      // On small screens, the list is not next to the Service.
       if (input.offsetParent === null) location.hash = "#/services";
       setTimeout(() => { input.focus(); input.select(); });
     } else if (event.key === "Escape" && shown && !isTyping) {
@@ -200,7 +200,7 @@ export function mountServices(container, route) {
       detail.replaceChildren();
       shown = service === null ? null : { name: service, ...mountService(detail, service) };
       detail.scrollTop = 0;
-      // Who chose the Service in the list goes on reading here.
+      // After a Service is chosen in the list, the focus moves to it.
       if (isFromList) detail.querySelector("h1")?.focus({ preventScroll: true });
     }
     table.select(service);

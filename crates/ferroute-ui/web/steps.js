@@ -7,7 +7,7 @@ import { translate } from "./texts.js";
 import { owned, sentence, verdictOf } from "./words.js";
 import { isEffect } from "./walk.js";
 
-/** How many rules in a row that do not match are shown; chains with many Services have thousands. */
+/** Maximum number of consecutive rules that do not match and are shown; chains with many Services have thousands. */
 const MAX_MISMATCHES = 4;
 
 /** One field of the header; a change shows both values. */
@@ -66,7 +66,7 @@ function itemNode(trace, item, current, go) {
   const attributes = item.step === null ? {} : {
     data: { step: item.step }, "aria-current": item.step === current ? "step" : null,
     on: { click: (event) => {
-      // A click on the current step opens and closes its rule; the end of a selection of text is no click.
+      // A click on the current step opens and closes its rule; the end of a selection of text is not a click.
       if (item.step === current || !getSelection().isCollapsed) return;
       event.preventDefault();
       go(item.step);
@@ -76,7 +76,7 @@ function itemNode(trace, item, current, go) {
     : plainItem(trace, item, attributes);
 }
 
-/** Puts long series of rules that do not match behind a button. */
+/** Hides long series of rules that do not match behind a button. */
 function withFolds(trace, items, current, go) {
   const nodes = [];
   let missed = [];

@@ -2,7 +2,7 @@
 
 import { get, subscribe } from "./api.js";
 
-/** The samples that are kept: five minutes, at the shortest interval of the server. */
+/** Number of samples that are kept: five minutes, at the shortest interval of the server. */
 const SAMPLES = 300;
 
 /** The shortest time between two requests for changes, in milliseconds. */
@@ -12,7 +12,7 @@ const state = {
   overview: null,
   services: [],
   live: false,
-  /** Why there are no rates, or null. */
+  /** The reason why there are no rates, or null. */
   ratesMissing: null,
   /** The last rates by service port. */
   rates: new Map(),
@@ -20,7 +20,7 @@ const state = {
   history: new Map(),
   /** The times of these samples, in milliseconds. */
   times: [],
-  /** What the proxy has counted: by service port, then by endpoint. */
+  /** The counts of the proxy: by service port, then by endpoint. */
   traffic: new Map(),
 };
 
@@ -31,7 +31,7 @@ export const store = state;
 
 /**
  * Calls a handler for `services`, `rates`, `traffic`, `timeline` or `live`; returns a function that ends it. The handler of `services`
- * gets the names of those that changed, or null if all may have.
+ * gets the names of the changed Services, or null if all may have changed.
  */
 export function on(topic, handler) {
   if (!listeners.has(topic)) listeners.set(topic, new Set());
@@ -43,7 +43,10 @@ function emit(topic, detail) {
   for (const handler of [...(listeners.get(topic) ?? [])]) handler(detail);
 }
 
-/** Returns an address of the node of an IP family, `IPv4` or `IPv6`, or the one by which others know it; undefined if there is none. */
+/**
+ * Returns an address of the node of an IP family, `IPv4` or `IPv6`, or the one that other hosts use; undefined if there is
+ * none.
+ */
 export function nodeAddress(family) {
   const here = state.overview.machines.find(({ kind, node }) => kind === "node" && node === state.overview.node);
   return here?.addresses.find((one) => !family || one.includes(":") === (family === "IPv6"));
@@ -52,14 +55,14 @@ export function nodeAddress(family) {
 /** Fetches the overview and the Services. */
 export async function load() {
   const [overview, list, history] = await Promise.all([get("/overview"), get("/services"), get("/history")]);
-  // The two may be of different revisions; what changed since the older one is fetched next.
+  // The two may be of different revisions; changes since the older one are fetched next.
   state.overview = { ...overview, revision: Math.min(overview.revision, list.revision) };
   state.services = list.services;
   state.times = [];
   state.history = new Map();
   for (const { at, rates } of history.samples) remember(at, new Map(Object.entries(rates)));
   state.traffic = new Map();
-  // Proxies of earlier versions have none.
+  // Proxies of earlier versions have no counts.
   addTraffic(history.traffic ?? []);
   emit("services", null);
 }
@@ -75,7 +78,7 @@ function applied(list, { changed, removed }) {
 
 let updating = Promise.resolve();
 
-/** Fetches what has changed since the last time. Requests follow each other, so that no older answer replaces a newer one. */
+/** Fetches the changes since the last request. Requests are sequential, so that no older answer replaces a newer one. */
 export function update() {
   updating = updating.catch(() => {}).then(fetchChanges);
   return updating;
@@ -121,7 +124,7 @@ export function follow() {
   let reload = null;
   let latest = 0;
   let wasInterrupted = false;
-  // One request at a time: what changes meanwhile is in the next.
+  // One request at a time: further changes are in the next one.
   const changed = () => {
     reload ??= setTimeout(async () => {
       await (wasInterrupted ? load() : update()).then(() => { wasInterrupted = false; }, () => {});
@@ -136,7 +139,7 @@ export function follow() {
     traffic: (news) => { addTraffic(news); emit("traffic"); },
     timeline: () => emit("timeline"),
   }, (live) => {
-    // Another server may answer after an interruption, with revisions of its own.
+    // Another server may answer after an interruption, with different revisions.
     if (live && wasInterrupted) changed();
     if (!live) wasInterrupted = true;
     state.live = live;

@@ -1,4 +1,4 @@
-// Connections of the demo that go on and on, so that what changes in the cluster shows its effect on them.
+// Continuous connections of the demo, which show the effect of changes in the cluster.
 
 import { act } from "./api.js";
 import { linearScale, timeChart } from "./chart.js";
@@ -6,22 +6,22 @@ import { el, icon, notice, replace, svg } from "./dom.js";
 import { clock, count, rate } from "./format.js";
 import { t } from "./i18n.js";
 
-/** The time between two requests in milliseconds, and the connections of each: what takes a tenth of a second is seen. */
+/** The time between two requests in milliseconds, and the connections of each: effects of a tenth of a second are visible. */
 const PAUSE = 100;
 const BATCH = 4;
 
-/** The time that one sample of the chart covers, in milliseconds. */
+/** Period of one sample of the chart, in milliseconds. */
 const STEP = 500;
 
-/** The time that the chart shows, in milliseconds. */
+/** Period of the chart, in milliseconds. */
 const WINDOW = 60_000;
 
-/** The width of letters and of Chinese characters in the labels of marks, about, in pixels, and how many lines of labels there is space for. */
+/** Approximate width of letters and of Chinese characters in labels of marks, in pixels, and the number of lines of labels. */
 const LETTER = 6.5;
 const WIDE = 11;
 const LINES = 7;
 
-/** Kept while another view is shown: the stream goes on, so that a repair can be seen in the syncs. */
+/** Kept while another view is shown: the stream continues, so that a repair can be observed in the syncs. */
 const state = { body: null, service: null, samples: [], marks: [], pods: new Map(), failed: new Map(), failing: 0, since: 0, last: null, current: { begin: 0, good: 0, bad: 0 }, error: null };
 let timer = null;
 let draw = () => {};
@@ -76,12 +76,12 @@ function stop() {
   state.body = null;
 }
 
-/** Marks what was done to the cluster, and when. */
+/** Marks an action on the cluster, with its time. */
 export function mark(text) {
   if (state.body) state.marks.push({ at: Date.now(), text });
 }
 
-/** The marks, with their labels in the first line in which nothing is in their place. */
+/** The marks, with their labels in the first line with free space. */
 function markNodes(x, end, bottom) {
   const lines = [];
   return state.marks.filter(({ at }) => at > end - WINDOW).map(({ at, text }) => {
@@ -129,7 +129,7 @@ function summary() {
   ];
 }
 
-/** What a client sees of a failure. */
+/** The client's view of a failure. */
 const FAILURES = { refused: "failure.refused", "no reply": "failure.noReply", unreachable: "failure.unreachable", reset: "failure.reset" };
 
 /** A failure in words. */

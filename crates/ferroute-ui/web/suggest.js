@@ -1,4 +1,4 @@
-// A text field with suggestions: the combobox pattern of ARIA, with a list that holds only what fits on a screen.
+// A text field with suggestions: the combobox pattern of ARIA, with a list that contains only as many options as fit on a screen.
 
 import { el, replace } from "./dom.js";
 
@@ -41,7 +41,7 @@ export function suggest(input, options) {
     input.removeAttribute("aria-activedescendant");
     replace(list, found.map(([value, note], index) => el("li", {
       role: "option", id: `${id}-${index}`, data: { value },
-      // The field would lose the focus, and the list its place, before a click.
+      // Otherwise the field would lose the focus, and the list its position, before a click.
       on: { mousedown: (event) => { event.preventDefault(); pick(value); } },
     }, el("span", {}, value), el("small", {}, note))));
     list.hidden = found.length === 0;

@@ -1,4 +1,4 @@
-// Sentences of the server that stand in the page, in Chinese. Reasons that have codes are in i18n.js; these are sentences with
+// Chinese translations of sentences of the server on the page. Reasons that have codes are in i18n.js; these are sentences with
 // names and numbers in them, which the server writes in English for all its readers.
 
 import { language } from "./i18n.js";
@@ -142,7 +142,7 @@ export const SENTENCES = [
   ["{subject} is {actual}", "{subject}为 {actual}"],
 ];
 
-/** What a rule compares. */
+/** Properties that a rule compares. */
 export const SUBJECTS = {
   "source": "源地址", "destination": "目的地址", "source port": "源端口", "destination port": "目的端口",
   "input interface": "入接口", "output interface": "出接口", "protocol": "协议", "mark": "标记", "port": "端口",
@@ -158,7 +158,7 @@ function pattern(text) {
 
 let compiled = null;
 
-/** Returns a sentence of the server in the language of the page; one that is not known here remains as it is. */
+/** Returns a sentence of the server in the language of the page; an unknown sentence is returned unchanged. */
 export function translate(text) {
   if (!text || language() !== "zh") return text ?? "";
   compiled ??= SENTENCES.map(([english, chinese]) => [pattern(english), english.match(/\{\w+\}/g) ?? [], chinese]);

@@ -6,24 +6,24 @@ import { clock, count, dateTime, duration } from "./format.js";
 import { t } from "./i18n.js";
 import { serviceLink } from "./route.js";
 
-/** How many syncs the chart shows, and the list at first. */
+/** Number of syncs in the chart, and initially in the list. */
 const BARS = 120;
 const PAGE = 40;
 
-/** How many changes of one sync are listed. */
+/** Maximum number of listed changes of one sync. */
 const MAX_CHANGES = 6;
 
 function took(sync) {
   return sync.families.reduce((sum, family) => sum + (family.tookUs ?? 0), 0);
 }
 
-/** A sync is slow beside the others: five times the median, and long enough to matter. */
+/** A sync is slow compared with the others: five times the median, and long enough to matter. */
 function slowLimit(syncs) {
   const sorted = syncs.map(took).sort((left, right) => left - right);
   return Math.max(5 * sorted[Math.floor(sorted.length / 2)], 10_000);
 }
 
-/** What stands out at a sync. */
+/** Special properties of a sync. */
 function kindOf(sync, limit) {
   if (sync.families.some(({ outcome }) => outcome === "failed")) return "failed";
   if (sync.repaired > 0) return "repaired";
@@ -31,10 +31,10 @@ function kindOf(sync, limit) {
   return sync.pending ? "pending" : "normal";
 }
 
-/** The least width of the time axis: some syncs within a second are no history yet. */
+/** Minimum period of the time axis: a few syncs within a second are not a history yet. */
 const LEAST_SPAN = 60_000;
 
-/** The chart: when each sync was, and how long it took, on a logarithmic axis, so that short ones are visible beside long ones. */
+/** The chart: time and duration of each sync, on a logarithmic axis, so that short ones are visible next to long ones. */
 export function timelineChart(all, list) {
   const syncs = all.slice(-BARS);
   const limit = slowLimit(all);
@@ -84,7 +84,7 @@ function changeNode(change) {
 function familyNode(family) {
   const { outcome, error, written, removed, total, tookUs, kernelUs, full, staleFlows } = family;
   return el("li", {}, el("b", {}, family.family), " ", t(`outcome.${outcome}`),
-    // Without any work, there are no figures.
+    // If there was no work, there are no figures.
     written !== undefined && [" · ", t("sync.rules", { written: count(written), removed: count(removed), total: count(total) }),
       " · ", t("sync.took", { took: duration(tookUs), kernel: duration(kernelUs) })],
     full && ` · ${t("sync.full")}`, staleFlows > 0 && ` · ${t("sync.stale", { count: staleFlows })}`,
@@ -107,7 +107,7 @@ function syncNode(sync, longest, limit) {
       el("ul", { class: "families" }, sync.families.map(familyNode)))));
 }
 
-/** The list, the newest first. `reveal(number)` on the returned node shows enough of it. */
+/** The list, the newest first. `reveal(number)` on the returned node shows enough of the list. */
 export function timelineList(syncs) {
   const limit = slowLimit(syncs);
   const longest = Math.max(...syncs.map(took), 1000);

@@ -8,15 +8,15 @@ const MARGIN = 6;
 /**
  * A virtual table. All rows together are one stop of the Tab key; arrow keys move within it.
  *
- * `columns`: id, title, `cell(row)` with the content, and `sortable`. `key(row)` identifies a row, `link(row)` is where
- * it leads, `height` is the height of all rows in pixels.
+ * `columns`: id, title, `cell(row)` with the content, and `sortable`. `key(row)` identifies a row, `link(row)` is the address
+ * to which it leads, `height` is the height of all rows in pixels.
  */
 export class VirtualTable {
   constructor({ label, columns, key, link, height, onSort }) {
     Object.assign(this, { columns, key, link, height, onSort });
     this.rows = [];
     this.selected = null;
-    /** The row that the Tab key reaches. */
+    /** The row that the Tab key focuses. */
     this.active = null;
     this.rendered = new Map();
     this.head = el("div", { role: "row", class: "vrow vhead" });
@@ -92,7 +92,7 @@ export class VirtualTable {
     this.markStop();
   }
 
-  /** Makes the active row the stop of the Tab key: otherwise the selected one, or the first that is visible. */
+  /** Makes the active row the stop of the Tab key: otherwise the selected row, or the first visible one. */
   markStop() {
     const visible = Math.ceil(this.body.scrollTop / this.height);
     const first = this.rows[Math.min(visible, this.rows.length - 1)];
@@ -118,7 +118,7 @@ export class VirtualTable {
     return node;
   }
 
-  /** Moves the focus with the arrow keys, also to rows that are not rendered yet. */
+  /** Moves the focus with the arrow keys, including to rows that are not rendered yet. */
   move(event) {
     const moves = { ArrowDown: 1, ArrowUp: -1, PageDown: 10, PageUp: -10, Home: -Infinity, End: Infinity };
     if (!(event.key in moves)) return;
@@ -135,7 +135,7 @@ export class VirtualTable {
     return index >= 0;
   }
 
-  /** Moves the focus to a row, or to the nearest that exists. */
+  /** Moves the focus to a row, or to the nearest existing row. */
   focusRow(index) {
     if (this.rows.length === 0) return;
     const target = Math.max(0, Math.min(this.rows.length - 1, index));

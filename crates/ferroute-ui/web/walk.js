@@ -2,7 +2,7 @@
 
 import { socket } from "./format.js";
 
-/** The ways between stages that the kernel knows. */
+/** The connections between stages in the kernel. */
 export const LINKS = [
   ["sender", "prerouting"], ["prerouting", "routing"], ["routing", "forward"], ["forward", "postrouting"],
   ["postrouting", "receiver"], ["routing", "input"], ["input", "process"], ["process", "output"], ["output", "routing2"],
@@ -41,7 +41,7 @@ function end(way) {
  * Walks one branch (`way`) of a trace.
  *
  * Returns `stages` in the order of the walk, each with a `place` (a hook, `routing`, `process`) and its `items`; and
- * `steps`: those items at which something happens, each with the header `before` and `after`. Rules that do not match are
+ * `steps`: the items with an effect, each with the header `before` and `after`. Rules that do not match are
  * items, but no steps.
  */
 export function walk(trace, way) {
@@ -95,7 +95,7 @@ export function walk(trace, way) {
   return { stages: complete(stages), steps };
 }
 
-/** The shortest way between two stages, both included; only the two if there is none. */
+/** The shortest path between two stages, both included; only the two if there is none. */
 function between(from, to) {
   const paths = [[from]];
   const seen = new Set([from]);
@@ -119,7 +119,7 @@ function complete(stages) {
   });
 }
 
-/** Whether an event changes the packet or ends its way. */
+/** Whether an event changes the packet or ends its path. */
 export function isEffect({ event }) {
   return event === "effect" || event === "discarded";
 }

@@ -1,4 +1,4 @@
-// What a trace says, in sentences.
+// The content of a trace, in sentences.
 
 import { hostOf, mark, percent } from "./format.js";
 import { t } from "./i18n.js";
@@ -17,7 +17,7 @@ function nameAndAddress(trace, text) {
   return owner ? `${owner}, ${text}` : text;
 }
 
-/** Why a packet is rejected, as far as the list of Services knows. */
+/** The reason why a packet is rejected, as far as it follows from the list of Services. */
 function rejection(trace) {
   const { frontend } = trace;
   if (!frontend) return null;
