@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Records what kube-proxy makes of every field of its configuration with every value of a list: record.py KUBE_PROXY > recorded.tsv
+"""Records how kube-proxy reads every field of its configuration with every value of a list: record.py KUBE_PROXY > recorded.tsv
 
     record.py KUBE_PROXY forms.json > forms.tsv    # whole configurations and command lines, as distributions have them
     record.py KUBE_PROXY flags > flags.tsv         # every flag with every value of a list: the fields that it changes, or `error`
 
-Each line is a field, what `--write-config-to` wrote for it in JSON, and a list of the values that lead to this. Instead of what was
-written, `=` is the value itself, and `error` says that kube-proxy rejects the configuration. The test `acceptance` of ferroute-config
-compares Ferroute with it. Fields that matter in one mode are recorded once more in that mode, as `MODE/FIELD`."""
+Each line is a field, the JSON that `--write-config-to` wrote for it, and a list of the values with this result. Instead of the JSON
+that was written, `=` is the value itself, and `error` means that kube-proxy rejects the configuration. The test `acceptance` of
+ferroute-config compares Ferroute with it. Fields that matter in one mode are recorded once more in that mode, as `MODE/FIELD`."""
 import json
 import os
 import re
@@ -20,7 +20,7 @@ import miniyaml
 
 HEAD = {"apiVersion": "kubeproxy.config.k8s.io/v1alpha1", "kind": "KubeProxyConfiguration"}
 
-# Fields that kube-proxy does not write where they are unset.
+# Fields that kube-proxy does not write if they are unset.
 MORE_FIELDS = ["clientConnection.acceptContentTypes", "clientConnection.kubeconfig", "detectLocal.bridgeInterface",
                "detectLocal.interfaceNamePrefix", "featureGates", "logging.vmodule", "logging.options.json.splitStream",
                "portRange", "udpIdleTimeout", "winkernel.networkName", "unknownField", "iptables.unknownField"]
@@ -42,7 +42,7 @@ MAPS = [{"AllAlpha": True}, {"AllBeta": False}, {"NoSuchGate": False}, {"NoSuchG
         [{"filePattern": "", "verbosity": 1}], [{"filePattern": "a", "verbosity": -1}], [{"filePattern": "a=", "verbosity": 1}]]
 VALUES = COMMON + STRINGS + LISTS + MAPS
 
-# Flags that do something else than to set a field.
+# Flags that do not set a field.
 ACTIONS = {"help", "version", "cleanup", "init-only", "config", "write-config-to"}
 FLAG_VALUES = ["", "x", "0", "1", "-1", "014", "32", "1001", "65536", "4294967296", "1.5", "true", "false", "T", "yes", "1s", "-1s", "1m30s",
                "0.5s", "1d", "0.0.0.0", "127.0.0.1", "127.0.0.1:1", "[::]:1", "::", "10.0.0.0/8", "10.0.0.1/8", "10.0.0.0/8,fd00::/8",

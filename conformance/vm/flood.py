@@ -1,11 +1,11 @@
-"""Prints the microseconds that the machine takes to send and forward a packet of an established connection, and those for a packet
-that it drops on arrival.
+"""Prints the microseconds that the machine takes to send and forward a packet of an established connection, and the time for a
+packet that it drops on arrival.
 
     flood.py ADDRESS PORT COUNT
 
-The connection is to a server that returns what it is sent. Once it has had 60 packets, its last one, an acknowledgement, is sent
-COUNT times more from a packet socket, so that the time contains little of the sender's TCP. With a single processor, a packet has
-been forwarded and received when the call returns.
+The connection is to a server that returns the data that it receives. Once it has had 60 packets, its last one, an acknowledgement,
+is sent COUNT times more from a packet socket, so that the time contains little of the sender's TCP. With a single processor, a
+packet has been forwarded and received when the call returns.
 """
 
 import socket

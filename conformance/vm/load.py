@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""load.py PODS FLOW...: traffic of a Service whose mode is switched meanwhile, until SIGTERM.
+"""load.py PODS FLOW...: traffic of a Service during a switch of modes, until SIGTERM.
 
 A TCP and a UDP server in the network namespace of each of PODS, separated by commas, and clients of the flows
 `NAMESPACE,PROTOCOL,ADDRESS:PORT`; the namespace `node` is the one of this process. A TCP flow consists of new connections all the
 time, and of connections that are held to the end: one more for each content of the file `load-phase`. A UDP flow alternates
-between a socket that is kept and new ones. The file `load-rounds` tells how often each client has sent at least.
+between a socket that is kept and new ones. The file `load-rounds` has the minimum number of requests of each client.
 
 At the end prints a line per namespace, and fails if a connection was refused, failed or was lost, or if a datagram was lost. Timeouts
 do not count that expire because the machine was paused: its host then makes its clock jump."""
@@ -21,7 +21,7 @@ import time
 
 TCP_PORT, UDP_PORT = 8081, 5353     # of the pods
 PAUSE = 0.3                         # seconds between requests of a client
-# An emulated machine may be slow: only what takes much longer than a switch has failed.
+# An emulated machine may be slow: only requests that take much longer than a switch have failed.
 TIMEOUT = 30
 # Seconds until a datagram is sent again, as clients of UDP do; the last try decides.
 UDP_TIMEOUTS = (2, 5, TIMEOUT)
@@ -74,7 +74,7 @@ def failed(flow, kind, why):
 # --- servers -------------------------------------------------------------------------------
 
 async def serve_tcp(pod):
-    """Sends the pod's name to each client, and then what it receives."""
+    """Sends the pod's name to each client, and then returns the data that it receives."""
     async def serve(connection):
         loop = asyncio.get_running_loop()
         with connection, contextlib.suppress(OSError):
@@ -116,7 +116,7 @@ async def connect(flow):
                 raise OSError("closed without an answer")
     except ConnectionRefusedError as error:
         failed(flow, "refused", error)
-    except OSError as error:  # TimeoutError is one.
+    except OSError as error:  # TimeoutError is an OSError.
         failed(flow, "failed", error)
     else:
         counts[namespace]["connections"] += 1
@@ -133,7 +133,7 @@ async def new_connections(flow):
 
 
 def held_connections(flow):
-    """Returns what a client does again and again that holds connections."""
+    """Returns the function that a client with held connections calls repeatedly."""
     loop, held, phases = asyncio.get_running_loop(), [], set()
 
     async def use(sock, line):
@@ -177,7 +177,7 @@ def datagrams(flow):
     async def exchange(sock, data, seconds):
         async with asyncio.timeout(seconds):
             await loop.sock_sendall(sock, data)
-            # An answer to an earlier try may arrive late.
+            # An answer to an earlier attempt may arrive late.
             while await loop.sock_recv(sock, 4096) != data:
                 pass
 
