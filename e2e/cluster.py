@@ -1,7 +1,7 @@
 """A Kubernetes cluster of three nodes on one machine, made of network namespaces.
 
 The control plane (etcd, API server, controller manager, scheduler, cluster DNS) is in one namespace, with the bridge that connects
-all; each node has network, mount and UTS namespaces of its own with a containerd and a kubelet; one more namespace is a host outside
+all; each node has separate network, mount and UTS namespaces with a containerd and a kubelet; one more namespace is a host outside
 of the cluster. Both IP families. Everything is below one directory of state, so that a command can find what an earlier one started.
 """
 
@@ -21,9 +21,9 @@ API_URL = f"https://{API}:6443"
 DNS = "10.96.0.10"
 SERVICES = "10.96.0.0/16,fd96::/112"
 PODS = "10.244.0.0/16,fd44::/32"
-# The programs of a Kubernetes release, as its server and test archives have them, and etcd.
+# The programs of a Kubernetes release, from its server and test archives, and etcd.
 BINARIES = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl")
-# Programs of Debian's packages, or of others.
+# Programs from packages of Debian or another distribution.
 HOST_PROGRAMS = {
     "containerd": "containerd", "ctr": "containerd", "runc": "runc", "ip": "iproute2", "nsenter": "util-linux", "openssl": "openssl",
     "conntrack": "conntrack", "/usr/lib/cni/bridge": "containernetworking-plugins",
@@ -31,11 +31,11 @@ HOST_PROGRAMS = {
 
 
 class Problem(Exception):
-    """Something that the caller has to change; its text says what."""
+    """An error that the caller must fix; its text describes it."""
 
 
 def run(*command, input=None, check=True, timeout=120):
-    """Runs a command and returns its output; the error has the command and what it printed."""
+    """Runs a command and returns its output; the error contains the command and its output."""
     command = [str(part) for part in command]
     done = subprocess.run(command, input=input, text=True, capture_output=True, timeout=timeout)
     if check and done.returncode:
@@ -110,11 +110,11 @@ class Cluster:
         return (self.state / node / "pid").read_text()
 
     def in_node(self, node):
-        """The command that enters a node, as its own root."""
+        """Returns the command that enters a node, with the node's root directory."""
         return ["nsenter", "-t", self.node_pid(node), "-n", "-m", "-u"]
 
     def container_pid(self, namespace, pod):
-        """The node of a pod, and the process ID of its first container."""
+        """Returns the node of a pod, and the process ID of its first container."""
         status = json.loads(self.kubectl("-n", namespace, "get", "pod", pod, "-o", "json"))
         container = status["status"]["containerStatuses"][0]["containerID"].removeprefix("containerd://")
         node = status["spec"]["nodeName"]
@@ -126,7 +126,7 @@ class Cluster:
     # Up and down.
 
     def check(self, more=(), host_programs=HOST_PROGRAMS):
-        """Names everything that is missing before anything is started."""
+        """Reports all missing programs before any of them is started."""
         missing = [str(self.binary(name)) for name in (*BINARIES, *more) if not os.access(self.binary(name), os.X_OK)]
         if missing:
             raise Problem("these programs are missing:\n  " + "\n  ".join(missing) +
@@ -138,7 +138,7 @@ class Cluster:
             raise Problem("namespaces need root: run this as root")
 
     def up(self, archives):
-        """Starts everything, with the images of `archives` on all nodes."""
+        """Starts all parts, with the images of `archives` on all nodes."""
         if self.control.exists():
             raise Problem(f"{self.state} has a cluster already: end it with `down`")
         for directory in (self.control, self.logs, *(self.state / node for node in NODES)):
@@ -170,7 +170,7 @@ class Cluster:
             shutil.rmtree(self.state / name, ignore_errors=True)
 
     def end_containers(self, node):
-        """Ends the shims of a node's containers: those in its mount namespace, and no others."""
+        """Ends the shims of a node's containers: only those in its mount namespace."""
         space = os.readlink(f"/proc/{self.node_pid(node)}/ns/mnt")
         for process in Path("/proc").iterdir():
             if not process.name.isdigit():
@@ -195,7 +195,7 @@ class Cluster:
         run(*cp, "link", "set", "br0", "up")
         run(*cp, "address", "add", f"{API}/24", "dev", "br0")
         run(*cp, "address", "add", "fd88::1/64", "dev", "br0", "nodad")
-        # Packets between the nodes are not those of this host.
+        # Packets between the nodes must not pass this host's rules.
         run(*self.in_namespace("cp"), "sysctl", "-qw", "net.bridge.bridge-nf-call-iptables=0", "net.bridge.bridge-nf-call-ip6tables=0",
             check=False)
         for name in ("out", *NODES):
@@ -286,7 +286,7 @@ class Cluster:
         i, at = number(node), self.state / node
         for name in ("kubelet", "containerd", "cni-state", "cni", "log"):
             (at / name).mkdir()
-        # Directories that programs of a node write to by fixed names are the node's own.
+        # Each node has separate directories for paths to which its programs write by fixed names.
         mounts = f"""
             hostname {node}; mount --make-rshared /; mkdir -p /var/lib/kubelet /var/lib/containerd /var/lib/cni
             mount -t tmpfs run-{node} /run

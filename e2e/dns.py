@@ -1,4 +1,4 @@
-"""Cluster DNS for the test cluster, which asks the API server at each query: dns.py ADDRESS API CA TOKEN
+"""Cluster DNS for the test cluster, which queries the API server for each request: dns.py ADDRESS API CA TOKEN
 
 Answers A, AAAA, SRV, CNAME and PTR of cluster.local as https://github.com/kubernetes/dns/blob/master/docs/specification.md says.
 """
@@ -21,7 +21,7 @@ LOCAL = threading.local()
 
 
 def get(path):
-    """An object of the API server, or None if there is none."""
+    """Returns an object of the API server, or None if it does not exist."""
     for _ in range(2):
         try:
             if getattr(LOCAL, "connection", None) is None:
@@ -40,7 +40,7 @@ def encode(name):
 
 
 def addresses(owner, values, wanted):
-    """Records of the wanted type for addresses of both families."""
+    """Returns records of the requested type for addresses of both families."""
     for value in values:
         kind, family = (AAAA, socket.AF_INET6) if ":" in value else (A, socket.AF_INET)
         if kind == wanted:
@@ -48,7 +48,7 @@ def addresses(owner, values, wanted):
 
 
 def endpoints(namespace, service, unready):
-    """Address, host name and ports of each endpoint."""
+    """Returns address, host name and ports of each endpoint."""
     selector = urllib.parse.quote("kubernetes.io/service-name=" + service)
     slices = get(f"/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices?labelSelector={selector}") or {"items": []}
     for piece in slices["items"]:
@@ -85,7 +85,7 @@ def srv(name, spec, rest, namespace, service):
 
 
 def answer(name, wanted):
-    """The records, and whether the name exists."""
+    """Returns the records, and whether the name exists."""
     lower = name.lower().rstrip(".")
     labels = lower.split(".")
     if lower.endswith(".in-addr.arpa"):

@@ -1,4 +1,4 @@
-"""Container images from directories, without a builder: what `ctr images import` reads."""
+"""Container images from directories, without a builder, in the format of `ctr images import`."""
 
 import hashlib
 import io
@@ -35,7 +35,7 @@ def pack(archive, root, entrypoint, names):
 
 
 def proxy_image(program, directory, name):
-    """The image of Ferroute: the program, a link named kube-proxy, and its libraries."""
+    """Creates the image of Ferroute: the program, a link named kube-proxy, and its libraries."""
     root = Path(directory) / "proxy"
     (root / "usr/local/bin").mkdir(parents=True, exist_ok=True)
     shutil.copy2(program, root / "usr/local/bin/ferroute")
@@ -54,9 +54,9 @@ def proxy_image(program, directory, name):
 
 
 def test_images(kubernetes, directory):
-    """Images of the programs that upstream's tests run, where the directory of Kubernetes has `agnhost`: for machines that cannot pull.
+    """Creates images of the programs of upstream's tests, if Kubernetes' directory has `agnhost`: for machines that cannot pull.
 
-    All are one Debian system with agnhost in it, under the names that the tests ask for. Returns the archives.
+    All are one Debian system with agnhost in it, under the names that the tests use. Returns the archives.
     """
     agnhost, root = Path(kubernetes) / "agnhost", Path(directory) / "root"
     if not agnhost.exists():
@@ -67,7 +67,7 @@ def test_images(kubernetes, directory):
         packages = "curl,netcat-openbsd,iproute2,iputils-ping,dnsutils,procps,conntrack,iptables,nftables,ca-certificates"
         run("debootstrap", "--variant=minbase", f"--include={packages}", "bookworm", root, timeout=900)
     shutil.copy2(agnhost, root / "agnhost")
-    # What `agnhost porter` serves TLS with. Clients of the tests do not verify it.
+    # The certificate of `agnhost porter`, which clients of the tests do not verify.
     run("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "3650", "-subj", "/CN=localhost",
         "-addext", "subjectAltName=IP:127.0.0.1,IP:::1", "-keyout", root / "localhost.key", "-out", root / "localhost.crt")
     wget = root / "usr/bin/wget"

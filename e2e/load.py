@@ -1,7 +1,8 @@
-"""A client that counts what fails: load.py tcp HOST PORT RATE | load.py udp HOST PORT SOURCE-PORT
+"""A client that counts failures: load.py tcp HOST PORT RATE | load.py udp HOST PORT SOURCE-PORT
 
-tcp opens RATE new connections a second and asks each for /hostname; udp asks from one port every 50 ms. SIGTERM ends it, and it
-prints one line of JSON: requests that succeeded, failures by reason, endpoints that answered, the slowest answer in seconds.
+tcp opens RATE new connections a second and requests /hostname on each; udp sends a request from one port every 50 ms. SIGTERM ends
+it, and it prints one line of JSON: requests that succeeded, failures by reason, endpoints that answered, the slowest answer in
+seconds.
 """
 
 import asyncio

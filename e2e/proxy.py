@@ -1,4 +1,4 @@
-"""Which proxy serves the nodes: Ferroute as its DaemonSet, or kube-proxy as a program of each node."""
+"""The proxy that serves the nodes: Ferroute as its DaemonSet, or kube-proxy as a program of each node."""
 
 import json
 import signal
@@ -12,13 +12,13 @@ def configuration(mode, kubeconfig):
     return {
         "apiVersion": "kubeproxy.config.k8s.io/v1alpha1", "kind": "KubeProxyConfiguration", "mode": mode, "clusterCIDR": PODS,
         "clientConnection": {"kubeconfig": kubeconfig},
-        # The size of the connection tracking table is the machine's; its timeouts are those of each node.
+        # The size of the connection tracking table is a setting of the machine; its timeouts are settings of each node.
         "conntrack": {"maxPerCore": 0, "min": 0},
     }
 
 
 def write_overlay(directory):
-    """A kustomization of deploy/kubernetes with this cluster's image and API server; the mode is the ConfigMap's alone."""
+    """Returns a kustomization of deploy/kubernetes with this cluster's image and API server; only the ConfigMap sets the mode."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "patch.json").write_text(json.dumps({
         "apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": "ferroute", "namespace": "kube-system"},
@@ -36,7 +36,7 @@ def write_overlay(directory):
 
 
 def deploy_ferroute(cluster, mode):
-    """Installs the DaemonSet, or changes its mode as an operator would: by the ConfigMap, which the proxies follow without a restart."""
+    """Installs the DaemonSet, or changes its mode in the ConfigMap, like an operator; the proxies follow without a restart."""
     kubeconfig = json.dumps({
         "apiVersion": "v1", "kind": "Config", "current-context": "c",
         "clusters": [{"name": "c", "cluster": {
@@ -55,17 +55,17 @@ def deploy_ferroute(cluster, mode):
 
 
 def active_mode(cluster, node):
-    """The mode of the proxy of a node, from the same address as kube-proxy's."""
+    """Returns the mode of the proxy of a node, from the same address as kube-proxy's."""
     return run(*cluster.in_node(node), "curl", "-sf", "-m", "2", "http://127.0.0.1:10249/proxyMode", check=False)
 
 
 def remove_ferroute(cluster):
-    """The rules stay, as with any proxy."""
+    """Removes the DaemonSet. The rules stay, as with any proxy."""
     cluster.kubectl("-n", "kube-system", "delete", "daemonset/ferroute", "--ignore-not-found", "--wait")
 
 
 def start_kube_proxy(cluster, mode):
-    """Starts kube-proxy on each node, with the rights that kubeadm gives it."""
+    """Starts kube-proxy on each node, with the permissions that kubeadm grants to it."""
     program = cluster.binary("kube-proxy")
     if not program.exists():
         raise Problem(f"{program} is missing: the scenario `swap` replaces Ferroute with it")

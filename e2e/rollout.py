@@ -1,7 +1,7 @@
-"""The commands of docs/rollout.md, as they are written there, against a real API server with its controllers and scheduler.
+"""Runs the unchanged commands of docs/rollout.md against a real API server with its controllers and scheduler.
 
-kubeadm installs kube-proxy and upgrades it. The nodes exist as objects only, and their pods run at once: this is about which proxy a
-DaemonSet puts on which node, and when. Each block of commands is followed by a check of the images on all nodes.
+kubeadm installs kube-proxy and upgrades it. The nodes exist only as objects, and their pods run at once. The test checks on which
+node a DaemonSet runs which proxy, and when. Each block of commands is followed by a check of the images on all nodes.
 """
 
 import json
@@ -25,7 +25,7 @@ STEPS = [
     ("kube-proxy's DaemonSet with Ferroute's image", 0, "OOO"),
     ("kube-proxy's DaemonSet with Ferroute's image", 1, "NOO"),
     ("kube-proxy's DaemonSet with Ferroute's image", 3, "OOO"),
-    # Once more, and to the end.
+    # Repeated, up to the end.
     ("kube-proxy's DaemonSet with Ferroute's image", 0, "OOO"),
     ("kube-proxy's DaemonSet with Ferroute's image", 1, "NOO"),
     ("kube-proxy's DaemonSet with Ferroute's image", 2, "NNN"),
@@ -52,7 +52,7 @@ STEPS = [
 
 
 def blocks(text):
-    """Returns the blocks of commands by heading. What has no part here, such as the plugin, is left out."""
+    """Returns the blocks of commands by heading. Parts that are not tested, such as the plugin, are left out."""
     found, heading, block = {}, "", []
     for line in [*text.splitlines(), "end"]:
         code = re.match(r"( {4}| {7})(\S.*| +\S.*)", line)
@@ -94,7 +94,7 @@ class ControlPlane(cluster.Cluster):
         return json.loads(self.kubectl("get", "pods", "-A", "-o", "json"))["items"]
 
     def run_pods(self):
-        """What the kubelets of all nodes would do, once."""
+        """Does the work of the kubelets of all nodes, once."""
         for pod in self.pods():
             name, namespace, spec = pod["metadata"]["name"], pod["metadata"]["namespace"], pod["spec"]
             if "nodeName" not in spec:
@@ -109,7 +109,7 @@ class ControlPlane(cluster.Cluster):
                 self.patch("pod", name, {"status": {"phase": "Running", "conditions": [ready], "containerStatuses": containers}}, namespace)
 
     def proxies(self):
-        """The proxies of the nodes: `O` for kube-proxy, `N` for Ferroute, and what else runs there."""
+        """Returns the proxies of the nodes: `O` for kube-proxy, `N` for Ferroute, and the images of other pods; lower case if not running."""
         images = {name: "" for name in NODES}
         for pod in self.pods():
             image = pod["spec"]["containers"][0]["image"].rpartition(":")[0]
@@ -124,7 +124,7 @@ def now():
 
 
 class Kubeadm:
-    """kubeadm on the first node, which is a control plane node to it. What it needs a host for is left out."""
+    """Runs kubeadm on the first node, as a control plane node. Steps that require a real host are left out."""
 
     OTHER_PHASES = ("preflight", "control-plane", "upload-config", "kubelet-config", "bootstrap-token", "addon/coredns", "post-upgrade")
 
@@ -139,7 +139,7 @@ class Kubeadm:
         configuration = "apiVersion: kubeadm.k8s.io/v1beta4\nkind: {kind}\n"
         (self.node / "cluster.yaml").write_text(
             configuration.format(kind="ClusterConfiguration") + f"kubernetesVersion: {self.version}\ncontrolPlaneEndpoint: {API}:6443\n")
-        # The file of the project, and the same without what it is for.
+        # The file of the project, and the same file without its effect.
         skip = (HERE.parent / "deploy/kubeadm/upgrade.yaml").read_text()
         skip = skip.replace("\napply:\n", "\napply:\n  forceUpgrade: true\n  ignorePreflightErrors: [all]\n")
         skip = skip.replace("skipPhases:\n", "skipPhases:\n" + "".join(f"    - {phase}\n" for phase in self.OTHER_PHASES))
@@ -147,7 +147,7 @@ class Kubeadm:
         (self.node / "upgrade.yaml").write_text(skip.replace("    - addon/kube-proxy\n", ""))
 
     def script(self):
-        """A program `kubeadm` that runs it in the directory of its files, as on the node."""
+        """Creates a program `kubeadm` that runs in the directory of its files, as on the node."""
         # `upgrade apply` takes the version last.
         return f"""#!/bin/sh
 case "$1 $2" in 'upgrade apply') set -- "$@" {self.version} ;; esac
@@ -158,7 +158,7 @@ exec unshare --uts --mount sh -ec '
 """
 
     def install(self, program):
-        """kube-proxy as kubeadm installs it, and what an upgrade expects of a cluster of kubeadm."""
+        """Installs kube-proxy as kubeadm does, and the objects that an upgrade by kubeadm requires."""
         node = [*self.control.in_namespace("cp"), program]
         for phase in (["upload-config", "kubeadm"], ["upload-config", "kubelet"], ["addon", "kube-proxy"]):
             run(*node, "init", "phase", *phase, "--config", "cluster.yaml", "--kubeconfig", "/etc/kubernetes/admin.conf")
@@ -175,7 +175,7 @@ exec unshare --uts --mount sh -ec '
 
 
 def play(kubernetes):
-    """Runs all steps, and returns whether each had its result."""
+    """Runs all steps, and returns whether all had the expected result."""
     cluster.PREFIX, cluster.NODES = "ferroute-rollout-", ()
     commands = blocks((HERE.parent / "docs/rollout.md").read_text())
     with tempfile.TemporaryDirectory(prefix="ferroute-rollout-") as directory:
@@ -228,7 +228,7 @@ def step(control, path, commands, expected):
         raise Problem(f"exit status {done.returncode}: {done.stderr.strip()}")
 
     def settled():
-        # What comes late would show after a while.
+        # Late changes would be visible after a while.
         return control.proxies() == expected and not time.sleep(2) and control.proxies() == expected
 
     until(f"proxies are {expected} (are {control.proxies()})", settled, 60)

@@ -24,13 +24,13 @@ import rollout
 import scenarios
 from cluster import HERE, NODES, Cluster, Problem
 
-# Tests of other components, and of what this cluster has not. Go's regular expressions have no lookahead.
+# Tests of other components, and of features that this cluster does not have. Go's regular expressions have no lookahead.
 SKIP = "|".join([
     r"\[Feature:(Ingress|KubeProxyDaemonSet|LoadBalancer|NetworkPolicy|Networking|PerformanceDNS)", r"\[Disruptive\]", r"\[Flaky\]",
     "LoadBalancer", "Ingress", "NetworkPolicy", "Gateway",
-    # No network outside, no cloud, no cluster DNS in pods.
+    # No external network, no cloud, no cluster DNS in pods.
     "should provide Internet connection", "GCE", "CoreDNS", "DNS configMap",
-    # Programs that the image of the tests has not: CoreDNS, and a server for one bug.
+    # Programs that the image of the tests does not contain: CoreDNS, and a server for one bug.
     "configurable pod resolv.conf", "invalid conntrack state bug",
 ])
 
@@ -58,7 +58,7 @@ def has_sctp():
 
 
 def upstream(cluster, focus):
-    """Runs upstream's tests, prints each with its result, and returns whether none failed."""
+    """Runs upstream's tests, prints each with its result, and returns whether all passed."""
     skip = SKIP
     if not has_sctp():
         skip += r"|\[Feature:SCTP"
@@ -84,7 +84,7 @@ def upstream(cluster, focus):
 
 
 def test(cluster, options):
-    """Everything in each mode; returns the number of modes and parts that failed."""
+    """Runs all parts in each mode; returns the number of modes and parts that failed."""
     failed = []
     up(cluster, options)
     try:
@@ -115,7 +115,7 @@ def main():
     parser.add_argument("command", choices=["test", "up", "down", "upstream", "scenarios", "rollout", "kubectl", "node"])
     parser.add_argument("arguments", nargs="*")
     words = sys.argv[1:]
-    # What follows these are arguments of another program.
+    # The words after these are arguments of another program.
     own = next((place + 1 for place, word in enumerate(words) if word in ("kubectl", "node")), len(words))
     options = parser.parse_args(words[:own])
     options.arguments += words[own:]

@@ -1,4 +1,4 @@
-"""What operators do to a cluster, under load: each scenario disturbs it while clients connect, and failed requests are counted.
+"""Actions of operators on a cluster under load: each scenario disturbs it while clients connect, and failed requests are counted.
 
 Clients: a pod of node n1 and the node itself to the cluster IP, and a host outside to n1's node port. A scenario is a function; its
 doc string is what `run.py scenarios --list` prints.
@@ -15,7 +15,7 @@ import proxy
 from cluster import HERE, PREFIX, Problem, until
 
 OTHER_MODE = {"iptables": "nftables", "nftables": "iptables"}
-# How long clients go on afterwards, so that what comes late is seen: pods serve for 15 s after SIGTERM.
+# Time for which clients continue afterwards, so that late failures are detected: pods serve for 15 s after SIGTERM.
 SETTLE = 18
 
 
@@ -187,7 +187,7 @@ def clients(cluster, name):
 def play(cluster, mode, name):
     """Plays a scenario, prints a line, and returns whether no request failed.
 
-    In `udp`, requests fail while there is no pod; there, the flow has to reach the new pod.
+    In `udp`, requests fail while there is no pod; in this scenario, the flow must reach the new pod.
     """
     loads = clients(cluster, name)
     problem = None
