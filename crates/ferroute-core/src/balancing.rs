@@ -89,7 +89,8 @@ impl Share {
     /// Returns this share of another one, at least a sixteenth.
     #[must_use]
     pub fn of(self, other: Self) -> Self {
-        Self((self.0 * other.0 / Self::FULL.0).max(1))
+        let sixteenths = u16::from(self.0) * u16::from(other.0) / u16::from(Self::FULL.0);
+        Self(u8::try_from(sixteenths).map_or(Self::FULL.0, |sixteenths| sixteenths.max(1)))
     }
 }
 

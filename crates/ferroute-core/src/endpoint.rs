@@ -65,6 +65,11 @@ impl Endpoint {
         self.serving && self.terminating && self.weight > 0
     }
 
+    /// Reports whether the endpoint may get connections, at least if no endpoint is ready.
+    pub fn is_usable(&self) -> bool {
+        self.accepts() || self.is_serving_terminating()
+    }
+
     /// Reports whether there is a hint for the zone.
     pub fn is_hinted_for_zone(&self, zone: &str) -> bool {
         self.hints.as_ref().is_some_and(|hints| hints.zones.iter().any(|name| **name == *zone))

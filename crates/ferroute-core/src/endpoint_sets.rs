@@ -54,8 +54,7 @@ impl ServiceTable {
             sets.reachable.clone_from(&sets.cluster);
             return sets;
         };
-        let is_usable = |endpoint: &Endpoint| endpoint.accepts() || endpoint.is_serving_terminating();
-        sets.has_any_endpoints |= endpoints.iter().any(is_usable);
+        sets.has_any_endpoints |= endpoints.iter().any(Endpoint::is_usable);
         sets.local = local.select(&endpoints);
         let is_reachable = |endpoint: &Endpoint| {
             let selections = cluster.iter().chain([&local]);

@@ -62,7 +62,7 @@ impl ServicePortEntry {
         if !service.uses_local_endpoints() {
             return (false, false);
         }
-        let usable = || self.endpoints.iter().filter(|e| e.ready || e.is_serving_terminating());
+        let usable = || self.endpoints.iter().filter(|endpoint| endpoint.is_usable());
         let lacks = usable().next().is_some() && !usable().any(|endpoint| endpoint.local);
         let external = service.external_local() && service.externally_accessible();
         (lacks && service.internal_local(), lacks && external)

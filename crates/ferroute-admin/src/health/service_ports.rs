@@ -119,7 +119,7 @@ impl HealthCheck {
             let new = || Self { port, local_endpoints: 0, load_balancer_addresses: BTreeSet::new() };
             let check = check.get_or_insert_with(new);
             check.load_balancer_addresses.extend(entry.service.load_balancer_vips.iter().copied());
-            let endpoints = entry.endpoints.iter().filter(|endpoint| endpoint.local && endpoint.ready);
+            let endpoints = entry.endpoints.iter().filter(|endpoint| endpoint.local && endpoint.accepts());
             ready.extend(endpoints.map(|endpoint| endpoint.address));
         }
         check.map(|check| Self { local_endpoints: ready.len(), ..check })

@@ -2,16 +2,17 @@
 
 use std::{
     collections::BTreeMap,
-    net::IpAddr,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
     num::{NonZeroU16, NonZeroU32},
 };
 
 use ferroute_api::labels;
-use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use ipnet::{IpNet, IpSubnets, Ipv4Net, Ipv4Subnets, Ipv6Net, Ipv6Subnets};
 
 use super::{Errors, parse_ip, parse_network};
 use crate::{
     Balancing, ConnectionLimits, ConnectionRate, Endpoint, IpFamily, Method, OverLimit, SourceRangesScope, TableSize,
+    limits::MAX_SOURCE_RANGES,
 };
 
 /// Parses the annotations of a Service. An invalid value is ignored and recorded.
@@ -109,29 +110,46 @@ fn denies(text: &str) -> Result<bool, String> {
     }
 }
 
-/// Returns networks that cover a family, except for the addresses of the denied networks.
+/// Returns networks that cover a family, except for the addresses of the denied networks. At most one more than the limit of
+/// a Service: the rest of IPv6 without a few thousand addresses is a million networks.
 fn all_except(family: IpFamily, denied: &[IpNet]) -> Vec<IpNet> {
-    let denied = denied.iter().filter(|net| IpFamily::of(net.addr()) == family);
-    let rest =
-        denied.fold(vec![all(family)], |rest, denied| rest.into_iter().flat_map(|net| without(net, *denied)).collect());
+    let denied: Vec<IpNet> = denied.iter().copied().filter(|net| IpFamily::of(net.addr()) == family).collect();
+    // Each gap ends before a denied network, the last one with the family. Aggregated networks are sorted.
+    let mut first = Some(all(family).network());
+    let gaps = IpNet::aggregate(&denied).into_iter().map(Some).chain([None]).filter_map(|denied| {
+        let start = first?;
+        let end = match denied {
+            Some(denied) => {
+                first = neighbor(denied.broadcast(), 1);
+                neighbor(denied.network(), -1)?
+            }
+            None => all(family).broadcast(),
+        };
+        (start <= end).then(|| subnets(start, end))
+    });
+    let rest: Vec<IpNet> = gaps.flatten().flatten().take(MAX_SOURCE_RANGES + 1).collect();
     if rest.is_empty() { vec![no_client(family)] } else { rest }
 }
 
-/// Returns networks that cover `net` without `denied`.
-fn without(net: IpNet, denied: IpNet) -> Vec<IpNet> {
-    if denied.contains(&net) {
-        return Vec::new();
+/// Returns the address before or after another one; `None` beyond the last of a family.
+fn neighbor(address: IpAddr, step: i8) -> Option<IpAddr> {
+    match address {
+        IpAddr::V4(address) => {
+            u32::from(address).checked_add_signed(step.into()).map(|bits| Ipv4Addr::from(bits).into())
+        }
+        IpAddr::V6(address) => {
+            u128::from(address).checked_add_signed(step.into()).map(|bits| Ipv6Addr::from(bits).into())
+        }
     }
-    if !net.contains(&denied) {
-        return vec![net];
+}
+
+/// Returns the networks that a range of addresses of one family consists of.
+fn subnets(first: IpAddr, last: IpAddr) -> Option<IpSubnets> {
+    match (first, last) {
+        (IpAddr::V4(first), IpAddr::V4(last)) => Some(Ipv4Subnets::new(first, last, 0).into()),
+        (IpAddr::V6(first), IpAddr::V6(last)) => Some(Ipv6Subnets::new(first, last, 0).into()),
+        _ => None,
     }
-    // At each step from the larger to the smaller network, the half without the denied addresses remains.
-    let halves = (net.prefix_len() + 1..=denied.prefix_len()).filter_map(|length| {
-        let inner = IpNet::new(denied.addr(), length).ok()?.trunc();
-        let outer = IpNet::new(denied.addr(), length - 1).ok()?.trunc();
-        outer.subnets(length).ok()?.find(|half| *half != inner)
-    });
-    halves.collect()
 }
 
 fn all(family: IpFamily) -> IpNet {

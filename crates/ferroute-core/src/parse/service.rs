@@ -233,8 +233,8 @@ impl Common {
         let ignored = keep_first(&mut self.source_ranges, |net| IpFamily::of(net.addr()), &mut left);
         if ignored > 0 {
             let problem = format!(
-                "{ignored} of {} ranges have no access: ranges times ports of a Service may be {MAX_SOURCE_RANGES}",
-                self.source_ranges.len() + ignored
+                "ranges after the first {} have no access: ranges times ports of a Service may be {MAX_SOURCE_RANGES}",
+                self.source_ranges.len()
             );
             errors.ignore(SOURCE_RANGES, problem);
         }

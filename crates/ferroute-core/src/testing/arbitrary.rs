@@ -81,6 +81,17 @@ pub fn cluster() -> impl Strategy<Value = Cluster> {
     })
 }
 
+/// Generates any cluster, some of whose slices exclude endpoints from new connections by their weights.
+pub fn drained_cluster() -> impl Strategy<Value = Cluster> {
+    let weights = || select(vec![None, Some("0"), Some("10.244.0.3=0 fd00:244:0:0::3=0"), Some("7 10.244.1.1=0")]);
+    (cluster(), vec(weights(), SLICES)).prop_map(|(mut cluster, weights)| {
+        for (slice, weights) in cluster.slices.iter_mut().zip(weights) {
+            slice.metadata.annotations.extend(weights.map(|text| (labels::WEIGHT.to_owned(), text.to_owned())));
+        }
+        cluster
+    })
+}
+
 /// Generates a sequence of edits, valid for any generated cluster, including one that was edited before. `steps` is
 /// their number; a step that concerns two Services is two edits.
 pub fn edits(steps: Range<usize>) -> impl Strategy<Value = Vec<Edit>> {

@@ -4,7 +4,7 @@ use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
 };
 
-use ferroute_core::{Endpoint, IpFamily, LocalTraffic, Protocol, ProxySettings, ServicePortEntry, ServiceTable};
+use ferroute_core::{IpFamily, LocalTraffic, Protocol, ProxySettings, ServicePortEntry, ServiceTable};
 use ferroute_trace::{Host, Packet};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
@@ -75,8 +75,9 @@ impl<'a> Topology<'a> {
     /// Returns clients that together observe any difference: one of each kind, a local and a remote endpoint, and the
     /// edges of source ranges.
     pub(super) fn clients(&self, entry: &ServicePortEntry, ranges: &[IpNet]) -> Vec<Client> {
-        let endpoint =
-            |local: bool| entry.endpoints.iter().find(|endpoint| endpoint.may_be_local() == local && is_used(endpoint));
+        let endpoint = |local: bool| {
+            entry.endpoints.iter().find(|endpoint| endpoint.may_be_local() == local && endpoint.is_usable())
+        };
         let endpoints =
             [true, false].into_iter().filter_map(endpoint).map(|endpoint| Client::Endpoint(endpoint.address));
         let is_host = |address: &IpAddr| !self.external.contains(address);
@@ -129,10 +130,6 @@ impl<'a> Topology<'a> {
         let other = addresses.find(|address| Some(*address) != primary && !address.is_loopback());
         primary.into_iter().chain(other).chain([self.family.localhost()]).collect()
     }
-}
-
-fn is_used(endpoint: &Endpoint) -> bool {
-    endpoint.ready || endpoint.is_serving_terminating()
 }
 
 /// Returns the last but one address: the last is the broadcast address, and low ones are used by bridges and pods.

@@ -95,6 +95,14 @@ fn ready_local_endpoints_are_counted_by_address() {
 }
 
 #[test]
+fn endpoints_without_weight_are_not_counted() {
+    let mut cluster = cluster();
+    cluster.slices[0].metadata.annotations.insert("ferroute.io/weight".to_owned(), "10.244.0.2=0".to_owned());
+    let expected = checks(&[("shop/web", check_at(30500, 0, "198.51.100.1"))]);
+    assert_eq!(HealthCheck::from_table(&cluster.table(IpFamily::V4)), expected);
+}
+
+#[test]
 fn dual_stack_pods_are_counted_once_and_addresses_are_joined() {
     let ipv4 = checks(&[("ns/a", check(1, 2)), ("ns/b", check_at(2, 3, "198.51.100.1"))]);
     let ipv6 = checks(&[("ns/a", check(1, 2)), ("ns/b", check(2, 1)), ("ns/c", check(3, 0))]);
