@@ -195,13 +195,13 @@ fn read_hook(words: &[Token]) -> Option<BaseChain> {
     };
     let at = words.iter().position(|token| token.text == "priority")? + 1;
     let named = [("raw", -300), ("mangle", -150), ("dstnat", -100), ("filter", 0), ("security", 50), ("srcnat", 100)];
-    let base = match named.iter().find(|(name, _)| *name == word(at)) {
+    let base: i32 = match named.iter().find(|(name, _)| *name == word(at)) {
         Some((_, priority)) => *priority,
         None => word(at).parse().ok()?,
     };
     let priority = match (word(at + 1), word(at + 2).parse::<i32>()) {
-        ("+", Ok(offset)) => base + offset,
-        ("-", Ok(offset)) => base - offset,
+        ("+", Ok(offset)) => base.checked_add(offset)?,
+        ("-", Ok(offset)) => base.checked_sub(offset)?,
         _ => base,
     };
     Some(BaseChain { kind, hook, priority, policy: Policy::Accept })

@@ -166,11 +166,6 @@ impl<'a> Walker<'a> {
         });
     }
 
-    /// Reports whether mismatch reasons are recorded; otherwise they may be empty.
-    pub fn explains(&self) -> bool {
-        self.packet.explain
-    }
-
     /// Moves to the next base chain, through routing and to the next hook if necessary. If a route has several paths,
     /// each gets a branch.
     fn advance(&mut self, rules: &'a Ruleset<'a>, forks: &mut Forks<'a>) -> Result<&'a dyn BaseChain, Verdict> {
@@ -296,6 +291,11 @@ impl<'a> Iterator for Walk<'a> {
     }
 }
 
+/// Returns the reason why the walk ends at the call of a chain.
+pub(crate) fn too_many_calls(chain: impl fmt::Display) -> String {
+    format!("result of chain {chain}, after {MAX_CALLS} calls of chains")
+}
+
 /// The priority at which packets get their connection (`NF_IP_PRI_CONNTRACK`).
 const CONNTRACK_PRIORITY: i32 = -200;
 
@@ -304,3 +304,7 @@ const MAX_LEAVES: usize = 1 << 17;
 
 /// The weight of a leaf that depends on assumptions, each of which may double the number of branches.
 const ASSUMPTION_WEIGHT: usize = 128;
+
+/// Maximum number of chains that a packet enters from one base chain. The kernel rejects loops, but a file may contain them,
+/// and a few chains that call each other several times are entered millions of times.
+pub(crate) const MAX_CALLS: usize = 1024;

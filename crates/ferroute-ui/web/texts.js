@@ -60,7 +60,7 @@ export const SENTENCES = [
   ["{key} is in the set", "{key} 在集合中"],
   ["{key} is not in the list", "{key} 不在列表中"],
   ["effect of {rule}", "{rule} 的作用"],
-  ["end of chain {chain}, which calls itself", "链 {chain} 调用自身，没有终点"],
+  ["result of chain {chain}, after {count} calls of chains", "调用 {count} 次链之后链 {chain} 的结果"],
   ["there are too many branches to follow all", "分支过多，无法全部跟踪"],
   ["prohibit route", "prohibit 路由"],
   ["blackhole route", "blackhole 路由"],

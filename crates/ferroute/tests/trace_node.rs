@@ -686,3 +686,133 @@ fn options_of_other_programs_iptables_rules_are_read_from_the_kernel() {
     assert!(end("--from 10.244.1.5 --to 203.0.113.9:80").contains("through eth0, with source 192.168.6.121"));
     assert!(end("--from 10.244.1.5 --to 203.0.113.9:82").contains("delivered to 169.254.1.1:15001 on this host"));
 }
+
+/// Services of all kinds that rules distinguish, with endpoints at the pods of [`node`] and elsewhere.
+const SERVICES: &str = r#"
+{"kind": "List", "apiVersion": "v1", "items": [
+  {"kind": "Node", "apiVersion": "v1", "metadata": {"name": "node-a"},
+   "status": {"addresses": [{"type": "InternalIP", "address": "192.168.6.121"}]}},
+  {"kind": "Service", "apiVersion": "v1", "metadata": {"name": "web", "namespace": "shop"},
+   "spec": {"type": "LoadBalancer", "clusterIP": "10.96.0.10", "externalIPs": ["198.51.100.20"],
+            "externalTrafficPolicy": "Local", "healthCheckNodePort": 32000, "loadBalancerSourceRanges": ["203.0.113.0/24"],
+            "ports": [{"name": "p", "port": 80, "nodePort": 30080}]},
+   "status": {"loadBalancer": {"ingress": [{"ip": "198.51.100.10"}]}}},
+  {"kind": "Service", "apiVersion": "v1", "metadata": {"name": "sticky", "namespace": "shop"},
+   "spec": {"type": "NodePort", "clusterIP": "10.96.0.11", "sessionAffinity": "ClientIP",
+            "ports": [{"name": "p", "port": 80, "nodePort": 30081}]}},
+  {"kind": "Service", "apiVersion": "v1",
+   "metadata": {"name": "hash", "namespace": "shop",
+                "annotations": {"ferroute.io/load-balancing": "source-hash", "ferroute.io/hash-table-size": "1024"}},
+   "spec": {"clusterIP": "10.96.0.12", "ports": [{"name": "p", "port": 80}]}},
+  {"kind": "Service", "apiVersion": "v1", "metadata": {"name": "none", "namespace": "shop"},
+   "spec": {"clusterIP": "10.96.0.13", "ports": [{"name": "p", "port": 80}]}},
+  {"kind": "EndpointSlice", "apiVersion": "discovery.k8s.io/v1",
+   "metadata": {"name": "web", "namespace": "shop", "labels": {"kubernetes.io/service-name": "web"}},
+   "addressType": "IPv4", "ports": [{"name": "p", "port": 8080}],
+   "endpoints": [{"addresses": ["10.244.1.5"], "nodeName": "node-a"}, {"addresses": ["10.244.2.7"], "nodeName": "node-b"}]},
+  {"kind": "EndpointSlice", "apiVersion": "discovery.k8s.io/v1",
+   "metadata": {"name": "sticky", "namespace": "shop", "labels": {"kubernetes.io/service-name": "sticky"}},
+   "addressType": "IPv4", "ports": [{"name": "p", "port": 8080}],
+   "endpoints": [{"addresses": ["10.244.1.5"], "nodeName": "node-a"}, {"addresses": ["10.244.1.6"], "nodeName": "node-a"},
+                 {"addresses": ["10.244.2.7"], "nodeName": "node-b"}]},
+  {"kind": "EndpointSlice", "apiVersion": "discovery.k8s.io/v1",
+   "metadata": {"name": "hash", "namespace": "shop", "labels": {"kubernetes.io/service-name": "hash"}},
+   "addressType": "IPv4", "ports": [{"name": "p", "port": 8080}],
+   "endpoints": [{"addresses": ["10.244.1.6"], "nodeName": "node-a"}, {"addresses": ["10.244.2.7"], "nodeName": "node-b"}]}
+]}"#;
+
+#[test]
+fn rules_of_each_mode_are_traced_alike_from_the_kernel_and_from_what_programs_print_of_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: &str| {
+        let file = directory.path().join(name);
+        std::fs::write(&file, text).unwrap();
+        file.to_str().unwrap().to_owned()
+    };
+    let manifests = file("services.json", SERVICES);
+    let config = file(
+        "config.yaml",
+        "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nclusterCIDR: 10.244.0.0/16\n",
+    );
+    for mode in ["iptables", "nftables"] {
+        let node = node();
+        let render = |arguments: &str| {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_ferroute"));
+            command.args(["render", "--hostname-override", "node-a", "--proxy-mode", mode, "--family", "ipv4"]);
+            let output =
+                node.run(|| command.args(["--manifests", &manifests]).args(arguments.split(' ')).output().unwrap());
+            assert!(output.status.success(), "{output:?}");
+            String::from_utf8(output.stdout).unwrap()
+        };
+        let rendered = render(&format!("--config {config}"));
+        let dumps: &[&[&str]] = match mode {
+            "iptables" => {
+                // Counters of the kernel that the proxy creates.
+                let rules: String = rendered.split_inclusive('\n').filter(|line| !line.contains("nfacct")).collect();
+                node.feed("iptables-nft-restore", &[], &rules);
+                &[&["iptables-nft-save"], &["nft", "list", "ruleset"]]
+            }
+            _ => {
+                node.feed("nft", &["-f", "-"], &rendered);
+                &[&["nft", "list", "ruleset"], &["nft", "-a", "list", "ruleset"]]
+            }
+        };
+        let routes = ["address", "route show table all", "rule"]
+            .map(|words| node.command("ip", &words.split(' ').collect::<Vec<_>>()))
+            .concat();
+        let routes = file("routes", &routes);
+        for dump in dumps {
+            let rules = file("rules", &node.command(dump[0], &dump[1..]));
+            for client in
+                ["--from 10.244.1.5", "--from 10.244.1.6", "--from 203.0.113.9", "--from 192.168.6.9", "--local"]
+            {
+                for target in [
+                    "10.96.0.10:80",
+                    "198.51.100.10:80",
+                    "198.51.100.20:80",
+                    "192.168.6.121:30080",
+                    "10.96.0.11:80",
+                    "192.168.6.121:30081",
+                    "10.96.0.12:80",
+                    "10.96.0.13:80",
+                    "10.96.0.10:81",
+                ] {
+                    let branches = |source: &[&str]| {
+                        let output = node.run(|| {
+                            let mut command = Command::new(env!("CARGO_BIN_EXE_ferroute"));
+                            command.args(["trace", "--hostname-override", "node-a", "-o", "json", "--to", target]);
+                            command.args(client.split(' ')).args(source).output().unwrap()
+                        });
+                        let report: serde_json::Value = serde_json::from_slice(&output.stdout)
+                            .unwrap_or_else(|reason| panic!("{reason}: {output:?}"));
+                        // Rules of iptables are printed in two syntaxes, and their probabilities are rounded.
+                        let choices = |branch: &serde_json::Value| {
+                            let choices = branch["choices"].as_array().cloned().unwrap_or_default();
+                            let to = |choice: &serde_json::Value| {
+                                let share = (choice["share"].as_f64().unwrap() * 1e4).round();
+                                (choice["to"].to_string(), choice["from"].to_string(), share.to_string())
+                            };
+                            choices.iter().map(to).collect::<Vec<_>>()
+                        };
+                        let branches = report["branches"].as_array().unwrap().iter();
+                        branches
+                            .map(|branch| (branch["verdict"].clone(), branch["assumptions"].clone(), choices(branch)))
+                            .collect::<Vec<_>>()
+                    };
+                    // `nft` does not print the options of `-m recent`.
+                    if mode == "iptables"
+                        && dump[0] == "nft"
+                        && ["10.96.0.11:80", "192.168.6.121:30081"].contains(&target)
+                    {
+                        continue;
+                    }
+                    assert_eq!(
+                        branches(&["--kernel"]),
+                        branches(&["--rules", &rules, "--routes", &routes]),
+                        "{mode}, {dump:?}, {client} to {target}"
+                    );
+                }
+            }
+        }
+    }
+}

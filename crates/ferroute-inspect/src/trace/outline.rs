@@ -1,6 +1,6 @@
 //! The first lines of a trace: the packet, the node and the rules.
 
-use std::fmt;
+use std::{fmt, net::SocketAddr};
 
 use ferroute_core::{Escaped, NamespacedName, ServicePortName};
 use ferroute_trace::{Origin, Packet};
@@ -60,6 +60,10 @@ pub fn write_outline_into(
         && let Some(gap) = files.gap(packet.family())
     {
         writeln!(out, "note: {gap}")?;
+    }
+    let is_loopback = |end: &SocketAddr| end.is_ipv4() && end.ip().is_loopback();
+    if matches!(rules, Rules::Files(_)) && [&packet.source, &packet.destination].into_iter().any(is_loopback) {
+        writeln!(out, "note: the trace assumes that net.ipv4.conf.all.route_localnet is 1")?;
     }
     if let Some(remote) = remote_sender(node, packet).map(Escaped) {
         writeln!(

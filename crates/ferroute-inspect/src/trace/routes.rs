@@ -16,6 +16,8 @@ use super::{
 #[derive(Debug, Default)]
 struct StaticRouter {
     addresses: Vec<(String, IpNet)>,
+    /// Addresses of a smaller scope than `global`, which are not the source of packets to other hosts.
+    scoped: Vec<IpAddr>,
     routes: Vec<StaticRoute>,
     rules: PolicyRules,
     /// The interface that an interface is a port of: a bridge, a bond or a VRF.
@@ -56,7 +58,7 @@ struct NextHop {
     weight: u32,
 }
 
-/// Reads the addresses and routes of a host; `-` is the standard input.
+/// Reads the addresses and routes of a host; `-` is the standard input. Sysctls are assumed to be those of a node.
 ///
 /// # Errors
 /// If the file cannot be read, or contains neither addresses nor routes.
@@ -67,7 +69,7 @@ pub(super) fn read(file: &Path) -> anyhow::Result<Host> {
         bail!("cannot read routes in {}: {reason}", file.display());
     }
     let addresses = router.own_addresses();
-    Ok(Host { addresses, router: Some(Arc::new(router)), ..Host::default() })
+    Ok(Host { addresses, router: Some(Arc::new(router)), route_localnet: true, ..Host::default() })
 }
 
 /// Returns an unknown host: all addresses are behind one interface, and its own addresses are those for documentation.
@@ -77,7 +79,7 @@ pub(super) fn unknown_host() -> Host {
         let to = IpNet::new(source, 0).ok()?.trunc();
         Some(Route { to, interface: "eth0".to_owned(), source })
     });
-    Host { addresses: addresses.to_vec(), routes: routes.collect(), ..Host::default() }
+    Host { addresses: addresses.to_vec(), routes: routes.collect(), route_localnet: true, ..Host::default() }
 }
 
 impl StaticRouter {
@@ -100,15 +102,15 @@ impl StaticRouter {
                 ["vrf" | "vrf_slave", "table", table, ..] => {
                     router.vrf_tables.insert(interface.clone(), (*table).to_owned());
                 }
-                ["inet" | "inet6", address, ..] => router.add_address(&interface, address),
+                ["inet" | "inet6", address, ..] => router.add_address(&interface, address, after(&words, "scope")),
                 // Output of `ip -oneline address`.
                 [number, name, "inet" | "inet6", address, ..] if number.ends_with(':') => {
-                    router.add_address(name, address);
+                    router.add_address(name, address, after(&words, "scope"));
                 }
                 // Output of `ip -brief address`.
                 [name, "UP" | "DOWN" | "UNKNOWN", addresses @ ..] => {
                     let name = name.split('@').next().unwrap_or(name);
-                    addresses.iter().for_each(|address| router.add_address(name, address));
+                    addresses.iter().for_each(|address| router.add_address(name, address, None));
                 }
                 ["nexthop", rest @ ..] => {
                     if let (Some(source), Some(StaticRoute { kind: Kind::Unicast(paths), .. })) =
@@ -161,9 +163,13 @@ impl StaticRouter {
         }
     }
 
-    fn add_address(&mut self, interface: &str, address: &str) {
+    fn add_address(&mut self, interface: &str, address: &str, scope: Option<&str>) {
         let net = address.parse::<IpNet>().or_else(|_| address.parse::<IpAddr>().map(IpNet::from));
-        self.addresses.extend(net.ok().map(|net| (interface.to_owned(), net)));
+        let Ok(net) = net else { return };
+        self.addresses.push((interface.to_owned(), net));
+        if scope.is_some_and(|scope| scope != "global") {
+            self.scoped.push(net.addr());
+        }
     }
 
     /// Returns the addresses of interfaces, and those that routes use as sources.
@@ -341,7 +347,8 @@ impl Router for StaticRouter {
         let family = IpFamily::of(destination);
         let next_hop = gateway.unwrap_or(destination);
         // The kernel prefers addresses of the destination's scope to those of the interface.
-        let is_usable = |address: &IpAddr| !is_link_local(*address) || is_link_local(destination);
+        let is_usable =
+            |address: &IpAddr| is_link_local(destination) || !is_link_local(*address) && !self.scoped.contains(address);
         let on_link = self.addresses.iter().find(|(name, net)| name == interface && net.contains(&next_hop));
         let on_link = on_link.map(|(_, net)| net.addr()).filter(is_usable);
         let source = on_link.or_else(|| self.addresses_of(interface, family).find(is_usable));
@@ -443,7 +450,8 @@ mod tests {
 
     #[test]
     fn sources_have_the_scope_of_the_destination() {
-        let text = "2: eth0: <UP>\n    inet 192.168.6.121/24 scope global eth0\n    inet 192.168.6.122/24 scope global secondary eth0\n\
+        let text = "1: lo: <UP>\n    inet 10.88.8.8/32 scope link lo\n\
+                    2: eth0: <UP>\n    inet 192.168.6.121/24 scope global eth0\n    inet 192.168.6.122/24 scope global secondary eth0\n\
                     inet6 fd00:6::121/64 scope global\n3: cali1: <UP>\n    inet6 fe80::ee/64 scope link\n\
                     4: kube-ipvs0: <NOARP>\n    inet 10.96.0.1/32 scope global kube-ipvs0\n\
                     default via 192.168.6.1 dev eth0\nfd00:244::5 dev cali1 metric 1024\n\
@@ -451,6 +459,7 @@ mod tests {
         let router = StaticRouter::parse(text);
         let masqueraded = |to: &str| router.masquerade_source(to.parse().unwrap(), "cali1", None).unwrap().to_string();
         assert_eq!([masqueraded("fd00:244::5"), masqueraded("fe80::5")], ["fd00:6::121", "fe80::ee"]);
+        assert_eq!(masqueraded("10.244.1.5"), "192.168.6.121");
         let host = Host { addresses: router.own_addresses(), router: Some(Arc::new(router)), ..Host::default() };
         for (to, source) in [
             ("192.168.6.122", "192.168.6.121"),

@@ -289,6 +289,19 @@ impl MemoryTable {
         found.or_else(|| self.catch_all(&set.set.name))
     }
 
+    /// Returns the element of a set without ranges whose key consists of these numbers; the outer `None` stands for sets that
+    /// have to be searched.
+    pub fn find_exact(&self, set: &Name, numbers: &[u128]) -> Option<Option<&Element>> {
+        let MemorySet { set, elements, read } = self.sets.get(set)?;
+        if set.kind == SetKind::Interval || !read.order.is_empty() {
+            return None;
+        }
+        // All keys have the same types.
+        let types = elements.keys().find(|key| key.len() == numbers.len())?;
+        let key: Option<Key> = types.iter().zip(numbers).map(|(value, number)| value.with_number(*number)).collect();
+        key.map(|key| elements.get(&key))
+    }
+
     /// Returns the element of a set that matches all keys without another element.
     pub fn catch_all(&self, set: &Name) -> Option<&Element> {
         self.sets.get(set)?.elements.get(&Key::new())

@@ -184,6 +184,21 @@ impl Value {
         }
     }
 
+    /// Returns another value of the same type; `None` for ranges, and if the type does not have this value.
+    pub fn with_number(self, number: u128) -> Option<Self> {
+        Some(match self {
+            Self::Address(IpAddr::V4(_)) => Self::Address(IpAddr::V4(u32::try_from(number).ok()?.into())),
+            Self::Address(IpAddr::V6(_)) => Self::Address(IpAddr::V6(number.into())),
+            Self::Protocol(_) => Self::Protocol(u8::try_from(number).ok()?),
+            Self::Port(_) => Self::Port(u16::try_from(number).ok()?),
+            Self::ClassId(_) => Self::ClassId(ClassId(u32::try_from(number).ok()?)),
+            Self::Integer(_) => Self::Integer(u32::try_from(number).ok()?),
+            Self::IfName(_) => Self::IfName(IfName(number.to_be_bytes())),
+            Self::Other(_) => Self::Other(number),
+            Self::Network(_) | Self::PortRange(..) | Self::IfNamePrefix(_) | Self::OtherRange(..) => return None,
+        })
+    }
+
     /// Reports whether `value` is within this value, range or network.
     pub fn contains(self, value: Self) -> bool {
         self.first() <= value.first() && value.last() <= self.last()

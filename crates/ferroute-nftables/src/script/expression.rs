@@ -6,8 +6,8 @@ use ferroute_netlink::nf_tables::{DESTINATION_PORT_OFFSET, SOURCE_PORT_OFFSET};
 use super::lexer::Cursor;
 use crate::{
     model::{
-        DataType, End, FibInterface, FibResult, Field, NumberSource, PayloadBase, Property, Sender, hash_inputs,
-        protocol_of,
+        DataType, End, FibInterface, FibResult, Field, HashInput, NumberSource, PayloadBase, Property, Sender, Words,
+        hash_inputs, protocol_of,
     },
     wire::{destination_offset, protocol_offset, source_offset},
 };
@@ -184,6 +184,7 @@ fn fib(cursor: &mut Cursor<'_>) -> Option<Property> {
 }
 
 fn number(word: &str, cursor: &mut Cursor<'_>, family: IpFamily) -> Option<Property> {
+    let mut hashed = None;
     let source = match word {
         "symhash" => NumberSource::SymmetricHash,
         "jhash" => {
@@ -197,6 +198,11 @@ fn number(word: &str, cursor: &mut Cursor<'_>, family: IpFamily) -> Option<Prope
                     break;
                 }
             }
+            hashed = match fields.as_slice() {
+                [Field::Saddr] => Some(HashInput::Saddr),
+                [Field::Saddr, Field::Sport] => Some(HashInput::SaddrSport),
+                _ => None,
+            };
             NumberSource::Hash(hash_inputs(fields))
         }
         _ if cursor.accept("inc") => NumberSource::Incremental,
@@ -207,11 +213,14 @@ fn number(word: &str, cursor: &mut Cursor<'_>, family: IpFamily) -> Option<Prope
         return None;
     }
     let count: u32 = cursor.take().parse().ok().filter(|count| *count > 0)?;
-    if cursor.accept("seed") {
-        cursor.at += 1;
-    }
+    // Without a seed, the kernel has chosen one.
+    let seed = cursor.accept("seed").then(|| Words::Hexadecimal(8).parse(cursor.take()));
+    let seed = seed.flatten().and_then(|seed| u32::try_from(seed).ok());
     let first = if cursor.accept("offset") { cursor.take().parse().ok()? } else { 0 };
-    Some(Property::Number { source, count, first })
+    Some(match hashed.zip(seed) {
+        Some((input, seed)) => Property::Field(Field::Jhash { input, count, seed, first }),
+        None => Property::Number { source, count, first },
+    })
 }
 
 /// Returns bits of a header, as the field that they are.

@@ -33,6 +33,8 @@ pub(super) struct RuleReader {
     pub(super) sets: Vec<(Set, Vec<Element>, ReadElements)>,
     /// The chains without a name.
     pub(super) chains: Vec<ChainWithRules>,
+    /// How many chains without a name the current rule is in.
+    depth: usize,
 }
 
 /// The statements of a rule, as far as it was read.
@@ -46,7 +48,7 @@ struct Reading {
 
 impl RuleReader {
     pub(super) fn new(family: IpFamily, is_inet: bool) -> Self {
-        Self { family, is_inet, sets: Vec::new(), chains: Vec::new() }
+        Self { family, is_inet, sets: Vec::new(), chains: Vec::new(), depth: 0 }
     }
 
     /// Reads the words of a rule; `None` if there are none.
@@ -80,13 +82,16 @@ impl RuleReader {
                 cursor.at += 1;
                 reading.comment = Some(Comment::new(unquoted(cursor.take())));
             }
+            "jump" | "goto" if cursor.peek_at(1) == "{" && self.depth >= MAX_DEPTH => return None,
             verdict @ ("jump" | "goto") if cursor.peek_at(1) == "{" => {
                 cursor.at += 2;
-                let name = Name::from(format!("__chain{}", self.chains.len()));
+                let block = cursor.block()?;
+                let (at, name) = (self.chains.len(), Name::from(format!("__chain{}", self.chains.len())));
                 // Other chains in this table have other names.
                 self.chains.push(Chain::new(name.clone()).rules([]));
-                let (at, chain) = (self.chains.len() - 1, read_chain(name.clone(), cursor.block()?, self));
-                self.chains[at] = chain;
+                self.depth += 1;
+                self.chains[at] = read_chain(name.clone(), block, self);
+                self.depth -= 1;
                 let verdict = if verdict == "jump" { Verdict::Jump(name) } else { Verdict::Goto(name) };
                 reading.statements.push(verdict.into());
             }
@@ -446,3 +451,5 @@ const LIMIT_WORDS: [&str; 14] = [
     "rate", "over", "until", "burst", "packets", "bytes", "kbytes", "mbytes", "gbytes", "second", "minute", "hour",
     "day", "used",
 ];
+/// The maximum depth of chains without a name: the kernel's of calls (`NFT_JUMP_STACK_SIZE`).
+const MAX_DEPTH: usize = 16;

@@ -7,10 +7,10 @@ use ipnet::IpNet;
 
 use super::{
     expression,
-    lexer::{Cursor, Token, unquoted},
+    lexer::{Cursor, Token, split, unquoted},
 };
 use crate::kernel::ReadElements;
-use crate::model::{Data, DataType, Element, IfName, Key, Name, Property, Set, SetKind, Value, Values, Verdict, Words};
+use crate::model::{Data, DataType, Element, IfName, Key, Name, Set, SetKind, Value, Values, Verdict, Words};
 
 /// Types of the fields of keys or data of a set.
 #[derive(Clone, Debug, Default)]
@@ -31,7 +31,7 @@ impl SetReader {
     pub(super) fn read(&self, name: Name, body: &[Token]) -> (Set, Vec<Element>, ReadElements) {
         let mut cursor = Cursor::new(body);
         let (mut key, mut data, mut elements) = (Fields::default(), Fields::default(), None);
-        let (mut is_dynamic, mut size) = (false, 0);
+        let (mut kind, mut size) = (SetKind::Exact, 0);
         while !cursor.is_at_end() {
             match cursor.take() {
                 keyword @ ("type" | "typeof") => {
@@ -41,7 +41,15 @@ impl SetReader {
                     data = self.fields(keyword, words.get(at + 1..).unwrap_or_default());
                 }
                 "size" => size = cursor.take().parse().unwrap_or(0),
-                "flags" => is_dynamic = cursor.statement().iter().any(|word| word.text == "dynamic"),
+                "flags" => {
+                    let flags = cursor.statement();
+                    let has = |flag: &str| flags.iter().any(|word| word.text == flag);
+                    if has("dynamic") {
+                        kind = SetKind::Dynamic { size: 0, expires: true };
+                    } else if has("interval") {
+                        kind = SetKind::Interval;
+                    }
+                }
                 "elements" => {
                     cursor.accept("=");
                     cursor.accept("{");
@@ -54,11 +62,10 @@ impl SetReader {
             elements.map_or_else(Default::default, |list| read_elements(list, &key, self.is_map.then_some(&data)));
         let set = Set::new(name, key.0.iter().map(|words| data_type(*words)).collect::<Vec<_>>());
         let set = if self.is_map { set.verdict_map() } else { set };
-        (
-            set.kind(if is_dynamic { SetKind::Dynamic { size, expires: true } } else { SetKind::Interval }),
-            elements,
-            read,
-        )
+        if let SetKind::Dynamic { size: max, .. } = &mut kind {
+            *max = size;
+        }
+        (set.kind(kind), elements, read)
     }
 
     fn fields(&self, keyword: &str, words: &[Token]) -> Fields {
@@ -84,27 +91,48 @@ fn family_of(words: &[Token]) -> Option<IpFamily> {
 }
 
 fn type_words(name: &str) -> Words {
-    let of = |property: Property| property.words(IpFamily::V4);
-    let named = |text| Property::named(text).map_or(Words::Number, of);
     match name {
         "ipv4_addr" => Words::Ipv4,
         "ipv6_addr" => Words::Ipv6,
         "inet_service" => Words::Port,
-        "inet_proto" => of(Property::CtProtocol),
         "ifname" | "iface_index" => Words::Text,
-        "mark" => Words::Hexadecimal(8),
-        "ether_addr" => Words::Ether,
-        "ct_state" => of(Property::Field(crate::model::Field::CtState)),
-        "ct_status" => of(Property::Field(crate::model::Field::CtStatus)),
-        "fib_addrtype" => of(Property::Field(crate::model::Field::FibDaddrType)),
-        "pkt_type" => of(Property::PacketType),
-        "tcp_flag" => of(Property::TcpFlags),
-        "dscp" => named("ip dscp"),
-        "icmp_type" => named("icmp type"),
-        "icmpv6_type" => named("icmpv6 type"),
-        _ => Words::Number,
+        "ether_addr" | "ll_addr" => Words::Ether,
+        _ => {
+            let of_type = TYPES.iter().find(|(data_type, _)| *data_type == name);
+            let expression = of_type.map(|(_, expression)| split(expression));
+            let property = expression.and_then(|words| expression::property(&mut Cursor::new(&words), IpFamily::V4));
+            property.map_or(Words::Number, |(property, _)| property.words(IpFamily::V4))
+        }
     }
 }
+
+/// Data types of `nft`, each with an expression that has it. Values of others are numbers.
+const TYPES: [(&str, &str); 24] = [
+    ("inet_proto", "meta l4proto"),
+    ("mark", "meta mark"),
+    ("classid", "meta priority"),
+    ("ct_state", "ct state"),
+    ("ct_status", "ct status"),
+    ("ct_dir", "ct direction"),
+    ("ct_label", "ct label"),
+    ("ct_event", "ct event"),
+    ("fib_addrtype", "fib daddr type"),
+    ("pkt_type", "meta pkttype"),
+    ("nf_proto", "meta nfproto"),
+    ("ether_type", "ether type"),
+    ("iface_type", "meta iiftype"),
+    ("devgroup", "meta iifgroup"),
+    ("realm", "rt classid"),
+    ("uid", "meta skuid"),
+    ("gid", "meta skgid"),
+    ("day", "meta day"),
+    ("hour", "meta hour"),
+    ("time", "meta time"),
+    ("tcp_flag", "tcp flags"),
+    ("dscp", "ip dscp"),
+    ("icmp_type", "icmp type"),
+    ("icmpv6_type", "icmpv6 type"),
+];
 
 /// Reports whether words after the key of an element decide whether it matches.
 pub(super) fn has_condition(extras: &[&str]) -> bool {
@@ -116,6 +144,7 @@ fn data_type(words: Words) -> DataType {
         Words::Ipv4 => DataType::Ipv4Addr,
         Words::Ipv6 => DataType::Ipv6Addr,
         Words::Port => DataType::InetService,
+        Words::ClassId => DataType::ClassId,
         Words::Text => DataType::IfName,
         _ => DataType::Other { length: 4, host_order: true },
     }

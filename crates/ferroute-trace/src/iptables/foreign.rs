@@ -105,15 +105,25 @@ impl PacketState<'_> {
         if !self.has_connection() && ["conntrack", "connmark", "connbytes", "connlabel"].contains(&words.name) {
             return self.result(self.matches_without_connection(&words), text);
         }
-        let mut is_unknown = false;
-        for (negated, option, arguments) in &words.options {
-            match self.matches_option(words.name, option, arguments) {
+        let mut undecided = Vec::new();
+        for option in &words.options {
+            let (negated, name, arguments) = option;
+            match self.matches_option(words.name, name, arguments) {
                 Some(holds) if holds != *negated => {}
                 Some(_) => return self.result(false, text),
-                None => is_unknown = true,
+                None => undecided.push(option),
             }
         }
-        if is_unknown { unknown() } else { ExtensionResult::Match }
+        match undecided[..] {
+            [] => ExtensionResult::Match,
+            // A later rule may have the opposite.
+            [(negated, option, arguments)] => {
+                let text = [&["-m", words.name, option], &arguments[..]].concat().join(" ");
+                let condition = format!("`{}` matches", super::shown(&text));
+                ExtensionResult::Unknown(Unknown { condition, negated: *negated })
+            }
+            _ => unknown(),
+        }
     }
 
     fn result(&self, matches: bool, text: &str) -> ExtensionResult {

@@ -322,8 +322,8 @@ pub(crate) fn address_count(first: IpAddr, last: IpAddr) -> Option<u32> {
     u32::try_from(count).ok().filter(|count| *count <= MAX_ADDRESSES)
 }
 
-/// Maximum number of addresses of a range that are distinguished.
-const MAX_ADDRESSES: u32 = 64;
+/// Maximum number of addresses of a range, and of marks of a hash, that are distinguished.
+pub(crate) const MAX_ADDRESSES: u32 = 64;
 
 /// Returns the address at this distance from the first one.
 pub(crate) fn nth_address(first: IpAddr, n: u32) -> IpAddr {

@@ -7,7 +7,10 @@ use super::{
     shown,
     targets::{TargetResult, changes_set, is_irrelevant},
 };
-use crate::{ChainVerdict, Effect, Event, Forks, Verdict, Walker};
+use crate::{
+    ChainVerdict, Effect, Event, Forks, Verdict, Walker,
+    walk::{MAX_CALLS, too_many_calls},
+};
 
 /// The position in a built-in chain and the chains that it calls.
 #[derive(Clone)]
@@ -15,6 +18,8 @@ pub(super) struct ChainWalker<'a> {
     base: Base<'a>,
     /// The call stack, the built-in chain first.
     stack: Vec<Frame<'a>>,
+    /// Number of chains that were entered so far.
+    calls: usize,
 }
 
 /// A chain on the call stack.
@@ -40,7 +45,7 @@ impl<'a> ChainWalker<'a> {
         let (name, rules) = (base.name(), base.chain_rules());
         let (hook, table) = (base.hook, base.table.as_str().into());
         walker.record(|| Event::Hook { hook, table, chain: name.to_string() });
-        Self { base, stack: vec![Frame { name, rules, next: 0, goto: false }] }
+        Self { base, stack: vec![Frame { name, rules, next: 0, goto: false }], calls: 0 }
     }
 
     /// Evaluates the rest of the built-in chain.
@@ -233,8 +238,9 @@ impl<'a> ChainWalker<'a> {
     }
 
     fn call(&mut self, chain: ChainName, goto: bool) -> Next {
-        if self.stack.len() > MAX_DEPTH {
-            let reason = format!("end of chain {chain}, which calls itself");
+        self.calls += 1;
+        if self.calls > MAX_CALLS {
+            let reason = too_many_calls(chain);
             return Next::Chain(ChainVerdict::End(Verdict::Unknown { reason }));
         }
         let rules = self.base.rules.rules(self.base.table, chain);
@@ -292,6 +298,3 @@ impl<'a> ChainWalker<'a> {
         });
     }
 }
-
-/// The maximum depth of the call stack. The kernel rejects loops, but a rules file may contain them.
-const MAX_DEPTH: usize = 64;

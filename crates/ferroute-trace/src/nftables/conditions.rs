@@ -47,6 +47,8 @@ pub(super) enum RandomResult {
     Match,
     /// The condition does not match, or the lookup has no result.
     Mismatch,
+    /// The condition cannot be evaluated.
+    Unknown,
     /// A result that is specific to this number.
     Other,
 }
@@ -243,7 +245,7 @@ impl PacketState<'_> {
         let of = |result: MatchResult| match result {
             MatchResult::Match => RandomResult::Match,
             MatchResult::Mismatch(_) => RandomResult::Mismatch,
-            MatchResult::Unknown(_) => RandomResult::Other,
+            MatchResult::Unknown(_) => RandomResult::Unknown,
         };
         match statement {
             Statement::Match(condition) => of(self.matches(condition, table, Some(random))),
@@ -430,6 +432,28 @@ pub(super) fn random_range(statement: &Statement) -> Option<(u32, u32)> {
         },
         _ => None,
     }
+}
+
+/// Returns the share of packets that a comparison with `meta random` matches: iptables' `-m statistic` in `nft` syntax.
+pub(super) fn share_of_random(foreign: &Foreign) -> Option<f64> {
+    let (Foreign::Compare { operand, .. } | Foreign::Range { operand, .. }) = foreign else { return None };
+    let mask = operand.mask & u128::from(u32::MAX);
+    if !matches!(operand.property, Property::Named(named) if named.text == "meta random") || mask & (mask + 1) != 0 {
+        return None;
+    }
+    let below = |value: u128| value.min(mask + 1) as f64 / (mask + 1) as f64;
+    let within = |first: u128, last: u128| below(last.saturating_add(1)) - below(first.min(last));
+    Some(match *foreign {
+        Foreign::Compare { op: CmpOp::Eq, value, .. } => within(value, value),
+        Foreign::Compare { op: CmpOp::Neq, value, .. } => 1.0 - within(value, value),
+        Foreign::Compare { op: CmpOp::Lt, value, .. } => below(value),
+        Foreign::Compare { op: CmpOp::Lte, value, .. } => below(value.saturating_add(1)),
+        Foreign::Compare { op: CmpOp::Gt, value, .. } => 1.0 - below(value.saturating_add(1)),
+        Foreign::Compare { op: CmpOp::Gte, value, .. } => 1.0 - below(value),
+        Foreign::Range { first, last, eq: true, .. } => within(first, last),
+        Foreign::Range { first, last, eq: false, .. } => 1.0 - within(first, last),
+        _ => return None,
+    })
 }
 
 /// Returns the reason why an existing element of a set does not match: it matches only beyond a limit, and a trace is

@@ -105,14 +105,16 @@ impl PacketState<'_> {
         if let Some(changed) = self.changed(table, map, &fields) {
             return changed;
         }
-        let is_known = fields.iter().all(Option::is_some);
+        let numbers: Option<Vec<u128>> = fields.iter().copied().collect();
+        let exact = numbers.as_ref().and_then(|numbers| table.find_exact(map, numbers));
         let matches = |element: &&Element| {
             let mut pairs = element.key.iter().zip(&fields);
             !element.key.is_empty() && pairs.all(|(value, field)| field.is_none_or(|field| contains(*value, field)))
         };
         let mut matching = table.candidates(map).filter(matches);
-        if is_known {
-            if let Some(element) = matching.next().or_else(|| table.catch_all(map)) {
+        if numbers.is_some() {
+            let found = exact.unwrap_or_else(|| matching.next());
+            if let Some(element) = found.or_else(|| table.catch_all(map)) {
                 return Lookup::Found(Found::listed(table, map, element));
             }
             return match table.undecoded(map) {

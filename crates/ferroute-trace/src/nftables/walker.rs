@@ -7,7 +7,11 @@ use super::{
     Base,
     conditions::{RandomNumber, RandomResult, Relevance},
 };
-use crate::{ChainVerdict, Effect, Event, Forks, Verdict, Walker, iptables::shown, walk::Unknown};
+use crate::{
+    ChainVerdict, Effect, Event, Forks, Verdict, Walker,
+    iptables::shown,
+    walk::{MAX_CALLS, Unknown, too_many_calls},
+};
 
 /// The position in a base chain and the chains that it calls.
 #[derive(Clone)]
@@ -15,6 +19,8 @@ pub(super) struct ChainWalker<'a> {
     base: &'a Base<'a>,
     /// The call stack, the base chain first.
     stack: Vec<Frame<'a>>,
+    /// Number of chains that were entered so far.
+    calls: usize,
     /// The rule that is partly evaluated.
     current: Option<CurrentRule<'a>>,
 }
@@ -75,7 +81,7 @@ impl<'a> ChainWalker<'a> {
         let hook = walker.hook();
         let chain = || base.chain.chain.name.to_string();
         walker.record(|| Event::Hook { hook, table: base.table_name.clone(), chain: chain() });
-        Self { base, stack: vec![Frame { chain: base.chain, next: 0, goto: false }], current: None }
+        Self { base, stack: vec![Frame { chain: base.chain, next: 0, goto: false }], calls: 0, current: None }
     }
 
     /// Evaluates the rest of the base chain.
@@ -208,23 +214,26 @@ impl<'a> ChainWalker<'a> {
     fn choices(&self, current: &CurrentRule<'_>, first: u32, count: u32, walker: &Walker<'a>) -> Vec<(u32, f64)> {
         let numbers = (0..count).rev().map(|n| first.wrapping_add(n));
         let Some(statement) = current.rule.statements.get(current.next) else { return Vec::new() };
-        let (mut missing, mut matching, mut others) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut missing, mut matching, mut unknown, mut others) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for number in numbers {
             match walker.packet.random_result(statement, self.base.table, number) {
                 RandomResult::Mismatch => missing.push(number),
                 RandomResult::Match => matching.push(number),
+                RandomResult::Unknown => unknown.push(number),
                 RandomResult::Other => others.push(number),
             }
         }
         let next = self.stack.last().and_then(|frame| frame.chain.rules.get(frame.next));
-        let is_found = !others.is_empty() || !matching.is_empty();
-        let draws_again = is_found && next.is_some_and(|next| next.statements == current.rule.statements);
-        let found = matching.len() + others.len();
+        let found = matching.len() + unknown.len() + others.len();
+        let draws_again = found > 0 && next.is_some_and(|next| next.statements == current.rule.statements);
         let drawn = if draws_again { found } else { found + missing.len() };
         let chance = |numbers: usize| numbers as f64 / drawn as f64;
         let one_of = |numbers: &[u32]| numbers.last().map(|number| (*number, chance(numbers.len())));
         let missing = one_of(&missing).filter(|_| !draws_again);
-        let found = one_of(&matching).into_iter().chain(others.into_iter().map(|number| (number, chance(1))));
+        let found = [&matching, &unknown]
+            .into_iter()
+            .filter_map(|numbers| one_of(numbers))
+            .chain(others.into_iter().map(|number| (number, chance(1))));
         missing.into_iter().chain(found).collect()
     }
 
@@ -240,13 +249,17 @@ impl<'a> ChainWalker<'a> {
     }
 
     fn enter_chain(&mut self, name: &Name, goto: bool) -> Next {
-        // The kernel rejects jumps to missing chains, loops and deep call stacks.
-        let Some(chain) = self.base.table.chain(name) else {
-            let reason = format!("effect of chain {name}, which does not exist");
-            return Next::Chain(ChainVerdict::End(Verdict::Unknown { reason }));
+        self.calls += 1;
+        // The kernel rejects jumps to missing chains and loops, but a file may contain them.
+        let reason = match self.base.table.chain(name) {
+            Some(_) if self.calls > MAX_CALLS => too_many_calls(name),
+            Some(chain) => {
+                self.stack.push(Frame { chain, next: 0, goto });
+                return Next::Rule;
+            }
+            None => format!("effect of chain {name}, which does not exist"),
         };
-        self.stack.push(Frame { chain, next: 0, goto });
-        Next::Rule
+        Next::Chain(ChainVerdict::End(Verdict::Unknown { reason }))
     }
 
     /// Returns to the chain of the last jump, or applies the policy.

@@ -8,7 +8,7 @@ use super::{
     },
     Reading, RuleReader,
 };
-use crate::model::{Foreign, Outcome, Property, Source, Value, Words};
+use crate::model::{ClassId, Field, Foreign, Outcome, PriorityBits, Property, Source, Statement, Value, Words};
 
 impl RuleReader {
     /// Reads the value of `meta mark set` and others.
@@ -32,6 +32,12 @@ impl RuleReader {
                     return Some(());
                 };
                 reading.require(requirements);
+                if property == Property::Field(Field::MetaPriority)
+                    && let Some(change) = priority_bits(cursor)
+                {
+                    reading.statements.push(Statement::MetaPriorityBits(change));
+                    return Some(());
+                }
                 let value = self.written(property, cursor, reading)?;
                 let is_map = matches!(value, Some(Source::Map { .. }));
                 let name = property.text(reading.family);
@@ -55,7 +61,9 @@ impl RuleReader {
         cursor.at = start;
         let key = self.key(cursor, reading)?;
         if let ([number], false) = (key.as_slice(), cursor.peek() == "map") {
-            number.number_range()?;
+            if !matches!(number.property, Property::Field(Field::Jhash { .. })) {
+                number.number_range()?;
+            }
             reading.foreign(Foreign::SetMarkNumber { to_connection, number: *number });
             return Some(());
         }
@@ -144,9 +152,36 @@ fn mark(cursor: &mut Cursor<'_>) -> Option<(bool, u32, u32)> {
         ("meta", "mark") => (false, u32::MAX, 0),
         ("ct", "mark") => (true, u32::MAX, 0),
         ("mark", _) => (false, u32::MAX, 0),
-        (number, _) => (false, 0, mark_number(number)?),
+        (number, _) => (false, 0, self::number(Words::Hexadecimal(8), number)?),
     };
     cursor.at += if ["meta", "ct"].contains(&cursor.peek()) { 2 } else { 1 };
+    (mask, xor) = bits(cursor, opened, (mask, xor), Words::Hexadecimal(8))?;
+    Some((from_connection, mask, xor))
+}
+
+/// Reads the bits of a class id: `meta priority & 5f:fffd | 50:1`. If there are none, the position does not change.
+fn priority_bits(cursor: &mut Cursor<'_>) -> Option<PriorityBits> {
+    let start = cursor.at;
+    if (cursor.peek(), cursor.peek_at(1)) == ("meta", "priority") {
+        cursor.at += 2;
+        let read = bits(cursor, 0, (u32::MAX, 0), Words::ClassId).filter(|(mask, xor)| mask & xor == 0);
+        // A key of a map begins in the same way.
+        let is_key = [".", "map"].contains(&cursor.peek());
+        if let Some((mask, xor)) = read.filter(|(mask, _)| *mask != u32::MAX && !is_key) {
+            return Some(PriorityBits::new(ClassId(mask), ClassId(xor)));
+        }
+        cursor.at = start;
+    }
+    None
+}
+
+/// Reads operators on bits that were masked and flipped, with numbers in these words, in as many parentheses.
+fn bits(
+    cursor: &mut Cursor<'_>,
+    mut opened: usize,
+    (mut mask, mut xor): (u32, u32),
+    words: Words,
+) -> Option<(u32, u32)> {
     loop {
         if opened > 0 && cursor.accept(")") {
             opened -= 1;
@@ -154,11 +189,11 @@ fn mark(cursor: &mut Cursor<'_>) -> Option<(bool, u32, u32)> {
         }
         let operator = cursor.peek();
         if !["&", "|", "^", "and", "or", "xor"].contains(&operator) {
-            return (opened == 0).then_some((from_connection, mask, xor));
+            return (opened == 0).then_some((mask, xor));
         }
         let is_after_xor = cursor.at >= 2 && cursor.tokens[cursor.at - 2].text == "xor";
         cursor.at += 1;
-        let bits = mark_number(cursor.take())?;
+        let bits = number(words, cursor.take())?;
         (mask, xor) = match operator {
             // As `nft` prints `CONNMARK --set-xmark`.
             "and" if is_after_xor => (mask & bits, xor),
@@ -169,6 +204,6 @@ fn mark(cursor: &mut Cursor<'_>) -> Option<(bool, u32, u32)> {
     }
 }
 
-fn mark_number(text: &str) -> Option<u32> {
-    u32::try_from(Words::Hexadecimal(8).parse(text)?).ok()
+fn number(words: Words, text: &str) -> Option<u32> {
+    u32::try_from(words.parse(text)?).ok()
 }

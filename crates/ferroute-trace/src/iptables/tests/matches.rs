@@ -26,6 +26,21 @@ fn assert_fails(conditions: &str, packet: &Packet, why: &str) {
 }
 
 #[test]
+fn condition_and_its_opposite_are_one_assumption() {
+    let text = "*nat
+-A OUTPUT -p tcp -m owner --uid-owner 1337 -j REDIRECT --to-ports 15006
+-A OUTPUT -m owner ! --uid-owner 1337 -j RETURN
+-A OUTPUT -p tcp -j REDIRECT --to-ports 15001";
+    let rules = rules(IpFamily::V4, text);
+    let host = host();
+    let packet = from_node("10.0.0.1:80");
+    let leaves = Ruleset::from_rules(&rules);
+    let verdicts: Vec<String> = leaves.leaves(&host, &packet).map(|leaf| leaf.verdict.to_string()).collect();
+    assert_eq!(verdicts.len(), 2, "{verdicts:?}");
+    assert!(!verdicts.iter().any(|verdict| verdict.contains("15001")), "{verdicts:?}");
+}
+
+#[test]
 fn rule_without_conditions_matches() {
     assert_matches("-m comment --comment \"for people\"", &from_pod("10.0.0.1:80"));
 }

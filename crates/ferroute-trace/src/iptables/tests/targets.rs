@@ -52,7 +52,12 @@ fn policy_decides_at_the_end_of_a_builtin_chain() {
 #[test]
 fn chains_that_call_themselves_are_cut_off() {
     let text = "*filter\n:A - [0:0]\n:B - [0:0]\n-A INPUT -j A\n-A A -j B\n-A B -j A";
-    assert_eq!(to_host(text), ["unknown: end of chain A, which calls itself"]);
+    assert_eq!(to_host(text), ["unknown: result of chain A, after 1024 calls of chains"]);
+    let twice = |n: usize| format!("-A C{n} -j C{0}\n-A C{n} -j C{0}\n", n + 1);
+    let chains: String = (0..40).map(|n| format!(":C{n} - [0:0]\n")).collect();
+    let calls: String = (0..39).map(twice).collect();
+    let text = format!("*filter\n{chains}-A INPUT -j C0\n{calls}");
+    assert!(to_host(&text)[0].starts_with("unknown: result of chain C"));
 }
 
 #[test]

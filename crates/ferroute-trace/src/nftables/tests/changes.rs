@@ -128,3 +128,44 @@ fn ports_of_a_translation_are_chosen_by_a_map() {
         assert_eq!(ends(&nat(rule), &from_pod("10.0.0.1:80")), expected, "{rule}");
     }
 }
+
+#[test]
+fn chains_that_call_each_other_are_cut_off() {
+    let chain = |name: &str, rules: &str| format!("chain {name} {{\n {rules}\n }}\n");
+    let loop_ = chain("a", "goto b") + &chain("b", "goto a");
+    let often: String = (0..30).map(|n| chain(&format!("c{n}"), &format!("jump c{0}\njump c{0}", n + 1))).collect();
+    let often = often + &chain("c30", "counter");
+    for (chains, first) in [(loop_, "a"), (often, "c0")] {
+        let ends = ends(&(chains + &before(&format!("jump {first}"))), &from_pod("10.0.0.1:80"));
+        assert!(matches!(ends.as_slice(), [end] if end.starts_with("unknown")), "{ends:?}");
+    }
+}
+
+#[test]
+fn comparisons_with_a_random_number_have_a_chance() {
+    for (rule, chance) in [
+        ("meta random & 2147483647 < 1073741824 drop", 0.5),
+        ("meta random & 2147483647 >= 1610612736 drop", 0.25),
+        ("meta random < 1073741824 drop", 0.25),
+        ("meta random & 255 != 0-63 drop", 0.75),
+    ] {
+        let text = format!("table inet t {{\n{}\n}}\n", before(rule));
+        let tables = script::parse(IpFamily::V4, &text).unwrap();
+        let ruleset = Ruleset::from_nftables_table("inet t", &tables[0].table);
+        let (host, packet) = (host(), from_pod("10.0.0.1:80"));
+        let dropped = ruleset.leaves(&host, &packet).filter(|leaf| leaf.verdict == Verdict::Dropped);
+        assert_eq!(dropped.map(|leaf| leaf.share).sum::<f64>(), chance, "{rule}");
+    }
+}
+
+#[test]
+fn random_numbers_that_are_too_many_to_try_are_not_tried() {
+    for (rule, count) in [
+        ("numgen random mod 4294967295 < 1000 drop", 2),
+        ("meta mark set numgen random mod 1000000", 1),
+        ("meta mark set jhash ip saddr mod 4000000000", 1),
+    ] {
+        let ends = ends(&before(rule), &from_pod("10.0.0.1:80"));
+        assert_eq!(ends.len(), count, "{rule}: {ends:?}");
+    }
+}
