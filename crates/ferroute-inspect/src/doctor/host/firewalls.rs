@@ -1,20 +1,23 @@
 //! Rules of other programs, such as firewalld's, that refuse packets to Services. Rules of the proxy cannot accept
 //! packets that another table drops.
 //!
-//! Packets of a pod on this node and of other hosts are walked through the planned rules together with these tables, so
-//! that the result does not depend on a running proxy. In modes whose rules are in the tables of iptables, separate
-//! checks cover firewalls in these tables.
+//! Packets of pods on this node and of other hosts are walked through the planned rules together with these tables, so
+//! that the result does not depend on a running proxy. In modes whose rules are in the tables of iptables, their order
+//! among the rules of others decides, so packets are walked through the kernel's rules, if the mode's are there.
 
-use std::net::{IpAddr, SocketAddr};
+use std::{
+    collections::BTreeSet,
+    net::{IpAddr, SocketAddr},
+};
 
 use ferroute_core::{Client, IpFamily};
-use ferroute_iptables::{ChainName, TableName};
+use ferroute_iptables::{ChainName, TableName, plan::is_proxy_chain};
 use ferroute_modes::{REGISTRY, kernel_rules::KernelRules};
 use ferroute_nftables::{
     kernel::{TableFamily, TableSnapshot},
     model::ChainType,
 };
-use ferroute_trace::{Event, Host, Leaf, Packet, Ruleset, Verdict};
+use ferroute_trace::{Effect, Event, Host, Leaf, Packet, Ruleset, Verdict};
 
 use super::translations::{CLIENT_PORT, Destination, MAX_LEAVES, destinations, is_foreign, outside_address};
 use crate::{
@@ -36,7 +39,9 @@ pub(super) struct Walks {
 /// Walks packets to Services through the rules of other programs.
 pub(super) fn walk(desired: &Desired, rules: &KernelRules) -> Reading<Walks> {
     let mode = REGISTRY.active(desired.resolved.mode);
-    let iptables = if mode.traits().accepts_in_firewalls { &[][..] } else { &rules.iptables[..] };
+    let shares_iptables = mode.traits().accepts_in_firewalls;
+    let is_in_kernel = shares_iptables && !mode.active_proxies(rules).is_empty();
+    let iptables = if shares_iptables && !is_in_kernel { &[][..] } else { &rules.iptables[..] };
     let firewalls: Vec<(String, &TableSnapshot)> = rules
         .nftables
         .iter()
@@ -50,42 +55,69 @@ pub(super) fn walk(desired: &Desired, rules: &KernelRules) -> Reading<Walks> {
     let host = kernel_host().map_err(failed)?;
     let table = desired.table(rules.family);
     let planned = mode.plan(&desired.resolved, table, &desired.host.addresses).map_err(failed)?;
-    let mut ruleset = Ruleset::from_rules(&*planned);
-    ruleset.add_ipsets(&rules.ipsets);
-    iptables.iter().for_each(|backend| ruleset.add_iptables(&backend.saved.rules));
-    for (name, snapshot) in &firewalls {
-        ruleset.add_nftables_table(name.clone(), &snapshot.table);
-    }
+    let ruleset = match is_in_kernel {
+        true => Ruleset::from_rules(rules),
+        false => {
+            let mut ruleset = Ruleset::from_rules(&*planned);
+            ruleset.add_ipsets(&rules.ipsets);
+            iptables.iter().for_each(|backend| ruleset.add_iptables(&backend.saved.rules));
+            for (name, snapshot) in &firewalls {
+                ruleset.add_nftables_table(name.clone(), &snapshot.table);
+            }
+            ruleset
+        }
+    };
     let of_iptables = TableName::ALL.iter().map(|table| table.as_str()).filter(|_| !iptables.is_empty());
     let names: Vec<&str> = firewalls.iter().map(|(name, _)| name.as_str()).chain(of_iptables).collect();
-    let pod = local_pod(desired, rules.family);
+    let pods = local_pods(desired, rules.family);
     let mut walks = Walks::default();
+    let (mut pod_refusals, mut pods_are_served) = (Vec::new(), false);
     let is_served = |destination: &&Destination| destination.has_endpoints;
     let all = destinations(desired, rules.family, mode.traits());
     for destination in all.iter().filter(is_served).take(MAX_WALKS) {
         let (client, sources) = match destination.is_external {
             true => (Client::Outside, outside_clients(rules.family, &host, destination.address)),
-            false => (Client::Pod, pod.into_iter().collect()),
+            false => (Client::Pod, pods.clone()),
         };
         let packets = sources.into_iter().filter_map(|source| {
             let (interface, _) = host.path_to(source)?;
             let (from, to) = (SocketAddr::new(source, CLIENT_PORT), destination.socket());
             Some(Packet::arriving(destination.protocol, from, to, &interface))
         });
-        // A firewall may permit some clients only.
-        let refusals: Option<Vec<Refusal>> =
+        let results: Vec<Option<Refusal>> =
             packets.map(|packet| refusal(ruleset.leaves(&host, &packet), &names)).collect();
-        let refusal = refusals.and_then(|refusals| refusals.into_iter().next());
-        let is_forward_policy = refusal == Some(Refusal::ForwardPolicy);
-        if !iptables.is_empty() && (client == Client::Outside || is_forward_policy) {
-            *walks.forward_policy_drops.get_or_insert(false) |= is_forward_policy;
+        // A firewall may permit some clients only.
+        pods_are_served |= client == Client::Pod && results.contains(&None);
+        let refusals: Option<Vec<Refusal>> = results.into_iter().collect();
+        let Some(refusal) = refusals.and_then(|refusals| refusals.into_iter().next()) else {
+            if client == Client::Outside && !shares_iptables && !iptables.is_empty() {
+                walks.forward_policy_drops.get_or_insert(false);
+            }
+            continue;
+        };
+        if refusal.is_forward_policy && !shares_iptables {
+            walks.forward_policy_drops = Some(true);
+            continue;
         }
-        let Some(Refusal::Rule(rule)) = refusal else { continue };
-        if walks.refusals.iter().all(|other| (other.client, &other.rule) != (client, &rule)) {
-            walks.refusals.push(FirewallRefusal { rule, service: destination.service.clone(), client });
+        let service = destination.service.clone();
+        match client {
+            Client::Pod => pod_refusals.push((refusal, service)),
+            _ => walks.add(refusal.rule, service, client),
         }
     }
+    // A network policy refuses pods at some endpoints, which is its purpose.
+    pod_refusals.retain(|(refusal, _)| !(pods_are_served && refusal.at_endpoint));
+    pod_refusals.into_iter().for_each(|(refusal, service)| walks.add(refusal.rule, service, Client::Pod));
     Ok(walks)
+}
+
+impl Walks {
+    /// Adds a rule that refuses packets of clients to a Service, unless it refuses those to another one.
+    fn add(&mut self, rule: String, service: String, client: Client) {
+        if self.refusals.iter().all(|other| (other.client, &other.rule) != (client, &rule)) {
+            self.refusals.push(FirewallRefusal { rule, service, client });
+        }
+    }
 }
 
 /// Reports whether rules of another program filter packets in a table that is not one of iptables.
@@ -98,12 +130,14 @@ fn is_firewall(snapshot: &TableSnapshot) -> bool {
         && snapshot.table.chains().any(|chain| chain.chain.base.is_some_and(|base| filters(base.kind)))
 }
 
-/// Returns the address of a pod on this node.
-fn local_pod(desired: &Desired, family: IpFamily) -> Option<IpAddr> {
+/// Returns addresses of pods on this node.
+fn local_pods(desired: &Desired, family: IpFamily) -> Vec<IpAddr> {
     let table = desired.table(family);
     let endpoints = table.entries.values().flat_map(|entry| entry.endpoints.iter());
     let is_pod = |address: &IpAddr| !desired.host.addresses.contains(address);
-    endpoints.filter(|endpoint| endpoint.local).map(|endpoint| endpoint.address).find(is_pod)
+    let pods = endpoints.filter(|endpoint| endpoint.local).map(|endpoint| endpoint.address).filter(is_pod);
+    let pods: BTreeSet<IpAddr> = pods.take(MAX_WALKS).collect();
+    pods.into_iter().take(MAX_PODS).collect()
 }
 
 /// Returns addresses of other hosts: a distant one, and one in the node's network, or in the network of `address` if
@@ -122,51 +156,57 @@ fn neighbour(address: IpAddr) -> IpAddr {
     }
 }
 
-/// Rule or policy that refuses a packet.
+/// The end of a packet at a rule of another program.
 #[derive(PartialEq, Eq)]
-enum Refusal {
-    /// A rule in the words of its program, or the policy of a chain.
-    Rule(String),
-    /// The policy of the chain `FORWARD` of iptables.
-    ForwardPolicy,
+struct Refusal {
+    /// The rule in the words of its program, or the policy of a chain.
+    rule: String,
+    /// It is the policy of the chain `FORWARD` of iptables.
+    is_forward_policy: bool,
+    /// The packet had the address of an endpoint.
+    at_endpoint: bool,
 }
 
-/// Returns the rule or policy of one of these tables that refuses a packet under all assumptions.
+/// Returns the rule, or the policy, of one of these tables that refuses all packets of a connection, whatever the random choices
+/// and assumptions.
 fn refusal(leaves: impl Iterator<Item = Leaf>, tables: &[&str]) -> Option<Refusal> {
     let mut refused = None;
     for leaf in leaves.take(MAX_LEAVES) {
-        let rule = match leaf.verdict {
+        let refusal = match leaf.verdict {
             Verdict::Dropped | Verdict::Rejected { .. } => last_rule(&leaf.events, tables)?,
             Verdict::Delivered { .. } | Verdict::NoRoute | Verdict::Unknown { .. } => return None,
         };
-        if leaf.assumptions.is_empty() {
-            return Some(rule);
-        }
-        refused.get_or_insert(rule);
+        refused.get_or_insert(refusal);
     }
     refused
 }
 
-/// Returns the last rule or policy of the events, if it belongs to one of these tables.
+/// Returns the last rule or policy of the events, if it is of one of these tables and not in a chain of a proxy.
 fn last_rule(events: &[Event], tables: &[&str]) -> Option<Refusal> {
     let table = events.iter().rev().find_map(|event| match event {
         Event::Hook { table, .. } => Some(table.as_ref()),
         _ => None,
     })?;
-    let last = events.iter().rev().find_map(|event| match event {
-        Event::Policy { chain, .. }
-            if (table, chain.as_str()) == (TableName::Filter.as_str(), ChainName::FORWARD.as_str()) =>
-        {
-            Some(Refusal::ForwardPolicy)
+    let is_proxy_chain = |chain: &str| {
+        let table = TableName::from_word(table).zip(ChainName::new(chain).ok());
+        table.is_some_and(|(table, chain)| is_proxy_chain(table, chain))
+    };
+    let (chain, rule, is_forward_policy) = events.iter().rev().find_map(|event| match event {
+        Event::Policy { chain, .. } => {
+            let is_forward = (table, chain.as_str()) == (TableName::Filter.as_str(), ChainName::FORWARD.as_str());
+            Some((chain, format!("the policy of chain {chain} of table {table}"), is_forward))
         }
-        Event::Policy { chain, .. } => Some(Refusal::Rule(format!("the policy of chain {chain} of table {table}"))),
         Event::Rule { chain, text, mismatch: None, .. } => {
-            Some(Refusal::Rule(format!("{text} in chain {chain} of table {table}")))
+            Some((chain, format!("{text} in chain {chain} of table {table}"), false))
         }
         _ => None,
-    });
-    last.filter(|_| tables.contains(&table))
+    })?;
+    let at_endpoint = events.iter().any(|event| matches!(event, Event::Effect { effect: Effect::Dnat { .. }, .. }));
+    let is_other = tables.contains(&table) && !is_proxy_chain(chain);
+    is_other.then_some(Refusal { rule, is_forward_policy, at_endpoint })
 }
 
-/// The maximum number of destinations to which packets are walked.
+/// Maximum number of destinations to which packets are walked.
 const MAX_WALKS: usize = 200;
+/// Maximum number of pods whose packets are walked.
+const MAX_PODS: usize = 8;
