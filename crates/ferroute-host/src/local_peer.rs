@@ -71,17 +71,20 @@ pub fn local_peers(name: &str, search: Duration, patience: Duration) -> io::Resu
     let mut peers = LocalPeers::default();
     let mut waiting = socket_names(name, end)?;
     loop {
-        waiting.retain(|name| match open(name, patience) {
-            Ok(Ok(peer)) => {
-                peers.trusted.push(peer);
-                false
-            }
-            Ok(Err(other)) => {
-                peers.others.push(other);
-                false
-            }
-            // Too many connections are waiting. A peer accepts them at once, except under attack.
-            Err(error) => error.kind() == io::ErrorKind::WouldBlock,
+        waiting.retain(|name| {
+            Instant::now() >= end
+                || match open(name, patience) {
+                    Ok(Ok(peer)) => {
+                        peers.trusted.push(peer);
+                        false
+                    }
+                    Ok(Err(other)) => {
+                        peers.others.push(other);
+                        false
+                    }
+                    // Too many connections are waiting. A peer accepts them at once, except under attack.
+                    Err(error) => error.kind() == io::ErrorKind::WouldBlock,
+                }
         });
         if waiting.is_empty() || Instant::now() >= end {
             return Ok(peers);

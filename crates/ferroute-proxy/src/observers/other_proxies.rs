@@ -16,12 +16,9 @@ use std::{
 };
 
 use ferroute_core::{IpFamily, Protocol, Tracker};
-use ferroute_host::{LocalPeers, listeners, local_peers, own_sockets, run_blocking};
+use ferroute_host::{Listener, LocalPeers, is_trusted_user, listeners, local_peers, own_sockets, run_blocking};
 use ferroute_modes::REGISTRY;
-use procfs::{
-    ProcError,
-    process::{Process, all_processes},
-};
+use procfs::{ProcError, process::all_processes};
 use tokio::{sync::mpsc, time::Instant};
 
 use crate::{
@@ -49,16 +46,15 @@ pub struct ProxyProcess {
 /// If the processes cannot be listed.
 pub fn proxy_processes() -> Result<Vec<ProxyProcess>, ProcError> {
     let own_namespace = fs::read_link("/proc/thread-self/ns/net").ok();
-    let own_user = Process::myself()?.status()?.euid;
     let mut proxies = Vec::new();
     for process in all_processes()?.flatten() {
-        if !process.cmdline().is_ok_and(|arguments| is_proxy(&arguments)) {
+        // Processes of other users are not read: their arguments may have any size.
+        if !process.status().is_ok_and(|status| is_trusted_user(status.euid))
+            || !arguments(process.pid).is_ok_and(|arguments| is_proxy(&arguments))
+        {
             continue;
         }
-        let (Ok(stat), Ok(status)) = (process.stat(), process.status()) else { continue };
-        if status.euid != 0 && status.euid != own_user {
-            continue;
-        }
+        let Ok(stat) = process.stat() else { continue };
         let namespace = fs::read_link(format!("/proc/{}/ns/net", process.pid)).ok();
         // If the namespace cannot be read, assume that it is the same.
         if namespace.is_none() || namespace == own_namespace {
@@ -66,6 +62,13 @@ pub fn proxy_processes() -> Result<Vec<ProxyProcess>, ProcError> {
         }
     }
     Ok(without_children(proxies))
+}
+
+/// Returns the first arguments of a process.
+fn arguments(pid: i32) -> io::Result<Vec<String>> {
+    let mut text = Vec::new();
+    fs::File::open(format!("/proc/{pid}/cmdline"))?.take(MAX_ARGUMENTS).read_to_end(&mut text)?;
+    Ok(text.split(|byte| *byte == 0).map(|argument| String::from_utf8_lossy(argument).into_owned()).collect())
 }
 
 /// Removes child processes of other proxies: between `fork` and `exec`, a child has the arguments of its parent.
@@ -193,10 +196,16 @@ fn own_pid() -> i32 {
 /// Returns a description of the proxy that serves health checks or metrics at an address instead of this process.
 fn serving_proxy(address: SocketAddr) -> Option<String> {
     let own = own_sockets().ok()?;
-    let is_other = |listener: &ferroute_host::Listener| {
-        listener.address.port() == address.port() && !own.contains(&listener.inode)
+    let all = listeners(Protocol::Tcp).ok()?;
+    let serves = |listener: &&Listener| {
+        listener.address.port() == address.port()
+            && (listener.address.ip() == address.ip() || listener.address.ip().is_unspecified())
     };
-    listeners(Protocol::Tcp).ok()?.iter().find(|listener| is_other(listener))?;
+    // The listener with the most specific address gets the connections.
+    let first = all.iter().filter(serves).max_by_key(|listener| listener.address.ip() == address.ip())?;
+    if own.contains(&first.inode) || !is_trusted_user(first.user) {
+        return None;
+    }
     let ip = match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
         IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
@@ -284,6 +293,8 @@ const INTERVAL: Duration = Duration::from_secs(5);
 const THOROUGH: u32 = 6;
 /// Maximum time until a peer answers.
 const PATIENCE: Duration = Duration::from_millis(300);
+/// Maximum size of the arguments of a process that are read, in bytes.
+const MAX_ARGUMENTS: u64 = 64 << 10;
 /// The maximum size of a response.
 const MAX_RESPONSE: usize = 8192;
 /// The number of modifications within [`CONTEST_PERIOD`] that are reported.
