@@ -16,7 +16,7 @@ use crate::NodeProxy;
 pub struct Fleet {
     /// The API server.
     pub cluster: Cluster,
-    /// Number of nodes that are queried at a time.
+    /// The number of nodes to query at a time.
     pub parallel: usize,
     /// Maximum duration of a command on a node.
     pub limit: Duration,

@@ -64,10 +64,11 @@ pub(crate) enum Command {
     Run(Box<RawArgs<RunArgs>>),
     /// Print the rules that the proxy would write, without root
     Render(render::RenderArgs),
-    /// Check manifests before they are applied
+    /// Check manifests for what the proxy would not serve as written
     ///
-    /// Prints everything in the files that the proxy would skip, ignore, limit or reject, with its line. The exit status is 0 if there
-    /// is nothing, 1 if there is something, and 2 if that cannot be determined.
+    /// Prints everything in the files that `ferroute run --manifests` would skip, ignore, limit or reject, with its line. Before
+    /// kubectl apply, expect a line for each Service without spec.clusterIP, which the API server assigns. The exit status is 0 if
+    /// there is nothing, 1 if there is something, and 2 if that cannot be determined.
     Check(check::CheckArgs),
     /// Explain how the proxy handles an object, and why
     Explain(explain::ExplainArgs),

@@ -93,10 +93,10 @@ struct AccessArgs {
 /// The flags that select nodes.
 #[derive(Args, Debug)]
 struct NodeArgs {
-    /// Node to ask, instead of all; can be repeated
+    /// Node to query; repeat for several (default: all)
     #[arg(long = "node", global = true, value_name = "NAME")]
     nodes: Vec<String>,
-    /// Labels of the nodes to ask, instead of all
+    /// Labels of the nodes to query (default: all)
     #[arg(short = 'l', long, global = true, value_name = "LABELS")]
     selector: Option<String>,
     /// Namespace of the proxies
@@ -107,7 +107,7 @@ struct NodeArgs {
     /// By default app=ferroute or, if there are none, k8s-app=kube-proxy.
     #[arg(long, global = true, value_name = "LABELS")]
     pods: Option<String>,
-    /// Maximum number of nodes that are asked at a time
+    /// Maximum number of nodes to query at a time
     #[arg(long, global = true, value_name = "COUNT", default_value = "16")]
     parallel: std::num::NonZeroUsize,
 }

@@ -74,8 +74,9 @@ pub struct RunArgs {
     pub passive_ejection: Switch,
     /// Serve /services and /changes beside /metrics
     ///
-    /// /services has the applied version of each Service, /changes the slowest changes. Whoever reaches the metrics address
-    /// can read the names of all Services there.
+    /// /services has the applied version of each Service, /changes the slowest changes. Anyone who can reach the metrics
+    /// address can then list all Services. Without this flag, /metrics names some of them: those with limits, source
+    /// ranges or terminating endpoints, all in userspace mode, and those that other flags count.
     #[arg(long, default_value = "false")]
     pub enable_service_status: Switch,
     /// Bind a socket to each node port, so that no other program takes it

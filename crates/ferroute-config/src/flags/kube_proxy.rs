@@ -156,7 +156,9 @@ pub struct IptablesFlags {
     /// Maximum interval between checks of the active rules
     #[arg(long, value_name = "DURATION", default_value = SYNC_PERIOD)]
     iptables_sync_period: GoDuration,
-    /// Minimum interval between syncs; by default, and with 0, by their cost
+    /// Minimum interval between syncs, if it is given and not 0
+    ///
+    /// Otherwise, syncs start at once while they take little processor time, and are this far apart while they take more.
     #[arg(long, value_name = "DURATION", default_value = MIN_SYNC_PERIOD)]
     iptables_min_sync_period: GoDuration,
 }
@@ -177,7 +179,9 @@ pub struct IpvsFlags {
     /// Maximum interval between checks of the active rules
     #[arg(long, value_name = "DURATION", default_value = SYNC_PERIOD)]
     ipvs_sync_period: GoDuration,
-    /// Minimum interval between syncs; by default, and with 0, by their cost
+    /// Minimum interval between syncs, if it is given and not 0
+    ///
+    /// Otherwise, syncs start at once while they take little processor time, and are this far apart while they take more.
     #[arg(long, value_name = "DURATION", default_value = MIN_SYNC_PERIOD)]
     ipvs_min_sync_period: GoDuration,
     /// Timeout of idle TCP connections; 0 keeps the kernel's
@@ -228,7 +232,9 @@ pub struct LoggingFlags {
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     logging_format: String,
     // The same argument as `ferroute -v`, which precedes any subcommand.
-    /// Log verbosity: 2 adds every sync, 4 every event
+    /// Log verbosity: from 4 also debug messages, from 6 also libraries
+    ///
+    /// 0 to 3 are the same: changes of state, each sync that changed something, and problems.
     #[arg(short = 'v', long = "v", visible_alias = "verbosity", value_name = "LEVEL", default_value = "0")]
     verbosity: u32,
     /// Ignored; sets log levels of kube-proxy's source files

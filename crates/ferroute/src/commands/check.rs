@@ -1,4 +1,4 @@
-//! `ferroute check`: checks manifests before they are applied.
+//! `ferroute check`: checks manifests for what the proxy would not serve as written.
 
 use std::{io::Write, path::PathBuf, process::ExitCode};
 

@@ -131,7 +131,7 @@ const ENTRIES: &[Entry] = entries! {
         "ferroute render" => "those that the running proxy writes",
     ] &[], ["ferroute-diff", "ferroute-trace"];
     "check": [
-        "ferroute check shop.yaml" => "before kubectl apply",
+        "ferroute check shop.yaml" => "what run --manifests would skip, ignore or reject",
         "ferroute check -o json deploy/" => "all files of a directory, for a program",
     ] YES_OR_NO, ["ferroute-explain"];
     "explain": [
@@ -204,7 +204,11 @@ const ENTRIES: &[Entry] = entries! {
     "kubectl status": [
         "kubectl ferroute status" => "each node, with the worst finding of doctor",
         "kubectl ferroute status --node node-1 -o wide" => "one node, with more columns",
-    ] KUBECTL, ["ferroute-status", "ferroute-doctor"];
+    ] &[
+        ("0", "all nodes answer, are ready and have no drift, and kube-proxy is not beside Ferroute"),
+        ("1", "that is not so; findings of the doctor do not count"),
+        ("2", "the arguments are invalid, or the cluster does not answer"),
+    ], ["ferroute-status", "ferroute-doctor"];
     "kubectl wait": [
         "kubectl ferroute wait svc/shop/web" => "until all nodes have applied this version",
     ] KUBECTL, ["ferroute-status"];
@@ -233,8 +237,8 @@ const ENTRIES: &[Entry] = entries! {
         "kubectl ferroute bundle cluster.tar" => "the recordings of all nodes",
     ] KUBECTL, ["ferroute-bundle"];
     "demo": [
-        "ferroute demo" => "a small cluster on this machine, until Ctrl-C",
-        "ferroute demo --ui" => "the same with a page in the browser",
+        "ferroute demo" => "a tour of a small cluster on this machine, which it removes at the end",
+        "ferroute demo --ui" => "such a cluster with a page in the browser, until Ctrl-C",
     ] &[], ["ferroute-ui"];
     "demo up": [
         "ferroute demo up examples/nginx.yaml" => "keep a cluster with these objects, and apply changes of the file",
@@ -261,8 +265,8 @@ const ENTRIES: &[Entry] = entries! {
 
 /// The exit statuses of the plugin.
 const KUBECTL: &[(&str, &str)] = &[
-    ("0", "all nodes answer, and nothing is wrong"),
-    ("1", "something is wrong on a node, or it does not answer"),
+    ("0", "all nodes answer, and none has a problem that the command reports"),
+    ("1", "a node has such a problem, or does not answer"),
     ("2", "the arguments are invalid, or the cluster does not answer"),
 ];
 

@@ -39,7 +39,7 @@ pub(crate) struct TraceArgs {
     /// Trace a packet sent by the node itself
     #[arg(long)]
     local: bool,
-    /// Source port; hardly any rule matches it
+    /// Source port of the packet
     #[arg(long, value_name = "PORT", default_value = "50000")]
     source_port: NonZeroU16,
     /// The desired state.
