@@ -4,7 +4,7 @@
 A TCP and a UDP server in the network namespace of each of PODS, separated by commas, and clients of the flows
 `NAMESPACE,PROTOCOL,ADDRESS:PORT`; the namespace `node` is the one of this process. A TCP flow consists of new connections all the
 time, and of connections that are held to the end: one more for each content of the file `load-phase`. A UDP flow alternates
-between a socket that is kept and new ones. The file `load-rounds` has the minimum number of requests of each client.
+between a socket that is kept and new ones. The file `load-rounds` has the number of rounds that each client has completed at least.
 
 At the end prints a line per namespace, and fails if a connection was refused, failed or was lost, or if a datagram was lost. Timeouts
 do not count that expire because the machine was paused: its host then makes its clock jump."""

@@ -171,7 +171,7 @@ fn ports_beyond_the_budget_are_reported_and_others_are_served() {
     assert_eq!(errors, [error(last_name, last)]);
     let served = checks.iter().filter(|(name, ..)| *name != last_name);
     served.clone().for_each(|(name, at, _)| assert_eq!(get(*at, "/"), answer("200 OK", name, 1, true)));
-    // A closed port frees its budget for another one.
+    // Once a port is closed, another one can be opened.
     let (closed, ..) = served.clone().next().unwrap();
     let left: Vec<_> = checks.iter().copied().filter(|(name, ..)| name != closed).collect();
     assert_eq!(bench.update(&[one], &left), NONE);

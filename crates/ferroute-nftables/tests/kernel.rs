@@ -268,7 +268,7 @@ fn replaced_elements_of_every_set_are_noticed_and_restored() {
         dataplane.resync(&table).unwrap();
         assert_eq!(listed(&ns, IpFamily::V4), before, "{transaction}");
     }
-    // A transaction of another program for other objects does not cause a repair.
+    // A commit to another table causes no repair.
     ns.command("nft", &["add table ip other"]);
     for _ in 0..50 {
         assert!(!dataplane.was_modified_externally().unwrap());

@@ -292,7 +292,7 @@ fn clients_beyond_the_share_of_a_list_are_served_without_taking_the_affinity_of_
     assert!(!case.dataplane.was_modified_externally().unwrap());
 }
 
-/// Users who may create Services in a namespace may give them many ports.
+/// A user who may create Services in a namespace may give them many ports.
 #[test]
 fn ports_of_a_namespace_divide_its_share_of_clients_with_affinity() {
     const PORTS: u16 = 34;
@@ -347,7 +347,7 @@ fn source_ranges_apply_to_the_addresses_of_their_scope() {
         (&[ranges, ("source-ranges-scope", "node-ports")], [[true, true, false], [true; 3]]),
         (&[ranges, all, ("source-ranges-policy", "deny")], [[true; 3], [false; 3]]),
         (&[ranges], [[true; 3], [true; 3]]),
-        // An error does not permit any client.
+        // An error admits no client.
         (&[("source-ranges", "10.244.1.0/240"), ("source-ranges-scope", "cluster-ip")], [[false, true, true]; 2]),
         (&[], [[true; 3], [true; 3]]),
     ] {

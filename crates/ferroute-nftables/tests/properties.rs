@@ -122,7 +122,7 @@ proptest! {
             let report = after.resync(tracker.table(family)).unwrap();
             prop_assert_eq!((report.written, report.removed, report.full), (0, 0, false));
             prop_assert_eq!(&after.kernel().dump(), &tidy);
-            // A planner that has kept unused chains does not count them as those of another program.
+            // A dataplane that has kept unused chains knows that they are its own.
             let report = before.resync(tracker.table(family)).unwrap();
             prop_assert_eq!((report.written, report.removed, report.full), (0, 0, false));
             prop_assert_eq!(before.kernel().dump(), tidy);

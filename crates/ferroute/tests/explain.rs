@@ -249,7 +249,7 @@ fn top_without_counters_is_an_error_with_the_flag_to_use() {
 fn credentials_that_cannot_be_used_are_an_error_at_once() {
     let directory = tempfile::tempdir().unwrap();
     let (key, kubeconfig) = (directory.path().join("key.pem"), directory.path().join("kubeconfig"));
-    // A kind of key that cannot be used to sign.
+    // Of an unknown kind, with which nothing can be signed.
     std::fs::write(&key, "-----BEGIN PRIVATE KEY-----\nMAA=\n-----END PRIVATE KEY-----\n").unwrap();
     let text = format!(
         "apiVersion: v1\nkind: Config\ncurrent-context: x\ncontexts: [{{name: x, context: {{cluster: c, user: u}}}}]\n\

@@ -202,8 +202,7 @@ impl Lab {
         None
     }
 
-    /// Writes a dump of the node as a user would publish it: its rules and sets, its addresses and routes. Returns the
-    /// flags that name the files.
+    /// Writes the rules, sets, addresses and routes of the node to files, as users post them. Returns the flags that name the files.
     fn dump(&self, directory: &Path) -> [String; 2] {
         let family = self.of("-4", "-6");
         let rules = [

@@ -236,7 +236,7 @@ fn running_proxy_is_shown() {
         let syncs = timeline["syncs"].as_array()?.clone();
         syncs.iter().any(|sync| sync["changes"][0]["service"] == "shop/web").then_some(())
     });
-    // No page is open, so the state is loaded again only once one is opened.
+    // No page is open, so the state is loaded again only once one is.
     let connect = || TcpStream::connect(ui.address);
     let mut events = ui.namespace.as_ref().unwrap().run(connect).unwrap();
     events.write_all(b"GET /api/v1/events HTTP/1.0\r\nHost: localhost\r\n\r\n").unwrap();

@@ -113,7 +113,7 @@ async fn no_client_is_refused_while_an_endpoint_lives() {
 
 #[test]
 fn an_endpoint_that_does_not_answer_is_passed_over() {
-    // The hardware address of packets to the endpoint does not belong to any host.
+    // Packets to the endpoint have a hardware address that no device has.
     let (namespace, neighbour) = (NetNs::new(), NetNs::new());
     namespace.link("eth0", &neighbour, "eth0");
     namespace.add_address("192.0.2.1/24", "eth0");

@@ -436,7 +436,7 @@ fn failed_connections_and_ejected_endpoints_are_problems() {
     browser.open(&server.url);
     browser.click("#keep-sending");
     browser.wait_for("return /[1-9]/.test(document.querySelector('.flow-answered')?.innerText)");
-    // A server dies, and the cluster is not notified.
+    // A server dies, and the cluster does not notice it.
     server.exec("web-2", &["ip", "link", "set", "eth0", "down"]);
     browser.wait_text(".flow-stream .notice-error", "no reply");
     browser.click(".tabs a[href='#/services']");
@@ -486,8 +486,7 @@ fn stream_of_the_demo_shows_what_fails_and_why() {
     browser.assert_clean(&server.url, None);
 }
 
-/// Actions of a user without any knowledge of the page: explores it, sends packets, kills a pod, and checks the
-/// effects.
+/// The steps of a user who has not read the documentation: look, send connections, kill a pod, and see which of them failed.
 #[test]
 #[ignore = "requires Chromium: make test-ui"]
 fn newcomer_sees_what_a_killed_pod_costs_and_why() {

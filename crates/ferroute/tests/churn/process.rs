@@ -165,7 +165,7 @@ impl Proxy {
         Self { child, is_log_blocked }
     }
 
-    /// Sets whether the log output is not read.
+    /// Sets whether its log is left unread.
     pub(crate) fn block_log(&self, value: bool) {
         self.is_log_blocked.store(value, Ordering::Relaxed);
     }
@@ -263,7 +263,7 @@ pub(crate) fn ferroute() -> PathBuf {
     std::env::var_os("FERROUTE").map_or_else(|| env!("CARGO_BIN_EXE_ferroute").into(), PathBuf::from)
 }
 
-/// Returns the modes that are tested on this machine, and prints why others are not, bypassing the capture of output.
+/// Returns the modes that are tested here, and prints the reasons why others are not, past the capture of output.
 ///
 /// # Panics
 /// If a mode is unavailable although the kernel has the features that the mode needs.

@@ -150,7 +150,7 @@ pub(crate) enum Fault {
     Userspace { stops_worker: bool },
     /// Another proxy with the same objects runs on the node.
     SecondProxy,
-    /// The standard error of the proxy is not read.
+    /// No process reads the standard error of the proxy.
     BlockedLog,
     /// A process of another user binds names of the proxy's sockets and accepts no connection.
     HostileUser,

@@ -400,7 +400,7 @@ fn flows_agree_with_what_clients_saw(mode: Mode) {
         }
     });
     let seen = seen.into_inner().unwrap();
-    // A client cannot distinguish a rejected connection from a refused one, nor a dropped one from an unanswered one.
+    // A client cannot distinguish a rejected connection from a refused one, nor a dropped one from one without an answer.
     let as_seen = |flow: &Value| match flow["state"].as_str().unwrap() {
         "rejected" => "refused".to_owned(),
         "dropped" => "unanswered".to_owned(),

@@ -41,7 +41,7 @@ fn external_ip_cannot_take_over_a_cluster_ip() {
     let mut tracker = tracker();
     set_service(&mut tracker, evil());
     update(&mut tracker);
-    assert_eq!(owners(&tracker, "10.96.0.10"), ["aaa/evil:dns"], "nobody else wants it");
+    assert_eq!(owners(&tracker, "10.96.0.10"), ["aaa/evil:dns"], "no other Service claims it");
     set_service(&mut tracker, dns());
     assert_eq!(update(&mut tracker), ["~aaa/evil:dns", "+kube-system/kube-dns:dns"]);
     assert_eq!(owners(&tracker, "10.96.0.10"), ["kube-system/kube-dns:dns"]);
