@@ -1,7 +1,7 @@
 //! Lists: streaming where the server supports it, else in pages.
 
 use http::StatusCode;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 
 use super::{
     Interruption, Reflector, RetryReason,
@@ -72,7 +72,14 @@ impl Reflector {
                 }
                 Err(error) => return Err(error.into()),
             };
-            page = self.read_page(response).await?;
+            let url = response.url.clone();
+            let before = std::mem::replace(&mut page, self.read_page(response).await?);
+            // A token contains the last key, so each page has another one.
+            if !page.r#continue.is_empty() && page.r#continue == before.r#continue {
+                let cause = Cause::text("each page of the list refers to the same next page".to_owned());
+                let resource = plural(self.collection.resource);
+                return Err(ApiError::InvalidResponse { url: url.to_string(), resource, cause }.into());
+            }
             if page.r#continue.is_empty() {
                 self.listed(page.resource_version);
                 return Ok(self.events.flush().await?);
@@ -86,19 +93,25 @@ impl Reflector {
         let resource = plural(self.collection.resource);
         let invalid = |cause| ApiError::InvalidResponse { url: url.to_string(), resource, cause };
         let mut splitter = Splitter::list(media_type);
+        // Bytes without objects are no progress.
+        let mut end = Instant::now() + waited;
         loop {
-            let part = match timeout(waited, contents.next()).await {
+            let part = match timeout_at(end, contents.next()).await {
                 Ok(Some(part)) => part.map_err(|error| error.into_api_error(&url, resource))?,
                 Ok(None) => break,
                 Err(_) => return Err(ApiError::Timeout { url: url.to_string(), waited }.into()),
             };
-            let mut bytes = &*part;
+            let (mut bytes, mut has_item) = (&*part, false);
             while let Some(item) = splitter.next(&mut bytes).map_err(|error| invalid(Cause::whole(&error)))? {
+                has_item = true;
                 let item = decode::item(media_type, item).map_err(|error| invalid(Cause::whole(&error)))?;
                 self.objects.listed(item, self.events.batch());
                 self.events.flush_full().await?;
             }
             self.events.flush().await?;
+            if has_item {
+                end = Instant::now() + waited;
+            }
         }
         let Some(envelope) = splitter.list_envelope() else {
             return Err(ApiError::ConnectionLost { url: url.to_string(), cause: None }.into());

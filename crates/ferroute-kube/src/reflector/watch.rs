@@ -55,14 +55,15 @@ impl Reflector {
         let ResponseStream { mut contents, url, media_type } = response;
         let start = Instant::now();
         let Timing { max_backoff, watch_idle, streaming_list_timeout, .. } = self.client.timing;
-        let mut last_received = start;
+        let (mut last_received, mut last_listed) = (start, start);
         let mut splitter = Splitter::stream(media_type);
         let mut has_received = false;
         loop {
             let listing = self.is_listing();
             let silent = self.sends_bookmarks.then(|| last_received + watch_idle);
             let until = match listing {
-                true => Instant::now() + streaming_list_timeout,
+                // Bookmarks and spaces are no progress of a list.
+                true => deadline.min(last_listed + streaming_list_timeout),
                 false => {
                     let success = self.error.is_some().then(|| start + max_backoff);
                     [silent, success].into_iter().flatten().fold(deadline, Instant::min)
@@ -102,14 +103,18 @@ impl Reflector {
                 }
             };
             last_received = Instant::now();
-            let mut bytes = &*part;
+            let (mut bytes, mut has_object) = (&*part, false);
             while let Some(event) = splitter.next(&mut bytes).map_err(|error| self.invalid(&url, &error))? {
                 let event = decode::watch_event(media_type, event).map_err(|error| self.invalid(&url, &error))?;
+                has_object |= matches!(event, WatchEvent::Applied(_));
                 self.receive(event, &url)?;
                 has_received = true;
                 self.events.flush_full().await?;
             }
             self.events.flush().await?;
+            if has_object {
+                last_listed = Instant::now();
+            }
         }
     }
 

@@ -68,6 +68,25 @@ async fn lists_are_in_pages_if_the_server_ignores_the_parameters_of_streaming_li
 }
 
 #[tokio::test]
+async fn bookmarks_are_no_progress_of_a_list_that_does_not_end() {
+    let fake = small_cluster().await;
+    fake.behave(|behaviour| behaviour.streaming = Streaming::Ignored);
+    let streaming_list_timeout = Duration::from_millis(200);
+    let mut consumer = Consumer::start_with(&fake, Timing { streaming_list_timeout, ..timing() }).await;
+    let bookmarks = async {
+        loop {
+            fake.bookmark();
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::select! {
+        () = consumer.until_synced() => {}
+        () = bookmarks => {}
+    }
+    assert_eq!(consumer.take_log(), ALL);
+}
+
+#[tokio::test]
 async fn server_may_return_all_objects_in_one_page() {
     for media_type in MEDIA_TYPES {
         let fake = small_cluster().await;
