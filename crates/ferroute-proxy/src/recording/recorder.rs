@@ -3,7 +3,7 @@
 use std::{collections::VecDeque, time::SystemTime};
 
 use ferroute_core::{
-    IpFamily, NamespacedName, NodeView, OtherHosts, Share, Tracker,
+    IpFamily, NamespacedName, NodeView, OtherHosts, ServicePort, Share, Tracker,
     tracker::{Ejections, NamedPort, Shares, SliceView, TrackerEvent},
 };
 use ipnet::IpNet;
@@ -163,18 +163,33 @@ impl RecordedSync {
     }
 }
 
+/// Returns the approximate size of a port in bytes, with the addresses that each version of a Service has.
+fn port_size(port: &NamedPort) -> usize {
+    let ServicePort { external_ips, load_balancer_vips, load_balancer_source_ranges, .. } = &*port.port;
+    size_of::<NamedPort>()
+        + size_of::<ServicePort>()
+        + size_of_val(external_ips.as_slice())
+        + size_of_val(load_balancer_vips.as_slice())
+        + size_of_val(load_balancer_source_ranges.as_slice())
+}
+
 impl Replaced {
     /// Returns the approximate size in bytes. Shared names count each time.
     fn size(&self) -> usize {
         size_of::<Self>()
             + match self {
                 Self::Service(name, ports) => {
-                    let ports = ports.iter().flatten().map(|ports| ports.len() * size_of::<NamedPort>());
+                    let ports = ports.iter().flatten().flat_map(|ports| ports.iter()).map(port_size);
                     name.as_str().len() + ports.sum::<usize>()
                 }
                 Self::Slice(name, slice) => {
                     let slice = slice.as_ref().map_or(0, |slice| {
-                        size_of_val(slice.endpoints.as_slice()) + size_of_val(slice.ports.as_slice())
+                        let hints = slice.endpoints.iter().filter_map(|endpoint| endpoint.hints.as_ref());
+                        let names =
+                            hints.flat_map(|hints| hints.zones.iter().chain(&hints.nodes)).map(|name| name.len());
+                        size_of_val(slice.endpoints.as_slice())
+                            + size_of_val(slice.ports.as_slice())
+                            + names.sum::<usize>()
                     });
                     name.as_str().len() + slice
                 }
