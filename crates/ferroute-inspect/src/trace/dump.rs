@@ -1,6 +1,7 @@
 //! Rules in files: the output of `iptables-save`, `nft list ruleset` and `ipset save`, of any host.
 
 use std::{
+    fs::File,
     io::{self, Read},
     path::Path,
 };
@@ -126,13 +127,19 @@ impl DumpedRules {
     }
 }
 
+/// Maximum size of a file in bytes: rules of 100,000 Services take 200 MB.
+const MAX_FILE: u64 = 512 << 20;
+
 /// Returns the text of a file; `-` is the standard input.
 pub(super) fn read_text(file: &Path) -> io::Result<String> {
     let mut bytes = Vec::new();
-    if file == Path::new("-") {
-        io::stdin().read_to_end(&mut bytes)?;
-    } else {
-        bytes = std::fs::read(file)?;
+    let input: Box<dyn Read> = match file == Path::new("-") {
+        true => Box::new(io::stdin()),
+        false => Box::new(File::open(file)?),
+    };
+    input.take(MAX_FILE + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > MAX_FILE {
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("it has more than {} MiB", MAX_FILE >> 20)));
     }
     if let Some(format) = FileFormat::of(&bytes) {
         return Err(io::Error::new(io::ErrorKind::InvalidData, format.to_string()));

@@ -569,6 +569,8 @@ fn denied_ranges_are_those_that_remain() {
     assert_eq!(ranges(&[(own, "10.0.0.0/8, 192.0.2.0/24")]), ["10.0.0.0/8", "192.0.2.0/24"]);
     assert_eq!(ranges(&[(own, "64.0.0.0/2"), (policy, "deny")]), ["128.0.0.0/1", "0.0.0.0/2"]);
     assert_eq!(ranges(&[(own, "0.0.0.0/0"), (policy, "deny")]), ["0.0.0.0/32"], "no client");
+    let rest = ranges(&[(own, "192.0.2.1/32, 0.0.0.0/32 64.0.0.0/2, 64.0.0.7/32, 128.0.0.0/1"), (policy, "deny")]);
+    assert_eq!((rest.len(), &*rest[0], &*rest[29]), (30, "0.0.0.1/32", "32.0.0.0/3"), "with both edges, and overlaps");
     assert_eq!(ranges(&[(own, "2001:db8::/32"), (policy, "deny")]), [""; 0], "all of the other family");
     assert_eq!(ranges(&[(own, "10/8")]), ["0.0.0.0/32"], "an error admits no client");
     let both = [(own, "64.0.0.0/2"), (policy, "allow"), (labels::CILIUM_SOURCE_RANGES_POLICY, "deny")];
