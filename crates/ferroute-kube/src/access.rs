@@ -6,7 +6,7 @@ use ferroute_config::ClientConnectionConfiguration;
 use http::uri::Scheme;
 use kube_client::{
     Config,
-    config::{AuthInfo, Cluster, InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError},
+    config::{AuthInfo, Cluster, Context, InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError},
 };
 
 use secrecy::ExposeSecret;
@@ -54,21 +54,22 @@ impl UserAccess {
         self.kubeconfig.clone().unwrap_or_else(default)
     }
 
-    async fn load(&self) -> Result<(Config, Option<String>), KubeconfigError> {
+    async fn load(&self) -> Result<Parsed, KubeconfigError> {
         let kubeconfig = match &self.kubeconfig {
             Some(path) => Kubeconfig::read_from(path)?,
             None => Kubeconfig::read()?,
         };
         let options =
             KubeConfigOptions { context: self.context.clone(), cluster: self.cluster.clone(), user: self.user.clone() };
-        let (mut config, proxy) = from_parsed(kubeconfig, None, &options).await?;
+        let mut parsed = from_parsed(kubeconfig, None, &options).await?;
+        let user = &mut parsed.config.auth_info;
         if self.impersonate.is_some() {
-            config.auth_info.impersonate.clone_from(&self.impersonate);
+            user.impersonate.clone_from(&self.impersonate);
         }
         if !self.impersonate_groups.is_empty() {
-            config.auth_info.impersonate_groups = Some(self.impersonate_groups.clone());
+            user.impersonate_groups = Some(self.impersonate_groups.clone());
         }
-        Ok((config, proxy))
+        Ok(parsed)
     }
 }
 
@@ -77,6 +78,8 @@ impl UserAccess {
 pub(crate) struct Loaded {
     /// Addresses, certificates and credentials, without the proxy.
     pub(crate) config: Config,
+    /// The name of the user in the kubeconfig, for error messages.
+    pub(crate) user: String,
     /// The proxy of the kubeconfig.
     pub(crate) proxy: Option<String>,
     /// Credential plugin, whose credentials are not in `config`.
@@ -130,12 +133,12 @@ impl Access {
     ///
     /// A file is missing or invalid.
     pub(crate) async fn load(&self) -> Result<Loaded, AccessError> {
-        let (mut config, proxy) = match self {
-            Self::InCluster => (Config::incluster().map_err(AccessError::InCluster)?, None),
+        let Parsed { mut config, user, proxy } = match self {
+            Self::InCluster => Parsed::of(Config::incluster().map_err(AccessError::InCluster)?),
             Self::Address(address) => {
                 let url = with_scheme(address, false).parse();
                 let url = url.map_err(|source| AccessError::Address { address: address.clone(), source })?;
-                (Config::new(url), None)
+                Parsed::of(Config::new(url))
             }
             Self::Kubeconfig { path, master } => from_kubeconfig(path, master.as_deref())
                 .await
@@ -159,20 +162,35 @@ impl Access {
         // The reflectors retry.
         config.default_retry = false;
         let plugin = Plugin::take_from(&mut config.auth_info);
-        Ok(Loaded { config, proxy, plugin, token_file: token_file.map(PathBuf::from), has_dropped_credentials })
+        Ok(Loaded { config, user, proxy, plugin, token_file: token_file.map(PathBuf::from), has_dropped_credentials })
     }
 }
 
-async fn from_kubeconfig(path: &Path, master: Option<&str>) -> Result<(Config, Option<String>), KubeconfigError> {
+/// The parts of a kubeconfig that are in use.
+struct Parsed {
+    config: Config,
+    /// The name of the user; empty if there is none.
+    user: String,
+    /// The proxy of the kubeconfig.
+    proxy: Option<String>,
+}
+
+impl Parsed {
+    /// Returns a configuration that is not from a kubeconfig.
+    fn of(config: Config) -> Self {
+        Self { config, user: String::new(), proxy: None }
+    }
+}
+
+async fn from_kubeconfig(path: &Path, master: Option<&str>) -> Result<Parsed, KubeconfigError> {
     from_parsed(Kubeconfig::read_from(path)?, master, &KubeConfigOptions::default()).await
 }
 
-/// Returns the configuration, and the proxy of the kubeconfig.
 async fn from_parsed(
     mut kubeconfig: Kubeconfig,
     master: Option<&str>,
     options: &KubeConfigOptions,
-) -> Result<(Config, Option<String>), KubeconfigError> {
+) -> Result<Parsed, KubeconfigError> {
     for cluster in kubeconfig.clusters.iter_mut().filter_map(|named| named.cluster.as_mut()) {
         normalize_cluster(cluster);
         let server = master.map(str::to_owned).or_else(|| cluster.server.clone());
@@ -182,14 +200,15 @@ async fn from_parsed(
     for user in kubeconfig.auth_infos.iter_mut().filter_map(|named| named.auth_info.as_mut()) {
         normalize_user(user);
     }
-    let proxy_url = proxy_url(&kubeconfig, options);
+    let proxy = proxy_url(&kubeconfig, options);
+    let user = user_name(&kubeconfig, options);
     for cluster in kubeconfig.clusters.iter_mut().filter_map(|named| named.cluster.as_mut()) {
         // Keeps the library from parsing the proxy of the environment; see `crate::proxy`.
         cluster.proxy_url = Some("http://unused".to_owned());
     }
     let mut config = Config::from_custom_kubeconfig(kubeconfig, options).await?;
     config.proxy_url = None;
-    Ok((config, proxy_url))
+    Ok(Parsed { config, user, proxy })
 }
 
 /// Treats empty values as unset and accepts wrapped base64, as client-go does.
@@ -216,13 +235,21 @@ fn normalize_user(user: &mut AuthInfo) {
     token_file.take_if(|path| is_unset_path(path));
 }
 
+/// Returns the selected context, or the current one.
+fn context<'a>(kubeconfig: &'a Kubeconfig, options: &KubeConfigOptions) -> Option<&'a Context> {
+    let name = options.context.as_deref().or(kubeconfig.current_context.as_deref())?;
+    kubeconfig.contexts.iter().find(|context| context.name == name)?.context.as_ref()
+}
+
+/// Returns the name of the selected user, or of that of the current context; empty if there is none.
+fn user_name(kubeconfig: &Kubeconfig, options: &KubeConfigOptions) -> String {
+    let of_context = || context(kubeconfig, options)?.user.clone();
+    options.user.clone().or_else(of_context).unwrap_or_default()
+}
+
 /// Returns the `proxy-url` of the selected cluster, or that of the current context.
 fn proxy_url(kubeconfig: &Kubeconfig, options: &KubeConfigOptions) -> Option<String> {
-    let of_context = || {
-        let name = options.context.as_deref().or(kubeconfig.current_context.as_deref())?;
-        let context = kubeconfig.contexts.iter().find(|context| context.name == name)?.context.as_ref()?;
-        Some(context.cluster.as_str())
-    };
+    let of_context = || Some(context(kubeconfig, options)?.cluster.as_str());
     let name = options.cluster.as_deref().or_else(of_context)?;
     let cluster = kubeconfig.clusters.iter().find(|cluster| cluster.name == name)?.cluster.as_ref()?;
     cluster.proxy_url.clone().filter(|url| !url.is_empty())

@@ -14,10 +14,7 @@ use ferroute_core::error_chain;
 use ferroute_host::run_blocking;
 use ferroute_source::Resource;
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
-use kube_client::{
-    Client,
-    client::{AuthError, Body},
-};
+use kube_client::{Client, client::Body};
 use tokio::{
     runtime::Handle,
     sync::watch,
@@ -27,9 +24,10 @@ use tokio::{
 use crate::{
     access::{Access, AccessError, Loaded},
     api_server::Timing,
+    authorization::{Authorization, TokenError, check_impersonation},
     body::Contents,
-    error::{ApiError, Cause, chain},
-    http_client::{self, TokenError, TokenFile},
+    error::{ApiError, Cause},
+    http_client,
     rate_limiter::RateLimiter,
     response::{media_type, read_status, retry_after},
 };
@@ -62,7 +60,7 @@ pub(crate) struct ApiClient {
 #[derive(Clone)]
 pub(crate) struct Connection {
     pub(crate) client: Client,
-    token: Option<Arc<TokenFile>>,
+    authorization: Option<Arc<Authorization>>,
     /// Whether the kubeconfig has `disable-compression`.
     is_uncompressed: bool,
     /// The namespace of the kubeconfig's context.
@@ -94,7 +92,7 @@ impl Validity {
 }
 
 impl Connection {
-    /// Returns the header `authorization` if the token is in a file.
+    /// Returns the header `authorization`, if there are credentials for it.
     ///
     /// # Errors
     ///
@@ -102,7 +100,7 @@ impl Connection {
     pub(crate) fn authorization(&self) -> Result<Option<HeaderValue>, ApiError> {
         let unprepared =
             |error: TokenError| ApiError::Unprepared { url: Some(self.url.to_string()), cause: Cause::whole(&error) };
-        self.token.as_ref().map(|token| token.header().map_err(unprepared)).transpose()
+        self.authorization.as_ref().map(|source| source.header().map_err(unprepared)).transpose()
     }
 
     /// Reports whether the credentials should be renewed.
@@ -354,7 +352,7 @@ impl ApiClient {
     /// Reads the files, runs the credential plugin and builds a client.
     async fn connect(&self) -> Result<Connection, ApiError> {
         let loaded = self.access.load().await;
-        let Loaded { mut config, proxy, plugin, token_file, has_dropped_credentials } =
+        let Loaded { mut config, user, proxy, plugin, token_file, has_dropped_credentials } =
             loaded.map_err(|error| unprepared(None, &error))?;
         let url: Arc<str> = config.cluster_url.to_string().trim_end_matches('/').into();
         let namespace = config.default_namespace.as_str().into();
@@ -375,6 +373,9 @@ impl ApiClient {
             validity = credentials.lifetime().map(Validity::new);
             credentials.set_for(&mut config.auth_info);
         }
+        check_impersonation(&config.auth_info, &user).map_err(|error| unprepared(&error))?;
+        let authorization = Authorization::new(&config.auth_info, token_file, &user);
+        let authorization = authorization.map_err(|error| unprepared(&error))?.map(Arc::new);
         let keepalive = self.timing.keepalive;
         let runtime = Handle::current();
         let build = move || {
@@ -385,8 +386,7 @@ impl ApiClient {
         let client =
             built.map_err(|error| ApiError::Unprepared { url: Some(url.to_string()), cause: Cause::whole(&error) })?;
         let number = self.connections.fetch_add(1, Ordering::Relaxed);
-        let token = token_file.map(|path| Arc::new(TokenFile::new(path)));
-        Ok(Connection { client, token, is_uncompressed, namespace, validity, url: url.clone(), host, number })
+        Ok(Connection { client, authorization, is_uncompressed, namespace, validity, url: url.clone(), host, number })
     }
 
     /// Drops a connection, unless another request has replaced it already.
@@ -417,8 +417,8 @@ impl ApiClient {
             // The server decides which responses to compress; see `crate::body`.
             http_request.headers_mut().insert(header::ACCEPT_ENCODING, HeaderValue::from_static("gzip"));
         }
-        if let Some(token) = connection.authorization()? {
-            http_request.headers_mut().insert(header::AUTHORIZATION, token);
+        if let Some(authorization) = connection.authorization()? {
+            http_request.headers_mut().insert(header::AUTHORIZATION, authorization);
         }
         let waited = self.timing.response_timeout;
         let start = std::time::Instant::now();
@@ -459,12 +459,7 @@ fn unprepared(url: Option<String>, error: &AccessError) -> ApiError {
 
 /// Returns the error for a request without a response.
 pub(crate) fn no_response(url: &str, error: &kube_client::Error) -> ApiError {
-    let url = url.to_owned();
-    // `tower` boxes the errors of its layers, so only the type distinguishes a failed plugin from a failed connection.
-    match chain(error).find_map(|error| error.downcast_ref::<AuthError>()) {
-        Some(error) => ApiError::Unprepared { url: Some(url), cause: Cause::whole(error) },
-        None => ApiError::Unreachable { url, cause: Cause::innermost(error) },
-    }
+    ApiError::Unreachable { url: url.to_owned(), cause: Cause::innermost(error) }
 }
 
 /// The media type that every server supports.

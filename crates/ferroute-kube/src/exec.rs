@@ -188,8 +188,8 @@ impl Cluster {
         let fail = |cause: String| ClusterError::Exec { pod: pod.to_owned(), cause };
         let connection = self.client.connection().await?.0;
         let mut request = Request::get(path).header(header::USER_AGENT, USER_AGENT);
-        if let Some(token) = connection.authorization()? {
-            request = request.header(header::AUTHORIZATION, token);
+        if let Some(authorization) = connection.authorization()? {
+            request = request.header(header::AUTHORIZATION, authorization);
         }
         let request = request.body(Vec::new()).map_err(|error| fail(error.to_string()))?;
         let stream = connection.client.connect(request).await.map_err(|error| match error {

@@ -1,18 +1,17 @@
-//! The HTTP client: `kube-client`'s parts with Ferroute's connection settings, proxies and token files.
+//! The HTTP client: `kube-client`'s parts with Ferroute's connection settings and proxies.
 
 use std::{
-    fs, io,
+    io,
     net::{IpAddr, SocketAddr, ToSocketAddrs},
-    path::{Path, PathBuf},
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
 
 use ferroute_host::run_blocking;
-use http::{HeaderValue, Request, Uri};
+use http::{Request, Uri};
 use hyper::rt::{Read, Write};
 use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::{
@@ -44,7 +43,7 @@ use crate::{
 /// The HTTP client cannot be built.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BuildError {
-    /// The credentials or the CA are invalid.
+    /// The CA is invalid.
     #[error(transparent)]
     Library(#[from] kube_client::Error),
     /// The client certificate or its key cannot be used.
@@ -116,7 +115,6 @@ where
         legacy::Client::builder(TokioExecutor::new()).http1_max_buf_size(READ_BUFFER).build(https);
     let service = ServiceBuilder::new()
         .layer(config.base_uri_layer())
-        .option_layer(config.auth_layer()?)
         .layer(config.extra_headers_layer()?)
         .map_err(BoxError::from)
         .service(hyper);
@@ -164,6 +162,8 @@ pub(crate) fn endless_interim_responses(url: &str) -> ApiError {
 fn https<C>(config: &Config, connector: C) -> Result<HttpsConnector<C>, BuildError> {
     let mut config = config.clone();
     let certificate = ClientCertificate::take_from(&mut config.auth_info)?;
+    // The library would look for another certificate in them.
+    config.auth_info = AuthInfo::default();
     let mut tls = config.rustls_client_config()?;
     if let Some(certificate) = certificate {
         tls.client_auth_cert_resolver = certificate.resolver(tls.crypto_provider())?;
@@ -174,55 +174,6 @@ fn https<C>(config: &Config, connector: C) -> Result<HttpsConnector<C>, BuildErr
         builder = builder.with_server_name_resolver(FixedServerNameResolver::new(name));
     }
     Ok(builder.enable_http1().wrap_connector(connector))
-}
-
-/// A token in a file that is renewed, as the kubelet does for service accounts. It is read for every request, of which
-/// there are a few per minute.
-#[derive(Debug)]
-pub(crate) struct TokenFile {
-    path: PathBuf,
-    /// The last valid token, used while the file cannot be read.
-    last: Mutex<Option<HeaderValue>>,
-}
-
-/// The token cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum TokenError {
-    /// The file cannot be read.
-    #[error("cannot read the token file {}: {source}", path.display())]
-    Read { path: PathBuf, source: io::Error },
-    /// The contents of the file are not a token.
-    #[error("the token file {} contains no token", path.display())]
-    NoToken { path: PathBuf },
-}
-
-impl TokenFile {
-    pub(crate) fn new(path: PathBuf) -> Self {
-        Self { path, last: Mutex::new(None) }
-    }
-
-    /// Returns the header `authorization`.
-    ///
-    /// # Errors
-    ///
-    /// The file cannot be read or contains no token, and was never valid.
-    pub(crate) fn header(&self) -> Result<HeaderValue, TokenError> {
-        let mut last = self.last.lock().expect("no code that holds it panics");
-        match (read(&self.path), &*last) {
-            (Ok(token), _) => Ok(last.insert(token).clone()),
-            (Err(_), Some(token)) => Ok(token.clone()),
-            (Err(error), None) => Err(error),
-        }
-    }
-}
-
-fn read(path: &Path) -> Result<HeaderValue, TokenError> {
-    let text = fs::read_to_string(path).map_err(|source| TokenError::Read { path: path.to_owned(), source })?;
-    let no_token = || TokenError::NoToken { path: path.to_owned() };
-    let token = Some(text.trim()).filter(|token| !token.is_empty()).ok_or_else(no_token)?;
-    let mut header = HeaderValue::from_str(&format!("Bearer {token}")).map_err(|_| no_token())?;
-    header.set_sensitive(true);
-    Ok(header)
 }
 
 /// Maximum number of interim responses; API servers send none.

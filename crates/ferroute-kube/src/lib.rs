@@ -45,6 +45,7 @@
 mod access;
 mod api_client;
 mod api_server;
+mod authorization;
 mod body;
 mod client_certificate;
 mod cluster;

@@ -17,6 +17,8 @@ use kube_client::config::{AuthInfo, ExecConfig};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use crate::authorization::bearer;
+
 /// A credential plugin.
 #[derive(Clone, Debug)]
 pub(crate) struct Plugin(ExecConfig);
@@ -58,6 +60,9 @@ pub(crate) enum PluginError {
     /// The time of expiration is not RFC 3339.
     #[error("the credential plugin {command} printed the invalid expirationTimestamp {text:?}")]
     Expiration { command: String, text: String },
+    /// The token cannot be sent.
+    #[error("the credential plugin {command} printed a token that contains a line break or another control character")]
+    Unsendable { command: String },
     /// The output has neither a token nor a certificate with its key.
     #[error("the credential plugin {command} printed neither a token nor a client certificate with its key")]
     Incomplete { command: String },
@@ -100,6 +105,9 @@ impl Plugin {
         match &credentials.expiration_timestamp {
             Some(text) if rfc3339::parse(text).is_none() => {
                 Err(PluginError::Expiration { command, text: text.clone() })
+            }
+            _ if credentials.token.as_deref().is_some_and(|token| bearer(token).is_none()) => {
+                Err(PluginError::Unsendable { command })
             }
             _ if !is_complete => Err(PluginError::Incomplete { command }),
             _ => Ok(credentials),

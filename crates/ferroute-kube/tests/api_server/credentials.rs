@@ -257,6 +257,56 @@ async fn failing_credential_plugin_is_reported_with_its_standard_error() {
 }
 
 #[tokio::test]
+async fn token_that_no_header_can_contain_is_reported_until_it_is_replaced() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = write(&directory.path().join("token"), "two\nlines\n");
+    let problem = |cause: &str, fake: &SecureServer| {
+        format!(
+            "cannot prepare requests to the API server at {}: {cause} contains a line break or another control character",
+            fake.url()
+        )
+    };
+    let output = credential("one\\nline");
+    for (user, cause) in [
+        (r#"{token: "s3cret\n"}"#.to_owned(), "the token of user \"u\" in the kubeconfig".to_owned()),
+        (r#"{token: "s3cret", as: "a\nb"}"#.to_owned(), "the as of user \"u\" in the kubeconfig".to_owned()),
+        (
+            r#"{token: t, as: a, as-user-extra: {k: ["a\rb"]}}"#.to_owned(),
+            "the as-user-extra of user \"u\" in the kubeconfig".to_owned(),
+        ),
+        (format!("{{tokenFile: {}}}", file.display()), format!("the token in the file {}", file.display())),
+        (
+            plugin(&directory, &format!("printf '%s' '{output}'")),
+            format!("the credential plugin {}/plugin printed a token that", directory.path().display()),
+        ),
+    ] {
+        let fake = fake_requiring("new").await;
+        let mut consumer = start(&kubeconfig(&directory, &fake, &user)).await;
+        let problem = problem(&cause, &fake);
+        consumer.until(&problem, |observed| observed.problems.contains(&problem)).await;
+        if user.contains("tokenFile") {
+            write(&file, "new\n");
+        } else {
+            kubeconfig(&directory, &fake, "{token: new}");
+        }
+        consumer.until_synced().await;
+    }
+}
+
+#[tokio::test]
+async fn token_that_becomes_unsendable_does_not_end_the_source() {
+    let (directory, fake) = (tempfile::tempdir().unwrap(), fake_requiring("old").await);
+    let mut consumer = start(&kubeconfig(&directory, &fake, "{token: old}")).await;
+    consumer.until_synced().await;
+    kubeconfig(&directory, &fake, r#"{token: "new\n"}"#);
+    require(&fake, "new");
+    fake.end_watches();
+    consumer.until("a problem", |observed| observed.problems.iter().any(|text| text.contains("line break"))).await;
+    kubeconfig(&directory, &fake, "{token: new}");
+    consumer.catch_up(&fake).await;
+}
+
+#[tokio::test]
 async fn missing_credential_plugin_is_reported_with_its_install_hint() {
     let (directory, fake) = (tempfile::tempdir().unwrap(), fake_requiring("t").await);
     let user = "{exec: {apiVersion: client.authentication.k8s.io/v1, command: no-such-plugin, interactiveMode: Never, \
