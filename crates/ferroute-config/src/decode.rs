@@ -204,7 +204,8 @@ fn read_tree(text: &str) -> Result<(Tree, usize), DecodeError> {
     let documents: Vec<Tree> = serde_saphyr::from_multiple_with_options(text, options)
         .map_err(|source| DecodeError::Syntax(Box::new(source)))?;
     let count = documents.len();
-    Ok((documents.into_iter().next().unwrap_or_default(), count))
+    let first = documents.into_iter().next().unwrap_or_default();
+    Ok((first.with_integers(), count))
 }
 
 fn check_kind(value: &Value) -> Result<(), DecodeError> {

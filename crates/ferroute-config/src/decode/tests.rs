@@ -106,6 +106,27 @@ fn scalars_follow_yaml_1_1_as_in_kubernetes() {
     assert_eq!(config.iptables.masquerade_bit, Some(8));
 }
 
+/// Helm and other templates print integers of more than six digits as `1e+06`.
+#[test]
+fn whole_numbers_of_any_form_are_integers_in_yaml_as_in_kube_proxy() {
+    for (text, value) in
+        [("1e+06", 1_000_000), ("1.31072e+05", 131_072), ("1.0", 1), ("5.", 5), ("0.5e1", 5), ("-0.0", 0), ("08", 8)]
+    {
+        let config = decode(&format!("conntrack: {{maxPerCore: {text}}}\nlogging: {{verbosity: {text}}}")).config;
+        assert_eq!(config.conntrack.max_per_core, Some(value), "{text}");
+        assert_eq!(i32::try_from(config.logging.verbosity), Ok(value), "{text}");
+    }
+    for text in ["1.5", ".5", "1e40", "2147483648.0", "'5'", ".inf"] {
+        let config = file(&format!("conntrack: {{maxPerCore: {text}}}"));
+        assert!(KubeProxyConfiguration::from_text(&config).is_err(), "{text}");
+    }
+    assert_eq!(decode("clientConnection: {qps: 5.5}").config.client_connection.qps, 5.5);
+    // kube-proxy does not convert JSON.
+    let json =
+        r#"{"apiVersion": "kubeproxy.config.k8s.io/v1alpha1", "kind": "KubeProxyConfiguration", "oomScoreAdj": 5.0}"#;
+    assert!(KubeProxyConfiguration::from_text(json).is_err());
+}
+
 #[test]
 fn unknown_and_duplicate_fields_are_reported_by_path() {
     let text = "mode: ipvs

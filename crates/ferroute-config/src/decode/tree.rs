@@ -17,6 +17,21 @@ impl Tree {
         self.collapse("", duplicate)
     }
 
+    /// Converts whole numbers with a fraction or an exponent, such as `5.0` and `1e+06`, to integers. kube-proxy converts
+    /// YAML to JSON and writes them without a fraction there.
+    pub(super) fn with_integers(self) -> Self {
+        match self {
+            Self::Leaf(value) => Self::Leaf(match value.as_f64().filter(|_| value.is_f64()) {
+                Some(number) => integer(number).map_or(value, Value::from),
+                None => value,
+            }),
+            Self::List(items) => Self::List(items.into_iter().map(Self::with_integers).collect()),
+            Self::Mapping(entries) => {
+                Self::Mapping(entries.into_iter().map(|(name, tree)| (name, tree.with_integers())).collect())
+            }
+        }
+    }
+
     fn collapse(self, path: &str, duplicate: &mut impl FnMut(String)) -> Value {
         match self {
             Self::Leaf(value) => value,
@@ -106,6 +121,14 @@ impl<'de> Deserialize<'de> for Tree {
         }
         deserializer.deserialize_any(Visitor)
     }
+}
+
+/// Returns a whole number as an integer.
+fn integer(number: f64) -> Option<i64> {
+    // Below this limit, each whole number is a different `f64`.
+    const LIMIT: f64 = 9_007_199_254_740_992.0;
+    #[expect(clippy::cast_possible_truncation, reason = "whole, and far from the limits of i64")]
+    (number.fract() == 0.0 && number.abs() < LIMIT).then_some(number as i64)
 }
 
 /// Returns the path of a field of a mapping.
