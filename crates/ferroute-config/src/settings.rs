@@ -75,6 +75,7 @@ pub fn load_proxy(args: &RawArgs<RunArgs>, modes: &[ModeName]) -> anyhow::Result
             // The flags' defaults are no choice of the administrator.
             for (flag, min_sync_period) in [
                 ("iptables-min-sync-period", &mut config.iptables.min_sync_period),
+                ("iptables-min-sync-period", &mut config.nftables.min_sync_period),
                 ("ipvs-min-sync-period", &mut config.ipvs.min_sync_period),
             ] {
                 if !args.flags.is_given(flag) {

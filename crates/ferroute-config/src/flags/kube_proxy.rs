@@ -153,12 +153,12 @@ pub struct IptablesFlags {
     /// Accept node port traffic to localhost (IPv4)
     #[arg(long, default_value = "true")]
     iptables_localhost_nodeports: Switch,
-    /// Maximum interval between checks of the active rules
+    /// Maximum interval between checks of the active rules; in every mode but ipvs
     #[arg(long, value_name = "DURATION", default_value = SYNC_PERIOD)]
     iptables_sync_period: GoDuration,
-    /// Minimum interval between syncs, if it is given and not 0
+    /// Minimum interval between syncs in every mode but ipvs
     ///
-    /// Otherwise, syncs start at once while they take little processor time, and are this far apart while they take more.
+    /// By default, and with 0, syncs are paced by their cost.
     #[arg(long, value_name = "DURATION", default_value = MIN_SYNC_PERIOD)]
     iptables_min_sync_period: GoDuration,
 }
@@ -354,8 +354,14 @@ impl IptablesFlags {
         let iptables = &mut config.iptables;
         iptables.masquerade_bit = Some(self.iptables_masquerade_bit);
         iptables.localhost_node_ports = Some(self.iptables_localhost_nodeports.0);
-        iptables.sync_period = self.iptables_sync_period;
-        iptables.min_sync_period = self.iptables_min_sync_period;
+        // kube-proxy applies both flags in every mode but ipvs.
+        for (period, min_period) in [
+            (&mut config.iptables.sync_period, &mut config.iptables.min_sync_period),
+            (&mut config.nftables.sync_period, &mut config.nftables.min_sync_period),
+        ] {
+            *period = self.iptables_sync_period;
+            *min_period = self.iptables_min_sync_period;
+        }
     }
 }
 

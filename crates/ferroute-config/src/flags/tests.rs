@@ -142,6 +142,7 @@ fn default_flags_change_only_the_minimum_sync_periods() {
     let mut expected = KubeProxyConfiguration::default().defaulted();
     // As in kube-proxy, whose flags have the same default in all modes.
     expected.iptables.min_sync_period = GoDuration::from_secs(1);
+    expected.nftables.min_sync_period = GoDuration::from_secs(1);
     expected.ipvs.min_sync_period = GoDuration::from_secs(1);
     assert_eq!(merged(&[]), expected);
 }
@@ -227,6 +228,8 @@ fn every_flag_sets_its_field() {
     expected.iptables.masquerade_bit = Some(7);
     expected.iptables.min_sync_period = seconds(8);
     expected.iptables.sync_period = seconds(9);
+    expected.nftables.min_sync_period = seconds(8);
+    expected.nftables.sync_period = seconds(9);
     expected.ipvs.exclude_cidrs = vec!["10.9.0.0/16".into()];
     expected.ipvs.min_sync_period = seconds(10);
     expected.ipvs.scheduler = "lc".into();

@@ -71,7 +71,11 @@ fn syncs_are_paced_by_their_cost_unless_a_minimum_interval_is_configured() {
             assert_eq!(settings.resolved.sync, expected, "{mode} {period:?}");
         }
     }
-    for (mode, flag) in [("iptables", "--iptables-min-sync-period"), ("ipvs", "--ipvs-min-sync-period")] {
+    for (mode, flag) in [
+        ("iptables", "--iptables-min-sync-period"),
+        ("nftables", "--iptables-min-sync-period"),
+        ("ipvs", "--ipvs-min-sync-period"),
+    ] {
         for (value, by_cost) in [(None, true), (Some("0"), true), (Some("1s"), false)] {
             let mode = format!("--proxy-mode={mode}");
             let value = value.map(|value| format!("{flag}={value}"));
@@ -83,6 +87,27 @@ fn syncs_are_paced_by_their_cost_unless_a_minimum_interval_is_configured() {
     // kube-proxy's default of 1 s is more than the period.
     assert!(load("mode: nftables\nnftables: {syncPeriod: 500ms}", &[]).is_err());
     assert!(load("mode: ipvs\nipvs: {syncPeriod: 500ms}", &[]).is_ok());
+}
+
+#[test]
+fn sync_period_flags_of_iptables_mode_apply_in_every_mode_but_ipvs() {
+    let load = |mode: &str, flags: &[&str]| {
+        let mode = format!("--proxy-mode={mode}");
+        let line = ["kube-proxy", &mode].into_iter().chain(flags.iter().copied());
+        load_proxy(&KubeProxy::parse_from(line).run, &ModeName::KUBE_PROXY)
+    };
+    let of_iptables = ["--iptables-sync-period=7s", "--iptables-min-sync-period=3s"];
+    let of_ipvs = ["--ipvs-sync-period=9s", "--ipvs-min-sync-period=4s"];
+    for (mode, period, min_period) in [("iptables", 7, 3), ("nftables", 7, 3), ("ipvs", 9, 4)] {
+        let sync = load(mode, &[of_iptables, of_ipvs].concat()).expect("settings").resolved.sync;
+        let (period, min_period) = (Duration::from_secs(period), Duration::from_secs(min_period));
+        assert_eq!(sync, SyncPeriods { period, min_period, by_cost: false }, "{mode}");
+    }
+    for flag in ["--iptables-sync-period=0s", "--iptables-sync-period=-1s", "--iptables-min-sync-period=40s"] {
+        for (mode, is_valid) in [("iptables", false), ("nftables", false), ("ipvs", true)] {
+            assert_eq!(load(mode, &[flag]).is_ok(), is_valid, "{mode} {flag}");
+        }
+    }
 }
 
 #[test]
