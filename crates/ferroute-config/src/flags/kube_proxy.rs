@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::{
     raw::FlagValues,
-    values::{Gates, Switch, VModule, VersionRequest, integer, without_empty},
+    values::{Gates, List, Switch, VModule, VersionRequest, all_items, integer},
 };
 use crate::{FlushFrequency, GoDuration, KubeProxyConfiguration, LoggingConfiguration, Quantity, append_port};
 
@@ -136,8 +136,8 @@ pub struct TrafficFlags {
     /// The keywords "primary", "localhost" and "all" select the node's primary addresses, those of the loopback interface, and
     /// all. By default, iptables mode accepts node port traffic on all
     /// addresses, nftables mode on the primary ones.
-    #[arg(long, value_name = "CIDRS", value_delimiter = ',')]
-    nodeport_addresses: Vec<String>,
+    #[arg(long, value_name = "CIDRS")]
+    nodeport_addresses: Vec<List>,
     /// Masquerade (SNAT) all traffic to cluster IPs
     #[arg(long, default_value = "false")]
     masquerade_all: Switch,
@@ -171,8 +171,8 @@ pub struct IpvsFlags {
     #[arg(long, value_name = "NAME", default_value = "")]
     ipvs_scheduler: String,
     /// CIDR ranges whose virtual servers cleanup does not remove
-    #[arg(long, value_name = "CIDRS", value_delimiter = ',')]
-    ipvs_exclude_cidrs: Vec<String>,
+    #[arg(long, value_name = "CIDRS")]
+    ipvs_exclude_cidrs: Vec<List>,
     /// Do not answer ARP requests for Service addresses (strict ARP)
     #[arg(long, default_value = "false")]
     ipvs_strict_arp: Switch,
@@ -342,7 +342,7 @@ impl TrafficFlags {
         config.cluster_cidr.clone_from(&self.cluster_cidr);
         config.detect_local.bridge_interface.clone_from(&self.pod_bridge_interface);
         config.detect_local.interface_name_prefix.clone_from(&self.pod_interface_name_prefix);
-        config.node_port_addresses = without_empty(&self.nodeport_addresses);
+        config.node_port_addresses = all_items(&self.nodeport_addresses);
         // There is one flag for all modes.
         config.iptables.masquerade_all = self.masquerade_all.0;
         config.nftables.masquerade_all = self.masquerade_all.0;
@@ -369,7 +369,7 @@ impl IpvsFlags {
     pub(super) fn merge_into(&self, config: &mut KubeProxyConfiguration) {
         let ipvs = &mut config.ipvs;
         ipvs.scheduler.clone_from(&self.ipvs_scheduler);
-        ipvs.exclude_cidrs = without_empty(&self.ipvs_exclude_cidrs);
+        ipvs.exclude_cidrs = all_items(&self.ipvs_exclude_cidrs);
         ipvs.strict_arp = self.ipvs_strict_arp.0;
         ipvs.sync_period = self.ipvs_sync_period;
         ipvs.min_sync_period = self.ipvs_min_sync_period;

@@ -299,6 +299,12 @@ fn lists_are_concatenated_and_empty_values_are_empty_lists() {
         ["10.0.0.0/8", "fd00::/8", "192.168.0.0/16"]
     );
     assert!(addresses(&["--nodeport-addresses="]).is_empty());
+    assert_eq!(addresses(&["--nodeport-addresses=\"10.0.0.0/8\",\"11.0.0.0/8\""]), ["10.0.0.0/8", "11.0.0.0/8"]);
+    for flag in ["--nodeport-addresses=10.0.0.0/8,", "--nodeport-addresses=10.0.0.0/8,,11.0.0.0/8"] {
+        assert!(merged(&[flag]).resolve().is_err(), "an empty item is not a network: {flag}");
+    }
+    let excluded = merged(&["--proxy-mode=ipvs", "--ipvs-exclude-cidrs=10.0.0.0/8,"]);
+    assert!(excluded.resolve().is_err());
     let gates = merged(&["--feature-gates=A=true,B=true", "--feature-gates=B=false"]).feature_gates;
     assert_eq!(gates, [("A".to_owned(), true), ("B".to_owned(), false)].into());
     let empty = merged(&["--feature-gates=", "--vmodule=", "--ipvs-exclude-cidrs="]);

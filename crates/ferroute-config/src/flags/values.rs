@@ -16,6 +16,10 @@ pub struct Gates(pub Vec<(String, bool)>);
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VModule(pub Vec<VModuleItem>);
 
+/// A value of a flag that is a list: comma-separated items, which may be quoted as in CSV; no items if it is empty.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct List(pub(super) Vec<String>);
+
 /// A value of `--version`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum VersionRequest {
@@ -48,6 +52,9 @@ pub enum ValueError {
     /// Not an integer.
     #[error("not an integer of 32 bits")]
     Integer,
+    /// Quotes that are not those of CSV.
+    #[error("not a list (want items separated by commas, in double quotes as a whole or not at all)")]
+    List,
     /// Not a list of ports.
     #[error("not a list of ports (want true, false, or ports and ranges such as 22,10250-10259)")]
     Ports,
@@ -116,6 +123,56 @@ impl FromStr for VModule {
     }
 }
 
+impl FromStr for List {
+    type Err = ValueError;
+
+    /// Reads a line of CSV, like the flag library of kube-proxy. Empty items are kept.
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        let mut rest = text.strip_suffix('\n').unwrap_or(text);
+        let mut items = Vec::new();
+        if rest.is_empty() {
+            return Ok(Self(items));
+        }
+        loop {
+            let item = match rest.strip_prefix('"') {
+                Some(quoted) => {
+                    let mut item = String::new();
+                    rest = quoted;
+                    loop {
+                        let (part, after) = rest.split_once('"').ok_or(ValueError::List)?;
+                        item.push_str(part);
+                        // Two quotes stand for one.
+                        match after.strip_prefix('"') {
+                            Some(more) => {
+                                item.push('"');
+                                rest = more;
+                            }
+                            None => {
+                                rest = after;
+                                break item;
+                            }
+                        }
+                    }
+                }
+                None => {
+                    let (item, after) = rest.split_at(rest.find(',').unwrap_or(rest.len()));
+                    rest = after;
+                    if item.contains('"') {
+                        return Err(ValueError::List);
+                    }
+                    item.to_owned()
+                }
+            };
+            items.push(item);
+            match rest.strip_prefix(',') {
+                Some(after) => rest = after,
+                None if rest.is_empty() => return Ok(Self(items)),
+                None => return Err(ValueError::List),
+            }
+        }
+    }
+}
+
 impl FromStr for PortRanges {
     type Err = ValueError;
 
@@ -156,14 +213,38 @@ fn items(text: &str) -> impl Iterator<Item = &str> {
     text.split(',').filter(|item| !item.is_empty())
 }
 
-/// Returns the items of a list without the empty item that results from an empty value.
-pub(super) fn without_empty(items: &[String]) -> Vec<String> {
-    items.iter().filter(|item| !item.is_empty()).cloned().collect()
+/// Returns the items of all values of a flag.
+pub(super) fn all_items(lists: &[List]) -> Vec<String> {
+    lists.iter().flat_map(|List(items)| items.clone()).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lists_are_lines_of_csv() {
+        for (text, items) in [
+            ("", &[][..]),
+            ("a", &["a"]),
+            ("a,b", &["a", "b"]),
+            ("\"a\",\"b\"", &["a", "b"]),
+            ("\"a,b\",c", &["a,b", "c"]),
+            ("\"a\"\"b\"", &["a\"b"]),
+            ("a,", &["a", ""]),
+            (",a", &["", "a"]),
+            ("a, b", &["a", " b"]),
+            ("\"\"", &[""]),
+        ] {
+            assert_eq!(
+                text.parse::<List>().map(|List(items)| items),
+                Ok(items.iter().map(ToString::to_string).collect())
+            );
+        }
+        for text in ["\"a", "\"a\"b", "a\"b\"", "a, \"b\"", "\""] {
+            assert_eq!(text.parse::<List>(), Err(ValueError::List), "{text}");
+        }
+    }
 
     #[test]
     fn integers_have_the_bases_of_go() {
