@@ -58,6 +58,19 @@ impl KubeProxyConfiguration {
         self
     }
 
+    /// Returns the configuration that `--write-config-to` writes: with the platform's defaults where a file could set the
+    /// same value, so that the proxy works in the same way with the written file. An empty mode stays empty, because
+    /// its meaning depends on the name of the program and on the kernel, and a minimum sync period of zero stays zero,
+    /// because it means by cost.
+    pub fn for_file(&self) -> Self {
+        let Self { mode, iptables, nftables, .. } = self;
+        let mut config = self.clone().platform_defaulted();
+        config.mode.clone_from(mode);
+        config.iptables.min_sync_period = iptables.min_sync_period;
+        config.nftables.min_sync_period = nftables.min_sync_period;
+        config
+    }
+
     /// Returns the configuration with the platform's defaults: the meaning of empty fields on Linux. Only output needs
     /// them; [`KubeProxyConfiguration::resolve`] applies them itself.
     pub fn platform_defaulted(mut self) -> Self {

@@ -96,6 +96,21 @@ fn written_configuration_has_defaults_and_flags_and_survives_a_round_trip() {
     assert_eq!(fs::read_to_string(&second).unwrap(), text);
 }
 
+/// Whether `ferroute run` uses nftables or iptables mode depends on the kernel of each node.
+#[test]
+fn written_configuration_does_not_select_a_mode_or_a_pace_that_is_not_configured() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("written.yaml");
+    let write = format!("--write-config-to={}", path.display());
+    for (flags, mode) in [(&[][..], "mode: \"\""), (&["--proxy-mode=iptables"], "mode: iptables")] {
+        let output = ferroute(&[&["run", &write], flags].concat());
+        assert!(output.status.success(), "{}", stderr(&output));
+        let text = fs::read_to_string(&path).unwrap();
+        assert!(text.lines().any(|line| line == mode), "{text}");
+        assert_eq!(text.lines().filter(|line| *line == "  minSyncPeriod: 0s").count(), 3, "{text}");
+    }
+}
+
 #[test]
 fn invalid_configuration_is_not_written() {
     let linked = Linked::new();

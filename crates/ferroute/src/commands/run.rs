@@ -6,6 +6,7 @@ use anyhow::Context;
 
 use ferroute_admin::version;
 use ferroute_config::{
+    ModeName,
     flags::{RawArgs, RunArgs, VersionRequest},
     settings::{self, Settings},
 };
@@ -33,7 +34,11 @@ pub(crate) fn run(args: &RawArgs<RunArgs>, called_as: CalledAs) -> anyhow::Resul
     let mut settings = settings::load_proxy(args, &REGISTRY.names())?;
     start_logging(&settings);
     if let Some(path) = general.write_config_to() {
-        let text = settings.config.platform_defaulted().to_yaml();
+        let mut config = settings.config.for_file();
+        if called_as == CalledAs::KubeProxy && config.mode.is_empty() {
+            ModeName::IPTABLES.as_str().clone_into(&mut config.mode);
+        }
+        let text = config.to_yaml();
         fs::write(path, text).with_context(|| format!("cannot write the configuration to {}", path.display()))?;
         tracing::info!(file = %path.display(), "wrote the configuration");
         return Ok(ExitCode::SUCCESS);

@@ -209,6 +209,34 @@ proptest! {
     }
 
     #[test]
+    fn written_configuration_means_the_same_and_is_written_again_unchanged(
+        mut config in any_configuration(),
+        mode in prop::sample::select(&["", "iptables", "ipvs", "nftables"]),
+        periods in any::<[(u16, u16); 3]>(),
+    ) {
+        let [iptables, ipvs, nftables] = periods.map(|periods| {
+            <[u16; 2]>::from(periods).map(|seconds| GoDuration::from_secs(u32::from(seconds % 3)))
+        });
+        mode.clone_into(&mut config.mode);
+        [config.iptables.min_sync_period, config.iptables.sync_period] = iptables;
+        [config.ipvs.min_sync_period, config.ipvs.sync_period] = ipvs;
+        [config.nftables.min_sync_period, config.nftables.sync_period] = nftables;
+        let config = config.defaulted();
+        let text = config.for_file().to_yaml();
+        let read = KubeProxyConfiguration::from_text(&text).expect(&text).config.defaulted();
+        prop_assert_eq!(&read.for_file().to_yaml(), &text);
+        prop_assert_eq!(&read.mode, &config.mode);
+        // An empty mode stands for one of these.
+        for mode in ["iptables", "nftables"] {
+            let with_mode = |config: &KubeProxyConfiguration| {
+                let mode = if config.mode.is_empty() { mode } else { &config.mode };
+                KubeProxyConfiguration { mode: mode.to_owned(), ..config.clone() }.resolve()
+            };
+            prop_assert_eq!(with_mode(&read), with_mode(&config), "{}", text);
+        }
+    }
+
+    #[test]
     fn defaulting_is_idempotent(config in any_configuration()) {
         let once = config.defaulted();
         prop_assert_eq!(once.clone().defaulted(), once);
