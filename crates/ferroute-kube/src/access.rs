@@ -1,18 +1,21 @@
 //! The address of the API server and the credentials: from a kubeconfig, the pod's service account, or `--master`.
 
+mod in_cluster;
+
 use std::path::{Path, PathBuf};
 
 use ferroute_config::ClientConnectionConfiguration;
 use http::uri::Scheme;
 use kube_client::{
     Config,
-    config::{AuthInfo, Cluster, Context, InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError},
+    config::{AuthInfo, Cluster, Context, KubeConfigOptions, Kubeconfig, KubeconfigError},
 };
 
 use secrecy::ExposeSecret;
 
 use crate::{
     client_certificate::{is_unset_path, without_white_space},
+    error::Cause,
     plugin::Plugin,
 };
 
@@ -54,11 +57,12 @@ impl UserAccess {
         self.kubeconfig.clone().unwrap_or_else(default)
     }
 
-    async fn load(&self) -> Result<Parsed, KubeconfigError> {
+    async fn load(&self) -> Result<Parsed, Cause> {
         let kubeconfig = match &self.kubeconfig {
-            Some(path) => Kubeconfig::read_from(path)?,
-            None => Kubeconfig::read()?,
+            Some(path) => Kubeconfig::read_from(path),
+            None => Kubeconfig::read(),
         };
+        let kubeconfig = kubeconfig.map_err(cause)?;
         let options =
             KubeConfigOptions { context: self.context.clone(), cluster: self.cluster.clone(), user: self.user.clone() };
         let mut parsed = from_parsed(kubeconfig, None, &options).await?;
@@ -86,8 +90,8 @@ pub(crate) struct Loaded {
     pub(crate) plugin: Option<Plugin>,
     /// The file with the bearer token.
     pub(crate) token_file: Option<PathBuf>,
-    /// Whether credentials are configured but not used, because the connection has no TLS.
-    pub(crate) has_dropped_credentials: bool,
+    /// What is configured but not used, and why.
+    pub(crate) warning: Option<String>,
 }
 
 /// The connection to the API server cannot be configured.
@@ -100,7 +104,7 @@ pub enum AccessError {
         path: PathBuf,
         /// The cause.
         #[source]
-        source: KubeconfigError,
+        source: Cause,
     },
     /// The address is invalid.
     #[error("invalid API server address {address:?}")]
@@ -113,7 +117,7 @@ pub enum AccessError {
     },
     /// There is no configuration, and no service account.
     #[error("no kubeconfig or API server address is configured, and this is not a pod with a service account")]
-    InCluster(#[source] InClusterError),
+    InCluster(#[source] Cause),
 }
 
 impl Access {
@@ -133,8 +137,9 @@ impl Access {
     ///
     /// A file is missing or invalid.
     pub(crate) async fn load(&self) -> Result<Loaded, AccessError> {
-        let Parsed { mut config, user, proxy } = match self {
-            Self::InCluster => Parsed::of(Config::incluster().map_err(AccessError::InCluster)?),
+        let Parsed { mut config, user, proxy, mut warning } = match self {
+            Self::InCluster => in_cluster::load(|name| std::env::var(name).ok(), &in_cluster::directory())
+                .map_err(AccessError::InCluster)?,
             Self::Address(address) => {
                 let url = with_scheme(address, false).parse();
                 let url = url.map_err(|source| AccessError::Address { address: address.clone(), source })?;
@@ -148,10 +153,10 @@ impl Access {
             }
         };
         // As in client-go, credentials are for servers that TLS identifies.
-        let has_dropped_credentials =
-            config.cluster_url.scheme() != Some(&Scheme::HTTPS) && has_credentials(&config.auth_info);
-        if has_dropped_credentials {
+        if config.cluster_url.scheme() != Some(&Scheme::HTTPS) && has_credentials(&config.auth_info) {
             config.auth_info = AuthInfo::default();
+            warning =
+                Some("the credentials of the kubeconfig are not used, because the server's URL is not https".into());
         }
         // Requests are few, so the token is read for each of them; see `TokenFile`.
         let token_file = config.auth_info.token_file.take();
@@ -162,7 +167,7 @@ impl Access {
         // The reflectors retry.
         config.default_retry = false;
         let plugin = Plugin::take_from(&mut config.auth_info);
-        Ok(Loaded { config, user, proxy, plugin, token_file: token_file.map(PathBuf::from), has_dropped_credentials })
+        Ok(Loaded { config, user, proxy, plugin, token_file: token_file.map(PathBuf::from), warning })
     }
 }
 
@@ -173,24 +178,26 @@ struct Parsed {
     user: String,
     /// The proxy of the kubeconfig.
     proxy: Option<String>,
+    /// What is not used, and why.
+    warning: Option<String>,
 }
 
 impl Parsed {
     /// Returns a configuration that is not from a kubeconfig.
     fn of(config: Config) -> Self {
-        Self { config, user: String::new(), proxy: None }
+        Self { config, user: String::new(), proxy: None, warning: None }
     }
 }
 
-async fn from_kubeconfig(path: &Path, master: Option<&str>) -> Result<Parsed, KubeconfigError> {
-    from_parsed(Kubeconfig::read_from(path)?, master, &KubeConfigOptions::default()).await
+async fn from_kubeconfig(path: &Path, master: Option<&str>) -> Result<Parsed, Cause> {
+    from_parsed(Kubeconfig::read_from(path).map_err(cause)?, master, &KubeConfigOptions::default()).await
 }
 
 async fn from_parsed(
     mut kubeconfig: Kubeconfig,
     master: Option<&str>,
     options: &KubeConfigOptions,
-) -> Result<Parsed, KubeconfigError> {
+) -> Result<Parsed, Cause> {
     for cluster in kubeconfig.clusters.iter_mut().filter_map(|named| named.cluster.as_mut()) {
         normalize_cluster(cluster);
         let server = master.map(str::to_owned).or_else(|| cluster.server.clone());
@@ -206,9 +213,9 @@ async fn from_parsed(
         // Keeps the library from parsing the proxy of the environment; see `crate::proxy`.
         cluster.proxy_url = Some("http://unused".to_owned());
     }
-    let mut config = Config::from_custom_kubeconfig(kubeconfig, options).await?;
+    let mut config = Config::from_custom_kubeconfig(kubeconfig, options).await.map_err(cause)?;
     config.proxy_url = None;
-    Ok(Parsed { config, user, proxy })
+    Ok(Parsed { config, user, proxy, warning: None })
 }
 
 /// Treats empty values as unset and accepts wrapped base64, as client-go does.
@@ -247,12 +254,30 @@ fn user_name(kubeconfig: &Kubeconfig, options: &KubeConfigOptions) -> String {
     options.user.clone().or_else(of_context).unwrap_or_default()
 }
 
-/// Returns the `proxy-url` of the selected cluster, or that of the current context.
-fn proxy_url(kubeconfig: &Kubeconfig, options: &KubeConfigOptions) -> Option<String> {
+/// Returns the error of the library with its causes, which its text contains already.
+#[expect(clippy::needless_pass_by_value, reason = "for map_err")]
+fn cause(error: KubeconfigError) -> Cause {
+    Cause::whole(&error)
+}
+
+/// Returns the certificates among the sections of a file in PEM, or why there are none.
+fn certificates(text: &[u8]) -> Result<Vec<Vec<u8>>, String> {
+    let sections = pem::parse_many(text).map_err(|error| error.to_string())?;
+    let certificates = sections.into_iter().filter(|section| section.tag() == "CERTIFICATE");
+    let certificates: Vec<_> = certificates.map(pem::Pem::into_contents).collect();
+    if certificates.is_empty() { Err("it contains no certificate in PEM".to_owned()) } else { Ok(certificates) }
+}
+
+/// Returns the selected cluster, or that of the current context.
+fn cluster<'a>(kubeconfig: &'a Kubeconfig, options: &KubeConfigOptions) -> Option<&'a Cluster> {
     let of_context = || Some(context(kubeconfig, options)?.cluster.as_str());
     let name = options.cluster.as_deref().or_else(of_context)?;
-    let cluster = kubeconfig.clusters.iter().find(|cluster| cluster.name == name)?.cluster.as_ref()?;
-    cluster.proxy_url.clone().filter(|url| !url.is_empty())
+    kubeconfig.clusters.iter().find(|cluster| cluster.name == name)?.cluster.as_ref()
+}
+
+/// Returns the `proxy-url` of the selected cluster, or that of the current context.
+fn proxy_url(kubeconfig: &Kubeconfig, options: &KubeConfigOptions) -> Option<String> {
+    cluster(kubeconfig, options)?.proxy_url.clone().filter(|url| !url.is_empty())
 }
 
 /// Adds the scheme to an address without one: as in client-go, `https` only if TLS is configured.

@@ -48,8 +48,8 @@ pub(crate) struct ApiClient {
     renewal: tokio::sync::Mutex<()>,
     /// The number of connections so far.
     connections: AtomicU64,
-    /// Whether unused credentials, because of a connection without TLS, have been reported.
-    has_warned_of_credentials: AtomicBool,
+    /// Whether the warning about the configuration has been logged.
+    has_warned: AtomicBool,
     /// Whether the last request got no response.
     unreachable: AtomicBool,
     /// Counts the first responses after requests without a response.
@@ -213,7 +213,7 @@ impl ApiClient {
             connection: Mutex::new(None),
             renewal: tokio::sync::Mutex::new(()),
             connections: AtomicU64::new(0),
-            has_warned_of_credentials: AtomicBool::new(false),
+            has_warned: AtomicBool::new(false),
             unreachable: AtomicBool::new(false),
             recoveries: watch::channel(0).0,
         }
@@ -352,14 +352,14 @@ impl ApiClient {
     /// Reads the files, runs the credential plugin and builds a client.
     async fn connect(&self) -> Result<Connection, ApiError> {
         let loaded = self.access.load().await;
-        let Loaded { mut config, user, proxy, plugin, token_file, has_dropped_credentials } =
+        let Loaded { mut config, user, proxy, plugin, token_file, warning } =
             loaded.map_err(|error| unprepared(None, &error))?;
         let url: Arc<str> = config.cluster_url.to_string().trim_end_matches('/').into();
         let namespace = config.default_namespace.as_str().into();
         let is_uncompressed = config.disable_compression;
         let host: Arc<str> = config.cluster_url.authority().map_or("", |authority| authority.as_str()).into();
-        if has_dropped_credentials && !self.has_warned_of_credentials.swap(true, Ordering::Relaxed) {
-            tracing::warn!(%url, "the credentials of the kubeconfig are not used, because the server's URL is not https");
+        if let Some(warning) = warning.filter(|_| !self.has_warned.swap(true, Ordering::Relaxed)) {
+            tracing::warn!(%url, "{warning}");
         }
         let unprepared = |error: &(dyn std::error::Error + 'static)| ApiError::Unprepared {
             url: Some(url.to_string()),

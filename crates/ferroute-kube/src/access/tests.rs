@@ -110,3 +110,43 @@ async fn invalid_address_is_an_error() {
     let error = Access::Address("http://a b".to_owned()).load().await.unwrap_err();
     assert_eq!(error.to_string(), "invalid API server address \"http://a b\"");
 }
+
+#[test]
+fn service_account_needs_only_its_token_and_the_address_of_the_server() {
+    let environment = |host: &'static str, port: &'static str| {
+        move |name: &str| Some(if name.ends_with("HOST") { host } else { port }.to_owned())
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let load = |host, port| in_cluster::load(environment(host, port), directory.path());
+    let parsed = load("127.0.0.1", "6443").unwrap();
+    assert_eq!(parsed.config.cluster_url.to_string(), "https://127.0.0.1:6443/");
+    assert_eq!(parsed.config.auth_info.token_file, directory.path().join("token").to_str().map(str::to_owned));
+    assert!(parsed.config.root_cert.is_none() && parsed.warning.unwrap().contains("ca.crt"));
+    for (host, port, url) in [
+        ("fd00::1", "443", "https://[fd00::1]/"),
+        ("fd00::1", "1", "https://[fd00::1]:1/"),
+        ("a.b", "443", "https://a.b/"),
+    ] {
+        assert_eq!(load(host, port).unwrap().config.cluster_url.to_string(), url);
+    }
+    for (host, port) in [("", "443"), ("a", ""), ("a", "x"), ("a b", "443")] {
+        assert!(load(host, port).is_err(), "{host:?} {port:?}");
+    }
+    assert!(in_cluster::load(|_| None, directory.path()).is_err());
+
+    fs::write(directory.path().join("ca.crt"), "no certificate").unwrap();
+    assert!(load("a", "443").unwrap().warning.unwrap().contains("no certificate in PEM"));
+    fs::write(directory.path().join("ca.crt"), "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
+        .unwrap();
+    fs::write(directory.path().join("namespace"), "kube-system").unwrap();
+    let parsed = load("a", "443").unwrap();
+    assert_eq!(parsed.config.root_cert, Some(vec![vec![0; 3]]));
+    assert_eq!((parsed.config.default_namespace.as_str(), parsed.warning), ("kube-system", None));
+}
+
+#[tokio::test]
+async fn errors_name_their_cause_once() {
+    let error = load("{server: 'https://a', certificate-authority: /nope}", "{}", None).await.unwrap_err();
+    let text = ferroute_core::error_chain(&error);
+    assert_eq!(text.matches("No such file or directory").count(), 1, "{text}");
+}
