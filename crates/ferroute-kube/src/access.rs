@@ -213,8 +213,12 @@ async fn from_parsed(
         // Keeps the library from parsing the proxy of the environment; see `crate::proxy`.
         cluster.proxy_url = Some("http://unused".to_owned());
     }
+    let authority = authority(&kubeconfig, options);
     let mut config = Config::from_custom_kubeconfig(kubeconfig, options).await.map_err(cause)?;
     config.proxy_url = None;
+    if config.root_cert.as_ref().is_some_and(Vec::is_empty) {
+        return Err(Cause::text(format!("{authority} contains no certificate in PEM")));
+    }
     Ok(Parsed { config, user, proxy, warning: None })
 }
 
@@ -266,6 +270,16 @@ fn certificates(text: &[u8]) -> Result<Vec<Vec<u8>>, String> {
     let certificates = sections.into_iter().filter(|section| section.tag() == "CERTIFICATE");
     let certificates: Vec<_> = certificates.map(pem::Pem::into_contents).collect();
     if certificates.is_empty() { Err("it contains no certificate in PEM".to_owned()) } else { Ok(certificates) }
+}
+
+/// Returns the origin of the certificate authority of the selected cluster, for error messages.
+fn authority(kubeconfig: &Kubeconfig, options: &KubeConfigOptions) -> String {
+    match cluster(kubeconfig, options) {
+        Some(Cluster { certificate_authority: Some(path), certificate_authority_data: None, .. }) => {
+            format!("the certificate-authority {path}")
+        }
+        _ => "the certificate-authority-data".to_owned(),
+    }
 }
 
 /// Returns the selected cluster, or that of the current context.

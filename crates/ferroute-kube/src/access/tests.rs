@@ -150,3 +150,18 @@ async fn errors_name_their_cause_once() {
     let text = ferroute_core::error_chain(&error);
     assert_eq!(text.matches("No such file or directory").count(), 1, "{text}");
 }
+
+#[tokio::test]
+async fn authority_without_a_certificate_is_an_error_that_names_it() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    fs::write(file.path(), "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n").unwrap();
+    let path = file.path().display().to_string();
+    for (field, name) in [
+        (format!("certificate-authority: {path}"), format!("the certificate-authority {path}")),
+        ("certificate-authority-data: aGVsbG8=".to_owned(), "the certificate-authority-data".to_owned()),
+    ] {
+        let error = load(&format!("{{server: 'https://a', {field}}}"), "{}", None).await.unwrap_err();
+        let text = ferroute_core::error_chain(&error);
+        assert!(text.ends_with(&format!("{name} contains no certificate in PEM")), "{text}");
+    }
+}
