@@ -1,16 +1,18 @@
 //! The address of the API server and the credentials: from a kubeconfig, the pod's service account, or `--master`.
 
+mod check;
 mod in_cluster;
 
 use std::path::{Path, PathBuf};
 
 use ferroute_config::ClientConnectionConfiguration;
-use http::uri::Scheme;
+use http::{Uri, uri::Scheme};
 use kube_client::{
     Config,
     config::{AuthInfo, Cluster, Context, KubeConfigOptions, Kubeconfig, KubeconfigError},
 };
 
+use percent_encoding::percent_decode_str;
 use secrecy::ExposeSecret;
 
 use crate::{
@@ -131,6 +133,16 @@ impl Access {
         }
     }
 
+    /// Returns the error for a kubeconfig that can be read.
+    fn invalid(&self, source: Cause) -> AccessError {
+        let path = match self {
+            Self::Kubeconfig { path, .. } => path.clone(),
+            Self::User(user) => user.path(),
+            Self::InCluster | Self::Address(_) => PathBuf::new(),
+        };
+        AccessError::Kubeconfig { path, source }
+    }
+
     /// Reads the files. Credential plugins are not run yet.
     ///
     /// # Errors
@@ -141,7 +153,7 @@ impl Access {
             Self::InCluster => in_cluster::load(|name| std::env::var(name).ok(), &in_cluster::directory())
                 .map_err(AccessError::InCluster)?,
             Self::Address(address) => {
-                let url = with_scheme(address, false).parse();
+                let url = with_scheme(address).parse();
                 let url = url.map_err(|source| AccessError::Address { address: address.clone(), source })?;
                 Parsed::of(Config::new(url))
             }
@@ -152,18 +164,24 @@ impl Access {
                 user.load().await.map_err(|source| AccessError::Kubeconfig { path: user.path(), source })?
             }
         };
+        check::check(&config, &user).map_err(|cause| self.invalid(cause))?;
         // As in client-go, credentials are for servers that TLS identifies.
-        if config.cluster_url.scheme() != Some(&Scheme::HTTPS) && has_credentials(&config.auth_info) {
-            config.auth_info = AuthInfo::default();
-            warning =
-                Some("the credentials of the kubeconfig are not used, because the server's URL is not https".into());
+        if config.cluster_url.scheme() != Some(&Scheme::HTTPS) {
+            if has_credentials(&config.auth_info) {
+                warning = Some(
+                    "the credentials of the kubeconfig are not used, because the server's URL is not https".into(),
+                );
+            }
+            config.auth_info = without_credentials(config.auth_info);
+        }
+        // As in Go, these take precedence, and the URL is not printed with them.
+        if let Some((username, password)) = take_user_info(&mut config.cluster_url) {
+            config.auth_info.username = Some(username);
+            config.auth_info.password = Some(password.into());
+            config.auth_info.token_file = None;
         }
         // Requests are few, so the token is read for each of them; see `TokenFile`.
         let token_file = config.auth_info.token_file.take();
-        if token_file.is_some() {
-            // As in client-go, the file takes precedence over the token in the kubeconfig, which is its initial value.
-            config.auth_info.token = None;
-        }
         // The reflectors retry.
         config.default_retry = false;
         let plugin = Plugin::take_from(&mut config.auth_info);
@@ -198,11 +216,11 @@ async fn from_parsed(
     master: Option<&str>,
     options: &KubeConfigOptions,
 ) -> Result<Parsed, Cause> {
+    check::check_names(&kubeconfig)?;
     for cluster in kubeconfig.clusters.iter_mut().filter_map(|named| named.cluster.as_mut()) {
         normalize_cluster(cluster);
         let server = master.map(str::to_owned).or_else(|| cluster.server.clone());
-        // client-go also checks for a client certificate, but none is used without a CA or a scheme.
-        cluster.server = server.map(|server| with_scheme(&server, has_tls(cluster)));
+        cluster.server = server.map(|server| with_scheme(&server));
     }
     for user in kubeconfig.auth_infos.iter_mut().filter_map(|named| named.auth_info.as_mut()) {
         normalize_user(user);
@@ -294,33 +312,39 @@ fn proxy_url(kubeconfig: &Kubeconfig, options: &KubeConfigOptions) -> Option<Str
     cluster(kubeconfig, options)?.proxy_url.clone().filter(|url| !url.is_empty())
 }
 
-/// Adds the scheme to an address without one: as in client-go, `https` only if TLS is configured.
-fn with_scheme(address: &str, tls: bool) -> String {
-    if address.contains("://") {
-        return address.to_owned();
-    }
-    format!("{}://{address}", if tls { "https" } else { "http" })
+/// Adds the scheme to an address without one: as in client-go, `http`, also if the kubeconfig configures TLS.
+fn with_scheme(address: &str) -> String {
+    if address.contains("://") { address.to_owned() } else { format!("http://{address}") }
 }
 
-fn has_tls(cluster: &Cluster) -> bool {
-    cluster.certificate_authority.is_some()
-        || cluster.certificate_authority_data.is_some()
-        || cluster.insecure_skip_tls_verify == Some(true)
+/// Takes the user name and the password out of a URL.
+fn take_user_info(url: &mut Uri) -> Option<(String, String)> {
+    let mut parts = url.clone().into_parts();
+    let authority = parts.authority.as_ref()?.as_str();
+    let (user_info, host) = authority.rsplit_once('@')?;
+    let (username, password) = user_info.split_once(':').unwrap_or((user_info, ""));
+    let decode = |text: &str| percent_decode_str(text).decode_utf8_lossy().into_owned();
+    let user_info = (decode(username), decode(password));
+    parts.authority = Some(host.parse().ok()?);
+    *url = Uri::from_parts(parts).ok()?;
+    Some(user_info)
 }
 
-/// Reports whether any data that identify this client would be sent.
+/// Returns what is sent without TLS: the user to impersonate.
+fn without_credentials(user: AuthInfo) -> AuthInfo {
+    let AuthInfo { impersonate, impersonate_uid, impersonate_groups, impersonate_user_extra, .. } = user;
+    AuthInfo { impersonate, impersonate_uid, impersonate_groups, impersonate_user_extra, ..AuthInfo::default() }
+}
+
+/// Reports whether a user has secrets.
 fn has_credentials(user: &AuthInfo) -> bool {
-    let AuthInfo {
-        username, password, token, token_file, auth_provider, exec, impersonate, impersonate_groups, ..
-    } = user;
+    let AuthInfo { username, password, token, token_file, auth_provider, exec, .. } = user;
     username.is_some()
         || password.is_some()
         || token.is_some()
         || token_file.is_some()
         || auth_provider.is_some()
         || exec.is_some()
-        || impersonate.is_some()
-        || impersonate_groups.is_some()
 }
 
 #[cfg(test)]

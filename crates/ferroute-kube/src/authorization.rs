@@ -72,7 +72,9 @@ impl Authorization {
     ) -> Result<Option<Self>, CredentialsError> {
         let unsendable = |field| CredentialsError::Unsendable { field, user: name.to_owned() };
         if let Some(path) = token_file {
-            return Ok(Some(Self::File(TokenFile::new(path))));
+            // As in client-go, the token in the kubeconfig is used until the file can be read.
+            let initial = user.token.as_ref().and_then(|token| bearer(token.expose_secret()));
+            return Ok(Some(Self::File(TokenFile { path, last: Mutex::new(initial) })));
         }
         if let Some(provider) = &user.auth_provider {
             let token = provider.config.get("id-token").filter(|_| provider.name == "oidc");
@@ -136,10 +138,6 @@ fn basic(username: &str, password: &str) -> HeaderValue {
 }
 
 impl TokenFile {
-    fn new(path: PathBuf) -> Self {
-        Self { path, last: Mutex::new(None) }
-    }
-
     fn header(&self) -> Result<HeaderValue, TokenError> {
         let mut last = self.last.lock().expect("no code that holds it panics");
         match (read(&self.path), &*last) {

@@ -43,8 +43,8 @@ pub(crate) enum CertificateError {
     Read { what: &'static str, path: String, source: std::io::Error },
     #[error("the {field} in the kubeconfig is not base64: {source}")]
     Base64 { field: &'static str, source: data_encoding::DecodeError },
-    #[error("the kubeconfig has a {present} without a {missing}")]
-    Alone { present: &'static str, missing: &'static str },
+    #[error("the kubeconfig has a client certificate without a client key")]
+    NoKey,
     #[error("the {what} {origin} is not PEM, or contains none")]
     NoPem { what: &'static str, origin: String },
     #[error(
@@ -68,18 +68,14 @@ impl ClientCertificate {
     ///
     /// A file cannot be read, or the certificate or the key is missing.
     pub(crate) fn take_from(user: &mut AuthInfo) -> Result<Option<Self>, CertificateError> {
-        let key = user.client_key_data.take();
-        let key = key.as_ref().map(|data| data.expose_secret());
-        let key = Source::of(KEY, "client-key-data", key, user.client_key.take().as_deref())?;
-        let data = user.client_certificate_data.take();
-        let file = user.client_certificate.take();
+        let (key_data, key_file) = (user.client_key_data.take(), user.client_key.take());
+        let (data, file) = (user.client_certificate_data.take(), user.client_certificate.take());
         let chain = Source::of(CERTIFICATE, "client-certificate-data", data.as_deref(), file.as_deref())?;
-        match (chain, key) {
-            (Some(chain), Some(key)) => Ok(Some(Self { chain, key })),
-            (None, None) => Ok(None),
-            (Some(_), None) => Err(CertificateError::Alone { present: CERTIFICATE, missing: KEY }),
-            (None, Some(_)) => Err(CertificateError::Alone { present: KEY, missing: CERTIFICATE }),
-        }
+        // As in client-go, a key alone has no effect.
+        let Some(chain) = chain else { return Ok(None) };
+        let key_data = key_data.as_ref().map(|data| data.expose_secret());
+        let key = Source::of(KEY, "client-key-data", key_data, key_file.as_deref())?;
+        Ok(Some(Self { chain, key: key.ok_or(CertificateError::NoKey)? }))
     }
 
     /// Returns the resolver that presents the certificate in handshakes.

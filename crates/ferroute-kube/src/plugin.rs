@@ -17,7 +17,7 @@ use kube_client::config::{AuthInfo, ExecConfig};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::authorization::bearer;
+use crate::{authorization::bearer, client_certificate::is_unset_path};
 
 /// A credential plugin.
 #[derive(Clone, Debug)]
@@ -35,7 +35,10 @@ pub(crate) struct Credentials {
 
 /// The object that a plugin prints.
 #[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct ExecCredential {
+    #[serde(default)]
+    api_version: String,
     status: Option<Credentials>,
 }
 
@@ -57,6 +60,9 @@ pub(crate) enum PluginError {
     /// The output of the program is not an `ExecCredential`. The text of the cause may show secrets.
     #[error("the credential plugin {command} printed no valid ExecCredential")]
     Invalid { command: String },
+    /// The version is another one than in the kubeconfig.
+    #[error("the credential plugin {command} printed an ExecCredential of version {got:?} (want {want:?})")]
+    Version { command: String, got: String, want: String },
     /// The time of expiration is not RFC 3339.
     #[error("the credential plugin {command} printed the invalid expirationTimestamp {text:?}")]
     Expiration { command: String, text: String },
@@ -69,7 +75,7 @@ pub(crate) enum PluginError {
 }
 
 impl Plugin {
-    /// Takes the plugin out of a user, whose credentials it replaces.
+    /// Takes the plugin out of a user.
     pub(crate) fn take_from(user: &mut AuthInfo) -> Option<Self> {
         user.exec.take().map(Self)
     }
@@ -98,9 +104,12 @@ impl Plugin {
         }
         // YAML contains JSON. client-go accepts both.
         let parsed: Result<ExecCredential, _> = serde_saphyr::from_slice(&output);
-        let Ok(ExecCredential { status: Some(credentials) }) = parsed else {
+        let Ok(ExecCredential { api_version, status: Some(credentials) }) = parsed else {
             return Err(PluginError::Invalid { command });
         };
+        if let Some(want) = exec.api_version.as_ref().filter(|want| **want != api_version) {
+            return Err(PluginError::Version { command, got: api_version, want: want.clone() });
+        }
         let is_complete = credentials.token.is_some() || credentials.certificate().is_some();
         match &credentials.expiration_timestamp {
             Some(text) if rfc3339::parse(text).is_none() => {
@@ -143,14 +152,17 @@ impl Credentials {
         Some(expiration.duration_since(SystemTime::now()).unwrap_or_default())
     }
 
-    /// Makes them the credentials of a user.
+    /// Makes them the credentials of a user. As in client-go, a token and a client certificate in the kubeconfig take
+    /// precedence.
     pub(crate) fn set_for(self, user: &mut AuthInfo) {
-        if let Some((certificate, key)) = self.certificate() {
+        let has_certificate = user.client_certificate.as_ref().is_some_and(|path| !is_unset_path(path))
+            || user.client_certificate_data.as_ref().is_some_and(|data| !data.is_empty());
+        if let Some((certificate, key)) = self.certificate().filter(|_| !has_certificate) {
             user.client_certificate_data = Some(BASE64.encode(certificate.as_bytes()));
             user.client_key_data = Some(BASE64.encode(key.as_bytes()).into());
         }
-        if let Some(token) = self.token {
-            user.token = Some(token.into());
+        if user.token.is_none() {
+            user.token = self.token.map(Into::into);
         }
     }
 }

@@ -42,10 +42,10 @@ async fn tls_certificates_are_verified_unless_the_kubeconfig_disables_it() {
 }
 
 #[tokio::test]
-async fn address_without_scheme_uses_tls_if_tls_is_configured() {
+async fn address_without_scheme_has_no_tls() {
     assert_eq!(url("{server: 'a:6443'}", None).await, "http://a:6443/");
-    assert_eq!(url("{server: 'a:6443', insecure-skip-tls-verify: true}", None).await, "https://a:6443/");
-    assert_eq!(url("{server: 'https://a'}", Some("b:1")).await, "http://b:1/");
+    assert_eq!(url("{server: 'a:6443', insecure-skip-tls-verify: true}", None).await, "http://a:6443/");
+    assert_eq!(url("{server: 'https://a', insecure-skip-tls-verify: true}", Some("b:1")).await, "http://b:1/");
 }
 
 #[tokio::test]
@@ -96,13 +96,69 @@ async fn base64_may_be_wrapped() {
 }
 
 #[tokio::test]
-async fn token_file_replaces_token() {
-    let loaded = load("{server: 'https://a'}", "{token: t, tokenFile: /tokens/a}", None).await.unwrap();
-    assert_eq!(loaded.token_file, Some(PathBuf::from("/tokens/a")));
-    assert!(loaded.config.auth_info.token.is_none());
-    let loaded = load("{server: 'https://a'}", "{token: t}", None).await.unwrap();
-    assert_eq!(loaded.token_file, None);
-    assert!(loaded.config.auth_info.token.is_some());
+async fn users_that_client_go_rejects_are_errors() {
+    let exec = |fields: &str| format!("{{exec: {{{fields}}}}}");
+    let pem = data_encoding::BASE64.encode(b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n");
+    let secure = "{server: 'https://a'}".to_owned();
+    for (cluster, user, part) in [
+        (
+            format!("{{server: 'https://a', insecure-skip-tls-verify: true, certificate-authority-data: {pem}}}"),
+            "{}".to_owned(),
+            "insecure-skip-tls-verify excludes",
+        ),
+        (secure.clone(), "{token: t, username: u, password: p}".into(), "both a token and a user name"),
+        (secure.clone(), "{as-groups: [g]}".into(), "without as"),
+        (secure.clone(), "{as-uid: '7'}".into(), "without as"),
+        (secure.clone(), exec("apiVersion: client.authentication.k8s.io/v1, command: c"), "without interactiveMode"),
+        (
+            secure.clone(),
+            exec("apiVersion: client.authentication.k8s.io/v1, command: '', interactiveMode: Never"),
+            "without a command",
+        ),
+        (
+            secure.clone(),
+            exec("apiVersion: client.authentication.k8s.io/v1alpha1, command: c, interactiveMode: Never"),
+            "apiVersion",
+        ),
+        (secure.clone(), exec("command: c, interactiveMode: Never"), "apiVersion"),
+    ] {
+        let error = load(&cluster, &user, None).await.expect_err(part);
+        let text = ferroute_core::error_chain(&error);
+        assert!(text.contains(part) && text.contains("/kubeconfig"), "{text}");
+    }
+    let old = exec("apiVersion: client.authentication.k8s.io/v1beta1, command: c");
+    for user in ["{username: u}", "{password: p}", "{as: a, as-groups: [g]}", "{as-groups: []}", &old] {
+        load(&secure, user, None).await.expect(user);
+    }
+}
+
+#[tokio::test]
+async fn names_are_unique() {
+    let text = "clusters: [{name: k, cluster: {server: 'https://a'}}]\ncontexts: [{name: c, context: {cluster: k, user: u}}]\n\
+                current-context: c\nusers: [{name: u, user: {token: first}}, {name: u, user: {token: second}}]\n";
+    let file = tempfile::NamedTempFile::new().unwrap();
+    fs::write(file.path(), text).unwrap();
+    let error = Access::Kubeconfig { path: file.path().to_owned(), master: None }.load().await.unwrap_err();
+    let text = ferroute_core::error_chain(&error);
+    assert!(text.ends_with("the list of users contains the name \"u\" twice"), "{text}");
+}
+
+#[tokio::test]
+async fn user_to_impersonate_is_no_secret() {
+    let loaded = load("{server: 'http://a'}", "{token: t, as: a, as-groups: [g]}", None).await.unwrap();
+    assert!(loaded.config.auth_info.token.is_none() && loaded.warning.is_some());
+    assert_eq!(loaded.config.auth_info.impersonate.as_deref(), Some("a"));
+    assert_eq!(loaded.config.auth_info.impersonate_groups, Some(vec!["g".to_owned()]));
+    let loaded = load("{server: 'http://a'}", "{as: a}", None).await.unwrap();
+    assert_eq!(loaded.warning, None);
+}
+
+#[tokio::test]
+async fn client_key_without_a_certificate_has_no_effect() {
+    let mut config = load("{server: 'https://a'}", "{client-key: /nope}", None).await.unwrap().config;
+    assert!(ClientCertificate::take_from(&mut config.auth_info).unwrap().is_none());
+    let mut config = load("{server: 'https://a'}", "{client-certificate: /dev/null}", None).await.unwrap().config;
+    assert!(ClientCertificate::take_from(&mut config.auth_info).is_err());
 }
 
 #[tokio::test]

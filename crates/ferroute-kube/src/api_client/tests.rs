@@ -11,7 +11,7 @@ fn client(directory: &TempDir, timing: Timing) -> ApiClient {
     let expiration = ferroute_core::rfc3339::format(std::time::SystemTime::now() + HOUR, 0).unwrap();
     let script = format!(
         "[ -e {0} ] && {{ touch {1}; exec sleep 100000; }}; \
-         echo \"{{status: {{token: abc, expirationTimestamp: '{expiration}'}}}}\"",
+         echo \"{{apiVersion: client.authentication.k8s.io/v1beta1, status: {{token: abc, expirationTimestamp: '{expiration}'}}}}\"",
         path("hang").display(),
         path("hung").display()
     );
@@ -19,7 +19,7 @@ fn client(directory: &TempDir, timing: Timing) -> ApiClient {
     let kubeconfig = format!(
         "{{apiVersion: v1, kind: Config, current-context: c, contexts: [{{name: c, context: {{cluster: k, user: u}}}}], \
          clusters: [{{name: k, cluster: {{server: 'https://127.0.0.1:1', insecure-skip-tls-verify: true}}}}], \
-         users: [{{name: u, user: {{exec: {{apiVersion: v1, command: sh, args: [{}]}}}}}}]}}",
+         users: [{{name: u, user: {{exec: {{apiVersion: client.authentication.k8s.io/v1beta1, command: sh, args: [{}]}}}}}}]}}",
         path("script").display()
     );
     fs::write(path("kubeconfig"), kubeconfig).unwrap();

@@ -78,8 +78,8 @@ fn unusable_keys_are_named_with_what_to_do() {
         let error = load(&certificate, &text).err().unwrap_or_else(|| panic!("{text} is accepted")).to_string();
         assert!(error.contains(expected) && error.contains("in client-key-data"), "{error}");
     }
-    let error = load("", &pem("PRIVATE KEY", &key)).unwrap_err().to_string();
-    assert_eq!(error, "the kubeconfig has a client key without a client certificate");
+    let error = load(&certificate, "").unwrap_err().to_string();
+    assert_eq!(error, "the kubeconfig has a client certificate without a client key");
     let error = load(&pem("PRIVATE KEY", &key), &pem("PRIVATE KEY", &key)).unwrap_err().to_string();
     assert_eq!(error, "the client certificate in client-certificate-data is not PEM, or contains none");
 }

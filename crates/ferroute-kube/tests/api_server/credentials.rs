@@ -120,6 +120,53 @@ async fn user_name_and_password_are_sent() {
 }
 
 #[tokio::test]
+async fn token_in_the_kubeconfig_takes_precedence_over_that_of_a_plugin() {
+    let (directory, fake) = (tempfile::tempdir().unwrap(), fake_requiring("inline").await);
+    let user = plugin(&directory, &format!("echo '{}'", credential("from-a-plugin")));
+    let user = user.replacen('{', "{token: inline, ", 1);
+    let mut consumer = start(&kubeconfig(&directory, &fake, &user)).await;
+    consumer.until_synced().await;
+    assert_eq!(consumer.take_log(), [""; 0]);
+}
+
+#[tokio::test]
+async fn token_in_the_kubeconfig_is_used_while_the_token_file_is_missing() {
+    let (directory, fake) = (tempfile::tempdir().unwrap(), fake_requiring("inline").await);
+    let file = directory.path().join("token");
+    let user = format!("{{token: inline, tokenFile: {}}}", file.display());
+    let mut consumer = start(&kubeconfig(&directory, &fake, &user)).await;
+    consumer.until_synced().await;
+    write(&file, "of-file");
+    require(&fake, "of-file");
+    fake.end_watches();
+    consumer.catch_up(&fake).await;
+    assert_eq!(consumer.take_log(), [""; 0]);
+}
+
+#[tokio::test]
+async fn credentials_in_the_url_are_sent_and_not_printed() {
+    let (directory, fake) = (tempfile::tempdir().unwrap(), SecureServer::start().await);
+    // `admin:p@ss`.
+    fake.behave(|behaviour| behaviour.authorization = Some("Basic YWRtaW46cEBzcw==".to_owned()));
+    let cluster = format!("server: 'https://admin:p%40ss@{}', insecure-skip-tls-verify: true", fake.address);
+    let mut consumer = start(&kubeconfig_at(&directory, &cluster, "{token: unused}")).await;
+    consumer.until_synced().await;
+    fake.behave(|behaviour| behaviour.authorization = Some("Basic bm8=".to_owned()));
+    fake.end_watches();
+    consumer.until("a problem", |observed| !observed.problems.is_empty()).await;
+    let problems = &consumer.observed.problems;
+    assert!(problems.iter().all(|text| text.contains(&fake.url()) && !text.contains("ss@")), "{problems:?}");
+}
+
+#[tokio::test]
+async fn plugin_of_another_version_is_reported() {
+    let (directory, fake) = (tempfile::tempdir().unwrap(), fake_requiring("t").await);
+    let output = credential("t").replace("/v1", "/v1beta1");
+    let mut consumer = start(&kubeconfig(&directory, &fake, &plugin(&directory, &format!("echo '{output}'")))).await;
+    consumer.until("a problem", |observed| observed.problems.iter().any(|text| text.contains("v1beta1"))).await;
+}
+
+#[tokio::test]
 async fn credentials_are_not_sent_without_tls() {
     let directory = tempfile::tempdir().unwrap();
     let file = write(&directory.path().join("token"), "s3cret");
@@ -250,8 +297,8 @@ async fn credential_plugin_runs_again_when_its_token_is_rejected() {
 #[tokio::test]
 async fn failing_credential_plugin_is_reported_with_its_standard_error() {
     let (directory, fake) = (tempfile::tempdir().unwrap(), fake_requiring("any").await);
-    let user = "{exec: {apiVersion: client.authentication.k8s.io/v1, command: sh, args: [-c, 'echo no luck >&2; exit \
-                3']}}";
+    let user = "{exec: {apiVersion: client.authentication.k8s.io/v1, interactiveMode: Never, command: sh, \
+                args: [-c, 'echo no luck >&2; exit 3']}}";
     let mut consumer = start(&kubeconfig(&directory, &fake, user)).await;
     consumer.until("a problem", |observed| observed.problems.iter().any(|text| text.contains("no luck"))).await;
 }
