@@ -110,7 +110,7 @@ impl KubeProxyConfiguration {
     }
 
     /// Returns the JSON of `/configz`: the configuration with the platform's defaults, below the name of its API group.
-    /// Unlike kube-proxy's, its fields are named as in a configuration file.
+    /// Its fields are named as in a configuration file, and are in alphabetical order.
     pub fn to_configz(&self) -> Value {
         let config = serde_json::to_value(self.clone().platform_defaulted());
         let config = config.expect("string keys can be encoded as JSON");

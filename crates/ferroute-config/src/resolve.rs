@@ -489,6 +489,9 @@ pub(crate) const EXTERNAL_IPS_GATE: &str = "AllowServiceExternalIPs";
 /// The gate of alpha fields of the logging configuration.
 pub(crate) const LOGGING_ALPHA_GATE: &str = "LoggingAlphaOptions";
 
+/// The gate of all alpha features whose own gates are not set.
+pub(crate) const ALL_ALPHA_GATE: &str = "AllAlpha";
+
 /// Features of every mode that cannot be turned off, and whose gates are locked in kube-proxy 1.36.
 const ALWAYS_ON: [&str; 1] = ["PreferSameTrafficDistribution"];
 

@@ -3,7 +3,9 @@ use std::{collections::BTreeMap, num::NonZeroU32, ops::RangeInclusive, time::Dur
 use ferroute_core::{IpFamily, LocalTrafficDetector, NodePortAddresses};
 use ipnet::IpNet;
 
-use super::{Conntrack, ConntrackLimit, IpvsSettings, LOGGING_ALPHA_GATE, LogFormat, Logging, not_negative, path};
+use super::{
+    ALL_ALPHA_GATE, Conntrack, ConntrackLimit, IpvsSettings, LOGGING_ALPHA_GATE, LogFormat, Logging, not_negative, path,
+};
 use crate::{
     ConntrackConfiguration, FieldError, FieldErrors, FlushFrequency, GoDuration, IpvsConfiguration,
     KubeProxyConfiguration, LoggingConfiguration, OutputRoutingOptions, address,
@@ -162,7 +164,9 @@ pub(super) fn logging(
         }
         FlushFrequency::Nanoseconds(_) | FlushFrequency::Text(_) => {}
     }
-    if !feature_gates.get(LOGGING_ALPHA_GATE).copied().unwrap_or_default() {
+    // The gate itself takes precedence over that of all alpha features.
+    let gate = feature_gates.get(LOGGING_ALPHA_GATE).or_else(|| feature_gates.get(ALL_ALPHA_GATE));
+    if !gate.copied().unwrap_or_default() {
         routing(errors, &format!("{section}.options.text"), &config.options.text);
         routing(errors, &format!("{section}.options.json"), &config.options.json);
     }

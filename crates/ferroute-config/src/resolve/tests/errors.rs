@@ -203,3 +203,19 @@ fn several_errors_are_formatted_in_brackets_without_duplicates() {
     errors.0.push(errors.0[0].clone());
     assert_eq!(errors.to_string(), format!("[{two}, {one}]"));
 }
+
+#[test]
+fn gate_of_all_alpha_features_allows_buffers_of_logs_unless_their_own_gate_forbids_them() {
+    for (gates, is_valid) in [
+        (&[][..], false),
+        (&[("AllAlpha", true)], true),
+        (&[("AllAlpha", false)], false),
+        (&[("AllAlpha", true), ("LoggingAlphaOptions", false)], false),
+        (&[("AllAlpha", false), ("LoggingAlphaOptions", true)], true),
+    ] {
+        let mut config = KubeProxyConfiguration::default().defaulted();
+        config.logging.options.text.info_buffer_size = "4Ki".parse().unwrap();
+        config.feature_gates = gates.iter().map(|(name, is_enabled)| ((*name).to_owned(), *is_enabled)).collect();
+        assert_eq!(config.resolve().is_ok(), is_valid, "{gates:?}");
+    }
+}
