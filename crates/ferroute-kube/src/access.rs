@@ -1,6 +1,7 @@
 //! The address of the API server and the credentials: from a kubeconfig, the pod's service account, or `--master`.
 
 mod check;
+mod file;
 mod in_cluster;
 
 use std::path::{Path, PathBuf};
@@ -61,7 +62,7 @@ impl UserAccess {
 
     async fn load(&self) -> Result<Parsed, Cause> {
         let kubeconfig = match &self.kubeconfig {
-            Some(path) => Kubeconfig::read_from(path),
+            Some(path) => file::read(path),
             None => Kubeconfig::read(),
         };
         let kubeconfig = kubeconfig.map_err(cause)?;
@@ -208,7 +209,7 @@ impl Parsed {
 }
 
 async fn from_kubeconfig(path: &Path, master: Option<&str>) -> Result<Parsed, Cause> {
-    from_parsed(Kubeconfig::read_from(path).map_err(cause)?, master, &KubeConfigOptions::default()).await
+    from_parsed(file::read(path).map_err(cause)?, master, &KubeConfigOptions::default()).await
 }
 
 async fn from_parsed(

@@ -221,3 +221,15 @@ async fn authority_without_a_certificate_is_an_error_that_names_it() {
         assert!(text.ends_with(&format!("{name} contains no certificate in PEM")), "{text}");
     }
 }
+
+#[tokio::test]
+async fn last_of_duplicate_fields_applies() {
+    let user = "{token: first, tokenFile: a, client-key: a, token: second, tokenFile: b, exec: {command: ./p, \
+                apiVersion: client.authentication.k8s.io/v1, interactiveMode: Never}}";
+    let loaded = load("{server: 'https://a', server: 'https://b'}", user, None).await.unwrap();
+    assert_eq!(loaded.config.cluster_url, "https://b/");
+    assert_eq!(loaded.config.auth_info.token.unwrap().expose_secret(), "second");
+    let file = loaded.token_file.unwrap();
+    assert!(file.is_absolute() && file.ends_with("b"), "{}", file.display());
+    assert!(load("{server: 'https://a', server: [}", "{}", None).await.is_err());
+}
