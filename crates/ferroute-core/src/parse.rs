@@ -22,7 +22,7 @@ pub use metadata::{ObjectVersion, trigger_time, write_time};
 pub use name::{check_dns_label, check_dns_subdomain};
 pub use node::parse_node;
 pub use service::{EXTERNAL_IPS, SkipReason, parse_service, unrestricted_families};
-pub use slice::parse_slice;
+pub use slice::{SliceSkipReason, parse_slice};
 
 use crate::{NamespacedName, Protocol, UnknownProtocol};
 

@@ -10,17 +10,21 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fmt, fs,
-    path::PathBuf,
+    fmt,
+    path::{Path, PathBuf},
 };
 
 use ferroute_api::{
-    Object, labels,
+    Object,
     manifest::{DocumentError, Parsed, documents},
 };
 use ferroute_config::flags::SettingsArgs;
-use ferroute_core::{Escaped, FrontendKind, NamespacedName, error_chain, parse::validate, tracker::TrackerEvent};
-use ferroute_source::{Event, Problem as SourceProblem, manifest_files, read_once};
+use ferroute_core::{
+    Escaped, FrontendKind, NamespacedName, error_chain,
+    parse::{SliceSkipReason, validate},
+    tracker::TrackerEvent,
+};
+use ferroute_source::{Event, Input, Problem as SourceProblem};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -94,24 +98,24 @@ pub enum Effect {
 /// If the configuration or the host cannot be read. Problems of the files are in the report.
 pub fn check(paths: &[PathBuf], settings: &SettingsArgs) -> anyhow::Result<(About, CheckReport)> {
     let mut check = Check::default();
-    let mut events = Vec::new();
+    // One source: an object may be defined once in all of them, and EndpointSlices take precedence over Endpoints in other files.
+    let mut input = Input::default();
     for path in paths {
-        match (manifest_files(path), read_once(path)) {
-            // Otherwise, a wrong path would result in no problems.
-            (Ok(files), Ok(_)) if files.is_empty() => {
-                let file = Some(path.display().to_string());
-                check.add(Problem::new(file, Effect::Skipped, "no file with a name that ends in .yaml, .yml or .json"));
+        let file = path.display().to_string();
+        match input.add(path) {
+            // Otherwise, a wrong path would have no problems.
+            Ok(0) => {
+                let text = "no file with a name that ends in .yaml, .yml or .json";
+                check.add(Problem::new(Some(file), Effect::Skipped, text));
             }
-            (Ok(files), Ok(read)) => {
-                files.iter().for_each(|file| check.read_file(file));
-                events.extend(read);
-            }
-            (Err(error), _) | (_, Err(error)) => {
-                let file = Some(path.display().to_string());
-                check.add(Problem::new(file, Effect::Rejected, format!("cannot read: {error}")));
-            }
+            Ok(_) => {}
+            Err(error) => check.add(Problem::new(Some(file), Effect::Rejected, format!("cannot read: {error}"))),
         }
     }
+    for file in input.files() {
+        check.read_file(&input, file);
+    }
+    let events = input.events();
     let mut seen = BTreeSet::new();
     for event in &events {
         check.check_event(event, &mut seen);
@@ -154,10 +158,10 @@ impl Check {
     }
 
     /// Reads a file for problems that its objects do not show. The source reports whether it can be read.
-    fn read_file(&mut self, path: &std::path::Path) {
+    fn read_file(&mut self, input: &Input, path: &Path) {
         self.files += 1;
         let file = path.display().to_string();
-        let Ok(text) = fs::read_to_string(path) else { return };
+        let Ok(text) = input.text(path) else { return };
         for document in documents(&text) {
             let (objects, unknown) = document.check();
             let is_single = objects.len() == 1;
@@ -198,11 +202,9 @@ impl Check {
                 }
             }
             Ok(_) => {
-                let reason = match slice.service_name() {
-                    None => format!("it has no label {}", labels::SERVICE_NAME),
-                    Some(_) => format!("proxies do not use addresses of type {:?}", slice.address_type),
-                };
-                self.add_for(&object, None, Effect::Skipped, reason);
+                if let Some(reason) = SliceSkipReason::for_slice(slice) {
+                    self.add_for(&object, None, Effect::Skipped, reason.to_string());
+                }
             }
             // The source has reported it.
             Err(_) => {}

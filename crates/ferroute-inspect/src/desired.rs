@@ -46,7 +46,7 @@ use ferroute_proxy::{
     recording::Bundle,
     sync::Change,
 };
-use ferroute_source::{Event, read_once, read_once_where};
+use ferroute_source::{Event, Input};
 use ferroute_trace::Host;
 
 use self::{
@@ -158,9 +158,14 @@ impl Desired {
         let DesiredArgs { source, settings: args } = args;
         let origin = source.manifests.as_ref().map(|path| format!("manifests at {}", path.display()));
         let waiting = Waiting::for_work(format!("reading {}", origin.as_deref().unwrap_or("objects")));
-        let workloads = source.manifests.as_deref().map(demo::read).transpose()?;
-        if let Some(Workloads { demo: Some(demo), .. }) = &workloads {
-            return Self::load_demo(source, args, demo, start_logging);
+        let manifests = source.manifests.as_deref().map(|path| {
+            let input = Input::new(path).with_context(|| format!("cannot read manifests at {}", path.display()))?;
+            let workloads = demo::read(path, &input)?;
+            anyhow::Ok((path, input, workloads))
+        });
+        let manifests = manifests.transpose()?;
+        if let Some((_, input, Workloads { demo: Some(demo), .. })) = &manifests {
+            return Self::load_demo(source, args, input, demo, start_logging);
         }
         let proxy = request();
         let info = proxy.info();
@@ -168,7 +173,7 @@ impl Desired {
         let (settings, mut about) = settings::load(args, &proxy, start_logging)?;
         let Settings { config, resolved, .. } = settings;
         let mut names = Names::default();
-        if let Some(workloads) = &workloads {
+        if let Some((_, _, workloads)) = &manifests {
             workloads.pods.iter().for_each(|pod| names.add_pod(pod));
         }
         if let (true, Some(info)) = (source.is_empty(), info) {
@@ -195,15 +200,14 @@ impl Desired {
             return Ok(Self { running_mode, ..desired });
         }
         let has_api_server = has_api_server(source, &config);
-        let (mut events, objects) = match &source.manifests {
-            Some(path) => {
+        let (mut events, objects) = match &manifests {
+            Some((path, input, _)) => {
                 let wanted = match need {
                     Need::Endpoints(service) => Some(service.name().to_owned()),
                     Need::Objects | Need::Host => None,
                 };
                 let is_relevant = move |text: &str| wanted.as_ref().is_none_or(|name| may_be_needed(text, name));
-                let events = read_once_where(path, is_relevant)
-                    .with_context(|| format!("cannot read manifests at {}", path.display()))?;
+                let events = input.events_where(is_relevant);
                 let has_services = events.iter().any(|event| matches!(event, Event::ServiceApplied(_)));
                 ensure_readable(&events, has_services)?;
                 (events, Some(Fact::new(path.display().to_string(), Origin::Given)))
@@ -282,17 +286,15 @@ impl Desired {
     fn load_demo(
         source: &SourceArgs,
         args: &SettingsArgs,
+        input: &Input,
         demo: &DemoManifests,
         start_logging: impl FnOnce(&Resolved),
     ) -> anyhow::Result<Self> {
         let settings = ferroute_config::settings::load_or(args, demo.configuration(), &REGISTRY.names())?;
         settings::start(&settings, start_logging);
         let Settings { config, resolved, .. } = settings;
-        if let Some(path) = &source.manifests {
-            let events = read_once(path).with_context(|| format!("cannot read manifests at {}", path.display()))?;
-            // The demo assigns addresses that Services lack.
-            ensure_readable(&events, true)?;
-        }
+        // The demo assigns addresses that Services lack.
+        ensure_readable(&input.events(), true)?;
         let node = demo.node(&resolved)?;
         let mut names = Names::default();
         names.add_demo(&demo.plan);

@@ -17,12 +17,12 @@ pub(crate) struct Collection {
 impl Collection {
     /// Services of this proxy, in all namespaces.
     pub(crate) fn services() -> Self {
-        Self { resource: Resource::Services, selector: Some(label_selector()) }
+        Self { resource: Resource::Services, selector: Some(without_label(labels::SERVICE_PROXY_NAME)) }
     }
 
-    /// Returns the endpoint slices of such Services.
+    /// Endpoint slices of all Services that are not headless.
     pub(crate) fn endpoint_slices() -> Self {
-        Self { resource: Resource::EndpointSlices, selector: Some(label_selector()) }
+        Self { resource: Resource::EndpointSlices, selector: Some(without_label(labels::HEADLESS)) }
     }
 
     /// The Node with this name.
@@ -55,9 +55,9 @@ impl Collection {
     }
 }
 
-/// Excludes headless Services and those of other proxies, as kube-proxy does.
-fn label_selector() -> (&'static str, String) {
-    ("labelSelector", format!("!{},!{}", labels::HEADLESS, labels::SERVICE_PROXY_NAME))
+/// Excludes objects with a label, as kube-proxy does.
+fn without_label(label: &str) -> (&'static str, String) {
+    ("labelSelector", format!("!{label}"))
 }
 
 /// Returns the plural, as in paths and RBAC rules.
@@ -176,9 +176,9 @@ mod tests {
 
     #[test]
     fn requests_have_the_selectors_of_kube_proxy() {
-        let selector = "labelSelector=%21service.kubernetes.io%2Fheadless%2C%21service.kubernetes.io%2F\
-                        service-proxy-name";
+        let selector = "labelSelector=%21service.kubernetes.io%2Fservice-proxy-name";
         assert_eq!(Collection::services().path_and_query(&[]), format!("/api/v1/services?{selector}"));
+        let selector = "labelSelector=%21service.kubernetes.io%2Fheadless";
         assert_eq!(
             Collection::endpoint_slices().path_and_query(&[("limit", "500"), ("continue", "a+b=/&c")]),
             format!("/apis/discovery.k8s.io/v1/endpointslices?{selector}&limit=500&continue=a%2Bb%3D%2F%26c")

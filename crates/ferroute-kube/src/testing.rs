@@ -21,6 +21,7 @@ use std::{
     },
 };
 
+use ferroute_api::labels;
 use ferroute_source::Resource;
 use hyper::{server::conn::http1, service::service_fn};
 use hyper_util::rt::TokioIo;
@@ -159,7 +160,13 @@ impl FakeApiServer {
     pub fn objects(&self, resource: Resource) -> Vec<Value> {
         let state = self.shared.state();
         let now = state.store.version();
-        state.store.at(now, resource).into_values().filter(store::matches_label_selector).collect()
+        let label = match resource {
+            Resource::Services => labels::SERVICE_PROXY_NAME,
+            Resource::EndpointSlices => labels::HEADLESS,
+            Resource::Nodes | Resource::ServiceCidrs => "",
+        };
+        let objects = state.store.at(now, resource).into_values();
+        objects.filter(|object| store::matches_label_selector(object, &format!("!{label}"))).collect()
     }
 
     /// Sets the pods, which are served to users.

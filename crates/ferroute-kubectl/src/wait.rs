@@ -88,9 +88,7 @@ impl Versions {
             bail!("no node applies Service {name}: it is headless, has an external name, or is for another proxy");
         }
         let is_read = |slice: &EndpointSlice| {
-            let labels_of = &slice.metadata.labels;
-            slice.address_type != "FQDN"
-                && ![labels::SERVICE_PROXY_NAME, labels::HEADLESS].iter().any(|label| labels_of.contains_key(*label))
+            slice.address_type != "FQDN" && !slice.metadata.labels.contains_key(labels::HEADLESS)
         };
         let slices = slices_of(&fleet.cluster, name).await?.into_iter().filter(is_read);
         let version = |slice: EndpointSlice| {

@@ -33,5 +33,5 @@ mod manifests;
 mod problem;
 
 pub use events::{Event, Resource};
-pub use manifests::{Manifests, WatchError, manifest_files, read_once, read_once_where};
+pub use manifests::{Input, Manifests, WatchError, manifest_files, read_once, read_once_where};
 pub use problem::{IgnoredKind, Problem};

@@ -17,6 +17,7 @@
 
 mod entry;
 mod file;
+mod input;
 mod merge;
 mod paths;
 mod reflector;
@@ -35,10 +36,10 @@ use std::{
 use inotify::Inotify;
 use tokio::sync::mpsc;
 
+pub use self::input::Input;
 use self::{
     paths::Plan,
     reflector::Reflector,
-    store::{Store, Work},
     watch::{Changes, EventReader, Watches},
 };
 use crate::Event;
@@ -89,16 +90,7 @@ pub fn read_once(path: &Path) -> io::Result<Vec<Event>> {
 ///
 /// The path cannot be read. Errors in single files are reported as events, but not those in skipped documents.
 pub fn read_once_where(path: &Path, is_relevant: impl Fn(&str) -> bool + Send + 'static) -> io::Result<Vec<Event>> {
-    let listing = Plan::new(path).listing?;
-    let work = Work { read: listing.files, complete: true, ..Work::default() };
-    let mut events = Vec::new();
-    // Only the callback could fail.
-    let mut store = Store::of_documents(is_relevant);
-    let _ = store.refresh(work, &mut |batch| {
-        events.extend(batch);
-        Ok(())
-    });
-    Ok(events)
+    Ok(Input::new(path)?.events_where(is_relevant))
 }
 
 /// Returns the files at `path` that [`read_once`] reads.

@@ -68,7 +68,6 @@ export const TEXTS = {
   "problem.doctor": ["Host", "主机"],
   "problem.comparison": ["Rules", "规则"],
   "skip.otherProxy": ["a label assigns it to another proxy", "标签将其分配给另一个代理"],
-  "skip.headlessByLabel": ["it is headless, by its label", "根据标签，它是 headless Service"],
   "skip.externalName": ["its type is ExternalName: an alias without an address", "类型为 ExternalName：没有地址的别名"],
   "skip.headless": ["it is headless (clusterIP None): DNS returns its endpoints' addresses", "它是 headless Service（clusterIP 为 None）：DNS 返回其端点的地址"],
   "slice.otherFamily": ["the Service has no cluster IP of this family", "该 Service 没有此 IP 族的集群 IP"],

@@ -240,8 +240,11 @@ fn similar(name: &str, candidates: impl Iterator<Item = &'static str>) -> Option
 
 /// Kinds of Kubernetes that are common in manifests with Services, and that a proxy does not read.
 const KINDS: &[&str] = &[
+    "Binding",
     "ClusterRole",
     "ClusterRoleBinding",
+    "ComponentStatus",
+    "Config",
     "ConfigMap",
     "ControllerRevision",
     "CronJob",
@@ -249,6 +252,7 @@ const KINDS: &[&str] = &[
     "CustomResourceDefinition",
     "DaemonSet",
     "Event",
+    "Eviction",
     "HorizontalPodAutoscaler",
     "Ingress",
     "IngressClass",
@@ -262,6 +266,7 @@ const KINDS: &[&str] = &[
     "PersistentVolume",
     "PersistentVolumeClaim",
     "PodDisruptionBudget",
+    "PodSecurityPolicy",
     "PodTemplate",
     "PriorityClass",
     "ReplicaSet",
@@ -270,9 +275,11 @@ const KINDS: &[&str] = &[
     "Role",
     "RoleBinding",
     "RuntimeClass",
+    "Scale",
     "Secret",
     "ServiceAccount",
     "StatefulSet",
+    "Status",
     "StorageClass",
     "ValidatingAdmissionPolicy",
     "ValidatingAdmissionPolicyBinding",
@@ -326,6 +333,20 @@ mod tests {
                 "document 3, line 30: Pod default/p: status.podIp: unknown field (did you mean \"podIP\"?)",
             ]
         );
+    }
+
+    #[test]
+    fn kinds_of_kubernetes_are_known() {
+        let kinds = [
+            ("v1", "Binding"),
+            ("v1", "ComponentStatus"),
+            ("v1", "Config"),
+            ("v1", "Status"),
+            ("autoscaling/v1", "Scale"),
+            ("policy/v1", "Eviction"),
+            ("policy/v1beta1", "PodSecurityPolicy"),
+        ];
+        assert!(kinds.iter().all(|(version, kind)| unknown_kind(version, kind).is_none()));
     }
 
     #[test]

@@ -22,8 +22,6 @@ use crate::{
 pub enum SkipReason {
     /// The label [`labels::SERVICE_PROXY_NAME`] assigns the Service to the proxy of this name.
     OtherProxy(String),
-    /// The Service has the label [`labels::HEADLESS`].
-    HeadlessByLabel,
     /// The type is `ExternalName`: the Service is an alias for a DNS name and has no address.
     ExternalName,
     /// The cluster IP is `None`: DNS returns the addresses of the endpoints.
@@ -32,13 +30,12 @@ pub enum SkipReason {
 
 impl SkipReason {
     /// Returns the first reason that applies to a Service; `None` if the proxy serves it.
+    ///
+    /// As in kube-proxy, the label [`labels::HEADLESS`] is none: controllers set it on Endpoints and slices.
     pub fn for_service(service: &api::Service) -> Option<Self> {
         let labels = &service.metadata.labels;
         if let Some(proxy) = labels.get(labels::SERVICE_PROXY_NAME) {
             return Some(Self::OtherProxy(proxy.clone()));
-        }
-        if labels.contains_key(labels::HEADLESS) {
-            return Some(Self::HeadlessByLabel);
         }
         if service.spec.type_.as_deref() == Some("ExternalName") {
             return Some(Self::ExternalName);
@@ -50,7 +47,6 @@ impl SkipReason {
     pub fn code(&self) -> &'static str {
         match self {
             Self::OtherProxy(_) => "otherProxy",
-            Self::HeadlessByLabel => "headlessByLabel",
             Self::ExternalName => "externalName",
             Self::Headless => "headless",
         }
@@ -58,7 +54,7 @@ impl SkipReason {
 
     /// Reports whether the reason is a label. The other fields of the Service are then not validated.
     fn is_label(&self) -> bool {
-        matches!(self, Self::OtherProxy(_) | Self::HeadlessByLabel)
+        matches!(self, Self::OtherProxy(_))
     }
 }
 
@@ -68,7 +64,6 @@ impl fmt::Display for SkipReason {
             Self::OtherProxy(name) => {
                 write!(f, "the label {} assigns it to proxy {name:?}", labels::SERVICE_PROXY_NAME)
             }
-            Self::HeadlessByLabel => write!(f, "it is headless (label {})", labels::HEADLESS),
             Self::ExternalName => f.write_str("its type is ExternalName: an alias without an address"),
             Self::Headless => f.write_str("it is headless (clusterIP None): DNS returns its endpoints' addresses"),
         }

@@ -1,4 +1,4 @@
-use std::{collections::HashSet, net::IpAddr, sync::Arc};
+use std::{collections::HashSet, fmt, net::IpAddr, sync::Arc};
 
 use ferroute_api::{self as api, labels};
 
@@ -14,19 +14,55 @@ use crate::{
     tracker::{EndpointView, SlicePort, SliceView},
 };
 
+/// The reason why proxies skip a valid `EndpointSlice`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SliceSkipReason {
+    /// The slice has the label [`labels::HEADLESS`].
+    HeadlessByLabel,
+    /// The slice has no label [`labels::SERVICE_NAME`].
+    NoService,
+    /// The addresses are host names.
+    HostNames,
+}
+
+impl SliceSkipReason {
+    /// Returns the first reason that applies to a slice; `None` if the proxy uses it.
+    ///
+    /// As in kube-proxy, the name of another proxy on the slice is no reason: the label on the Service decides.
+    pub fn for_slice(slice: &api::EndpointSlice) -> Option<Self> {
+        if slice.metadata.labels.contains_key(labels::HEADLESS) {
+            return Some(Self::HeadlessByLabel);
+        }
+        if slice.service_name().is_none() {
+            return Some(Self::NoService);
+        }
+        (slice.address_type == "FQDN").then_some(Self::HostNames)
+    }
+}
+
+impl fmt::Display for SliceSkipReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::HeadlessByLabel => write!(f, "it is of a headless Service (label {})", labels::HEADLESS),
+            Self::NoService => write!(f, "it has no label {}", labels::SERVICE_NAME),
+            Self::HostNames => f.write_str("proxies do not use addresses of type \"FQDN\""),
+        }
+    }
+}
+
 /// Parses an `EndpointSlice`; its endpoints on the node called `node` are local. `None` if the slice is not for this
-/// proxy: it belongs to no Service, contains host names, or belongs to another proxy or to a headless Service.
+/// proxy; see [`SliceSkipReason`].
 pub fn parse_slice(slice: &api::EndpointSlice, node: &str) -> Result<Option<SliceView>, InvalidObject> {
     let metadata = &slice.metadata;
-    let is_skipped =
-        [labels::SERVICE_PROXY_NAME, labels::HEADLESS].iter().any(|label| metadata.labels.contains_key(*label));
-    let Some(service) = slice.service_name().filter(|_| !is_skipped) else { return Ok(None) };
+    if SliceSkipReason::for_slice(slice).is_some() {
+        return Ok(None);
+    }
+    let Some(service) = slice.service_name() else { return Ok(None) };
     let mut errors = Errors::default();
     let name = parse_name(&mut errors, metadata, check_dns_subdomain);
     let family = match slice.address_type.as_str() {
         "IPv4" => IpFamily::V4,
         "IPv6" => IpFamily::V6,
-        "FQDN" => return Ok(None),
         other => {
             errors.add("addressType", format!("unsupported value {other:?} (want IPv4, IPv6 or FQDN)"));
             return errors.finish("EndpointSlice", metadata, None);

@@ -16,7 +16,7 @@ use ferroute_demo::{
     layout::{NodeId, cluster_networks},
     plan::{ClusterPlan, Objects},
 };
-use ferroute_source::{Event, Resource, manifest_files};
+use ferroute_source::{Event, Input, Resource};
 
 use super::objects::event;
 
@@ -37,10 +37,9 @@ pub(super) struct DemoManifests {
 /// Reads the workloads. Unreadable files and invalid documents are ignored; the source of the other objects reports them.
 ///
 /// Workloads are for the demo unless there are Nodes or pods with addresses, which are the objects of an existing cluster.
-pub(super) fn read(path: &Path) -> anyhow::Result<Workloads> {
-    let Ok(files) = manifest_files(path) else { return Ok(Workloads::default()) };
-    let read = |file: PathBuf| std::fs::read_to_string(&file).ok().map(|text| (file, text));
-    let texts: Vec<(PathBuf, String)> = files.into_iter().filter_map(read).collect();
+pub(super) fn read(path: &Path, input: &Input) -> anyhow::Result<Workloads> {
+    let read = |file: &PathBuf| input.text(file).ok().map(|text| (file.clone(), text));
+    let texts: Vec<(PathBuf, String)> = input.files().iter().filter_map(read).collect();
     let (mut pods, mut workloads, mut nodes) = (Vec::new(), false, false);
     let documents =
         texts.iter().flat_map(|(_, text)| manifest::documents(text)).filter(|document| may_be_workload(document));

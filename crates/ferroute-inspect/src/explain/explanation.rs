@@ -62,7 +62,7 @@ pub enum Handling {
     Skipped {
         /// The reason.
         reason: String,
-        /// The reason as a word: `otherProxy`, `headlessByLabel`, `externalName`, `headless`.
+        /// The reason as a word: `otherProxy`, `externalName`, `headless`.
         #[serde(default)]
         code: Cow<'static, str>,
     },

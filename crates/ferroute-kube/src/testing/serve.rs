@@ -46,7 +46,7 @@ impl CollectionRequest {
     fn selects(&self, object: &Value) -> bool {
         let name = self.parameter("fieldSelector").strip_prefix("metadata.name=");
         name.is_none_or(|name| object["metadata"]["name"] == name)
-            && (self.parameter("labelSelector").is_empty() || store::matches_label_selector(object))
+            && store::matches_label_selector(object, self.parameter("labelSelector"))
     }
 
     /// Adds unknown fields if the behaviour requires it.

@@ -1,6 +1,5 @@
 use std::{collections::BTreeMap, mem, sync::Arc};
 
-use ferroute_api::labels;
 use ferroute_source::Resource;
 use serde_json::Value;
 
@@ -123,8 +122,8 @@ fn key(object: &Value) -> Key {
     (field("namespace"), field("name"))
 }
 
-/// Reports whether an object matches the label selector of a proxy.
-pub(super) fn matches_label_selector(object: &Value) -> bool {
+/// Reports whether an object matches a label selector that requires the absence of labels.
+pub(super) fn matches_label_selector(object: &Value, selector: &str) -> bool {
     let labels = &object["metadata"]["labels"];
-    [labels::HEADLESS, labels::SERVICE_PROXY_NAME].iter().all(|label| labels.get(label).is_none())
+    selector.split(',').filter_map(|part| part.strip_prefix('!')).all(|label| labels.get(label).is_none())
 }

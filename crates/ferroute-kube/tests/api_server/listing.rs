@@ -114,15 +114,15 @@ async fn every_kind_is_synced_without_objects() {
 #[tokio::test]
 async fn objects_of_other_proxies_are_deleted() {
     let fake = small_cluster().await;
-    let mut headless = service("s1", "None");
-    headless["metadata"]["labels"]["service.kubernetes.io/headless"] = "".into();
-    let mut other = slice("s1-a", "10.1.0.1");
+    let mut other = service("s1", "10.0.0.1");
     other["metadata"]["labels"]["service.kubernetes.io/service-proxy-name"] = "other".into();
+    let mut headless = slice("s1-a", "10.1.0.1");
+    headless["metadata"]["labels"]["service.kubernetes.io/headless"] = "".into();
     let mut consumer = Consumer::start(&fake).await;
     consumer.until_synced().await;
     consumer.take_log();
-    fake.apply(Resource::Services, headless);
-    fake.apply(Resource::EndpointSlices, other);
+    fake.apply(Resource::Services, other);
+    fake.apply(Resource::EndpointSlices, headless);
     consumer.catch_up(&fake).await;
     assert_eq!(consumer.take_log(), ["EndpointSlices default/s1-a deleted", "Services default/s1 deleted"]);
 }

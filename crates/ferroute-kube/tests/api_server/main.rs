@@ -256,7 +256,7 @@ impl Consumer {
 
 /// Returns the requests for Services so far.
 fn service_requests(fake: &FakeApiServer) -> Vec<String> {
-    let selector = "labelSelector=%21service.kubernetes.io%2Fheadless%2C%21service.kubernetes.io%2Fservice-proxy-name&";
+    let selector = "labelSelector=%21service.kubernetes.io%2Fservice-proxy-name&";
     let requests = fake.requests().into_iter().filter_map(|request| {
         let query = request.strip_prefix("/api/v1/services?")?.strip_prefix(selector)?;
         // The timeout of a watch is random.

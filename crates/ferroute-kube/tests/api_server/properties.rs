@@ -106,7 +106,11 @@ async fn run(fake: &FakeApiServer, consumer: &mut Consumer, step: Step) {
         Step::Exclude(Resource::Nodes | Resource::ServiceCidrs, _) => {}
         Step::Exclude(resource, number) => {
             let mut object = object(resource, number, 0);
-            object["metadata"]["labels"] = json!({"service.kubernetes.io/headless": ""});
+            let label = match resource {
+                Resource::Services => "service.kubernetes.io/service-proxy-name",
+                _ => "service.kubernetes.io/headless",
+            };
+            object["metadata"]["labels"] = json!({label: ""});
             fake.apply(resource, object);
         }
         Step::Delete(resource, number) => {

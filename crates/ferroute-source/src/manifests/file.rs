@@ -5,7 +5,7 @@
 use std::{
     collections::HashMap,
     fs::{File, Metadata},
-    io,
+    io::{self, Read},
     os::unix::fs::{MetadataExt, OpenOptionsExt},
     path::Path,
     slice,
@@ -76,14 +76,19 @@ impl Stamp {
 
 impl FileState {
     /// Reads the file and returns its new state; `None` if the file does not exist. Passes the objects of all changed
-    /// documents to `on_candidate`.
+    /// documents to `on_candidate`. `contents` are those of a file that has been read.
     pub(super) fn read(
         &self,
         path: &Path,
+        contents: Option<&[u8]>,
         is_relevant: Option<&IsRelevant>,
         on_candidate: &mut OnCandidate<'_>,
     ) -> Result<Option<Self>, Closed> {
-        let (file, stamp) = match open(path) {
+        let opened = match contents {
+            Some(contents) => Ok((Box::new(contents) as Box<dyn Read>, None)),
+            None => open(path).map(|(file, stamp)| (Box::new(file) as Box<dyn Read>, Some(stamp))),
+        };
+        let (file, stamp) = match opened {
             Ok(opened) => opened,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(source) => {
@@ -114,18 +119,18 @@ impl FileState {
             Err(TextError::InvalidUtf8(offset)) => Some(Problem::InvalidUtf8 { path: path.clone(), offset }),
         };
         if let Some(problem) = problem {
-            return Ok(Some(self.keep(Some(stamp), vec![problem])));
+            return Ok(Some(self.keep(stamp, vec![problem])));
         }
         let is_valid = errors.is_empty();
         let kept = self.was_valid && !is_valid;
         let problems = errors.into_iter().map(|error| Problem::Document { file: path.clone(), kept, error });
         let problems: Vec<Problem> = problems.collect();
         if kept {
-            return Ok(Some(self.keep(Some(stamp), problems)));
+            return Ok(Some(self.keep(stamp, problems)));
         }
         let ignored = ignored_kinds(&documents).map(|kinds| Problem::Ignored { file: path.clone(), kinds });
         let problems = problems.into_iter().chain(ignored).map(Arc::new).collect();
-        Ok(Some(Self { documents, problems, stamp: Some(stamp), was_valid: is_valid }))
+        Ok(Some(Self { documents, problems, stamp, was_valid: is_valid }))
     }
 
     /// Returns the objects whose contents differ from those in `previous` if both define the same objects, and the same

@@ -150,7 +150,7 @@ pub struct Port<'a> {
 pub fn ports<'a>(cluster: &'a Cluster, world: &'a World, family: IpFamily, differences: Differences) -> Vec<Port<'a>> {
     let handled = cluster.services.iter().filter(move |service| {
         let labels = &service.metadata.labels;
-        let excluded = labels.contains_key(labels::SERVICE_PROXY_NAME) || labels.contains_key(labels::HEADLESS);
+        let excluded = labels.contains_key(labels::SERVICE_PROXY_NAME);
         !excluded && service.spec.type_.as_deref() != Some("ExternalName") && cluster_ip(service, family).is_some()
     });
     handled

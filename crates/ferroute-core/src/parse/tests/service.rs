@@ -88,7 +88,6 @@ fn services_for_others_are_skipped() {
     for service in [
         web().label(labels::SERVICE_PROXY_NAME, "other"),
         web().label(labels::SERVICE_PROXY_NAME, ""),
-        web().label(labels::HEADLESS, ""),
         service("shop/web").cluster_ip("None").port("http", 80),
         service("shop/web").port("http", 80).with(|service| service.spec.cluster_ip = Some("None".into())),
         service("shop/web").port("http", 80).with(|service| service.spec.cluster_ips = vec!["None".into()]),
@@ -109,9 +108,9 @@ fn services_for_others_are_skipped() {
 fn first_skip_reason_is_returned() {
     let reason = |service: ServiceBuilder| SkipReason::for_service(&service.build());
     assert_eq!(reason(web()), None);
-    let other = web().label(labels::SERVICE_PROXY_NAME, "cilium").label(labels::HEADLESS, "");
+    let other = web().label(labels::SERVICE_PROXY_NAME, "cilium");
     assert_eq!(reason(other), Some(SkipReason::OtherProxy("cilium".to_owned())));
-    assert_eq!(reason(web().label(labels::HEADLESS, "")), Some(SkipReason::HeadlessByLabel));
+    assert_eq!(reason(web().label(labels::HEADLESS, "")), None);
     assert_eq!(reason(service("shop/web").cluster_ip("None").port("http", 80)), Some(SkipReason::Headless));
     let alias = web().with(|service| service.spec.type_ = Some("ExternalName".into()));
     assert_eq!(reason(alias), Some(SkipReason::ExternalName));

@@ -2,7 +2,10 @@ use std::sync::Arc;
 
 use ferroute_api::{EndpointConditions, EndpointPort, EndpointSlice, SliceEndpoint, labels};
 
-use super::{super::parse_slice, assert_errors};
+use super::{
+    super::{SliceSkipReason, parse_slice},
+    assert_errors,
+};
 use crate::{
     Hints, IpFamily, Protocol,
     testing::{SliceBuilder, namespaced_name, pod, slice},
@@ -123,8 +126,6 @@ fn equal_hints_are_shared_and_empty_hints_are_none() {
 #[test]
 fn slices_for_others_are_skipped() {
     for slice in [
-        web().label(labels::SERVICE_PROXY_NAME, "other"),
-        web().label(labels::SERVICE_PROXY_NAME, ""),
         web().label(labels::HEADLESS, ""),
         web().label(labels::SERVICE_NAME, ""),
         web().with(|slice| slice.metadata.labels.clear()),
@@ -136,6 +137,20 @@ fn slices_for_others_are_skipped() {
         });
         assert_eq!(parse_slice(&slice.build(), "node-1"), Ok(None));
     }
+}
+
+#[test]
+fn slices_are_used_whatever_proxy_their_label_names() {
+    assert_eq!(view(web().label(labels::SERVICE_PROXY_NAME, "other")), view(web()));
+}
+
+#[test]
+fn first_skip_reason_of_a_slice_is_returned() {
+    let reason = |slice: SliceBuilder| SliceSkipReason::for_slice(&slice.build());
+    assert_eq!(reason(web()), None);
+    assert_eq!(reason(web().label(labels::HEADLESS, "")), Some(SliceSkipReason::HeadlessByLabel));
+    assert_eq!(reason(web().with(|slice| slice.metadata.labels.clear())), Some(SliceSkipReason::NoService));
+    assert_eq!(reason(web().with(|slice| slice.address_type = "FQDN".into())), Some(SliceSkipReason::HostNames));
 }
 
 #[test]

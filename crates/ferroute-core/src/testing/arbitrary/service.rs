@@ -166,17 +166,18 @@ fn source_ranges() -> impl Strategy<Value = Vec<&'static str>> {
     (some, all).prop_map(|(some, all)| [some, all].concat())
 }
 
-/// A case in which the proxy skips a Service.
+/// A case in which the proxy skips a Service, or might seem to.
 #[derive(Clone, Copy, Debug)]
 enum SkipCase {
     Headless,
-    HeadlessByLabel,
+    /// Has no effect on a Service.
+    HeadlessLabel,
     ExternalName,
     OtherProxy,
 }
 
 fn skip_case() -> impl Strategy<Value = Option<SkipCase>> {
-    let cases = vec![SkipCase::Headless, SkipCase::HeadlessByLabel, SkipCase::ExternalName, SkipCase::OtherProxy];
+    let cases = vec![SkipCase::Headless, SkipCase::HeadlessLabel, SkipCase::ExternalName, SkipCase::OtherProxy];
     option::weighted(0.1, select(cases))
 }
 
@@ -187,7 +188,7 @@ fn make_skipped(mut service: Service, case: Option<SkipCase>) -> Service {
             service.spec.cluster_ip = Some("None".to_owned());
             service.spec.cluster_ips = vec!["None".to_owned()];
         }
-        Some(SkipCase::HeadlessByLabel) => {
+        Some(SkipCase::HeadlessLabel) => {
             service.metadata.labels.insert(labels::HEADLESS.to_owned(), String::new());
         }
         Some(SkipCase::ExternalName) => {

@@ -436,3 +436,29 @@ fn irrelevant_documents_are_skipped() {
     assert!(events.iter().any(|event| matches!(event, Event::NodeApplied(_))));
     assert!(!events.iter().any(|event| matches!(event, Event::Problem(_))));
 }
+
+#[test]
+fn pipe_is_read_once() {
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    std::io::Write::write_all(&mut writer, service("web", "10.0.0.1").as_bytes()).unwrap();
+    drop(writer);
+    let path = std::path::PathBuf::from(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&reader)));
+    let input = crate::Input::new(&path).unwrap();
+    for _ in 0..2 {
+        assert!(matches!(&input.events()[0], crate::Event::ServiceApplied(_)));
+        assert_eq!(input.text(&path).unwrap(), service("web", "10.0.0.1"));
+    }
+}
+
+#[test]
+fn several_paths_are_one_source() {
+    let directory = Directory::new();
+    directory.write("a.yaml", &endpoints("web", "10.1.0.1"));
+    directory.write("b.yaml", &slice("web-1", "web", "10.1.0.2"));
+    let mut input = crate::Input::default();
+    // The order of the paths makes no difference.
+    for name in ["b.yaml", "a.yaml"] {
+        input.add(&directory.file(name)).unwrap();
+    }
+    assert_eq!(directory.lines(&input.events()), directory.lines(&read_once(&directory.path).unwrap()));
+}

@@ -1,0 +1,111 @@
+//! Manifests that are read by a command, once or several times, with the same contents each time.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs::{self, File},
+    io::{self, Read},
+    os::fd::AsFd,
+    path::{Path, PathBuf},
+};
+
+use super::{
+    paths::Plan,
+    store::{Store, Work},
+};
+use crate::Event;
+
+/// The files of manifests at one or several paths, as one source.
+///
+/// Pipes and other files that can be read only once are read when they are added; others whenever it is needed.
+#[derive(Debug, Default)]
+pub struct Input {
+    files: BTreeSet<PathBuf>,
+    /// The contents of the files that can be read only once.
+    contents: BTreeMap<PathBuf, Vec<u8>>,
+}
+
+impl Input {
+    /// Returns the files at `path`, or standard input if it is `-`.
+    ///
+    /// # Errors
+    ///
+    /// The path cannot be read.
+    pub fn new(path: &Path) -> io::Result<Self> {
+        let mut input = Self::default();
+        input.add(path)?;
+        Ok(input)
+    }
+
+    /// Adds the files at `path`, or standard input if it is `-`. Returns how many files the path has.
+    ///
+    /// # Errors
+    ///
+    /// The path cannot be read.
+    pub fn add(&mut self, path: &Path) -> io::Result<usize> {
+        let is_stdin = path == Path::new(STDIN);
+        if self.contents.contains_key(path) {
+            return Ok(1);
+        }
+        if is_stdin || fs::metadata(path).is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir()) {
+            let file = if is_stdin { io::stdin().as_fd().try_clone_to_owned()?.into() } else { File::open(path)? };
+            let mut text = Vec::new();
+            file.take(MAX_PIPE + 1).read_to_end(&mut text)?;
+            if text.len() as u64 > MAX_PIPE {
+                return Err(io::Error::other(format!(
+                    "more than {MAX_PIPE} bytes, which only a regular file may have"
+                )));
+            }
+            self.contents.insert(path.to_owned(), text);
+            self.files.insert(path.to_owned());
+            return Ok(1);
+        }
+        let files = Plan::new(path).listing?.files;
+        let count = files.len();
+        self.files.extend(files);
+        Ok(count)
+    }
+
+    /// Returns the files.
+    pub fn files(&self) -> &BTreeSet<PathBuf> {
+        &self.files
+    }
+
+    /// Returns the contents of a file.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be read, or is not UTF-8.
+    pub fn text(&self, file: &Path) -> io::Result<String> {
+        match self.contents.get(file) {
+            Some(text) => {
+                String::from_utf8(text.clone()).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+            }
+            None => fs::read_to_string(file),
+        }
+    }
+
+    /// Returns the events of the initial list, without documents whose text is not relevant: parsing takes a hundred times as
+    /// long as reading. Errors in files are events, but not those in skipped documents.
+    pub fn events_where(&self, is_relevant: impl Fn(&str) -> bool + Send + 'static) -> Vec<Event> {
+        let work = Work { read: self.files.clone(), complete: true, ..Work::default() };
+        let mut events = Vec::new();
+        // Only the callback could fail.
+        let mut store = Store::of_documents(self.contents.clone(), is_relevant);
+        let _ = store.refresh(work, &mut |batch| {
+            events.extend(batch);
+            Ok(())
+        });
+        events
+    }
+
+    /// Returns the events of the initial list. Errors in files are events.
+    pub fn events(&self) -> Vec<Event> {
+        self.events_where(|_| true)
+    }
+}
+
+/// The path of standard input.
+const STDIN: &str = "-";
+
+/// The maximum number of bytes that are read from a pipe, because they are in memory as a whole.
+const MAX_PIPE: u64 = 256 << 20;
