@@ -89,7 +89,8 @@ impl App {
     pub(crate) fn reload(&self) -> anyhow::Result<()> {
         let desired = self.source.load()?;
         let old = self.view();
-        if !old.is_same(&desired) {
+        // In the demo, a pod may have ended and started again in the meantime.
+        if !old.is_same(&desired) || self.source.demo().is_some() {
             let view = View::new(desired, Some(&old));
             let revision = view.revision;
             *self.view.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(view);

@@ -124,7 +124,8 @@ impl Watch {
     }
 
     fn load(&mut self, app: &App, least: Duration) {
-        if let Err(error) = self.loading.run(least, COST_SHARE, || app.reload()) {
+        let share = if app.source().demo().is_some() { WAIT_SHARE } else { COST_SHARE };
+        if let Err(error) = self.loading.run(least, share, || app.reload()) {
             tracing::warn!("cannot load the objects again: {error:#}");
         }
     }
@@ -222,5 +223,5 @@ const SYNC_INTERVAL: Duration = Duration::from_secs(1);
 /// Reading takes at most one part in this number of the time.
 const COST_SHARE: u32 = 20;
 
-/// The same for the recording, which is mostly waiting for the proxy.
+/// The same for the recording, and for the demo that loads it, which mostly wait for the proxy.
 const WAIT_SHARE: u32 = 4;

@@ -153,7 +153,7 @@ pub struct IptablesFlags {
     /// Accept node port traffic to localhost (IPv4)
     #[arg(long, default_value = "true")]
     iptables_localhost_nodeports: Switch,
-    /// Maximum interval between checks of the active rules; in every mode but ipvs
+    /// Maximum interval between checks of rules, except in ipvs mode
     #[arg(long, value_name = "DURATION", default_value = SYNC_PERIOD)]
     iptables_sync_period: GoDuration,
     /// Minimum interval between syncs in every mode but ipvs

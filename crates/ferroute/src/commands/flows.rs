@@ -75,10 +75,10 @@ pub(crate) struct SelectArgs {
     #[arg(long = "endpoint", value_name = "ENDPOINT")]
     pub(crate) endpoints: Vec<PeerFilter>,
     /// Show these states only; can be repeated
-    #[arg(long = "state", value_name = "STATE", value_parser = state_parser())]
+    #[arg(long = "state", value_name = "STATE", value_parser = state_parser(), conflicts_with = "summary")]
     pub(crate) states: Vec<FlowState>,
     /// Show failures only: all states but opening, open and closed
-    #[arg(long, conflicts_with = "states")]
+    #[arg(long, conflicts_with_all = ["states", "summary"])]
     pub(crate) failed: bool,
 }
 
@@ -158,19 +158,25 @@ pub(crate) fn run(args: &FlowsArgs, verbosity: Option<u32>, out: &mut impl Write
     // Only the names are needed from here on.
     drop(desired);
     let mut printer = Printer::new(args.output, about, &args.select);
+    let mut is_last = !request.follow && request.summary_seconds == 0;
     while let Some(mut event) = stream.next(until)? {
         labels.apply(&mut event);
-        let is_last = matches!(event, FlowEvent::Summary(_));
+        let is_summary = matches!(event, FlowEvent::Summary(_));
         printer.print(out, event)?;
         if stream.may_wait() {
             out.flush()?;
         }
-        if is_last {
+        if is_summary {
+            is_last = true;
             break;
         }
     }
     printer.finish(out)?;
-    Ok(out.flush()?)
+    out.flush()?;
+    if !is_last && until.is_none_or(|until| Instant::now() < until) {
+        anyhow::bail!("the flows have ended, because the proxy did: run the command again once it runs");
+    }
+    Ok(())
 }
 
 /// Prints events as text or JSON.
@@ -201,7 +207,10 @@ impl Printer {
                 Some((_, flows)) => flows.push(*flow),
                 None => self.write(out, &FlowEvent::Flow(flow))?,
             },
-            FlowEvent::RecentEnd(_) => self.finish(out)?,
+            event @ FlowEvent::RecentEnd(_) => {
+                self.finish(out)?;
+                self.write(out, &event)?;
+            }
             FlowEvent::Summary(mut summary) => {
                 summary.edges.retain(|edge| self.filter.matches_edge(edge));
                 self.write(out, &FlowEvent::Summary(summary))?;
