@@ -288,6 +288,7 @@ const KINDS: &[&str] = &[
 
 #[cfg(test)]
 mod tests {
+    use super::unknown_kind;
     use crate::manifest::documents;
 
     fn unknown(text: &str) -> Vec<String> {

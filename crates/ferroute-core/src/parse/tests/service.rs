@@ -566,7 +566,7 @@ fn denied_ranges_are_those_that_remain() {
     };
     let (own, policy) = (labels::SOURCE_RANGES, labels::SOURCE_RANGES_POLICY);
     assert_eq!(ranges(&[(own, "10.0.0.0/8, 192.0.2.0/24")]), ["10.0.0.0/8", "192.0.2.0/24"]);
-    assert_eq!(ranges(&[(own, "64.0.0.0/2"), (policy, "deny")]), ["128.0.0.0/1", "0.0.0.0/2"]);
+    assert_eq!(ranges(&[(own, "64.0.0.0/2"), (policy, "deny")]), ["0.0.0.0/2", "128.0.0.0/1"]);
     assert_eq!(ranges(&[(own, "0.0.0.0/0"), (policy, "deny")]), ["0.0.0.0/32"], "no client");
     let rest = ranges(&[(own, "192.0.2.1/32, 0.0.0.0/32 64.0.0.0/2, 64.0.0.7/32, 128.0.0.0/1"), (policy, "deny")]);
     assert_eq!((rest.len(), &*rest[0], &*rest[29]), (30, "0.0.0.1/32", "32.0.0.0/3"), "with both edges, and overlaps");
