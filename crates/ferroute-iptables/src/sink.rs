@@ -1,6 +1,6 @@
 //! Receivers of rules that are written.
 
-use std::io;
+use std::{collections::BTreeSet, io};
 
 use crate::{ChainName, Rule, TableName};
 
@@ -37,4 +37,48 @@ pub(crate) trait RuleSink {
 
     /// Returns the number of transactions that have ended.
     fn transactions(&self) -> u32;
+}
+
+/// A sink that does not delete some chains.
+pub(crate) struct WithoutDeletion<'a> {
+    pub(crate) out: &'a mut dyn RuleSink,
+    pub(crate) kept: &'a BTreeSet<ChainName>,
+}
+
+impl RuleSink for WithoutDeletion<'_> {
+    fn begin(&mut self, table: TableName) -> io::Result<()> {
+        self.out.begin(table)
+    }
+
+    fn declare(&mut self, chain: ChainName) -> io::Result<()> {
+        self.out.declare(chain)
+    }
+
+    fn append(&mut self, chain: ChainName, rule: &Rule) -> io::Result<()> {
+        self.out.append(chain, rule)
+    }
+
+    fn insert(&mut self, chain: ChainName, rule: &Rule) -> io::Result<()> {
+        self.out.insert(chain, rule)
+    }
+
+    fn remove(&mut self, chain: ChainName, rules: &[Rule]) -> io::Result<()> {
+        self.out.remove(chain, rules)
+    }
+
+    fn delete(&mut self, chain: ChainName) -> io::Result<()> {
+        if self.kept.contains(&chain) { Ok(()) } else { self.out.delete(chain) }
+    }
+
+    fn end(&mut self) -> io::Result<()> {
+        self.out.end()
+    }
+
+    fn commit(&mut self) -> io::Result<()> {
+        self.out.commit()
+    }
+
+    fn transactions(&self) -> u32 {
+        self.out.transactions()
+    }
 }

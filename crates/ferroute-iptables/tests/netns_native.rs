@@ -289,6 +289,37 @@ fn counters_of_unchanged_chains_are_kept() {
     assert!(saved(&node, IpFamily::V4).contains(&counted));
 }
 
+/// The kernel deletes no chain to which a verdict map refers, and does not name the map.
+#[test]
+fn verdict_maps_of_other_programs_do_not_keep_changes_from_the_kernel() {
+    let family = IpFamily::V4;
+    let node = NetnsHost::new(Way::Netlink);
+    let mut tracker = cluster().tracker();
+    let mut dataplane = node.dataplane(family, &settings());
+    node.netns.run(|| dataplane.resync(tracker.table(family))).unwrap();
+    let chains: Vec<_> = rendered(tracker.table(family)).into_keys().collect();
+    let endpoints: Vec<_> = chains.iter().filter(|(_, chain)| chain.as_str().starts_with("KUBE-SEP-")).collect();
+    let element = |(n, (_, chain)): (usize, &&(TableName, _))| format!("192.0.2.{n} : goto {chain}");
+    let elements = endpoints.iter().enumerate().map(element).collect::<Vec<_>>().join(", ");
+    let map = format!("add map ip nat theirs {{ type ipv4_addr : verdict; elements = {{ {elements} }}; }}");
+    node.netns.feed("nft", &["-f", "-"], &map);
+    Edit::RemoveService(namespaced_name("ns1/web")).apply_to(&mut tracker);
+    let changes = tracker.update(family);
+    node.netns.run(|| dataplane.sync(tracker.table(family), &changes)).unwrap();
+    let planned = rendered(tracker.table(family));
+    let unused: Vec<_> = endpoints.into_iter().filter(|chain| !planned.contains_key(chain)).collect();
+    assert!(!unused.is_empty());
+    // A start finds the chains as well.
+    for mut dataplane in [dataplane, node.dataplane(family, &settings())] {
+        let rules = node.rules(family);
+        assert!(unused.iter().all(|(table, chain)| rules.rules(*table, *chain).is_empty()));
+        node.netns.run(|| dataplane.resync(tracker.table(family))).unwrap();
+    }
+    node.netns.command("nft", &["delete", "map", "ip", "nat", "theirs"]);
+    node.netns.run(|| node.dataplane(family, &settings()).resync(tracker.table(family))).unwrap();
+    assert_eq!(chains_of(&node.rules(family)), planned);
+}
+
 /// Neither another program that changes rules continuously nor the proxy loses rules.
 #[test]
 fn another_writer_at_the_same_time_loses_nothing_and_neither_does_the_proxy() {

@@ -1,4 +1,4 @@
-use std::{error::Error, time::Duration};
+use std::{collections::BTreeSet, error::Error, time::Duration};
 
 use ferroute_core::{
     Changes, Dataplane, DataplaneError, IpFamily, ProxySettings, RulesDigest, ServicePortName, ServiceTable,
@@ -15,7 +15,7 @@ use super::{
 use crate::{
     ChainName, ChainState, Difference, IptablesContext, KernelChains, TableName,
     plan::{KernelChainsCollector, SharedChain, WriteSummary, chains, rules_digest},
-    sink::RuleSink,
+    sink::{RuleSink, WithoutDeletion},
 };
 
 /// Applies the rules of one IP family.
@@ -38,6 +38,8 @@ pub struct IptablesDataplane {
     uses: Vec<Option<u32>>,
     /// Limits the checks of the canary chains between comparisons.
     canary_checks: Throttle,
+    /// Chains that could not be deleted and have been reported.
+    busy: BTreeSet<ChainName>,
 }
 
 impl IptablesDataplane {
@@ -55,6 +57,7 @@ impl IptablesDataplane {
             compared: 0,
             uses: Vec::new(),
             canary_checks: Throttle::default(),
+            busy: BTreeSet::new(),
         }
     }
 
@@ -77,12 +80,43 @@ impl IptablesDataplane {
         Ok((chains.finish(), took))
     }
 
-    /// Writes a difference from the rules of a generation. Also returns the time that it took.
+    /// Writes a difference from the rules of a generation. Also returns the time that it took. Chains to which objects of
+    /// other programs refer, such as verdict maps, remain without rules.
     fn write(
+        &mut self,
+        table: &ServiceTable,
+        difference: &Difference,
+        generation: Option<u32>,
+    ) -> Result<(WriteSummary, Duration), RestoreError> {
+        let mut busy = BTreeSet::new();
+        loop {
+            // After a refusal, the generation is one of this process.
+            let generation = generation.filter(|_| busy.is_empty());
+            match self.write_without(table, difference, generation, &busy) {
+                Err(error) if busy.len() < MAX_BUSY => match error.busy_chain() {
+                    Some(chain) if busy.insert(chain) => {
+                        if self.busy.insert(chain) {
+                            tracing::warn!(
+                                family = %self.family(),
+                                "cannot delete the unused chain {chain}: an object of another program refers to it, such as a \
+                                 verdict map; the chain remains without rules"
+                            );
+                        }
+                    }
+                    _ => return Err(error),
+                },
+                written => return written,
+            }
+        }
+    }
+
+    /// Writes a difference, but does not delete some chains.
+    fn write_without(
         &self,
         table: &ServiceTable,
         difference: &Difference,
         generation: Option<u32>,
+        kept: &BTreeSet<ChainName>,
     ) -> Result<(WriteSummary, Duration), RestoreError> {
         if difference.is_empty() {
             return Ok((WriteSummary::default(), Duration::ZERO));
@@ -91,7 +125,8 @@ impl IptablesDataplane {
         self.generations.count_own(|| {
             let mut written = WriteSummary::default();
             let took = self.access.write(generation, &mut |out: &mut dyn RuleSink| {
-                difference.write_to(table, limit, out).map(|summary| written = summary)
+                let mut out = WithoutDeletion { out, kept };
+                difference.write_to(table, limit, &mut out).map(|summary| written = summary)
             })?;
             Ok(((written, took), written.transactions))
         })
@@ -264,6 +299,9 @@ impl Dataplane for IptablesDataplane {
         self.state.as_ref().map(|_| rules_digest(table, &self.context(table)))
     }
 }
+
+/// Maximum number of chains that remain in one sync because other programs refer to them. Each costs an attempt.
+const MAX_BUSY: usize = 64;
 
 /// Returns the chains that all Services share, without those that the kernel calls.
 fn watched_chains() -> impl Iterator<Item = (TableName, ChainName)> {
