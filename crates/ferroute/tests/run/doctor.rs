@@ -243,6 +243,25 @@ fn firewalls_in_other_tables_are_reported(mode: Mode) {
     }
 }
 
+/// In iptables mode, the proxy's rules in FORWARD accept masqueraded packets only.
+#[test]
+fn last_rule_of_forward_that_rejects_pods_is_reported_in_iptables_mode() {
+    let (case, pod) = with_node_port(Mode::Iptables);
+    let pods = |rules: &str, connects: bool| {
+        for program in ["iptables-nft-restore", "ip6tables-nft-restore"] {
+            case.cluster.node.feed(program, &["--noflush"], &format!("*filter\n{rules}COMMIT\n"));
+        }
+        assert_connections(&case, &pod, [connects, true], rules);
+        let (_, examination) = examine(&case, &["--no-connect"]);
+        let findings = findings_of(&examination, "firewall-tables");
+        let codes: Vec<&str> = findings.iter().map(|finding| finding["code"].as_str().unwrap()).collect();
+        let expected: &[&str] = if connects { &[] } else { &["firewall-tables.pods"; 2] };
+        assert_eq!(codes, expected, "{rules}: {examination:#}");
+    };
+    pods("-A FORWARD -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT\n-A FORWARD -j REJECT\n", false);
+    pods("-I FORWARD -m conntrack --ctstate DNAT -j ACCEPT\n", true);
+}
+
 /// In nftables mode, no rule of the proxy can accept packets that the chain FORWARD of iptables drops; the rule that
 /// `doctor` suggests does.
 #[test]
