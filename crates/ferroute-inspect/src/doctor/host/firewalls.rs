@@ -85,9 +85,12 @@ pub(super) fn walk(desired: &Desired, rules: &KernelRules) -> Reading<Walks> {
             Some(Packet::arriving(destination.protocol, from, to, &interface))
         });
         let results: Vec<Option<Refusal>> =
-            packets.map(|packet| refusal(ruleset.leaves(&host, &packet), &names)).collect();
+            packets.filter_map(|packet| result(ruleset.leaves(&host, &packet), packet.source.ip(), &names)).collect();
         // A firewall may permit some clients only.
         pods_are_served |= client == Client::Pod && results.contains(&None);
+        if results.is_empty() {
+            continue;
+        }
         let refusals: Option<Vec<Refusal>> = results.into_iter().collect();
         let Some(refusal) = refusals.and_then(|refusals| refusals.into_iter().next()) else {
             if client == Client::Outside && !shares_iptables && !iptables.is_empty() {
@@ -168,17 +171,20 @@ struct Refusal {
 }
 
 /// Returns the rule, or the policy, of one of these tables that refuses all packets of a connection, whatever the random choices
-/// and assumptions.
-fn refusal(leaves: impl Iterator<Item = Leaf>, tables: &[&str]) -> Option<Refusal> {
+/// and assumptions; the inner `None` if there is none, the outer one if the connection reaches only its own client. Packets that
+/// return to their client are masqueraded, which firewalls treat differently.
+fn result(leaves: impl Iterator<Item = Leaf>, client: IpAddr, tables: &[&str]) -> Option<Option<Refusal>> {
     let mut refused = None;
     for leaf in leaves.take(MAX_LEAVES) {
         let refusal = match leaf.verdict {
-            Verdict::Dropped | Verdict::Rejected { .. } => last_rule(&leaf.events, tables)?,
-            Verdict::Delivered { .. } | Verdict::NoRoute | Verdict::Unknown { .. } => return None,
+            Verdict::Delivered { to, .. } if to.ip() == client => continue,
+            Verdict::Dropped | Verdict::Rejected { .. } => last_rule(&leaf.events, tables),
+            Verdict::Delivered { .. } | Verdict::NoRoute | Verdict::Unknown { .. } => None,
         };
+        let Some(refusal) = refusal else { return Some(None) };
         refused.get_or_insert(refusal);
     }
-    refused
+    refused.map(Some)
 }
 
 /// Returns the last rule or policy of the events, if it is of one of these tables and not in a chain of a proxy.
