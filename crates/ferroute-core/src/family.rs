@@ -4,7 +4,7 @@ use std::{
     str::FromStr,
 };
 
-use ipnet::IpNet;
+use ipnet::{IpNet, IpSubnets, Ipv4Subnets, Ipv6Subnets};
 
 use serde::{Deserialize, Serialize};
 
@@ -53,6 +53,15 @@ impl IpFamily {
     /// Returns the index into arrays with one element per family.
     pub fn index(self) -> usize {
         self as usize
+    }
+}
+
+/// Returns the networks that a range of addresses consists of; `None` if they are of two families.
+pub fn networks(first: IpAddr, last: IpAddr) -> Option<IpSubnets> {
+    match (first, last) {
+        (IpAddr::V4(first), IpAddr::V4(last)) => Some(Ipv4Subnets::new(first, last, 0).into()),
+        (IpAddr::V6(first), IpAddr::V6(last)) => Some(Ipv6Subnets::new(first, last, 0).into()),
+        _ => None,
     }
 }
 

@@ -92,7 +92,7 @@ pub use endpoint_sets::{EndpointEligibility, EndpointSets};
 pub use endpoints::Endpoints;
 pub use error_chain::error_chain;
 pub use escape::{Escaped, EscapedLines};
-pub use family::{IpFamily, Protocol, UnknownProtocol};
+pub use family::{IpFamily, Protocol, UnknownProtocol, networks};
 pub use family_settings::FamilySettings;
 pub use file_format::FileFormat;
 pub use forwarding::{Client, Connection, Outcome, PortForwarding, Refusal, Route, Routes, SourceAddress, forwarding};

@@ -7,12 +7,12 @@ use std::{
 };
 
 use ferroute_api::labels;
-use ipnet::{IpNet, IpSubnets, Ipv4Net, Ipv4Subnets, Ipv6Net, Ipv6Subnets};
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::{Errors, parse_ip, parse_network};
 use crate::{
     Balancing, ConnectionLimits, ConnectionRate, Endpoint, IpFamily, Method, OverLimit, SourceRangesScope, TableSize,
-    limits::MAX_SOURCE_RANGES,
+    limits::MAX_SOURCE_RANGES, networks,
 };
 
 /// Parses the annotations of a Service. An invalid value is ignored and recorded.
@@ -125,7 +125,7 @@ fn all_except(family: IpFamily, denied: &[IpNet]) -> Vec<IpNet> {
             }
             None => all(family).broadcast(),
         };
-        (start <= end).then(|| subnets(start, end))
+        (start <= end).then(|| networks(start, end))
     });
     let rest: Vec<IpNet> = gaps.flatten().flatten().take(MAX_SOURCE_RANGES + 1).collect();
     if rest.is_empty() { vec![no_client(family)] } else { rest }
@@ -140,15 +140,6 @@ fn neighbor(address: IpAddr, step: i8) -> Option<IpAddr> {
         IpAddr::V6(address) => {
             u128::from(address).checked_add_signed(step.into()).map(|bits| Ipv6Addr::from(bits).into())
         }
-    }
-}
-
-/// Returns the networks that a range of addresses of one family consists of.
-fn subnets(first: IpAddr, last: IpAddr) -> Option<IpSubnets> {
-    match (first, last) {
-        (IpAddr::V4(first), IpAddr::V4(last)) => Some(Ipv4Subnets::new(first, last, 0).into()),
-        (IpAddr::V6(first), IpAddr::V6(last)) => Some(Ipv6Subnets::new(first, last, 0).into()),
-        _ => None,
     }
 }
 

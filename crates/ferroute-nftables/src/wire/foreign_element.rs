@@ -1,9 +1,7 @@
 //! Elements of other programs' sets.
 
-use std::net::IpAddr;
-
+use ferroute_core::networks;
 use ferroute_netlink::{Attribute, Error, Malformed, Message, nfnetlink};
-use ipnet::{IpNet, IpSubnets, Ipv4Subnets, Ipv6Subnets};
 
 use super::{
     constants::*,
@@ -207,15 +205,6 @@ fn cover_field(first: Value, last: Value, is_last: bool) -> Option<Vec<Value>> {
         (Value::IfName(first), Value::IfName(last)) => vec![Value::IfNamePrefix(prefix(first, last)?)],
         _ => return None,
     })
-}
-
-fn networks(first: IpAddr, last: IpAddr) -> Option<impl Iterator<Item = IpNet>> {
-    let subnets = match (first, last) {
-        (IpAddr::V4(first), IpAddr::V4(last)) => IpSubnets::from(Ipv4Subnets::new(first, last, 0)),
-        (IpAddr::V6(first), IpAddr::V6(last)) => IpSubnets::from(Ipv6Subnets::new(first, last, 0)),
-        _ => return None,
-    };
-    Some(subnets)
 }
 
 /// Returns the common prefix of a range of names, if the range contains all names with this prefix.

@@ -6,6 +6,7 @@ use std::{
     io::{self, Read},
     os::fd::AsFd,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use super::{
@@ -21,7 +22,7 @@ use crate::Event;
 pub struct Input {
     files: BTreeSet<PathBuf>,
     /// The contents of the files that can be read only once.
-    contents: BTreeMap<PathBuf, Vec<u8>>,
+    contents: BTreeMap<PathBuf, Arc<[u8]>>,
 }
 
 impl Input {
@@ -55,7 +56,7 @@ impl Input {
                     "more than {MAX_PIPE} bytes, which only a regular file may have"
                 )));
             }
-            self.contents.insert(path.to_owned(), text);
+            self.contents.insert(path.to_owned(), text.into());
             self.files.insert(path.to_owned());
             return Ok(1);
         }
@@ -78,7 +79,8 @@ impl Input {
     pub fn text(&self, file: &Path) -> io::Result<String> {
         match self.contents.get(file) {
             Some(text) => {
-                String::from_utf8(text.clone()).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+                let text = str::from_utf8(text).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+                Ok(text.to_owned())
             }
             None => fs::read_to_string(file),
         }

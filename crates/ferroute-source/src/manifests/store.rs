@@ -33,7 +33,7 @@ pub(super) struct Store {
     /// Whether [`Event::Synced`] has been sent.
     lacks_object: bool,
     /// The contents of files that can be read only once, and have been read.
-    contents: BTreeMap<PathBuf, Vec<u8>>,
+    contents: BTreeMap<PathBuf, Arc<[u8]>>,
     /// Documents for which this returns false are skipped.
     is_relevant: Option<Box<IsRelevant>>,
 }
@@ -62,7 +62,7 @@ pub(super) type Send<'s> = dyn FnMut(Vec<Event>) -> Result<(), Closed> + 's;
 impl Store {
     /// Returns a store that skips documents whose text is not relevant, and does not read the files of which it gets the contents.
     pub(super) fn of_documents(
-        contents: BTreeMap<PathBuf, Vec<u8>>,
+        contents: BTreeMap<PathBuf, Arc<[u8]>>,
         is_relevant: impl Fn(&str) -> bool + std::marker::Send + 'static,
     ) -> Self {
         Self { contents, is_relevant: Some(Box::new(is_relevant)), ..Self::default() }
@@ -104,7 +104,7 @@ impl Store {
             let (applied, synced) = (&mut self.applied, self.synced);
             let read = previous.read(
                 &path,
-                self.contents.get(&path).map(Vec::as_slice),
+                self.contents.get(&path).map(AsRef::as_ref),
                 self.is_relevant.as_deref(),
                 &mut |candidate| {
                     let Candidate { key, digest, event, is_mirrored } = candidate;
@@ -210,7 +210,7 @@ impl Store {
         for (path, _) in files {
             let read = FileState::default().read(
                 path,
-                self.contents.get(path).map(Vec::as_slice),
+                self.contents.get(path).map(AsRef::as_ref),
                 self.is_relevant.as_deref(),
                 &mut |candidate| {
                     if missing.get(&candidate.key) == Some(&candidate.digest) {

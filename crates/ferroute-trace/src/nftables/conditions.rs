@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     PacketState,
-    iptables::{ExtensionResult, address_count, is_irrelevant},
+    iptables::{ExtensionResult, MAX_ADDRESSES, address_count, is_irrelevant},
     walk::Unknown,
 };
 
@@ -368,9 +368,8 @@ impl PacketState<'_> {
             Field::CtOriginalDport => Value::Port(self.tracked.1.port()),
             Field::FibSaddrType => self.fib_type(self.source.ip())?,
             Field::FibDaddrType => self.fib_type(self.destination.ip())?,
-            // The counter may be at any number.
-            Field::NumgenRandom { first, .. } | Field::NumgenInc { first, .. } => {
-                Value::Integer(random.unwrap_or(first))
+            Field::NumgenRandom { .. } | Field::NumgenInc { .. } => {
+                Value::Integer(random.ok_or_else(|| "the random number".to_owned())?)
             }
             Field::Jhash { input, count, seed, first } => {
                 Value::Integer(jhash(&self.hashed(input), seed, count).wrapping_add(first))
@@ -411,28 +410,38 @@ fn condition_fields(condition: &Match) -> &[Field] {
     }
 }
 
-/// Returns the range of a random number in a statement: the first number and their count.
+/// Returns the range of a random number in a statement, the first number and their count, unless there are too many to try:
+/// the number is then unknown.
 pub(super) fn random_range(statement: &Statement) -> Option<(u32, u32)> {
     let range = |field: &Field| match field {
         Field::NumgenRandom { first, count } | Field::NumgenInc { first, count } => Some((*first, *count)),
         _ => None,
     };
-    match statement {
-        Statement::Match(Match::Cmp { field, .. } | Match::Range { field, .. }) => range(field),
+    let (found, max) = match statement {
+        Statement::Match(Match::Cmp { field, .. } | Match::Range { field, .. }) => (range(field), MAX_NUMBERS),
         Statement::Match(Match::InSet { key, .. })
         | Statement::MetaPriorityMap { key, .. }
         | Statement::DnatMap { key, .. }
-        | Statement::Vmap { key, .. } => key.iter().find_map(range),
+        | Statement::Vmap { key, .. } => (key.iter().find_map(range), MAX_NUMBERS),
         Statement::Opaque(Opaque { outcome: Outcome::Foreign(foreign), .. }) => match foreign {
             // The kernel selects an address by a hash of the addresses.
             Foreign::Nat { addresses: Some((first, last)), .. } if first != last => {
-                Some((0, address_count(*first, *last)?))
+                (Some((0, address_count(*first, *last)?)), MAX_ADDRESSES)
             }
-            other => Operand::from(number_of(other)?).number_range(),
+            other => {
+                // Most numbers lead to the same result, except those that are written.
+                let is_written = matches!(other, Foreign::SetMarkNumber { .. } | Foreign::Write { .. });
+                let max = if is_written { MAX_ADDRESSES } else { MAX_NUMBERS };
+                (Operand::from(number_of(other)?).number_range(), max)
+            }
         },
-        _ => None,
-    }
+        _ => return None,
+    };
+    found.filter(|(_, count)| *count <= max)
 }
+
+/// Maximum number of random numbers that are tried: those of a list with as many endpoints as a service port can have.
+const MAX_NUMBERS: u32 = 1 << 16;
 
 /// Returns the share of packets that a comparison with `meta random` matches: iptables' `-m statistic` in `nft` syntax.
 pub(super) fn share_of_random(foreign: &Foreign) -> Option<f64> {

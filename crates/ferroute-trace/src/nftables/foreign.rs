@@ -226,7 +226,10 @@ impl PacketState<'_> {
                 IpFamily::V6 => 0x86dd,
             },
             Property::IpHeaderLength => 5,
-            Property::Number { first, .. } => random.unwrap_or(first).into(),
+            Property::Number { .. } => match random {
+                Some(number) => number.into(),
+                None => return Known::Unknown,
+            },
             // A new connection.
             Property::Named(_) if property.words(self.family()) == Words::Label => 0,
             Property::Named(named) if self.lacks_header(named) => match named.words {

@@ -158,7 +158,8 @@ pub(crate) fn run(args: &FlowsArgs, verbosity: Option<u32>, out: &mut impl Write
     // Only the names are needed from here on.
     drop(desired);
     let mut printer = Printer::new(args.output, about, &args.select);
-    let mut is_last = !request.follow && request.summary_seconds == 0;
+    // Only flows that are known already have an end.
+    let mut is_complete = !request.follow && request.summary_seconds == 0;
     while let Some(mut event) = stream.next(until)? {
         labels.apply(&mut event);
         let is_summary = matches!(event, FlowEvent::Summary(_));
@@ -167,13 +168,13 @@ pub(crate) fn run(args: &FlowsArgs, verbosity: Option<u32>, out: &mut impl Write
             out.flush()?;
         }
         if is_summary {
-            is_last = true;
+            is_complete = true;
             break;
         }
     }
     printer.finish(out)?;
     out.flush()?;
-    if !is_last && until.is_none_or(|until| Instant::now() < until) {
+    if !is_complete && until.is_none_or(|until| Instant::now() < until) {
         anyhow::bail!("the flows have ended, because the proxy did: run the command again once it runs");
     }
     Ok(())

@@ -54,11 +54,12 @@ pub(super) fn walk(desired: &Desired, rules: &KernelRules) -> Reading<Walks> {
     let failed = |error: anyhow::Error| format!("{error:#}");
     let host = kernel_host().map_err(failed)?;
     let table = desired.table(rules.family);
-    let planned = mode.plan(&desired.resolved, table, &desired.host.addresses).map_err(failed)?;
-    let ruleset = match is_in_kernel {
-        true => Ruleset::from_rules(rules),
-        false => {
-            let mut ruleset = Ruleset::from_rules(&*planned);
+    let plan = || mode.plan(&desired.resolved, table, &desired.host.addresses).map_err(failed);
+    let planned = (!is_in_kernel).then(plan).transpose()?;
+    let ruleset = match &planned {
+        None => Ruleset::from_rules(rules),
+        Some(planned) => {
+            let mut ruleset = Ruleset::from_rules(&**planned);
             ruleset.add_ipsets(&rules.ipsets);
             iptables.iter().for_each(|backend| ruleset.add_iptables(&backend.saved.rules));
             for (name, snapshot) in &firewalls {

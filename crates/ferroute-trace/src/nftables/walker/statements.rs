@@ -7,7 +7,7 @@ use ferroute_nftables::{
     kernel::MemoryTable,
     model::{
         CmpOp, Data, Element, ElementOp, Field, Foreign, KeyText, Name, NatKind, NatPart, Opaque, Operand, Outcome,
-        Property, Rule, Source, Statement, Verdict as RuleVerdict,
+        Property, Source, Statement, Verdict as RuleVerdict,
     },
 };
 
@@ -24,7 +24,7 @@ use super::{
 use crate::{
     Effect, Hook, PacketState, Verdict, Walker,
     event::negation,
-    iptables::{ExtensionResult, MAX_ADDRESSES, Recent, TargetResult, nth_address},
+    iptables::{ExtensionResult, Recent, TargetResult, nth_address},
     walk::Unknown,
 };
 
@@ -37,10 +37,7 @@ impl<'a> ChainWalker<'a> {
         walker: &mut Walker<'a>,
     ) -> StatementResult {
         if let (Some((first, count)), None) = (random_range(statement), random) {
-            return match count <= self.max_numbers(statement, walker) {
-                true => StatementResult::Random { first, count },
-                false => self.undecided(statement, walker),
-            };
+            return StatementResult::Random { first, count };
         }
         let (table, hook) = (self.base.table, walker.hook());
         let packet = &mut walker.packet;
@@ -215,36 +212,6 @@ impl<'a> ChainWalker<'a> {
             Statement::Opaque(Opaque { outcome: Outcome::Anything, text, .. }) => {
                 StatementResult::End(Verdict::Unknown { reason: format!("effect of `{text}`") })
             }
-        }
-    }
-
-    /// Returns how many random numbers a statement may distinguish. Each endpoint of a lookup needs a branch, most numbers of a
-    /// condition share one.
-    fn max_numbers(&self, statement: &Statement, walker: &Walker<'a>) -> u32 {
-        match statement {
-            Statement::Opaque(Opaque { outcome: Outcome::Foreign(foreign), .. }) => match foreign {
-                Foreign::Vmap { .. } | Foreign::SetMarkMap { .. } | Foreign::NatMap { .. } => MAX_NUMBERS,
-                other if walker.packet.compares(other, self.base.table, None).is_some() => MAX_NUMBERS,
-                _ => MAX_ADDRESSES,
-            },
-            _ => MAX_NUMBERS,
-        }
-    }
-
-    /// Returns the result of a statement that depends on one of too many random numbers.
-    fn undecided(&self, statement: &Statement, walker: &Walker<'a>) -> StatementResult {
-        let rule = Rule { statements: vec![statement.clone()], comment: None };
-        let text = self.base.table.rule_text(&rule, walker.packet.family());
-        let is_condition = match statement {
-            Statement::Match(_) => true,
-            Statement::Opaque(Opaque { outcome: Outcome::Foreign(foreign), .. }) => {
-                walker.packet.compares(foreign, self.base.table, None).is_some()
-            }
-            _ => false,
-        };
-        match is_condition {
-            true => StatementResult::Unknown(Unknown::new(format!("`{text}` matches"))),
-            false => StatementResult::End(Verdict::Unknown { reason: format!("effect of `{text}`") }),
         }
     }
 
@@ -576,6 +543,3 @@ fn label(map: &Name, element: &Element) -> String {
 fn invalid_element(map: &Name) -> StatementResult {
     StatementResult::End(Verdict::Unknown { reason: format!("element of @{map}") })
 }
-
-/// The most random numbers that are tried: those of a list with as many endpoints as a service port can have.
-const MAX_NUMBERS: u32 = 1 << 16;
