@@ -289,6 +289,62 @@ fn counters_of_unchanged_chains_are_kept() {
     assert!(saved(&node, IpFamily::V4).contains(&counted));
 }
 
+/// `iptables` shows dormant tables and chains without a hook as if packets traversed them.
+#[test]
+fn chains_that_packets_do_not_traverse_are_restored() {
+    let family = IpFamily::V4;
+    let table = cluster().table(family);
+    for change in [
+        "add table ip nat { flags dormant; }",
+        "add table ip filter { flags dormant; }",
+        "flush chain ip nat PREROUTING\ndelete chain ip nat PREROUTING\nadd chain ip nat PREROUTING",
+        "flush chain ip nat OUTPUT\ndelete chain ip nat OUTPUT\nadd chain ip nat OUTPUT",
+        "flush chain ip filter OUTPUT\ndelete chain ip filter OUTPUT
+         add chain ip filter OUTPUT { type filter hook input priority 0; }",
+    ] {
+        let node = NetnsHost::new(Way::Netlink);
+        let mut dataplane = synced(&node, &table);
+        // Without the handles, which a replaced chain does not keep.
+        let traversed = || {
+            let listed = node.netns.command("nft", &["list", "ruleset"]);
+            let is_relevant = |line: &&str| line.contains("hook") || line.contains("flags") || line.contains("chain");
+            listed.lines().filter(is_relevant).map(|line| line.trim().to_owned()).collect::<BTreeSet<_>>()
+        };
+        let (rules, before) = (node.rules(family), traversed());
+        node.netns.feed("nft", &["-f", "-"], change);
+        assert!(node.netns.run(|| dataplane.was_modified_externally()).unwrap(), "{change}");
+        node.netns.run(|| dataplane.resync(&table)).unwrap();
+        assert_eq!(traversed(), before, "{change}");
+        assert!(chains_of(&node.rules(family)) == chains_of(&rules), "{change}");
+        assert!(!node.netns.run(|| dataplane.was_modified_externally()).unwrap(), "{change}");
+        let mut restarted = node.dataplane(family, &settings());
+        assert_eq!(node.netns.run(|| restarted.resync(&table)).unwrap().written, 0, "{change}");
+    }
+}
+
+/// A chain of another program's rules is not replaced, and its rules are not repeated.
+#[test]
+fn chains_of_other_programs_that_packets_do_not_traverse_stay() {
+    let family = IpFamily::V4;
+    let node = NetnsHost::new(Way::Netlink);
+    let theirs = "add table ip nat
+        add chain ip nat PREROUTING
+        add rule ip nat PREROUTING ip daddr 192.0.2.1 counter drop
+        add chain ip nat KUBE-POSTROUTING
+        add chain ip nat OUTPUT
+        add rule ip nat OUTPUT jump KUBE-POSTROUTING";
+    node.netns.feed("nft", &["-f", "-"], theirs);
+    let table = cluster().table(family);
+    let mut dataplane = synced(&node, &table);
+    let rules = node.rules(family);
+    node.netns.run(|| dataplane.resync(&table)).unwrap();
+    assert!(chains_of(&node.rules(family)) == chains_of(&rules));
+    for (chain, rule) in [("PREROUTING", "192.0.2.1"), ("OUTPUT", "jump KUBE-POSTROUTING")] {
+        let listed = node.netns.command("nft", &["list", "chain", "ip", "nat", chain]);
+        assert!(listed.contains(rule) && !listed.contains("hook"), "{listed}");
+    }
+}
+
 /// The kernel deletes no chain to which a verdict map refers, and does not name the map.
 #[test]
 fn verdict_maps_of_other_programs_do_not_keep_changes_from_the_kernel() {

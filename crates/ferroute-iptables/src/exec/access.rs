@@ -182,6 +182,18 @@ impl RuleAccess {
         }
     }
 
+    /// Returns a builtin chain that exists but that packets do not traverse; `None` for the programs, to which such a chain
+    /// looks like others.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub(super) fn idle_chain(&self, tables: &[TableName]) -> Result<Option<(TableName, ChainName)>, SaveError> {
+        match &self.0 {
+            Way::Programs(_) => Ok(None),
+            Way::Netlink(rules) => Ok(rules.idle_chain(tables)?),
+        }
+    }
+
     /// Reports whether a chain exists; `None` if another program holds the xtables lock.
     ///
     /// # Errors

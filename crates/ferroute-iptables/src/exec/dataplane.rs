@@ -192,10 +192,15 @@ impl IptablesDataplane {
         Ok(false)
     }
 
-    /// Reports whether a chain that all Services share has lost rules or jumps to it.
+    /// Reports whether a chain that all Services share has lost rules or jumps to it, or a builtin chain its hook.
     fn is_chain_cut(&self) -> Result<bool, DataplaneError> {
         if self.uses.is_empty() {
             return Ok(false);
+        }
+        let idle = self.access.idle_chain(&TableName::PROXY).map_err(|error| self.read_error(error))?;
+        if let Some((table, chain)) = idle {
+            tracing::info!(family = %self.family(), %table, %chain, "packets do not traverse the chain any more");
+            return Ok(true);
         }
         let uses = self.access.chain_uses(watched_chains()).map_err(|error| self.read_error(error))?;
         let Some(cut) = uses.iter().zip(&self.uses).position(|(now, before)| now < before) else { return Ok(false) };

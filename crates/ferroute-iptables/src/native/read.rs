@@ -16,13 +16,14 @@ use super::{
     NativeRules, ReadError,
     decode::{self, KernelRule, NumberedSets},
     sets,
-    tables::{dump_request, request},
+    tables::{BUILTIN_CHAINS, base_chain, dump_request, request},
 };
 use crate::{ChainHead, ChainName, Counters, Policy, Rule, SaveItem, TableName};
 
 impl NativeRules {
     /// Reads tables and calls `add` with chains, and with the rules of each chain together. Chains that `iptables` cannot name
-    /// are left out. `expected` are chains that probably exist: large tables are read faster if they are known.
+    /// are left out. `expected` are chains that probably exist: large tables are read faster if they are known. A builtin
+    /// chain that packets do not traverse is read as if it had no rules, see [`NativeRules::idle_chain`].
     ///
     /// The rules of one chain are consistent, even if other programs change rules at the same time; those of two chains
     /// need not be.
@@ -37,7 +38,7 @@ impl NativeRules {
     ) -> Result<(), ReadError> {
         let Some(first) = tables.first() else { return Ok(()) };
         let failed = |source| ReadError { table: *first, source };
-        let mut sizes = self.sizes(tables).map_err(failed)?;
+        let (mut sizes, dormant) = self.sizes(tables).map_err(failed)?;
         let listed = if sizes.values().all(|size| *size <= LISTED_AT_ONCE) {
             self.list_chains(tables).map_err(failed)?
         } else {
@@ -46,11 +47,11 @@ impl NativeRules {
             chains.retain(|(table, _)| tables.contains(table));
             chains.sort_unstable();
             chains.dedup();
-            let missing = self.add_expected(&chains, add)?;
+            let missing = self.add_expected(&chains, &dormant, add)?;
             self.sockets().truncate(1);
             // Because of a transaction of another program, chains may be missing from the first numbers. That
             // transaction may also fail.
-            for (table, size) in self.sizes(tables).map_err(failed)? {
+            for (table, size) in self.sizes(tables).map_err(failed)?.0 {
                 let known = sizes.entry(table).or_default();
                 *known = size.max(*known);
             }
@@ -65,20 +66,42 @@ impl NativeRules {
             others.extend(listed.iter().filter_map(|(table, chain)| Some((*table, chain.name?))));
             listed
         };
-        for (table, ListedChain { name, head, .. }) in listed {
+        for (table, chain) in listed {
             Heartbeat::beat_thread();
-            if let Some(name) = name {
-                let rules = self.rules_of(table, name).map_err(|source| ReadError { table, source })?;
-                add_chain(add, table, name, (head, rules));
+            if let Some(name) = chain.name {
+                let is_idle = dormant.contains(&table) || chain.is_unhooked(table);
+                let rules = if is_idle && name.is_builtin() { Ok(Vec::new()) } else { self.rules_of(table, name) };
+                let rules = rules.map_err(|source| ReadError { table, source })?;
+                add_chain(add, table, name, (chain.head, rules));
             }
         }
         Ok(())
+    }
+
+    /// Returns a builtin chain that packets do not traverse although it exists: its table is dormant, or it is not called
+    /// from the hook from which `iptables` has it called. Another program made it so; `iptables` shows its rules as usual.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub(crate) fn idle_chain(&self, tables: &[TableName]) -> Result<Option<(TableName, ChainName)>, ReadError> {
+        for table in tables {
+            let failed = |source| ReadError { table: *table, source };
+            let is_dormant = !self.sizes(&[*table]).map_err(failed)?.1.is_empty();
+            for name in BUILTIN_CHAINS {
+                let chain = self.with_socket(|socket| find_chain(socket, self.family, *table, name)).map_err(failed)?;
+                if chain.is_some_and(|chain| is_dormant || chain.is_unhooked(*table)) {
+                    return Ok(Some((*table, name)));
+                }
+            }
+        }
+        Ok(None)
     }
 
     /// Calls `add` with chains and their rules, read on several processors. Returns the chains that do not exist.
     fn add_expected(
         &self,
         chains: &[(TableName, ChainName)],
+        dormant: &BTreeSet<TableName>,
         add: &mut AddItem<'_>,
     ) -> Result<BTreeSet<(TableName, ChainName)>, ReadError> {
         let add = Mutex::new(add);
@@ -88,7 +111,11 @@ impl NativeRules {
                 Heartbeat::beat_thread();
                 let mut found = Vec::new();
                 for (table, chain) in chains {
-                    match self.read_chain(*table, *chain).map_err(|source| ReadError { table: *table, source })? {
+                    let is_dormant = dormant.contains(table);
+                    match self
+                        .read_chain(*table, *chain, is_dormant)
+                        .map_err(|source| ReadError { table: *table, source })?
+                    {
                         Some(contents) => found.push((*table, *chain, contents)),
                         None => drop(missing.insert((*table, *chain))),
                     }
@@ -116,14 +143,22 @@ impl NativeRules {
         })
     }
 
-    /// Returns a chain and its rules; `None` if it does not exist.
-    fn read_chain(&self, table: TableName, chain: ChainName) -> Result<Option<(ChainHead, Vec<ListedRule>)>, Error> {
-        let rules = self.rules_of(table, chain)?;
+    /// Returns a chain and its rules, without those of an idle builtin chain; `None` if it does not exist.
+    fn read_chain(
+        &self,
+        table: TableName,
+        chain: ChainName,
+        is_dormant: bool,
+    ) -> Result<Option<(ChainHead, Vec<ListedRule>)>, Error> {
+        let mut rules = self.rules_of(table, chain)?;
         // Only base chains have a policy and counters.
         if !rules.is_empty() && !chain.is_builtin() {
             return Ok(Some((ChainHead::default(), rules)));
         }
         let listed = self.with_socket(|socket| find_chain(socket, self.family, table, chain))?;
+        if chain.is_builtin() && listed.as_ref().is_some_and(|listed| is_dormant || listed.is_unhooked(table)) {
+            rules.clear();
+        }
         Ok(listed.map(|listed| (listed.head, rules)))
     }
 
@@ -233,10 +268,19 @@ impl NativeRules {
         Ok(Some(rule).filter(|rule| rule.table == table.as_str() && rule.chain == chain.as_str()))
     }
 
-    /// Returns the numbers of chains and sets of tables that exist.
-    fn sizes(&self, tables: &[TableName]) -> Result<BTreeMap<TableName, u32>, Error> {
-        let sizes = self.collect(&mut dump_request(self.family, NFT_MSG_GETTABLE), |message| table(message, tables))?;
-        Ok(sizes.into_iter().collect())
+    /// Returns the numbers of chains and sets of tables that exist, and the tables that are dormant.
+    fn sizes(&self, tables: &[TableName]) -> Result<(BTreeMap<TableName, u32>, BTreeSet<TableName>), Error> {
+        let listed =
+            self.collect(&mut dump_request(self.family, NFT_MSG_GETTABLE), |message| table(message, tables))?;
+        let dormant = listed.iter().filter(|table| table.is_dormant()).map(|table| table.name).collect();
+        Ok((listed.into_iter().map(|table| (table.name, table.uses)).collect(), dormant))
+    }
+
+    /// Returns a table; `None` if it does not exist.
+    pub(super) fn find_table(&self, name: TableName) -> Result<Option<ListedTable>, Error> {
+        let listed =
+            self.collect(&mut dump_request(self.family, NFT_MSG_GETTABLE), |message| table(message, &[name]))?;
+        Ok(listed.into_iter().next())
     }
 
     /// Returns the chains of tables, in the order in which they were created.
@@ -329,6 +373,22 @@ pub(super) struct ListedRule {
     pub(super) is_foreign: bool,
 }
 
+/// A table.
+pub(super) struct ListedTable {
+    pub(super) name: TableName,
+    /// `NFT_TABLE_F_*`.
+    pub(super) flags: u32,
+    /// The number of its chains and sets.
+    uses: u32,
+}
+
+impl ListedTable {
+    /// Packets traverse none of its chains.
+    pub(super) fn is_dormant(&self) -> bool {
+        self.flags & NFT_TABLE_F_DORMANT != 0
+    }
+}
+
 /// A chain of a table.
 pub(super) struct ListedChain {
     /// Name; `None` if `iptables` cannot name the chain.
@@ -338,6 +398,15 @@ pub(super) struct ListedChain {
     pub(super) hook: Option<(u32, i32)>,
     /// The number of its rules and of the jumps to it.
     pub(super) uses: u32,
+}
+
+impl ListedChain {
+    /// Reports whether this is a builtin chain of `iptables` that the kernel does not call from its hook. The priority is
+    /// another program's decision: rules apply with any.
+    pub(super) fn is_unhooked(&self, table: TableName) -> bool {
+        let base = self.name.and_then(|name| base_chain(table, name));
+        base.is_some_and(|base| self.hook.is_none_or(|(hook, _)| hook != base.hook))
+    }
 }
 
 /// Returns a chain; `None` if it does not exist.
@@ -356,19 +425,20 @@ pub(super) fn find_chain(
     }
 }
 
-/// Decodes the name and the number of chains and sets of a table; `None` if it is not one of `tables`.
-pub(super) fn table(message: &Message<'_>, tables: &[TableName]) -> Result<Option<(TableName, u32)>, Malformed> {
+/// Decodes a table; `None` if it is not one of `tables`.
+pub(super) fn table(message: &Message<'_>, tables: &[TableName]) -> Result<Option<ListedTable>, Malformed> {
     let (_, attributes) = message.split_header::<{ nfnetlink::HEADER_LENGTH }>()?;
-    let (mut name, mut size) = (None, 0);
+    let (mut name, mut flags, mut uses) = (None, 0, 0);
     for attribute in attributes {
         let attribute = attribute?;
         match attribute.kind {
             NFTA_TABLE_NAME => name = attribute.text().and_then(TableName::from_word),
-            NFTA_TABLE_USE => size = attribute.u32_be()?,
+            NFTA_TABLE_FLAGS => flags = attribute.u32_be()?,
+            NFTA_TABLE_USE => uses = attribute.u32_be()?,
             _ => {}
         }
     }
-    Ok(name.filter(|name| tables.contains(name)).map(|name| (name, size)))
+    Ok(name.filter(|name| tables.contains(name)).map(|name| ListedTable { name, flags, uses }))
 }
 
 /// Decodes a chain and the name of its table; `None` if the table is not one of `iptables`.

@@ -69,7 +69,7 @@ pub fn read_foreign_objects(bytes: &mut Bytes<'_>) {
     const DATA: Field = (NFTA_EXPR_DATA, Content::Attributes);
     const EXPRESSION: Field = (NFTA_LIST_ELEM, Content::Nest(&[(NFTA_EXPR_NAME, Content::Bytes), DATA]));
     const HOOK: Field = (NFTA_CHAIN_HOOK, Content::Nest(&[(NFTA_HOOK_HOOKNUM, NUMBER), (NFTA_HOOK_PRIORITY, NUMBER)]));
-    let table = [(NFTA_TABLE_NAME, Content::Bytes), (NFTA_TABLE_USE, NUMBER)];
+    let table = [(NFTA_TABLE_NAME, Content::Bytes), (NFTA_TABLE_FLAGS, NUMBER), (NFTA_TABLE_USE, NUMBER)];
     let chain = [
         (NFTA_CHAIN_TABLE, Content::Bytes),
         (NFTA_CHAIN_NAME, Content::Bytes),

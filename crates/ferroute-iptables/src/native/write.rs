@@ -1,6 +1,6 @@
 //! Writing rules in transactions.
 
-use std::{collections::BTreeSet, io, mem};
+use std::{collections::BTreeMap, io, mem};
 
 use ferroute_core::Heartbeat;
 use ferroute_netlink::{Batch, Error, Messages, Refusal, Writer, flags, nf_tables::*, nfnetlink};
@@ -9,9 +9,9 @@ use super::{
     NativeRules, decode, encode,
     read::find_chain,
     sets::{self, SetNumbers},
-    tables::{base_chain, nfproto, put_base_chain},
+    tables::{BaseChain, base_chain, nfproto, put_base_chain},
 };
-use crate::{ChainName, Rule, TableName, sink::RuleSink, text::Line};
+use crate::{ChainName, Rule, TableName, plan::jumps, sink::RuleSink, text::Line};
 
 /// A failure to write rules by netlink. Transactions before it are applied.
 #[derive(Debug, thiserror::Error)]
@@ -82,8 +82,9 @@ pub(crate) struct KernelSink<'a> {
     transactions: u32,
     /// The current table, or the last one.
     table: TableName,
-    /// The base chains of the table that exist, or that this transaction creates.
-    base_chains: BTreeSet<ChainName>,
+    /// The base chains of the table that exist, or that this transaction creates, with rules that need no insertion: those of
+    /// a chain that was idle and is not any more.
+    base_chains: BTreeMap<ChainName, Vec<Rule>>,
     /// The numbers of the sets in this transaction's rules.
     sets: SetNumbers,
     error: Option<WriteError>,
@@ -100,7 +101,7 @@ impl<'a> KernelSink<'a> {
             has_begun: false,
             transactions: 0,
             table: TableName::Filter,
-            base_chains: BTreeSet::new(),
+            base_chains: BTreeMap::new(),
             sets: SetNumbers::default(),
             error: None,
         }
@@ -149,8 +150,8 @@ impl<'a> KernelSink<'a> {
     }
 
     fn rule(&mut self, chain: ChainName, rule: &Rule, flags: u16) -> io::Result<()> {
-        if chain.is_builtin() {
-            self.ensure_base_chain(chain)?;
+        if chain.is_builtin() && self.ensure_base_chain(chain)?.contains(rule) {
+            return Ok(());
         }
         self.find_sets(chain, rule)?;
         let family = self.rules.family;
@@ -184,23 +185,89 @@ impl<'a> KernelSink<'a> {
         Ok(())
     }
 
-    /// Creates a base chain if it does not exist. The hook of an existing one may differ, and must then not be
-    /// specified.
-    fn ensure_base_chain(&mut self, chain: ChainName) -> io::Result<()> {
-        let Some(base) = base_chain(self.table, chain) else { return Ok(()) };
-        if !self.base_chains.insert(chain) {
-            return Ok(());
+    /// Ensures that a base chain exists and that packets traverse it. Returns those of its rules that the reader does not
+    /// see because the chain was idle, see [`NativeRules::idle_chain`].
+    ///
+    /// The priority of an existing chain may differ, and must then not be specified.
+    fn ensure_base_chain(&mut self, chain: ChainName) -> io::Result<&[Rule]> {
+        let Some(base) = base_chain(self.table, chain) else { return Ok(&[]) };
+        if !self.base_chains.contains_key(&chain) {
+            let unseen = self.prepare_base_chain(chain, base)?;
+            self.base_chains.insert(chain, unseen);
         }
+        Ok(&self.base_chains[&chain])
+    }
+
+    fn prepare_base_chain(&mut self, chain: ChainName, base: BaseChain) -> io::Result<Vec<Rule>> {
         let (family, table) = (self.rules.family, self.table);
-        match self.rules.with_socket(|socket| find_chain(socket, family, table, chain)) {
-            Ok(Some(_)) => {}
-            Ok(None) => {
-                let mut message = self.message(NFT_MSG_NEWCHAIN, flags::NLM_F_CREATE);
-                message.put_str(NFTA_CHAIN_NAME, chain.as_str());
-                put_base_chain(&mut message, base);
-            }
-            Err(source) => return self.fail(WriteError::Commit { table, source }),
+        let commit_error = |source| WriteError::Commit { table, source };
+        let found = self.rules.with_socket(|socket| find_chain(socket, family, table, chain)).map_err(commit_error);
+        let (found, dormant) = match (found, self.rules.find_table(table).map_err(commit_error)) {
+            (Ok(found), Ok(listed)) => (found, listed.filter(|listed| listed.is_dormant())),
+            (Err(error), _) | (_, Err(error)) => return self.fail(error).map(|()| Vec::new()),
+        };
+        let Some(found) = found else {
+            self.put_chain(chain, base);
+            return Ok(Vec::new());
+        };
+        if let Some(dormant) = &dormant {
+            self.wake_table(dormant.flags)?;
+        } else if !found.is_unhooked(table) {
+            return Ok(Vec::new());
         }
+        let listed = match self.rules.rules_of(table, chain) {
+            Ok(listed) => listed,
+            Err(source) => return self.fail(commit_error(source)).map(|()| Vec::new()),
+        };
+        let is_used = usize::try_from(found.uses).is_ok_and(|uses| uses > listed.len());
+        let jumps: Vec<Rule> = jumps()
+            .into_iter()
+            .filter(|jump| (jump.table, jump.from) == (table, chain))
+            .map(|jump| jump.rule)
+            .collect();
+        let is_ours = !is_used && listed.iter().all(|listed| jumps.contains(&listed.rule));
+        if found.is_unhooked(table) && is_ours {
+            // The kernel does not change the hook of a chain. The jumps are written like missing ones.
+            tracing::warn!(%family, %table, "chain {chain} is not called from its hook; replacing it");
+            self.message(NFT_MSG_DELCHAIN, 0).put_str(NFTA_CHAIN_NAME, chain.as_str());
+            self.put_chain(chain, base);
+            return Ok(Vec::new());
+        }
+        if found.is_unhooked(table) {
+            tracing::error!(
+                %family,
+                %table,
+                "chain {chain} is not called from its hook, so that its rules have no effect, and it has rules or callers of \
+                 another program; delete it: it is created again as iptables does"
+            );
+        }
+        Ok(listed.into_iter().map(|listed| listed.rule).collect())
+    }
+
+    fn put_chain(&mut self, chain: ChainName, base: BaseChain) {
+        let mut message = self.message(NFT_MSG_NEWCHAIN, flags::NLM_F_CREATE);
+        message.put_str(NFTA_CHAIN_NAME, chain.as_str());
+        put_base_chain(&mut message, base);
+    }
+
+    /// Clears the flag `dormant` of the table, in a transaction of its own: the kernel does not accept all changes of a table
+    /// together with this one.
+    fn wake_table(&mut self, flags: u32) -> io::Result<()> {
+        let (family, table) = (self.rules.family, self.table);
+        tracing::warn!(%family, %table, "the table is dormant, so that its rules have no effect; clearing the flag");
+        let mut batch = Batch::new();
+        begin(&mut batch, self.generation);
+        let kind = nfnetlink::kind(nfnetlink::NFNL_SUBSYS_NFTABLES, NFT_MSG_NEWTABLE);
+        let mut message = batch.message(kind, 0, &nfnetlink::header(nfproto(family), 0, 0));
+        message.put_str(NFTA_TABLE_NAME, table.as_str());
+        message.put_u32_be(NFTA_TABLE_FLAGS, flags & !NFT_TABLE_F_DORMANT);
+        drop(message);
+        end(&mut batch);
+        let sent = self.rules.with_socket(|socket| socket.send_batch(&mut batch));
+        if let Err(source) = sent.and_then(|refusals| refusals.into_result()) {
+            return self.fail(WriteError::Commit { table, source });
+        }
+        self.transactions += 1;
         Ok(())
     }
 
