@@ -30,6 +30,7 @@ from_libc!(u8:
     NFT_MSG_NEWRULE NFT_MSG_GETRULE NFT_MSG_DELRULE
     NFT_MSG_NEWSET NFT_MSG_GETSET NFT_MSG_DELSET
     NFT_MSG_NEWSETELEM NFT_MSG_GETSETELEM NFT_MSG_DELSETELEM
+    NFT_MSG_GETOBJ
 );
 /// `NFT_MSG_NEWFLOWTABLE`
 pub const NFT_MSG_NEWFLOWTABLE: u8 = 22;
@@ -107,6 +108,11 @@ attributes! {
     NFTA_DATA_VERDICT = 2,
     NFTA_VERDICT_CODE = 1,
     NFTA_VERDICT_CHAIN = 2,
+}
+
+// enum nft_object_attributes
+attributes! {
+    NFTA_OBJ_TABLE = 1,
 }
 
 // enum nft_flowtable_attributes, nft_flowtable_hook_attributes, nft_devices_attributes, nft_offload_attributes

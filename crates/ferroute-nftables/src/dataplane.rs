@@ -323,6 +323,7 @@ impl Applied {
         let family = self.planner.context().settings.family;
         let sets = self.planner.sets();
         !listing.is_dormant
+            && !listing.has_stateful_objects
             && listing.chains.len() == chains.len() + unused
             && listing.sets.len() == sets.len()
             && sets.iter().all(|set| listing.sets.iter().any(|listed| listed.set.as_ref() == Some(set)))

@@ -101,6 +101,8 @@ impl ErrorKind {
 pub struct Listing {
     /// The kernel ignores the table.
     pub is_dormant: bool,
+    /// The table has named counters, quotas or other stateful objects, which this proxy never creates.
+    pub has_stateful_objects: bool,
     /// The chains.
     pub chains: Vec<ListedChain>,
     /// The sets and maps.

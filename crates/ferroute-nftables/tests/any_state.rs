@@ -73,7 +73,7 @@ const LINES: [&str; 13] = [
     "set sticky-77 {\n type ipv4_addr\n flags interval\n elements = { 10.0.0.0/8 }\n }",
 ];
 
-const COMMANDS: [&str; 8] = [
+const COMMANDS: [&str; 9] = [
     "add table FAMILY ferroute { flags dormant ; }",
     "flush table FAMILY ferroute",
     "delete table FAMILY ferroute",
@@ -81,6 +81,7 @@ const COMMANDS: [&str; 8] = [
     "flush map FAMILY ferroute dispatch",
     "add chain FAMILY ferroute first { type filter hook prerouting priority -500 ; policy drop ; }",
     "add element FAMILY ferroute dispatch { 1:1 : drop }",
+    "add counter FAMILY ferroute theirs",
     "add flowtable FAMILY ferroute theirs { hook ingress priority 0 ; devices = { lo } ; }",
 ];
 
@@ -217,6 +218,9 @@ impl Damage {
             Self::Digit(word, digit) => {
                 let mut words = words(&lines);
                 words.retain(|(_, word)| ends_with_digit(word));
+                if words.is_empty() {
+                    return false;
+                }
                 let (number, word) = &words[word.index(words.len())];
                 lines[*number] = replace_last_digit(&lines[*number], word, *digit);
             }

@@ -334,7 +334,7 @@ impl Contents {
 
 /// Reports whether the declarations of table and sets, which cannot be changed in place, match the planner's.
 fn is_compatible(listing: &Listing, planner: &Planner) -> bool {
-    if listing.is_dormant {
+    if listing.is_dormant || listing.has_stateful_objects {
         return false;
     }
     // Objects of other programs are deleted by their names.

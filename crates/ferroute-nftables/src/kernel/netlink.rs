@@ -195,7 +195,12 @@ impl Kernel for NetlinkKernel {
                 parse_flowtable(&message).map(Some)
             })
             .map_err(failed)?;
-        Ok(Some(Listing { is_dormant, chains, sets, flowtables }))
+        let objects = self
+            .socket
+            .collect(&mut list_request(table.family.into(), &table.name, Listed::Objects), |_| Ok(Some(())))
+            .map_err(failed)?;
+        let has_stateful_objects = !objects.is_empty();
+        Ok(Some(Listing { is_dormant, has_stateful_objects, chains, sets, flowtables }))
     }
 
     fn dump_elements(

@@ -30,6 +30,8 @@ pub(crate) enum Listed {
     Rules,
     Sets,
     Flowtables,
+    /// Named counters, quotas and other stateful objects.
+    Objects,
 }
 
 /// Returns a request for all tables of all families.
@@ -44,6 +46,7 @@ pub(crate) fn list_request(family: TableFamily, name: &Name, objects: Listed) ->
         Listed::Rules => (NFT_MSG_GETRULE, NFTA_RULE_TABLE),
         Listed::Sets => (NFT_MSG_GETSET, NFTA_SET_TABLE),
         Listed::Flowtables => (NFT_MSG_GETFLOWTABLE, NFTA_FLOWTABLE_TABLE),
+        Listed::Objects => (NFT_MSG_GETOBJ, NFTA_OBJ_TABLE),
     };
     let mut request = request(kind, family.number());
     request.attributes().put_str(attribute, name.as_str());
