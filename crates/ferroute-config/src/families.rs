@@ -55,11 +55,6 @@ impl Families {
         self.primary
     }
 
-    /// Reports whether both families are served.
-    pub fn is_dual_stack(self) -> bool {
-        self.dual_stack
-    }
-
     /// Returns the families to serve, IPv4 first.
     pub fn iter(self) -> impl Iterator<Item = IpFamily> {
         IpFamily::BOTH.into_iter().filter(move |family| self.dual_stack || *family == self.primary)

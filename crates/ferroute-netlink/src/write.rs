@@ -188,11 +188,6 @@ impl Request {
 }
 
 impl Writer<'_> {
-    /// Writes an attribute without payload.
-    pub fn put_flag(&mut self, kind: u16) {
-        self.put_bytes(kind, &[]);
-    }
-
     /// Writes an 8-bit number.
     pub fn put_u8(&mut self, kind: u16, value: u8) {
         self.put_bytes(kind, &[value]);

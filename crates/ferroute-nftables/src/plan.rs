@@ -42,7 +42,7 @@ pub use limits::RefusalKind;
 pub use list::{List, ListNumber};
 pub(crate) use planner::{Planner, Undo};
 use sets::MapName;
-pub use sets::{Bucket, SetId};
+pub use sets::{Bucket, KeyOwner, SetId, list_number};
 pub(crate) use shared::Written;
 
 /// Returns the whole table for a table of Services as one transaction, starting from an empty ruleset; `host` are the

@@ -5,7 +5,7 @@ use ferroute_core::{ServicePortEntry, ServicePortName};
 use crate::{
     kernel::{Consistency, Counter, Kernel},
     model::{Element, Key, Name, Set, TableId, Value},
-    plan::{ExistingLists, Kind, List, RefusalKind, SetId, frontend_key},
+    plan::{ExistingLists, KeyOwner, Kind, List, RefusalKind, SetId, frontend_key},
 };
 
 /// An element with the name of its set, and its counter if it has one.
@@ -78,7 +78,7 @@ fn read<K: Kernel>(
 /// earlier ones.
 fn rank(id: SetId) -> u8 {
     match id {
-        _ if id.has_frontends() => 0,
+        _ if id.key_owner() == KeyOwner::Frontend => 0,
         SetId::Lists => 2,
         SetId::Slots => 3,
         SetId::Endpoints(_) => 4,

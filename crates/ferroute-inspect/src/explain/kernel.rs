@@ -14,10 +14,10 @@ use ferroute_iptables::{
 };
 use ferroute_modes::kernel_rules::{self, KernelRules};
 use ferroute_nftables::{
-    ClassId, CountedElement, TableOwner, Value,
+    CountedElement, TableOwner, Value,
     kernel::{NetlinkError, NetlinkKernel},
-    model::{Comment, Key},
-    plan::{ListNumber, SetId, frontend_key},
+    model::{Comment, Key, Name},
+    plan::{KeyOwner, ListNumber, SetId, frontend_key, list_number},
     service_port_elements,
 };
 
@@ -204,51 +204,28 @@ fn nftables_elements(
 ) -> Vec<ServiceRule> {
     let frontends: Vec<Key> =
         entry.service.frontends(port.protocol).map(|(_, frontend)| frontend_key(frontend)).collect();
-    let owns = |set: SetId, key: &Key| set.has_frontends() && frontends.contains(key);
-    let number = |id: ClassId| ListNumber::from_class_id(id).map(|(number, _)| number);
+    let owner = |set: &Name| SetId::from_name(set).map(SetId::key_owner);
     let numbers: BTreeSet<ListNumber> = elements
         .iter()
         .filter(|(set, element, _)| {
             // Another service port may own a frontend.
-            SetId::from_name(set).is_some_and(|set| owns(set, &element.key))
+            owner(set) == Some(KeyOwner::Frontend)
+                && frontends.contains(&element.key)
                 && element.comment.as_ref().is_some_and(|comment| *comment == Comment::new(&port.to_string()))
         })
-        .filter_map(|(_, element, _)| number(element.data.as_ref()?.class_id()?))
+        .filter_map(|(_, element, _)| Some(ListNumber::from_class_id(element.data.as_ref()?.class_id()?)?.0))
         .collect();
-    let belongs = |set: SetId, key: &Key| match set {
-        SetId::ClusterIps => entry.service.cluster_ip.is_some_and(|address| key[..] == [address.into()]),
-        SetId::Hairpin => entry.endpoints.iter().any(|endpoint| {
+    let belongs = |set: &Name, key: &Key| match owner(set) {
+        Some(KeyOwner::Frontend) => frontends.contains(key),
+        Some(KeyOwner::ClusterIp) => entry.service.cluster_ip.is_some_and(|address| key[..] == [address.into()]),
+        Some(KeyOwner::Endpoint) => entry.endpoints.iter().any(|endpoint| {
             let address = endpoint.address.into();
             key[..] == [address, address, Value::protocol(port.protocol), Value::Port(endpoint.port)]
         }),
-        SetId::Dispatch | SetId::LocalDispatch | SetId::NodePortAddresses => false,
-        SetId::Services
-        | SetId::NodePorts
-        | SetId::Restricted
-        | SetId::RestrictedNodePorts
-        | SetId::FlowServices
-        | SetId::FlowNodePorts => owns(set, key),
-        SetId::Lists
-        | SetId::Endpoints(_)
-        | SetId::Slots
-        | SetId::Affinity
-        | SetId::SourceRanges(_)
-        | SetId::Sticky(_)
-        | SetId::NewClients { .. }
-        | SetId::Limited
-        | SetId::Refusals
-        | SetId::ClientRateLists(_)
-        | SetId::ClientRates(_)
-        | SetId::ClientConnectionLists(_)
-        | SetId::ClientConnections(_)
-        | SetId::Rates(_)
-        | SetId::Connections(_) => key.iter().any(|value| match value {
-            Value::ClassId(id) => number(*id).is_some_and(|number| numbers.contains(&number)),
-            _ => false,
-        }),
+        Some(KeyOwner::List) => list_number(key).is_some_and(|number| numbers.contains(&number)),
+        Some(KeyOwner::None) | None => false,
     };
-    let selected =
-        elements.iter().filter(|(set, element, _)| SetId::from_name(set).is_some_and(|set| belongs(set, &element.key)));
+    let selected = elements.iter().filter(|(set, element, _)| belongs(set, &element.key));
     selected
         .map(|(set, element, counter)| ServiceRule {
             location: format!("@{set}"),

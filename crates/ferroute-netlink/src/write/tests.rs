@@ -99,7 +99,7 @@ fn nests_of_any_depth_end_before_the_next_attribute() {
         let mut outer = message.nest(1);
         outer.put_u8(2, 9);
         outer.nest(3).put_u32_be(4, 5);
-        outer.put_flag(6);
+        outer.put_bytes(6, &[]);
         drop(outer);
         message.put_u64_be(7, 8);
     }
@@ -148,7 +148,7 @@ fn oversized_nest_is_an_error_until_the_batch_is_cleared() {
         let mut message = batch.message(2, 0, &[]);
         let mut nest = message.nest(5);
         nest.put_bytes(1, &[0; 65_524]);
-        nest.put_flag(2);
+        nest.put_bytes(2, &[]);
     }
     drop(batch.message(3, 0, &[]));
     let want = Oversize::Attribute { message: 1, kind: 5, length: 65_536 };

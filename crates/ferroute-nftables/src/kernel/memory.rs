@@ -216,14 +216,6 @@ impl MemoryTable {
         }
     }
 
-    /// Converts base chains to regular chains, for chains that are part of another ruleset.
-    pub fn unhook(&mut self, is_shown_elsewhere: impl Fn(&Name) -> bool) {
-        self.chains
-            .values_mut()
-            .filter(|chain| is_shown_elsewhere(&chain.chain.name))
-            .for_each(|chain| chain.chain.base = None);
-    }
-
     /// Removes the elements that rules have added, which depend on earlier packets.
     pub fn clear_dynamic_sets(&mut self) {
         let dynamic = self.sets.values_mut().filter(|set| matches!(set.set.kind, SetKind::Dynamic { .. }));

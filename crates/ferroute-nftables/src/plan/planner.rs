@@ -6,12 +6,13 @@ use std::{
 use ferroute_core::{ModeTraits, NodePortMatch, ServicePort, ServicePortName, ServiceTable, forwarding};
 
 use super::{
-    Context, FLOWTABLE, Frontend, ListNumber, SetId, TABLE,
+    Context, FLOWTABLE, Frontend, KeyOwner, ListNumber, SetId, TABLE,
     elements::{Difference, FrontendView, SetElement},
     existing::ExistingLists,
     fixed::{fixed_chains, fixed_elements},
     frontend_from_key,
     list::ListNumbers,
+    list_number,
     port_plan::{Exposure, PlanError, PortElements},
     shared::{SharedObjects, Written, delete},
 };
@@ -226,50 +227,21 @@ impl Planner {
     /// Returns the service port that an element of a refused change belongs to.
     pub(crate) fn owner_of(&self, change: &Change) -> Option<ServicePortName> {
         let (Change::AddElement(set, element) | Change::DeleteElement(set, element)) = change else { return None };
-        match SetId::from_name(set)? {
-            SetId::Services
-            | SetId::NodePorts
-            | SetId::Restricted
-            | SetId::RestrictedNodePorts
-            | SetId::FlowServices
-            | SetId::FlowNodePorts => {
+        let has_element: &dyn Fn(&PortElements) -> bool = match SetId::from_name(set)?.key_owner() {
+            KeyOwner::Frontend => {
                 let frontend = frontend_from_key(&element.key)?;
-                self.ports.iter().find(|(_, port)| port.frontend(frontend).is_some()).map(|(name, _)| name.clone())
+                &move |port| port.frontend(frontend).is_some()
             }
-            SetId::Lists
-            | SetId::Endpoints(_)
-            | SetId::Slots
-            | SetId::SourceRanges(_)
-            | SetId::Sticky(_)
-            | SetId::NewClients { .. }
-            | SetId::Limited
-            | SetId::Refusals
-            | SetId::ClientRateLists(_)
-            | SetId::ClientConnectionLists(_)
-            | SetId::Rates(_)
-            | SetId::Connections(_) => {
-                let list = element.key.iter().find_map(|value| match value {
-                    Value::ClassId(id) => ListNumber::from_class_id(*id),
-                    _ => None,
-                });
-                let (number, _) = list?;
-                self.ports.iter().find(|(_, port)| port.number == number).map(|(name, _)| name.clone())
+            KeyOwner::List => {
+                let number = list_number(&element.key)?;
+                &move |port| port.number == number
             }
-            SetId::ClusterIps => {
-                let address = element.key.first();
-                let mut ports = self.ports.iter();
-                let owner =
-                    ports.find(|(_, port)| port.exposure.service.cluster_ip.map(Value::Address).as_ref() == address);
-                owner.map(|(name, _)| name.clone())
+            KeyOwner::ClusterIp => {
+                &|port| port.exposure.service.cluster_ip.map(Value::Address).as_ref() == element.key.first()
             }
-            SetId::Dispatch
-            | SetId::LocalDispatch
-            | SetId::Affinity
-            | SetId::ClientRates(_)
-            | SetId::ClientConnections(_)
-            | SetId::Hairpin
-            | SetId::NodePortAddresses => None,
-        }
+            KeyOwner::Endpoint | KeyOwner::None => return None,
+        };
+        self.ports.iter().find(|(_, port)| has_element(port)).map(|(name, _)| name.clone())
     }
 
     /// Plans a service port; `None` if it has no entry or if no number is left for it.

@@ -2,9 +2,9 @@ use std::time::Duration;
 
 use ferroute_core::{ConnectionRate, Protocol};
 
-use crate::model::{DataType, Limit, Name, Set, SetKind};
+use crate::model::{DataType, Key, Limit, Name, Set, SetKind, Value};
 
-use super::Context;
+use super::{Context, ListNumber};
 
 /// A set or map of the table. The variants are in the order of declaration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -70,6 +70,30 @@ pub enum SetId {
     Rates(Bucket),
     /// Lists of service ports with this many connections at most.
     Connections(u32),
+}
+
+/// What the key of an element says about the service port that the element belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyOwner {
+    /// A frontend, which is the service port's own.
+    Frontend,
+    /// A cluster IP, which the ports of a Service share.
+    ClusterIp,
+    /// An endpoint, which service ports can share.
+    Endpoint,
+    /// A list, see [`list_number`], which is the service port's own.
+    List,
+    /// Nothing: the elements do not depend on Services.
+    None,
+}
+
+/// Returns the number of the service port in a key that has a list.
+pub fn list_number(key: &Key) -> Option<ListNumber> {
+    let id = key.iter().find_map(|value| match value {
+        Value::ClassId(id) => Some(*id),
+        _ => None,
+    });
+    ListNumber::from_class_id(id?).map(|(number, _)| number)
 }
 
 /// A token bucket of new connections.
@@ -196,10 +220,34 @@ impl SetId {
         matches!(self, Self::SourceRanges(_))
     }
 
-    /// Reports whether the keys are frontends.
-    pub fn has_frontends(self) -> bool {
-        use SetId::{FlowNodePorts, FlowServices, NodePorts, Restricted, RestrictedNodePorts, Services};
-        matches!(self, Services | NodePorts | Restricted | RestrictedNodePorts | FlowServices | FlowNodePorts)
+    /// Returns what the keys say about the service port of an element.
+    pub fn key_owner(self) -> KeyOwner {
+        match self {
+            Self::Services
+            | Self::NodePorts
+            | Self::Restricted
+            | Self::RestrictedNodePorts
+            | Self::FlowServices
+            | Self::FlowNodePorts => KeyOwner::Frontend,
+            Self::ClusterIps => KeyOwner::ClusterIp,
+            Self::Hairpin => KeyOwner::Endpoint,
+            Self::Lists
+            | Self::Endpoints(_)
+            | Self::Slots
+            | Self::Affinity
+            | Self::SourceRanges(_)
+            | Self::Sticky(_)
+            | Self::NewClients { .. }
+            | Self::Limited
+            | Self::Refusals
+            | Self::ClientRateLists(_)
+            | Self::ClientRates(_)
+            | Self::ClientConnectionLists(_)
+            | Self::ClientConnections(_)
+            | Self::Rates(_)
+            | Self::Connections(_) => KeyOwner::List,
+            Self::Dispatch | Self::LocalDispatch | Self::NodePortAddresses => KeyOwner::None,
+        }
     }
 
     /// Reports whether rules add the elements instead of the planner.

@@ -102,14 +102,13 @@ impl EventRecorder {
 
     /// Records that some fields of an object are ignored.
     pub(crate) fn ignored_fields(&self, kind: &'static str, name: &NamespacedName, fields: &str) {
-        let note = format!("node {} ignores fields of the object: {fields}", self.node);
-        self.write(KubeEvent {
-            regarding: ObjectReference::new(kind, name.namespace(), name.name()),
-            event_type: EventType::Warning,
-            reason: "IgnoredField",
-            action: "Parse",
-            note,
-        });
+        let regarding = ObjectReference::new(kind, name.namespace(), name.name());
+        self.warn(
+            regarding,
+            "IgnoredField",
+            "Parse",
+            format!("node {} ignores fields of the object: {fields}", self.node),
+        );
     }
 
     /// Records a problem of the source, if it concerns an object.
@@ -122,15 +121,8 @@ impl EventRecorder {
 
     /// Records that other Services own addresses that a Service claims.
     pub(crate) fn address_conflict(&self, service: &NamespacedName, conflict: &str) {
-        let regarding = ObjectReference::service(service.namespace(), service.name());
         let note = format!("node {} does not serve all addresses of the Service: {conflict}", self.node);
-        self.write(KubeEvent {
-            regarding,
-            event_type: EventType::Warning,
-            reason: "AddressConflict",
-            action: "AssignAddress",
-            note,
-        });
+        self.on_service(service, "AddressConflict", "AssignAddress", note);
     }
 
     /// Records that an endpoint of a Service gets no connections for a while, or gets connections again.
@@ -160,29 +152,15 @@ impl EventRecorder {
 
     /// Records that the kernel refused the rules of a Service.
     pub(crate) fn rules_rejected(&self, service: &NamespacedName, error: &str) {
-        let regarding = ObjectReference::service(service.namespace(), service.name());
         let note =
             format!("node {} keeps the last rules of the Service that the kernel accepted, if any: {error}", self.node);
-        self.write(KubeEvent {
-            regarding,
-            event_type: EventType::Warning,
-            reason: "RulesRejected",
-            action: "Sync",
-            note,
-        });
+        self.on_service(service, "RulesRejected", "Sync", note);
     }
 
     /// Records that a Service is not served completely, because it exceeds a limit.
     pub(crate) fn limit_exceeded(&self, service: &NamespacedName, excess: &str) {
-        let regarding = ObjectReference::service(service.namespace(), service.name());
         let note = format!("node {} does not serve the Service completely: {excess}", self.node);
-        self.write(KubeEvent {
-            regarding,
-            event_type: EventType::Warning,
-            reason: "LimitExceeded",
-            action: "Sync",
-            note,
-        });
+        self.on_service(service, "LimitExceeded", "Sync", note);
     }
 
     /// Records that the mode does not support the protocol of a service port.
@@ -192,26 +170,13 @@ impl EventRecorder {
             self.node,
             name.protocol.as_str().to_uppercase()
         );
-        self.write(KubeEvent {
-            regarding: ObjectReference::service(name.service.namespace(), name.service.name()),
-            event_type: EventType::Warning,
-            reason: "UnsupportedProtocol",
-            action: "Sync",
-            note,
-        });
+        self.on_service(&name.service, "UnsupportedProtocol", "Sync", note);
     }
 
     /// Records that a health-check node port cannot be opened.
     pub(crate) fn health_check_failed(&self, service: &NamespacedName, error: &str) {
-        let regarding = ObjectReference::service(service.namespace(), service.name());
         let note = format!("node {}: {error}", self.node);
-        self.write(KubeEvent {
-            regarding,
-            event_type: EventType::Warning,
-            reason: "FailedToStartServiceHealthcheck",
-            action: "Listen",
-            note,
-        });
+        self.on_service(service, "FailedToStartServiceHealthcheck", "Listen", note);
     }
 
     /// Records that another service proxy seems to run on the node.
@@ -241,13 +206,15 @@ impl EventRecorder {
 
     fn ignored(&self, regarding: ObjectReference, errors: &str) {
         let note = format!("node {} ignores it and keeps its last valid version: {errors}", self.node);
-        self.write(KubeEvent {
-            regarding,
-            event_type: EventType::Warning,
-            reason: "InvalidObject",
-            action: "Parse",
-            note,
-        });
+        self.warn(regarding, "InvalidObject", "Parse", note);
+    }
+
+    fn on_service(&self, service: &NamespacedName, reason: &'static str, action: &'static str, note: String) {
+        self.warn(ObjectReference::service(service.namespace(), service.name()), reason, action, note);
+    }
+
+    fn warn(&self, regarding: ObjectReference, reason: &'static str, action: &'static str, note: String) {
+        self.write(KubeEvent { regarding, event_type: EventType::Warning, reason, action, note });
     }
 
     fn on_node(&self, event_type: EventType, reason: &'static str, action: &'static str, note: String) {
