@@ -18,5 +18,5 @@ pub use host::read_inputs;
 pub(crate) use host::unrouted;
 pub use inputs::{
     BackendRules, ClockOffset, ConntrackEvents, ConntrackUsage, EarlierTranslation, EndpointProbe, FamilyInputs,
-    FirewallRefusal, FullAffinityList, Inputs, Listener, NodePort, ProbeResult, Process, Reading,
+    FirewallRefusal, FullAffinityList, Inputs, Listener, NodePort, ProbeResult, Process, Reading, Unrouted,
 };

@@ -12,7 +12,7 @@ use ferroute_core::{
 use ferroute_inspect::doctor::{
     BackendRules, ClockOffset, ConntrackEvents, ConntrackUsage, Diagnosis, EarlierTranslation, EndpointProbe,
     FamilyInputs, Finding, FirewallRefusal, FullAffinityList, Inputs, Listener, NodePort, ProbeResult, Process,
-    Severity, diagnose, write_diagnosis_into,
+    Severity, Unrouted, diagnose, write_diagnosis_into,
 };
 use ferroute_nftables::MINIMUM_KERNEL;
 
@@ -207,7 +207,22 @@ fn each_problem_is_found_by_one_check() {
             "forward-policy",
             Severity::Note,
         ),
-        (|inputs| inputs.families[1].unrouted = Ok("fd00::1".parse().ok()), "service-routes", Severity::Problem),
+        (
+            |inputs| {
+                let address = "fd00::1".parse().unwrap();
+                inputs.families[1].unrouted = Ok(Some(Unrouted { address, is_refused: false }));
+            },
+            "service-routes",
+            Severity::Problem,
+        ),
+        (
+            |inputs| {
+                let address = "10.96.0.1".parse().unwrap();
+                inputs.families[0].unrouted = Ok(Some(Unrouted { address, is_refused: true }));
+            },
+            "service-routes",
+            Severity::Problem,
+        ),
         (
             |inputs| inputs.missing_localhost_routes = Ok(vec!["eth0".to_owned(), "pods".to_owned()]),
             "localhost-routes",

@@ -10,6 +10,15 @@ use ferroute_core::{Client, IpFamily, Protocol};
 /// A value read from the host, or the reason why it could not be read.
 pub type Reading<T> = Result<T, String>;
 
+/// An address of a Service to which the kernel sends no packets of the host itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unrouted {
+    /// The address.
+    pub address: IpAddr,
+    /// Whether a route of type `blackhole`, `unreachable` or `prohibit` refuses the packets; otherwise no route covers them.
+    pub is_refused: bool,
+}
+
 /// The state of a host and its cluster that the checks depend on.
 #[derive(Clone, Debug)]
 pub struct Inputs {
@@ -70,7 +79,7 @@ pub struct FamilyInputs {
     /// Rules of other programs that refuse packets to Services, in tables without rules of the proxy.
     pub firewall_refusals: Reading<Vec<FirewallRefusal>>,
     /// A cluster IP to which the kernel has no route; `None` if there is none.
-    pub unrouted: Reading<Option<IpAddr>>,
+    pub unrouted: Reading<Option<Unrouted>>,
     /// The way in which the mode accesses its rules on this host, with the reason; `None` if there is only one way. An
     /// error is the reason why the host does not support the mode.
     pub supported: Result<Option<String>, String>,

@@ -35,9 +35,11 @@ pub(super) fn add_state(explanation: &mut Explanation, desired: &Desired, name: 
         }
         if desired.is_this_host {
             let cluster_ip = entries.iter().find_map(|(_, entry)| entry.service.cluster_ip);
-            explanation
-                .unrouted
-                .extend(or_error(unrouted(cluster_ip).map_err(anyhow::Error::msg), &mut errors).flatten());
+            explanation.unrouted.extend(
+                or_error(unrouted(cluster_ip).map_err(anyhow::Error::msg), &mut errors)
+                    .flatten()
+                    .map(|unrouted| unrouted.address),
+            );
         }
         let mut rules = or_error(FamilyRules::read(family), &mut errors);
         errors.extend(rules.iter().flat_map(|rules| rules.kernel.unread.iter().cloned()));

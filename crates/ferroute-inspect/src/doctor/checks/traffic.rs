@@ -8,7 +8,7 @@ use ferroute_host::bridge_nf_call;
 use ferroute_iptables::plan::chains::{IPVS_ACCEPT, NODEPORT_NON_LOCAL};
 
 use crate::doctor::{
-    ConntrackEvents, EarlierTranslation, FirewallRefusal, Inputs, Reading, Severity,
+    ConntrackEvents, EarlierTranslation, FirewallRefusal, Inputs, Reading, Severity, Unrouted,
     diagnosis::{CheckResult, Defect},
 };
 
@@ -69,22 +69,38 @@ pub(super) fn service_routes(inputs: &Inputs) -> CheckResult {
         if state.has_services != Some(true) || !state.in_kernel {
             continue;
         }
-        let address = match &state.unrouted {
+        let Unrouted { address, is_refused } = match &state.unrouted {
             Ok(None) => continue,
-            Ok(Some(address)) => address,
+            Ok(Some(unrouted)) => unrouted,
             Err(reason) => return CheckResult::Unknown(reason.clone()),
         };
         let command = if family == IpFamily::V4 { "ip route" } else { "ip -6 route" };
-        let defect = Defect::new(
-            Severity::Problem,
-            format!("the host has no {family} route to cluster IP {address}"),
-            "connections of the host itself to Services fail: of the kubelet, of pods in the host's network, and of an API server \
-             on this host to webhooks. The kernel looks up a route before any rule applies; pods are not affected",
-            format!(
-                "add a default route, or a route that covers the Service addresses, through any interface that is up: {command} \
-                 add SERVICE-CIDR dev INTERFACE"
-            ),
-        );
+        let defect = match is_refused {
+            true => Defect::new(
+                Severity::Problem,
+                format!("a {family} route refuses packets of the host to cluster IP {address}"),
+                "connections of the host itself to Services fail: of the kubelet, of pods in the host's network, and of an API \
+                 server on this host to webhooks. The kernel looks up a route before any rule applies",
+                format!(
+                    "find the route of type blackhole, unreachable or prohibit, also in other tables ({command} show table all), \
+                     and delete it, or add a more specific route for the Service addresses through any interface that is up"
+                ),
+            )
+            .kind("refused"),
+            false => Defect::new(
+                Severity::Problem,
+                format!("the host has no {family} route to cluster IP {address}"),
+                "connections of the host itself to Services fail: of the kubelet, of pods in the host's network, and of an API \
+                 server on this host to webhooks. The kernel looks up a route before any rule applies. Other pods fail as well if \
+                 their gateway is an address for which the host answers by proxy ARP, as with Calico: it answers only with a \
+                 default route",
+                format!(
+                    "add a default route, or a route that covers the Service addresses, through any interface that is up: \
+                     {command} add SERVICE-CIDR dev INTERFACE"
+                ),
+            )
+            .kind("missing"),
+        };
         defects.push(defect.with("family", family).with("address", address).with("command", command));
     }
     CheckResult::Defects(defects)

@@ -5,17 +5,17 @@ use std::net::IpAddr;
 use ferroute_core::error_chain;
 use ferroute_host::{KernelRoutes, RouteQuery, RouteReply};
 
-use crate::doctor::Reading;
+use crate::doctor::{Reading, Unrouted};
 
 /// Returns the first of these addresses to which the kernel sends no packets of the host itself. It looks up the route before
 /// any rule translates the destination.
-pub(crate) fn unrouted(addresses: impl IntoIterator<Item = IpAddr>) -> Reading<Option<IpAddr>> {
+pub(crate) fn unrouted(addresses: impl IntoIterator<Item = IpAddr>) -> Reading<Option<Unrouted>> {
     let find = || {
         let mut routes = KernelRoutes::open()?;
         for destination in addresses.into_iter().take(MAX_ADDRESSES) {
             let query = RouteQuery { destination, source: None, input: None, output: None, mark: 0, transport: None };
-            if let RouteReply::Refused(_) = routes.lookup(&query)? {
-                return Ok(Some(destination));
+            if let RouteReply::Refused(errno) = routes.lookup(&query)? {
+                return Ok(Some(Unrouted { address: destination, is_refused: errno != libc::ENETUNREACH }));
             }
         }
         Ok(None)
@@ -46,14 +46,21 @@ mod tests {
         }
         let addresses = ["10.96.0.1", "10.96.0.2"].map(|address| address.parse().unwrap());
         let unrouted = || host.run(|| unrouted(addresses)).unwrap();
-        assert_eq!(unrouted(), Some(addresses[0]));
+        let without = |address| Some(Unrouted { address, is_refused: false });
+        assert_eq!(unrouted(), without(addresses[0]));
         host.command("ip", &["route", "add", "10.96.0.1/32", "dev", "eth0"]);
-        assert_eq!(unrouted(), Some(addresses[1]));
+        assert_eq!(unrouted(), without(addresses[1]));
+        for kind in ["blackhole", "unreachable", "prohibit"] {
+            host.command("ip", &["route", "add", kind, "10.96.0.0/16"]);
+            assert_eq!(unrouted(), Some(Unrouted { address: addresses[1], is_refused: true }));
+            host.command("ip", &["route", "del", kind, "10.96.0.0/16"]);
+        }
         for route in ["default", "10.96.0.0/16"] {
             host.command("ip", &["route", "add", route, "dev", "eth0"]);
             assert_eq!(unrouted(), None);
             host.command("ip", &["route", "del", route, "dev", "eth0"]);
         }
-        assert_eq!(host.run(|| super::unrouted(["fd00::1".parse().unwrap()])).unwrap(), "fd00::1".parse().ok());
+        let address = "fd00::1".parse().unwrap();
+        assert_eq!(host.run(|| super::unrouted([address])).unwrap(), without(address));
     }
 }
