@@ -50,7 +50,7 @@ use ferroute_source::{Event, Input};
 use ferroute_trace::Host;
 
 use self::{
-    demo::{DemoManifests, Workloads},
+    demo::DemoManifests,
     objects::{Need, ensure_readable, may_be_needed, missing_node, services},
 };
 pub use self::{
@@ -101,9 +101,10 @@ impl Desired {
     /// The objects, the configuration, the mode and the node default to those of the proxy that runs in this network
     /// namespace. If none runs, they default to those of `ferroute run` without flags.
     ///
-    /// Objects of a cluster, as printed by `kubectl get -o yaml`, are used as they are. Manifests with Deployments, or with
-    /// Pods without addresses, are planned as by `ferroute demo`: on the demo's nodes and, without a configuration file, with
-    /// the demo's settings.
+    /// Objects of a cluster, as printed by `kubectl get -o yaml`, are used as they are. Deployments, or Pods without addresses,
+    /// beside Services whose endpoints are not given are planned as by `ferroute demo`: on the demo's nodes and, without a
+    /// configuration file, with the demo's settings. This requires that no proxy runs here, that there is no Node, and that
+    /// no node but the demo's is named.
     ///
     /// # Errors
     /// If the configuration or the objects cannot be read.
@@ -147,8 +148,7 @@ impl Desired {
         Self::load_with(args, &mut Proxy::request, Need::Objects, |_| ())
     }
 
-    /// Loads the desired state. Calls `start_logging` as soon as the configuration is loaded, and `request` once unless
-    /// the objects are those of a demo.
+    /// Loads the desired state. Calls `start_logging` as soon as the configuration is loaded, and `request` once.
     fn load_with(
         args: &DesiredArgs,
         request: &mut dyn FnMut() -> Proxy,
@@ -160,14 +160,16 @@ impl Desired {
         let waiting = Waiting::for_work(format!("reading {}", origin.as_deref().unwrap_or("objects")));
         let manifests = source.manifests.as_deref().map(|path| {
             let input = Input::new(path).with_context(|| format!("cannot read manifests at {}", path.display()))?;
-            let workloads = demo::read(path, &input)?;
+            let workloads = demo::read(&input);
             anyhow::Ok((path, input, workloads))
         });
         let manifests = manifests.transpose()?;
-        if let Some((_, input, Workloads { demo: Some(demo), .. })) = &manifests {
-            return Self::load_demo(source, args, input, demo, start_logging);
-        }
         let proxy = request();
+        if let Some((path, input, workloads)) = &manifests
+            && let Some(demo) = workloads.demo(path, &proxy, args)?
+        {
+            return Self::load_demo(source, args, input, &demo, start_logging);
+        }
         let info = proxy.info();
         let running_mode = info.map(|info| info.mode.clone());
         let (settings, mut about) = settings::load(args, &proxy, start_logging)?;
@@ -201,7 +203,7 @@ impl Desired {
         }
         let has_api_server = has_api_server(source, &config);
         let (mut events, objects) = match &manifests {
-            Some((path, input, _)) => {
+            Some((path, input, workloads)) => {
                 let wanted = match need {
                     Need::Endpoints(service) => Some(service.name().to_owned()),
                     Need::Objects | Need::Host => None,
@@ -210,6 +212,13 @@ impl Desired {
                 let events = input.events_where(is_relevant);
                 let has_services = events.iter().any(|event| matches!(event, Event::ServiceApplied(_)));
                 ensure_readable(&events, has_services)?;
+                if workloads.lack_endpoints() {
+                    tracing::warn!(
+                        "no endpoints of the Services in {} are given; those of Deployments and Pods are assumed only on the \
+                         demo's nodes, and where no proxy runs",
+                        path.display()
+                    );
+                }
                 (events, Some(Fact::new(path.display().to_string(), Origin::Given)))
             }
             None if !has_api_server && need == Need::Host => {
@@ -295,7 +304,7 @@ impl Desired {
         let Settings { config, resolved, .. } = settings;
         // The demo assigns addresses that Services lack.
         ensure_readable(&input.events(), true)?;
-        let node = demo.node(&resolved)?;
+        let node = demo.node(&resolved);
         let mut names = Names::default();
         names.add_demo(&demo.plan);
         let events = demo.events();
@@ -313,10 +322,10 @@ impl Desired {
             configuration: Some(
                 settings::configuration(args).unwrap_or(Fact::new("the demo's configuration", Origin::Assumed)),
             ),
-            objects: Some(Fact::new(origin, Origin::Given)),
+            objects: Some(Fact::new(format!("{origin} in the demo's cluster"), Origin::Assumed)),
         };
         let desired = Self::new(config, resolved, tracker, services, names, host, about);
-        Ok(Self { source: source.clone(), ..desired })
+        Ok(Self { source: source.clone(), origin, ..desired })
     }
 
     /// Returns the state that a proxy had applied, or was about to apply, when its bundle was created.

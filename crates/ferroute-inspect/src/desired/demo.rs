@@ -5,28 +5,30 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use ferroute_api::{
-    Object, Pod,
+    Object, Pod, Service,
     manifest::{self, Document, Parsed},
     mirror,
 };
-use ferroute_config::{KubeProxyConfiguration, Resolved};
+use ferroute_config::{KubeProxyConfiguration, Resolved, flags::SettingsArgs, settings};
 use ferroute_demo::{
     layout::{NodeId, cluster_networks},
     plan::{ClusterPlan, Objects},
 };
+use ferroute_modes::REGISTRY;
 use ferroute_source::{Event, Input, Resource};
 
 use super::objects::event;
+use crate::about::Proxy;
 
 /// The workloads in manifests, which a proxy does not read.
 #[derive(Default)]
 pub(super) struct Workloads {
     /// Pods with addresses.
     pub(super) pods: Vec<Pod>,
-    /// The cluster that the demo would create, if the manifests are for the demo.
-    pub(super) demo: Option<DemoManifests>,
+    /// The contents of the files, if their objects are complete only in the demo's cluster.
+    for_demo: Option<Vec<(PathBuf, String)>>,
 }
 
 /// Manifests for the demo.
@@ -35,28 +37,80 @@ pub(super) struct DemoManifests {
 }
 
 /// Reads the workloads. Unreadable files and invalid documents are ignored; the source of the other objects reports them.
-///
-/// Workloads are for the demo unless there are Nodes or pods with addresses, which are the objects of an existing cluster.
-pub(super) fn read(path: &Path, input: &Input) -> anyhow::Result<Workloads> {
+pub(super) fn read(input: &Input) -> Workloads {
     let read = |file: &PathBuf| input.text(file).ok().map(|text| (file.clone(), text));
     let texts: Vec<(PathBuf, String)> = input.files().iter().filter_map(read).collect();
     let (mut pods, mut workloads, mut nodes) = (Vec::new(), false, false);
-    let documents =
-        texts.iter().flat_map(|(_, text)| manifest::documents(text)).filter(|document| may_be_workload(document));
-    for parsed in documents.flat_map(|document| document.read()) {
-        let Ok(Parsed::Object(object)) = parsed else { continue };
-        match *object {
+    for object in objects(&texts, may_be_workload) {
+        match object {
             Object::Pod(pod) if pod.status.pod_ip.is_some() || !pod.status.pod_ips.is_empty() => pods.push(pod),
             Object::Pod(_) | Object::Deployment(_) => workloads = true,
             Object::Node(_) => nodes = true,
             Object::Service(_) | Object::EndpointSlice(_) | Object::Endpoints(_) | Object::ServiceCidr(_) => {}
         }
     }
-    if !workloads || nodes || !pods.is_empty() {
-        return Ok(Workloads { pods, demo: None });
+    // Nodes, and pods with addresses, are objects of an existing cluster.
+    let for_demo = workloads && !nodes && pods.is_empty() && lacks_endpoints(&texts);
+    Workloads { pods, for_demo: for_demo.then_some(texts) }
+}
+
+/// Reports whether Services select pods, and no endpoints of any of them are given. In a cluster, controllers create them; the
+/// administrator writes only those of Services without a selector.
+fn lacks_endpoints(texts: &[(PathBuf, String)]) -> bool {
+    let (mut selecting, mut with_endpoints) = (BTreeSet::new(), BTreeSet::new());
+    for object in objects(texts, |_| true) {
+        let namespace = object.metadata().namespace.clone();
+        match object {
+            Object::Service(service) if !service.spec.selector.is_empty() && !is_external(&service) => {
+                selecting.insert((namespace, service.metadata.name));
+            }
+            Object::EndpointSlice(slice) => {
+                with_endpoints.extend(slice.service_name().map(|service| (namespace, service.to_owned())));
+            }
+            Object::Endpoints(endpoints) => _ = with_endpoints.insert((namespace, endpoints.metadata.name)),
+            Object::Service(_)
+            | Object::Pod(_)
+            | Object::Deployment(_)
+            | Object::Node(_)
+            | Object::ServiceCidr(_) => {}
+        }
     }
-    let demo = plan(&texts).with_context(|| format!("cannot plan the demo's cluster for {}", path.display()))?;
-    Ok(Workloads { pods, demo: Some(demo) })
+    !selecting.is_empty() && selecting.is_disjoint(&with_endpoints)
+}
+
+fn is_external(service: &Service) -> bool {
+    service.spec.type_.as_deref() == Some("ExternalName")
+}
+
+/// Returns the valid objects of the documents for which `is_relevant` returns true.
+fn objects(
+    texts: &[(PathBuf, String)],
+    is_relevant: impl Fn(&Document<'_>) -> bool,
+) -> impl Iterator<Item = Object> {
+    let documents = texts.iter().flat_map(|(_, text)| manifest::documents(text)).filter(move |it| is_relevant(it));
+    documents.flat_map(|document| document.read()).filter_map(|parsed| match parsed {
+        Ok(Parsed::Object(object)) => Some(*object),
+        Ok(Parsed::Ignored(_)) | Err(_) => None,
+    })
+}
+
+impl Workloads {
+    /// Reports whether the objects are complete only in the demo's cluster.
+    pub(super) fn lack_endpoints(&self) -> bool {
+        self.for_demo.is_some()
+    }
+
+    /// Returns the manifests for the demo, if the objects are complete only in the demo's cluster and nothing says which other
+    /// node is meant: neither a proxy that runs on this node nor a name of the node.
+    pub(super) fn demo(&self, path: &Path, proxy: &Proxy, args: &SettingsArgs) -> anyhow::Result<Option<DemoManifests>> {
+        let Some(texts) = &self.for_demo else { return Ok(None) };
+        let node = settings::load_or(args, KubeProxyConfiguration::default(), &REGISTRY.names())?.resolved.node_name;
+        let is_other_node = node.as_deref().is_some_and(|name| NodeId::from_name(name).is_none());
+        if is_other_node || !matches!(proxy, Proxy::None) {
+            return Ok(None);
+        }
+        plan(texts).map(Some).with_context(|| format!("cannot plan the demo's cluster for {}", path.display()))
+    }
 }
 
 /// Reports whether a document may be a workload or a Node. Most documents of a large cluster are Services and
@@ -87,15 +141,8 @@ impl DemoManifests {
     }
 
     /// Returns the configured node, by default the first one.
-    pub(super) fn node(&self, resolved: &Resolved) -> anyhow::Result<NodeId> {
-        let Some(name) = &resolved.node_name else { return Ok(NodeId::default()) };
-        let Some(node) = NodeId::from_name(name) else {
-            let nodes = NodeId::ALL.map(NodeId::name).join(" and ");
-            bail!(
-                "node {name} not found: manifests with Deployments or Pods are for the demo, whose nodes are {nodes}"
-            );
-        };
-        Ok(node)
+    pub(super) fn node(&self, resolved: &Resolved) -> NodeId {
+        resolved.node_name.as_deref().and_then(NodeId::from_name).unwrap_or_default()
     }
 
     /// Returns the events of a source for this cluster, with every pod ready.

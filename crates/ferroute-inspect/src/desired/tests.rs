@@ -23,8 +23,26 @@ fn endpoints(desired: &Desired) -> Vec<(String, bool)> {
 
 /// Loads without starting logging, which is possible only once per process.
 fn load(source: &SourceArgs, args: &SettingsArgs) -> anyhow::Result<Desired> {
+    load_beside(Proxy::None, source, args)
+}
+
+fn load_beside(proxy: Proxy, source: &SourceArgs, args: &SettingsArgs) -> anyhow::Result<Desired> {
     let args = DesiredArgs { source: source.clone(), settings: args.clone() };
-    Desired::load_with(&args, &mut || Proxy::None, Need::Objects, |_| {})
+    let mut proxy = Some(proxy);
+    Desired::load_with(&args, &mut || proxy.take().unwrap(), Need::Objects, |_| {})
+}
+
+/// Loads the state of manifests in these texts.
+fn load_texts(texts: &[&str], args: &SettingsArgs) -> Desired {
+    let directory = tempfile::tempdir().unwrap();
+    for (number, text) in texts.iter().enumerate() {
+        std::fs::write(directory.path().join(format!("{number}.yaml")), text).unwrap();
+    }
+    load(&SourceArgs { manifests: Some(directory.path().to_owned()), ..SourceArgs::default() }, args).unwrap()
+}
+
+fn is_demo(desired: &Desired) -> bool {
+    desired.about.objects.as_ref().is_some_and(|objects| objects.from == Origin::Assumed)
 }
 
 #[test]
@@ -40,11 +58,72 @@ fn workloads_become_endpoints_as_in_demo() {
 }
 
 #[test]
-fn only_nodes_of_demo_can_be_selected() {
+fn other_nodes_of_demo_can_be_selected() {
     let desired = load(&example("nginx.yaml"), &on("node2")).unwrap();
+    assert_eq!(endpoints(&desired).len(), 3);
     assert!(endpoints(&desired).iter().all(|(_, local)| !local));
-    let error = load(&example("nginx.yaml"), &on("node-1")).err().unwrap();
-    assert!(error.to_string().contains("node node-1 not found"), "{error}");
+}
+
+const DEPLOYMENT: &str = "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: web}\n\
+    spec: {selector: {matchLabels: {app: web}}, template: {metadata: {labels: {app: web}}}}\n";
+const SERVICE: &str = "apiVersion: v1\nkind: Service\nmetadata: {name: web}\n\
+    spec: {clusterIP: 10.96.0.1, selector: {app: web}, ports: [{port: 80}]}\n";
+const BY_HAND: &str = "apiVersion: v1\nkind: Service\nmetadata: {name: bare}\n\
+    spec: {clusterIP: 10.96.0.2, ports: [{port: 80}]}\n";
+
+fn slice_of(service: &str) -> String {
+    format!(
+        "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\n\
+         metadata: {{name: a, labels: {{kubernetes.io/service-name: {service}}}}}\naddressType: IPv4\n\
+         ports: [{{port: 8080}}]\nendpoints: [{{addresses: [10.244.1.5]}}]\n"
+    )
+}
+
+fn endpoints_of(service: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: Endpoints\nmetadata: {{name: {service}}}\n\
+         subsets: [{{addresses: [{{ip: 10.244.1.5}}], ports: [{{port: 8080}}]}}]\n"
+    )
+}
+
+#[test]
+fn workloads_beside_complete_objects_are_ignored() {
+    for given in [slice_of("web"), endpoints_of("web")] {
+        let desired = load_texts(&[DEPLOYMENT, SERVICE, &given], &SettingsArgs::default());
+        assert_eq!(endpoints(&desired), [("10.244.1.5:8080".to_owned(), false)]);
+        assert!(!is_demo(&desired));
+    }
+    // Another Service of this cluster has no endpoints at the moment.
+    let other = SERVICE.replace("name: web", "name: other").replace("10.96.0.1", "10.96.0.3");
+    assert!(!is_demo(&load_texts(&[DEPLOYMENT, SERVICE, &other, &slice_of("web")], &SettingsArgs::default())));
+    assert!(!is_demo(&load_texts(&[DEPLOYMENT, BY_HAND], &SettingsArgs::default())));
+    assert!(!is_demo(&load_texts(&[DEPLOYMENT, BY_HAND, &slice_of("bare")], &SettingsArgs::default())));
+}
+
+#[test]
+fn services_without_selector_may_have_endpoints_in_demo() {
+    for given in [slice_of("bare"), endpoints_of("bare")] {
+        let desired = load_texts(&[DEPLOYMENT, SERVICE, BY_HAND, &given], &SettingsArgs::default());
+        assert!(is_demo(&desired));
+        assert_eq!(endpoints(&desired).len(), 2);
+    }
+}
+
+#[test]
+fn demo_is_not_assumed_where_another_node_is_meant() {
+    let is_demo = |proxy, args: &SettingsArgs| {
+        let desired = load_beside(proxy, &example("nginx.yaml"), args).unwrap();
+        assert_eq!(endpoints(&desired).is_empty(), !is_demo(&desired));
+        is_demo(&desired)
+    };
+    let config = tempfile::NamedTempFile::new().unwrap();
+    let text = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nhostnameOverride: node-1\n";
+    std::fs::write(config.path(), text).unwrap();
+    let configured = SettingsArgs { config: Some(config.path().to_owned()), ..SettingsArgs::default() };
+    assert!(is_demo(Proxy::None, &SettingsArgs::default()));
+    assert!(!is_demo(Proxy::None, &on("node-1")));
+    assert!(!is_demo(Proxy::None, &configured));
+    assert!(!is_demo(Proxy::Unavailable("permission denied".to_owned()), &SettingsArgs::default()));
 }
 
 #[test]
