@@ -154,9 +154,13 @@ fn parse_port(number: i32) -> Result<NonZeroU16, String> {
         .ok_or_else(|| format!("invalid port {number} (want 1 to 65535)"))
 }
 
-/// Parses a protocol; the default is TCP.
+/// Parses a protocol as the API server does, in upper case only; the default is TCP.
 fn parse_protocol(text: Option<&str>) -> Result<Protocol, UnknownProtocol> {
-    text.filter(|text| !text.is_empty()).map_or(Ok(Protocol::Tcp), str::parse)
+    let Some(text) = text.filter(|text| !text.is_empty()) else { return Ok(Protocol::Tcp) };
+    match text.parse() {
+        Ok(protocol) if text == text.to_ascii_uppercase() => Ok(protocol),
+        Ok(_) | Err(UnknownProtocol(_)) => Err(UnknownProtocol(text.to_owned())),
+    }
 }
 
 #[cfg(test)]

@@ -64,6 +64,13 @@ fn missing_protocol_is_tcp() {
 }
 
 #[test]
+fn protocols_in_lower_case_are_rejected_as_by_the_api_server() {
+    for text in ["tcp", "udp", "sctp", "Tcp"] {
+        assert_eq!(parse_protocol(Some(text)), Err(UnknownProtocol(text.to_owned())));
+    }
+}
+
+#[test]
 fn service_cidrs_are_parsed_in_both_families() {
     let parse = |texts: &[&str]| {
         let spec = ServiceCidrSpec { cidrs: texts.iter().map(|text| (*text).to_owned()).collect() };
