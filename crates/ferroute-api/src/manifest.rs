@@ -38,7 +38,7 @@ mod value;
 mod yaml;
 
 pub use error::{Cause, DocumentError, UnknownKind};
-pub use object::{IgnoredObject, Parsed};
+pub use object::{IgnoredObject, Parsed, Place};
 pub use split::{Document, Documents, Position, documents, documents_at};
 
 /// Reads all objects of a text, in order.

@@ -168,7 +168,7 @@ impl Check {
             for error in unknown {
                 self.add(Problem::of_document(&file, &error, Effect::Ignored));
             }
-            for object in objects {
+            for (_, object) in objects {
                 match object {
                     Ok(Parsed::Object(object)) => {
                         let kind = object.kind();

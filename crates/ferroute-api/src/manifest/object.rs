@@ -32,13 +32,34 @@ pub struct IgnoredObject {
     pub name: String,
 }
 
+/// The place of an object in a text.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// Its first line, from 1; `None` if unknown, as for items of a list in JSON.
+    pub line: Option<usize>,
+    /// Index in each list that contains the object, the outermost first.
+    items: Vec<usize>,
+}
+
+impl Place {
+    /// Returns the path of a field of the object, from the top of the document: `items[3].spec.ports[0].port`.
+    pub fn field(&self, field: &str) -> String {
+        let items = self.items.iter().map(|index| format!("items[{index}]"));
+        let path: Vec<String> = items.chain(Some(field.to_owned()).filter(|field| !field.is_empty())).collect();
+        path.join(".")
+    }
+}
+
+/// A callback for what was read, with its place.
+pub(super) type Each<'f> = dyn FnMut(&Place, Result<Parsed, DocumentError>) + 'f;
+
 /// Passes the objects of a document to `each`, and its ignored parts to `unknown`, if it is given.
 pub(super) fn read_each<'f>(
     document: &Document<'_>,
-    each: &'f mut dyn FnMut(Result<Parsed, DocumentError>),
+    each: &'f mut Each<'f>,
     unknown: Option<&'f mut dyn FnMut(DocumentError)>,
 ) -> Result<(), DocumentError> {
-    let mut reader = Reader { location: Location { document, items: Vec::new() }, each, unknown };
+    let mut reader = Reader { location: Location { document, place: Place::default() }, each, unknown };
     // Items without a type; they have the type that the list implies.
     let mut untyped = Vec::new();
     let mut sink = |part| match part {
@@ -65,22 +86,23 @@ pub(super) fn read_each<'f>(
 /// Passes the objects of a document on, including those of nested lists.
 struct Reader<'d, 'f> {
     location: Location<'d>,
-    each: &'f mut dyn FnMut(Result<Parsed, DocumentError>),
+    each: &'f mut Each<'f>,
     unknown: Option<&'f mut dyn FnMut(DocumentError)>,
 }
 
 impl Reader<'_, '_> {
     fn item(&mut self, index: usize, node: Node<'_>, list: Option<&ListType>) {
-        self.location.items.push(index);
+        self.location.place.items.push(index);
         self.object(node, list);
-        self.location.items.pop();
+        self.location.place.items.pop();
     }
 
     /// Reads an object, or all objects of a list. The parsers limit the depth of lists in lists.
     fn object(&mut self, mut node: Node<'_>, list: Option<&ListType>) {
         let Some(items) = node.take_items() else {
+            self.location.set_line(node.line);
             if let Some(parsed) = self.location.decode(node, list, &mut self.unknown).transpose() {
-                (self.each)(parsed);
+                (self.each)(&self.location.place, parsed);
             }
             return;
         };
@@ -115,11 +137,16 @@ impl ListType {
 /// The location of an object.
 struct Location<'d> {
     document: &'d Document<'d>,
-    /// Index in each list that contains the object, the outermost first.
-    items: Vec<usize>,
+    place: Place,
 }
 
 impl Location<'_> {
+    /// Sets the line of the object, which is known within the document.
+    fn set_line(&mut self, line: u32) {
+        let is_item = !self.place.items.is_empty();
+        self.place.line = absolute_line(self.document, line).or((!is_item).then_some(self.document.line));
+    }
+
     /// Decodes an object. Returns `None` for an empty document or item.
     fn decode(
         &self,
@@ -231,14 +258,12 @@ impl Location<'_> {
     }
 
     fn error(&self, identity: &Identity, line: u32, field: &str, cause: Cause) -> DocumentError {
-        let items = self.items.iter().map(|index| format!("items[{index}]"));
-        let path: Vec<String> = items.chain(Some(field.to_owned()).filter(|field| !field.is_empty())).collect();
         DocumentError {
             document: self.document.number,
             line: absolute_line(self.document, line),
             kind: identity.kind.clone(),
             name: Some(identity.full_name()).filter(|name| !name.is_empty()).map(Into::into),
-            field: Some(path.join(".")).filter(|path| !path.is_empty()).map(Into::into),
+            field: Some(self.place.field(field)).filter(|path| !path.is_empty()).map(Into::into),
             cause,
         }
     }

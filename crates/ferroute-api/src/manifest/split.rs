@@ -1,4 +1,4 @@
-use super::{DocumentError, Parsed, object};
+use super::{DocumentError, Parsed, Place, object};
 
 /// A document of a text, not yet parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,18 +17,18 @@ impl Document<'_> {
     /// Invalid syntax results in a single error. Otherwise each item of a list succeeds or fails by itself.
     pub fn read(&self) -> Vec<Result<Parsed, DocumentError>> {
         let mut all = Vec::new();
-        match self.read_each(&mut |parsed| all.push(parsed)) {
+        match self.read_each(&mut |_, parsed| all.push(parsed)) {
             Ok(()) => all,
             Err(error) => vec![Err(error)],
         }
     }
 
-    /// Passes the objects to `each` one by one, so that a long list is never in memory as a whole.
+    /// Passes the objects to `each` one by one, with their places, so that a long list is never in memory as a whole.
     ///
     /// # Errors
     ///
     /// The syntax is invalid. The caller must then discard all objects passed before.
-    pub fn read_each(&self, each: &mut dyn FnMut(Result<Parsed, DocumentError>)) -> Result<(), DocumentError> {
+    pub fn read_each(&self, each: &mut dyn FnMut(&Place, Result<Parsed, DocumentError>)) -> Result<(), DocumentError> {
         object::read_each(self, each, None)
     }
 
@@ -42,14 +42,15 @@ impl Document<'_> {
         self.text.lines().position(is_key).map(|index| self.line + index)
     }
 
-    /// Returns the result of [`read`](Self::read), and the parts of the document that it ignores: unknown fields of
+    /// Returns the result of [`read`](Self::read) with the places of the objects, and the parts of the document that it ignores: unknown fields of
     /// objects, and objects of unknown kinds. Kinds of Kubernetes that a proxy does not read, and kinds of extensions,
     /// are not unknown.
-    pub fn check(&self) -> (Vec<Result<Parsed, DocumentError>>, Vec<DocumentError>) {
+    pub fn check(&self) -> (Vec<(Place, Result<Parsed, DocumentError>)>, Vec<DocumentError>) {
         let (mut all, mut unknown) = (Vec::new(), Vec::new());
-        match object::read_each(self, &mut |parsed| all.push(parsed), Some(&mut |error| unknown.push(error))) {
+        let mut each = |place: &Place, parsed| all.push((place.clone(), parsed));
+        match object::read_each(self, &mut each, Some(&mut |error| unknown.push(error))) {
             Ok(()) => (all, unknown),
-            Err(error) => (vec![Err(error)], Vec::new()),
+            Err(error) => (vec![(Place::default(), Err(error))], Vec::new()),
         }
     }
 }

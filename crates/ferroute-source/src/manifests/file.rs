@@ -12,7 +12,7 @@ use std::{
     sync::Arc,
 };
 
-use ferroute_api::manifest::{Cause, Document, DocumentError, Parsed};
+use ferroute_api::manifest::{Cause, Document, DocumentError, Parsed, Place};
 use ferroute_core::parse::{InvalidObject, validate};
 
 use super::{
@@ -171,11 +171,11 @@ impl DocumentState {
         let (mut entries, mut ignored) = (Vec::new(), Vec::new());
         let before = errors.len();
         let mut sent = Ok(());
-        let parsed = document.read_each(&mut |parsed| match parsed {
+        let parsed = document.read_each(&mut |place, parsed| match parsed {
             Ok(Parsed::Object(object)) => {
                 let kind = object.kind();
                 if let Err(invalid) = validate(&object) {
-                    return errors.extend(document_errors(document, invalid));
+                    return errors.extend(document_errors(document, place, invalid));
                 }
                 let Some((entry, candidates)) = split(*object) else {
                     return ignored.push((kind.api_version().into(), kind.as_str().into()));
@@ -220,14 +220,18 @@ impl Entries {
 }
 
 /// Returns an error for each invalid field of an object.
-fn document_errors(document: &Document<'_>, invalid: InvalidObject) -> impl Iterator<Item = DocumentError> {
-    let (number, line) = (document.number, document.line);
+fn document_errors(
+    document: &Document<'_>,
+    place: &Place,
+    invalid: InvalidObject,
+) -> impl Iterator<Item = DocumentError> {
+    let number = document.number;
     invalid.errors.into_iter().map(move |error| DocumentError {
         document: number,
-        line: Some(line),
+        line: place.line,
         kind: Some(invalid.kind.into()),
         name: Some(invalid.name.as_str().into()),
-        field: Some(error.field.into()),
+        field: Some(place.field(&error.field).into()),
         cause: Cause::Value(error.problem),
     })
 }

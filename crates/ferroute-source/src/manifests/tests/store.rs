@@ -198,7 +198,7 @@ fn last_valid_version_of_invalid_file_stays_applied_as_a_whole() {
 fn invalid_field_value_makes_a_file_invalid() {
     let mut fixture = Fixture::synced(&[("a.yaml", &service("x", "10.0.0.1"))]);
     let text = [service("y", "10.0.0.2"), service("x", "10.0.0.300")].concat();
-    let problem = "invalid manifest a.yaml; keeping its last valid version: document 2, line 6: \
+    let problem = "invalid manifest a.yaml; keeping its last valid version: document 2, line 7: \
                    Service default/x: spec.clusterIP: invalid IP address \"10.0.0.300\"";
     assert_eq!(fixture.change("a.yaml", &text), [format!("problem: {problem}")]);
     let slice = slice("x-1", "x", "fd00::1");
@@ -207,6 +207,36 @@ fn invalid_field_value_makes_a_file_invalid() {
         problems.iter().any(|line| line.contains("EndpointSlice default/x-1: endpoints[0].addresses[0]: fd00::1")),
         "{problems:?}"
     );
+}
+
+#[test]
+fn invalid_values_in_lists_are_located_by_item() {
+    let item = |name: &str, ip: &str| {
+        format!(
+            "- apiVersion: v1\n  kind: Service\n  metadata: {{name: {name}}}\n  \
+             spec: {{clusterIP: {ip}, ports: [{{port: 80}}]}}\n"
+        )
+    };
+    let list = |items: &str| format!("apiVersion: v1\nkind: List\nitems:\n{items}");
+    let items = item("x", "10.0.0.1") + &item("b", "10.0.0.300");
+    let nested = list(&format!("- null\n- {}", list(&items).trim_end().replace('\n', "\n  ")));
+    let json = r#"{"kind": "List", "apiVersion": "v1", "items": [{"apiVersion": "v1", "kind": "Service",
+        "metadata": {"name": "b"}, "spec": {"clusterIP": "10.0.0.300", "ports": [{"port": 80}]}}]}"#;
+    for (text, place, path) in [
+        (list(&items), ", line 8", "items[1]"),
+        (format!("---\n{}", list(&items)), ", line 9", "items[1]"),
+        (nested, ", line 12", "items[1].items[1]"),
+        (json.to_owned(), "", "items[0]"),
+    ] {
+        let directory = Directory::new();
+        directory.write("a.yaml", &text);
+        let lines = directory.lines(&read_once(&directory.path).unwrap());
+        let problem = format!(
+            "problem: invalid manifest a.yaml: document 1{place}: Service default/b: {path}.spec.clusterIP: \
+             invalid IP address \"10.0.0.300\""
+        );
+        assert!(lines.contains(&problem), "{problem}\nis missing in {lines:#?}");
+    }
 }
 
 #[test]
