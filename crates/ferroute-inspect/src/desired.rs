@@ -20,7 +20,7 @@ mod objects;
 mod settings;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, btree_map},
     io::BufReader,
     net::{IpAddr, SocketAddr},
     path::Path,
@@ -51,12 +51,13 @@ use ferroute_trace::Host;
 
 use self::{
     demo::DemoManifests,
-    objects::{Need, ensure_readable, may_be_needed, missing_node, services},
+    objects::{Need, ensure_readable, may_be_needed, missing_node, rejected_services, services},
 };
 pub use self::{
     list::has_api_server,
     names::{AddressOwner, Names, machine_name, service_name},
     network::demo_host,
+    objects::FilePlace,
 };
 use crate::{
     about::{About, Fact, Origin, Proxy, ProxyState},
@@ -72,8 +73,10 @@ pub struct Desired {
     pub resolved: Resolved,
     /// All objects, with up-to-date tables of both IP families.
     pub tracker: Tracker,
-    /// All Services by `namespace/name`, including those that the proxy skips.
+    /// All Services by `namespace/name`, including those that the proxy skips, and those that are invalid.
     pub services: BTreeMap<String, Service>,
+    /// The places of invalid Services in files, by `namespace/name`.
+    pub invalid: BTreeMap<String, FilePlace>,
     /// The owners of addresses.
     pub names: Names,
     /// Addresses and routes of the node. If the node is this host, the addresses are those of its interfaces; otherwise
@@ -202,6 +205,7 @@ impl Desired {
             return Ok(Self { running_mode, ..desired });
         }
         let has_api_server = has_api_server(source, &config);
+        let mut rejected = Vec::new();
         let (mut events, objects) = match &manifests {
             Some((path, input, workloads)) => {
                 let wanted = match need {
@@ -212,6 +216,7 @@ impl Desired {
                 let events = input.events_where(is_relevant);
                 let has_services = events.iter().any(|event| matches!(event, Event::ServiceApplied(_)));
                 ensure_readable(&events, has_services)?;
+                rejected = rejected_services(&events, input);
                 if workloads.lack_endpoints() {
                     tracing::warn!(
                         "no endpoints of the Services in {} are given; those of Deployments and Pods are assumed only on the \
@@ -245,6 +250,7 @@ impl Desired {
         let mut desired = Self::from_events(config, resolved, this_host, events, names, about, source.clone());
         desired.is_this_host |= info.is_some() && desired.about.node.from == Origin::Proxy;
         desired.running_mode = running_mode;
+        rejected.into_iter().for_each(|(service, place)| desired.add_invalid(service, place));
         if let Some(reason) = &desired.missing_node {
             tracing::warn!("{reason}");
         }
@@ -418,6 +424,7 @@ impl Desired {
             resolved,
             tracker,
             services,
+            invalid: BTreeMap::new(),
             names,
             host,
             running_mode: None,
@@ -427,6 +434,15 @@ impl Desired {
             source: SourceArgs::default(),
             missing_node: None,
             is_this_host: false,
+        }
+    }
+
+    /// Adds an invalid Service, which the tracker does not have, unless there is a valid definition.
+    fn add_invalid(&mut self, service: Service, place: FilePlace) {
+        let name = NamespacedName::from_metadata(&service.metadata).to_string();
+        if let btree_map::Entry::Vacant(entry) = self.services.entry(name.clone()) {
+            entry.insert(service);
+            self.invalid.insert(name, place);
         }
     }
 

@@ -25,7 +25,7 @@ pub use explanation::{
     ExplainedHealthCheck, ExplainedPort, Explanation, FrontendOwner, Handling, KernelState, Outcome, Policies, Reason,
     ServiceRule, Source, UnusedSlice, Usage,
 };
-pub use host::{explain_object, explain_on_host, not_found};
+pub use host::{explain_object, explain_on_host, not_found, not_served};
 pub use print::write_explanation_into;
 
 /// The inputs of an explanation.

@@ -1,12 +1,9 @@
-//! Data that the running proxy does not keep: names of pods and nodes, Services that it skips, and fields that it
-//! ignores.
+//! Data that the running proxy does not keep: names of pods and nodes, Services that it skips or that are invalid, and fields
+//! that it ignores.
 
 use std::{collections::BTreeSet, fs, path::Path, sync::mpsc, thread, time::Duration};
 
-use ferroute_api::{
-    Object, Pod, Service,
-    manifest::{self, Parsed},
-};
+use ferroute_api::{Object, Pod, Service, manifest};
 use ferroute_config::{ClientConnectionConfiguration, Resolved, flags::SourceArgs};
 use ferroute_core::{
     IpFamily, NamespacedName,
@@ -17,12 +14,12 @@ use ferroute_source::{Event, manifest_files};
 use super::{
     Desired,
     list::{list_pods, list_quickly},
-    objects::event,
+    objects::{FilePlace, event, objects},
 };
 use crate::{about::Origin, waiting::Waiting};
 
 impl Desired {
-    /// Adds names of pods and nodes, skipped Services, and ignored fields of other Services, from the source of the
+    /// Adds names of pods and nodes, skipped and invalid Services, and ignored fields of other Services, from the source of the
     /// running proxy, if the objects are those of the proxy. They only help to explain its state, so it is not an error
     /// if the source cannot be read in time.
     pub fn complete(&mut self) {
@@ -58,12 +55,14 @@ impl Desired {
     /// Adds data from manifests. Documents that cannot be read are ignored, because the proxy reports them.
     fn add_documents(&mut self, path: &Path, is_relevant: &dyn Fn(&str) -> bool) -> anyhow::Result<()> {
         for file in manifest_files(path)? {
-            let Ok(text) = fs::read_to_string(file) else { continue };
+            let Ok(text) = fs::read_to_string(&file) else { continue };
             let documents = manifest::documents(&text).filter(|document| is_relevant(document.text));
-            for parsed in documents.flat_map(|document| document.read()) {
-                let Ok(Parsed::Object(object)) = parsed else { continue };
-                match *object {
+            for (line, object) in documents.flat_map(|document| objects(&document)) {
+                match object {
                     Object::Pod(pod) => self.names.add_pod(&pod),
+                    Object::Service(service) if parse_service(&service).is_err() => {
+                        self.add_invalid(service, FilePlace { file: file.clone(), line });
+                    }
                     object => event(object).into_iter().for_each(|event| self.add(event)),
                 }
             }
@@ -104,7 +103,9 @@ impl Desired {
             // The proxy keeps the parts of a Service that it uses. Another version would not explain the state of the
             // proxy.
             Some(kept) if is_same(kept, &service) => *kept = *service,
-            None if SkipReason::for_service(&service).is_some() => _ = self.services.insert(name, *service),
+            None if SkipReason::for_service(&service).is_some() || parse_service(&service).is_err() => {
+                self.services.insert(name, *service);
+            }
             _ => {}
         }
     }

@@ -68,11 +68,7 @@ fn lacks_endpoints(texts: &[(PathBuf, String)]) -> bool {
                 with_endpoints.extend(slice.service_name().map(|service| (namespace, service.to_owned())));
             }
             Object::Endpoints(endpoints) => _ = with_endpoints.insert((namespace, endpoints.metadata.name)),
-            Object::Service(_)
-            | Object::Pod(_)
-            | Object::Deployment(_)
-            | Object::Node(_)
-            | Object::ServiceCidr(_) => {}
+            Object::Service(_) | Object::Pod(_) | Object::Deployment(_) | Object::Node(_) | Object::ServiceCidr(_) => {}
         }
     }
     !selecting.is_empty() && selecting.is_disjoint(&with_endpoints)
@@ -83,10 +79,7 @@ fn is_external(service: &Service) -> bool {
 }
 
 /// Returns the valid objects of the documents for which `is_relevant` returns true.
-fn objects(
-    texts: &[(PathBuf, String)],
-    is_relevant: impl Fn(&Document<'_>) -> bool,
-) -> impl Iterator<Item = Object> {
+fn objects(texts: &[(PathBuf, String)], is_relevant: impl Fn(&Document<'_>) -> bool) -> impl Iterator<Item = Object> {
     let documents = texts.iter().flat_map(|(_, text)| manifest::documents(text)).filter(move |it| is_relevant(it));
     documents.flat_map(|document| document.read()).filter_map(|parsed| match parsed {
         Ok(Parsed::Object(object)) => Some(*object),
@@ -102,7 +95,12 @@ impl Workloads {
 
     /// Returns the manifests for the demo, if the objects are complete only in the demo's cluster and nothing says which other
     /// node is meant: neither a proxy that runs on this node nor a name of the node.
-    pub(super) fn demo(&self, path: &Path, proxy: &Proxy, args: &SettingsArgs) -> anyhow::Result<Option<DemoManifests>> {
+    pub(super) fn demo(
+        &self,
+        path: &Path,
+        proxy: &Proxy,
+        args: &SettingsArgs,
+    ) -> anyhow::Result<Option<DemoManifests>> {
         let Some(texts) = &self.for_demo else { return Ok(None) };
         let node = settings::load_or(args, KubeProxyConfiguration::default(), &REGISTRY.names())?.resolved.node_name;
         let is_other_node = node.as_deref().is_some_and(|name| NodeId::from_name(name).is_none());

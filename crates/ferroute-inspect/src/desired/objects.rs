@@ -1,14 +1,17 @@
 //! Selection of the objects of a source that the desired state needs, and handling of missing ones.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::{Path, PathBuf},
+};
 
 use anyhow::bail;
 use ferroute_api::{
-    EndpointSlice, Object, Service,
-    manifest::{Cause, DocumentError},
+    EndpointSlice, Kind, Object, Service,
+    manifest::{Cause, Document, DocumentError, Parsed, documents},
 };
-use ferroute_core::{NamespacedName, tracker::is_api_server};
-use ferroute_source::{Event, Problem};
+use ferroute_core::{NamespacedName, parse::parse_service, tracker::is_api_server};
+use ferroute_source::{Event, Input, Problem};
 
 use crate::{about::About, plural};
 
@@ -68,6 +71,54 @@ pub(super) fn ensure_readable(events: &[Event], permits_invalid: bool) -> anyhow
         [problem] => bail!("{problem}"),
         [problem, more @ ..] => bail!("{problem} (and {}; see `ferroute check`)", plural(more.len(), "more problem")),
     }
+}
+
+/// The place of an object in files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FilePlace {
+    /// The file.
+    pub file: PathBuf,
+    /// The first line of the object, from 1, if it is known.
+    pub line: Option<usize>,
+}
+
+/// Returns the objects of a document with their lines; none if it cannot be read.
+pub(super) fn objects(document: &Document<'_>) -> Vec<(Option<usize>, Object)> {
+    let mut objects = Vec::new();
+    let read = document.read_each(&mut |place, parsed| {
+        if let Ok(Parsed::Object(object)) = parsed {
+            objects.push((place.line, *object));
+        }
+    });
+    read.map_or_else(|_| Vec::new(), |()| objects)
+}
+
+/// Returns the invalid Services that a source has reported in place of emitting them, as far as their files can be read again.
+pub(super) fn rejected_services(events: &[Event], input: &Input) -> Vec<(Service, FilePlace)> {
+    let mut files: BTreeMap<&Path, BTreeSet<usize>> = BTreeMap::new();
+    for event in events {
+        if let Event::Problem(problem) = event
+            && let Problem::Document { file, error, .. } = &**problem
+            && let Cause::Value(_) = &error.cause
+            && error.kind.as_deref() == Some(Kind::Service.as_str())
+        {
+            files.entry(file).or_default().insert(error.document);
+        }
+    }
+    let mut rejected = Vec::new();
+    for (file, numbers) in files {
+        let Ok(text) = input.text(file) else { continue };
+        for document in documents(&text).filter(|document| numbers.contains(&document.number)) {
+            for (line, object) in objects(&document) {
+                if let Object::Service(service) = object
+                    && parse_service(&service).is_err()
+                {
+                    rejected.push((service, FilePlace { file: file.to_owned(), line }));
+                }
+            }
+        }
+    }
+    rejected
 }
 
 /// Returns the reason why the objects do not describe a node, if they contain only other Nodes.

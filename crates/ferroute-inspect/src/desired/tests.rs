@@ -214,6 +214,29 @@ fn invalid_demo_manifests_are_reported_with_object_and_field() {
 }
 
 #[test]
+fn invalid_services_are_explained_with_their_place() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("shop.yaml");
+    let valid = BY_HAND.replace("spec:", "# first\nspec:");
+    let invalid = SERVICE.replace("10.96.0.1", "10.96.0.300");
+    std::fs::write(&file, format!("{valid}---\n{invalid}---\n{}", BY_HAND.replace("10.96.0.2", "10.96.0.400")))
+        .unwrap();
+    let source = SourceArgs { manifests: Some(directory.path().to_owned()), ..SourceArgs::default() };
+    let desired = load(&source, &SettingsArgs::default()).unwrap();
+    let place = FilePlace { file, line: Some(7) };
+    assert_eq!(desired.invalid, [("default/web".to_owned(), place)].into());
+    let explanation = crate::explain::explain_object(&desired, &desired.services["default/web"]);
+    let crate::explain::Handling::Invalid { file, line, errors } = explanation.handling else {
+        panic!("{explanation:?}")
+    };
+    assert_eq!((file, line), (Some(desired.invalid["default/web"].file.display().to_string()), Some(7)));
+    assert_eq!(errors, ["spec.clusterIP: invalid IP address \"10.96.0.300\""]);
+    assert!(crate::explain::not_served("default/web", &desired).is_some_and(|reason| reason.contains("10.96.0.300")));
+    // The valid definition applies.
+    assert_eq!(crate::explain::not_served("default/bare", &desired), None);
+}
+
+#[test]
 fn node_ports_on_localhost_are_served_as_by_the_daemon() {
     for mode in ["iptables", "nftables"] {
         let mut config = ferroute_config::KubeProxyConfiguration::default().defaulted();

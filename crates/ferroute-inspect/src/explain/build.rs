@@ -20,7 +20,10 @@ pub(super) fn explanation(service: &api::Service, inputs: &Inputs<'_>) -> Explan
     let name = NamespacedName::new(&metadata.namespace, &metadata.name);
     let node = &inputs.tracker.table(IpFamily::V4).node;
     let handling = match (SkipReason::for_service(service), parse_service(service)) {
-        (_, Err(invalid)) => Handling::Invalid { errors: invalid.errors.iter().map(ToString::to_string).collect() },
+        (_, Err(invalid)) => {
+            let errors = invalid.errors.iter().map(ToString::to_string).collect();
+            Handling::Invalid { file: None, line: None, errors }
+        }
         (Some(reason), Ok(_)) => Handling::Skipped { reason: reason.to_string(), code: reason.code().into() },
         (None, Ok(view)) => {
             let view = view.map(|mut view| {

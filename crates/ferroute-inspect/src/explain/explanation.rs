@@ -68,6 +68,12 @@ pub enum Handling {
     },
     /// Invalid: the proxy has no rules for it, or keeps those of its last valid version.
     Invalid {
+        /// The file that defines it, if it is known.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        file: Option<String>,
+        /// Its first line in the file, from 1, if it is known.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        line: Option<usize>,
         /// The errors, by field.
         #[serde(rename = "problems")]
         errors: Vec<String>,

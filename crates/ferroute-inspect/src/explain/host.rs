@@ -44,13 +44,35 @@ pub fn explain_object(desired: &Desired, object: &Service) -> Explanation {
         node: &|address| desired.names.node(address).map(str::to_owned),
     };
     let mut explanation = explain(object, &inputs);
-    if let Handling::Served { ignored, .. } = &mut explanation.handling
-        && !desired.resolved.allow_external_ips
-        && !object.spec.external_ips.is_empty()
-    {
-        ignored.push(format!("{EXTERNAL_IPS}: {EXTERNAL_IPS_DISABLED}"));
+    match &mut explanation.handling {
+        Handling::Served { ignored, .. } => {
+            if !desired.resolved.allow_external_ips && !object.spec.external_ips.is_empty() {
+                ignored.push(format!("{EXTERNAL_IPS}: {EXTERNAL_IPS_DISABLED}"));
+            }
+        }
+        Handling::Invalid { file, line, .. } => {
+            if let Some(place) = desired.invalid.get(&explanation.service) {
+                *file = Some(place.file.display().to_string());
+                *line = place.line;
+            }
+        }
+        Handling::Skipped { .. } => {}
     }
     explanation
+}
+
+/// Returns the reason why the proxy serves no port of a Service; `None` if it serves the Service, or there is none.
+pub fn not_served(name: &str, desired: &Desired) -> Option<String> {
+    let object = desired.services.get(name)?;
+    match explain_object(desired, object).handling {
+        Handling::Served { .. } => None,
+        Handling::Skipped { reason, .. } => Some(format!("the proxy skips Service {name}: {reason}")),
+        Handling::Invalid { file, line, errors } => {
+            let line = line.map(|line| format!(":{line}")).unwrap_or_default();
+            let place = file.map(|file| format!(" in {file}{line}")).unwrap_or_default();
+            Some(format!("Service {name}{place} is invalid: {}", errors.join("; ")))
+        }
+    }
 }
 
 /// Returns an error that there is no Service with this name, with suggestions.

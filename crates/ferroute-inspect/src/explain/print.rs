@@ -27,8 +27,10 @@ pub fn write_explanation_into(out: &mut impl fmt::Write, explanation: &Explanati
     out.write_char('\n')?;
     match handling {
         Handling::Skipped { reason, .. } => writeln!(out, "\nskipped: {}", Escaped(reason)),
-        Handling::Invalid { errors } => {
-            writeln!(out, "\ninvalid, so the proxy ignores it:")?;
+        Handling::Invalid { file, line, errors } => {
+            let line = line.map(|line| format!(":{line}")).unwrap_or_default();
+            let place = file.as_ref().map(|file| format!(" in {}{line}", Escaped(file))).unwrap_or_default();
+            writeln!(out, "\ninvalid{place}, so the proxy ignores it:")?;
             errors.iter().try_for_each(|error| writeln!(out, "  {}", Escaped(error)))
         }
         Handling::Served { policies, ignored, ports, unused_slices } => {

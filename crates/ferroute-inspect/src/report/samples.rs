@@ -127,7 +127,8 @@ fn socket(text: &str) -> SocketAddr {
 /// Returns the samples of Services that are not served.
 pub fn not_served() -> [Explanation; 2] {
     let skipped = Handling::Skipped { reason: "a reason".to_owned(), code: "headless".into() };
-    [skipped, Handling::Invalid { errors: vec!["spec.clusterIP: invalid".to_owned()] }].map(explanation)
+    let errors = vec!["spec.clusterIP: invalid".to_owned()];
+    [skipped, Handling::Invalid { file: Some("shop.yaml".to_owned()), line: Some(10), errors }].map(explanation)
 }
 
 fn explanation(handling: Handling) -> Explanation {

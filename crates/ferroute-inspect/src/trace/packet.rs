@@ -9,7 +9,7 @@ use ferroute_trace::Packet;
 use super::{Request, node::TraceNode};
 use crate::{
     desired::{machine_name, service_name},
-    explain::not_found,
+    explain::{not_found, not_served},
 };
 
 /// The reason for a packet's input interface.
@@ -121,7 +121,7 @@ fn destinations(args: &Request, protocol: Protocol, node: &TraceNode) -> anyhow:
     if ports.is_empty() {
         let name = service.to_string();
         let reason = match node.desired.services.contains_key(&name) {
-            true => format!("Service {name} has no cluster IP"),
+            true => not_served(&name, &node.desired).unwrap_or_else(|| format!("Service {name} has no cluster IP")),
             false => not_found(&name, &node.desired),
         };
         bail!("--to {to}: {reason}: want ADDRESS:PORT, or a Service with a cluster IP");
