@@ -30,7 +30,8 @@ pub(super) struct IndexedRules<'a> {
 /// The positions of a chain's rules, in ascending order, by the destination address or port that they match.
 #[derive(Default)]
 struct Index {
-    by_address: HashMap<IpAddr, Vec<usize>>,
+    /// With the port, because all ports of a Service have the same address.
+    by_address: HashMap<IpAddr, Vec<(usize, Option<u16>)>>,
     by_port: HashMap<u16, Vec<usize>>,
     rest: Vec<usize>,
 }
@@ -42,7 +43,7 @@ impl<'a> IndexedRules<'a> {
             let mut index = Index::default();
             for (position, rule) in rules.rules(shared.table(), shared.name()).iter().enumerate() {
                 match (address_of(rule), port_of(rule)) {
-                    (Some(address), _) => index.by_address.entry(address).or_default().push(position),
+                    (Some(address), port) => index.by_address.entry(address).or_default().push((position, port)),
                     (None, Some(port)) => index.by_port.entry(port).or_default().push(position),
                     (None, None) => index.rest.push(position),
                 }
@@ -140,9 +141,11 @@ impl<'a> IndexedRules<'a> {
 
 impl Index {
     fn positions(&self, addresses: &BTreeSet<IpAddr>, ports: &BTreeSet<u16>) -> BTreeSet<usize> {
-        let by_address = addresses.iter().filter_map(|address| self.by_address.get(address));
+        let has_port = |port: &Option<u16>| port.is_none_or(|port| ports.contains(&port));
+        let by_address = addresses.iter().filter_map(|address| self.by_address.get(address)).flatten();
+        let by_address = by_address.filter(|(_, port)| has_port(port)).map(|(position, _)| *position);
         let by_port = ports.iter().filter_map(|port| self.by_port.get(port));
-        by_address.chain(by_port).chain([&self.rest]).flatten().copied().collect()
+        by_address.chain(by_port.chain([&self.rest]).flatten().copied()).collect()
     }
 }
 

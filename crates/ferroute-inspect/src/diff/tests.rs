@@ -1,4 +1,7 @@
-use std::{collections::BTreeMap, net::IpAddr};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+};
 
 use ferroute_config::ModeName;
 use ferroute_core::{
@@ -110,6 +113,28 @@ fn rules_for_same_services_are_equal_in_all_pairs_of_modes() {
     let report = differences(&shop(), &shop());
     assert_eq!(report.conclusion(), Conclusion::Equal, "{}", text(&report));
     assert_eq!((report.coverage.service_ports, report.coverage.frontends), (3, 6));
+}
+
+/// Otherwise the time for a Service grows with the square of the number of its ports.
+#[test]
+fn rules_of_other_ports_of_a_service_are_not_traced() {
+    let rules_of_first_port = |ports: u16| {
+        let mut web = service("shop/web").cluster_ip("10.96.0.1").external_ip("198.51.100.2");
+        let mut web_a = slice("shop/web-a", "web").pod("10.244.0.2").pod("10.244.0.3");
+        for number in 0..ports {
+            let name = format!("port-{number}");
+            web = web.port(&name, 1000 + number);
+            web_a = web_a.port(&name, 2000 + number);
+        }
+        let services = Cluster::new("node-1").service(web).slice(web_a).table(IpFamily::V4);
+        let rules = iptables(&services, &settings());
+        let (name, entry) = services.entries.first_key_value().unwrap();
+        let frontends: Vec<Frontend> = entry.service.frontends(name.protocol).map(|(_, frontend)| frontend).collect();
+        let projected = super::iptables::IndexedRules::new(&rules).project(&frontends, &BTreeSet::new());
+        let chains = projected.tables.values().flat_map(|table| table.chains.values());
+        chains.map(|chain| chain.rules.len()).sum::<usize>()
+    };
+    assert_eq!(rules_of_first_port(1), rules_of_first_port(20));
 }
 
 #[test]
