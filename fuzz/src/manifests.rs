@@ -4,7 +4,7 @@ use ferroute_api::{Object, manifest, manifest::Parsed};
 use ferroute_config::{KubeProxyConfiguration, ModeName, Resolved};
 use ferroute_core::{
     IpFamily, NodeView, Tracker,
-    parse::{parse_node, parse_service_cidr},
+    parse::{parse_endpoints, parse_node, parse_service_cidr},
     tracker::TrackerEvent,
 };
 use ferroute_modes::REGISTRY;
@@ -74,7 +74,7 @@ fn event(object: &Object) -> Option<TrackerEvent> {
         Object::Service(service) => TrackerEvent::from_service(service).ok(),
         Object::EndpointSlice(slice) => TrackerEvent::from_slice(slice, "node-1").ok(),
         Object::Endpoints(endpoints) => {
-            let slices = ferroute_api::mirror(endpoints);
+            let slices = parse_endpoints(endpoints).ok()?.slices;
             slices.iter().filter_map(|slice| TrackerEvent::from_slice(slice, "node-1").ok()).next_back()
         }
         Object::Node(node) => parse_node(node).ok().map(TrackerEvent::NodeApplied),

@@ -44,7 +44,7 @@ pub use endpoints::{
     HintRef, SliceEndpoint, TargetRef,
 };
 pub use meta::ObjectMeta;
-pub use mirror::mirror;
+pub use mirror::{MirrorSkipReason, mirror};
 pub use node::{Node, NodeAddress, NodeSpec, NodeStatus, Taint};
 pub use object::{Kind, Object};
 pub use service::{

@@ -1,23 +1,50 @@
-use std::{collections::HashMap, net::IpAddr};
+use std::{collections::HashMap, fmt, net::IpAddr};
 
 use crate::{
     EndpointAddress, EndpointConditions, EndpointPort, EndpointSlice, Endpoints, ObjectMeta, SliceEndpoint, labels,
 };
 
+/// The reason why [`Endpoints`] are not mirrored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MirrorSkipReason {
+    /// The object has the label [`labels::SKIP_MIRROR`].
+    Label,
+    /// The object is a leader election lock ([`labels::LEADER`]).
+    LeaderElection,
+}
+
+impl MirrorSkipReason {
+    /// Returns the first reason that applies to an object; `None` if it is mirrored.
+    pub fn for_endpoints(endpoints: &Endpoints) -> Option<Self> {
+        let metadata = &endpoints.metadata;
+        if metadata.labels.get(labels::SKIP_MIRROR).is_some_and(|value| value == "true") {
+            return Some(Self::Label);
+        }
+        metadata.annotations.contains_key(labels::LEADER).then_some(Self::LeaderElection)
+    }
+}
+
+impl fmt::Display for MirrorSkipReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Label => write!(f, "it has the label {}", labels::SKIP_MIRROR),
+            Self::LeaderElection => write!(f, "it is a leader election lock (annotation {})", labels::LEADER),
+        }
+    }
+}
+
 /// Converts an [`Endpoints`] object to EndpointSlices, like the EndpointSliceMirroring controller of a cluster.
 ///
 /// Returns one slice for each IP family and set of ports, with the object's labels and [`labels::SERVICE_NAME`]. Returns
-/// none if the object has [`labels::SKIP_MIRROR`], is a leader election lock ([`labels::LEADER`]), or contains no
-/// addresses.
+/// none if there is a [`MirrorSkipReason`], or the object contains no addresses.
 ///
 /// Unlike the controller, this function does not limit a slice to 1,000 endpoints, because there is no API server to
-/// protect, and it keeps invalid addresses, so that the parser of the slice reports them.
+/// protect. The caller removes invalid addresses, as the controller does.
 ///
 /// A Service that already has EndpointSlices must not be mirrored. The caller has to check that.
 pub fn mirror(endpoints: &Endpoints) -> Vec<EndpointSlice> {
     let metadata = &endpoints.metadata;
-    let skipped = metadata.labels.get(labels::SKIP_MIRROR).is_some_and(|value| value == "true");
-    if skipped || metadata.annotations.contains_key(labels::LEADER) {
+    if MirrorSkipReason::for_endpoints(endpoints).is_some() {
         return Vec::new();
     }
     let mut slices: Vec<EndpointSlice> = Vec::new();

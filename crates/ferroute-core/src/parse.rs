@@ -6,6 +6,7 @@
 
 mod address;
 mod balancing;
+mod endpoints;
 mod metadata;
 mod name;
 mod node;
@@ -14,10 +15,11 @@ mod slice;
 
 use std::{fmt, num::NonZeroU16};
 
-use ferroute_api::{Object, ObjectMeta, ServiceCidr, mirror};
+use ferroute_api::{Object, ObjectMeta, ServiceCidr};
 use ipnet::IpNet;
 
 pub use address::{check_destination, parse_ip, parse_network};
+pub use endpoints::{MirroredEndpoints, parse_endpoints};
 pub use metadata::{ObjectVersion, trigger_time, write_time};
 pub use name::{check_dns_label, check_dns_subdomain};
 pub use node::parse_node;
@@ -56,16 +58,14 @@ fn join(errors: &[FieldError]) -> String {
 ///
 /// # Errors
 ///
-/// The same as for the function that parses the kind. Errors of Endpoints refer to the slices that they are mirrored to.
+/// The same as for the function that parses the kind.
 pub fn validate(object: &Object) -> Result<(), InvalidObject> {
     // The errors of a slice do not depend on the node.
     let node = "";
     match object {
         Object::Service(service) => parse_service(service).map(drop),
         Object::EndpointSlice(slice) => parse_slice(slice, node).map(drop),
-        Object::Endpoints(endpoints) => {
-            mirror(endpoints).iter().try_for_each(|slice| parse_slice(slice, node).map(drop))
-        }
+        Object::Endpoints(endpoints) => parse_endpoints(endpoints).map(drop),
         Object::Node(node) => parse_node(node).map(drop),
         Object::ServiceCidr(cidr) => parse_service_cidr(cidr).map(drop),
         Object::Pod(_) | Object::Deployment(_) => Ok(()),

@@ -15,8 +15,8 @@ use std::{
 };
 
 use ferroute_api::{
-    Object,
-    manifest::{DocumentError, Parsed, documents},
+    Kind, MirrorSkipReason, Object,
+    manifest::{DocumentError, Parsed, Place, documents},
 };
 use ferroute_config::flags::SettingsArgs;
 use ferroute_core::{
@@ -125,6 +125,7 @@ pub fn check(paths: &[PathBuf], settings: &SettingsArgs) -> anyhow::Result<(Abou
     for (name, service) in &desired.services {
         check.check_service(name, &explain_object(&desired, service));
     }
+    check.check_endpoints_of_services(&desired);
     let Check { files, mut problems, counts, .. } = check;
     problems.sort();
     problems.dedup();
@@ -138,10 +139,27 @@ struct Check {
     files: usize,
     problems: Vec<Problem>,
     counts: BTreeMap<&'static str, usize>,
-    /// The file of each object, by kind and name.
-    origins: BTreeMap<String, String>,
+    /// The first definition of each object, by kind and name.
+    definitions: BTreeMap<String, Definition>,
     /// The lines of annotations, by object and field.
     lines: BTreeMap<(String, String), usize>,
+    /// The valid EndpointSlices, and the Endpoints that are mirrored to some.
+    endpoints: Vec<EndpointsObject>,
+    /// The Services with errors.
+    rejected: BTreeSet<String>,
+}
+
+/// The definition of an object.
+struct Definition {
+    file: String,
+    place: Place,
+}
+
+/// An object with the endpoints of a Service.
+struct EndpointsObject {
+    kind: Kind,
+    name: NamespacedName,
+    service: NamespacedName,
 }
 
 impl Check {
@@ -151,10 +169,12 @@ impl Check {
 
     /// Adds a problem of an object, and looks up the file of the object.
     fn add_for(&mut self, object: &str, field: Option<&str>, effect: Effect, text: impl Into<String>) {
-        let file = self.origins.get(object).cloned();
+        let definition = self.definitions.get(object);
         let line = field.and_then(|field| self.lines.get(&(object.to_owned(), field.to_owned())).copied());
-        let problem = Problem::new(file, effect, text);
-        self.add(Problem { line, object: Some(object.to_owned()), field: field.map(str::to_owned), ..problem });
+        let line = line.or(definition.and_then(|definition| definition.place.line));
+        let field = field.map(|field| definition.map_or(field.to_owned(), |definition| definition.place.field(field)));
+        let problem = Problem::new(definition.map(|definition| definition.file.clone()), effect, text);
+        self.add(Problem { line, object: Some(object.to_owned()), field, ..problem });
     }
 
     /// Reads a file for problems that its objects do not show. The source reports whether it can be read.
@@ -168,12 +188,13 @@ impl Check {
             for error in unknown {
                 self.add(Problem::of_document(&file, &error, Effect::Ignored));
             }
-            for (_, object) in objects {
+            for (place, object) in objects {
                 match object {
                     Ok(Parsed::Object(object)) => {
                         let kind = object.kind();
                         let name = NamespacedName::from_metadata(object.metadata());
-                        self.origins.entry(format!("{kind} {name}")).or_insert_with(|| file.clone());
+                        let definition = || Definition { file: file.clone(), place };
+                        self.definitions.entry(format!("{kind} {name}")).or_insert_with(definition);
                         // In a list, another object may have the same key.
                         for key in object.metadata().annotations.keys().filter(|_| is_single) {
                             let field = (format!("{kind} {name}"), format!("metadata.annotations[{key}]"));
@@ -182,8 +203,10 @@ impl Check {
                         if validate(&object).is_ok() {
                             *self.counts.entry(kind.as_str()).or_default() += 1;
                         }
-                        if let Object::EndpointSlice(slice) = *object {
-                            self.check_slice(&slice);
+                        match *object {
+                            Object::EndpointSlice(slice) => self.check_slice(&slice),
+                            Object::Endpoints(endpoints) => self.check_endpoints(&endpoints),
+                            _ => {}
                         }
                     }
                     // The source reports errors.
@@ -193,10 +216,21 @@ impl Check {
         }
     }
 
+    fn check_endpoints(&mut self, endpoints: &ferroute_api::Endpoints) {
+        let name = NamespacedName::from_metadata(&endpoints.metadata);
+        match MirrorSkipReason::for_endpoints(endpoints) {
+            Some(reason) => self.add_for(&format!("Endpoints {name}"), None, Effect::Skipped, reason.to_string()),
+            None => self.endpoints.push(EndpointsObject { kind: Kind::Endpoints, service: name.clone(), name }),
+        }
+    }
+
     fn check_slice(&mut self, slice: &ferroute_api::EndpointSlice) {
-        let object = format!("EndpointSlice {}", NamespacedName::from_metadata(&slice.metadata));
+        let name = NamespacedName::from_metadata(&slice.metadata);
+        let object = format!("EndpointSlice {name}");
         match TrackerEvent::from_slice(slice, "") {
             Ok(TrackerEvent::SliceApplied(view)) => {
+                let service = view.service.clone();
+                self.endpoints.push(EndpointsObject { kind: Kind::EndpointSlice, name, service });
                 for field in &view.ignored {
                     self.add_for(&object, Some(&field.field), Effect::Ignored, field.problem.clone());
                 }
@@ -208,6 +242,24 @@ impl Check {
             }
             // The source has reported it.
             Err(_) => {}
+        }
+    }
+
+    /// Adds the objects that have no effect because their Service does not exist, or has other endpoints.
+    fn check_endpoints_of_services(&mut self, desired: &Desired) {
+        let all = std::mem::take(&mut self.endpoints);
+        let slices = all.iter().filter(|object| object.kind == Kind::EndpointSlice);
+        let slices: BTreeMap<&NamespacedName, &NamespacedName> =
+            slices.map(|slice| (&slice.service, &slice.name)).collect();
+        for EndpointsObject { kind, name, service } in &all {
+            let slice = slices.get(service).filter(|_| *kind == Kind::Endpoints);
+            let service = service.to_string();
+            let problem = match slice {
+                Some(slice) => format!("its Service has EndpointSlices, such as {slice}"),
+                None if desired.services.contains_key(&service) || self.rejected.contains(&service) => continue,
+                None => format!("there is no Service {service}"),
+            };
+            self.add_for(&format!("{kind} {name}"), None, Effect::Ignored, problem);
         }
     }
 
@@ -224,6 +276,9 @@ impl Check {
                 // Possible mistakes have been reported with their lines.
                 SourceProblem::Ignored { .. } => {}
                 SourceProblem::Document { file, error, .. } => {
+                    if error.kind.as_deref() == Some(Kind::Service.as_str()) {
+                        self.rejected.extend(error.name.as_deref().map(str::to_owned));
+                    }
                     self.add(Problem::of_document(&file.display().to_string(), error, Effect::Rejected));
                 }
                 SourceProblem::Duplicate { kind, name, applied, ignored } => {
@@ -242,6 +297,15 @@ impl Check {
                 SourceProblem::NotText { path, format } => {
                     let text = format!("cannot read: {format}");
                     self.add(Problem::new(Some(path.display().to_string()), Effect::Rejected, text));
+                }
+                SourceProblem::IgnoredFields { kind, name, fields, .. } => {
+                    for error in fields {
+                        let object = format!("{kind} {name}");
+                        self.add_for(&object, Some(&error.field), Effect::Ignored, &error.problem);
+                    }
+                }
+                SourceProblem::NotRead { path, reason } => {
+                    self.add(Problem::new(Some(path.display().to_string()), Effect::Skipped, reason.to_string()));
                 }
                 SourceProblem::TooLong { path, .. } => {
                     self.add(Problem::new(Some(path.display().to_string()), Effect::Rejected, error_chain(&**problem)));
@@ -313,6 +377,11 @@ impl Problem {
     }
 }
 
+fn count_of_kind(ObjectCount { kind, count }: &ObjectCount) -> String {
+    // Endpoints is a plural.
+    if kind.ends_with('s') { format!("{count} {kind}") } else { plural(*count, kind) }
+}
+
 /// Writes a report as text.
 ///
 /// # Errors
@@ -333,7 +402,7 @@ pub fn write_report_into(out: &mut impl fmt::Write, report: &CheckReport) -> fmt
         };
         writeln!(out, "{effect}: {}", Escaped(problem))?;
     }
-    let objects = report.objects.iter().map(|ObjectCount { kind, count }| plural(*count, kind)).collect::<Vec<_>>();
+    let objects = report.objects.iter().map(count_of_kind).collect::<Vec<_>>();
     let objects = if objects.is_empty() { "no objects".to_owned() } else { objects.join(", ") };
     let problems = match report.problems.len() {
         0 => "no problems".to_owned(),

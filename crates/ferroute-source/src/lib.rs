@@ -34,4 +34,4 @@ mod problem;
 
 pub use events::{Event, Resource};
 pub use manifests::{Input, Manifests, WatchError, manifest_files, read_once, read_once_where};
-pub use problem::{IgnoredKind, Problem};
+pub use problem::{IgnoredKind, NotReadReason, Problem};

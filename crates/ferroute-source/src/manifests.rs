@@ -46,8 +46,9 @@ use crate::Event;
 
 /// A file of manifests, or a directory of them.
 ///
-/// In a directory, the files `*.yaml`, `*.yml` and `*.json` are read in the order of their names, without hidden files
-/// and subdirectories. Symbolic links are followed.
+/// In a directory, the files `*.yaml`, `*.yml` and `*.json` are read in the order of their names, without hidden files.
+/// Symbolic links are followed. Subdirectories, links that lead nowhere, pipes and devices, and names such as `a.YAML` are
+/// [problems](crate::Problem::NotRead) if they look like manifests.
 #[derive(Clone, Debug)]
 pub struct Manifests {
     path: PathBuf,

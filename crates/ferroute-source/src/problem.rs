@@ -71,12 +71,33 @@ pub enum Problem {
         ignored: PathBuf,
     },
     /// A file contains objects of kinds that a proxy does not read. Not an error, but possibly a mistake.
-    #[error("{} contains objects that a proxy does not use: {}", file.display(), list(kinds))]
+    #[error("{} contains objects that a proxy does not use: {}", file.display(), list(kinds, ", "))]
     Ignored {
         /// File.
         file: PathBuf,
         /// Kinds, sorted.
         kinds: Vec<IgnoredKind>,
+    },
+    /// Fields of an object are ignored; the rest of it is used.
+    #[error("ignoring fields of {kind} {name} in {}: {}", file.display(), list(fields, "; "))]
+    IgnoredFields {
+        /// File.
+        file: PathBuf,
+        /// Kind of the object.
+        kind: Kind,
+        /// Name of the object.
+        name: NamespacedName,
+        /// The fields.
+        fields: Box<[FieldError]>,
+    },
+    /// An entry of a directory has a name like a manifest, but is not read.
+    #[error("ignoring {}", path.display())]
+    NotRead {
+        /// Path.
+        path: PathBuf,
+        /// The reason.
+        #[source]
+        reason: NotReadReason,
     },
     /// A directory cannot be watched with inotify. Changes in it are noticed only by polling.
     #[error("cannot watch {} for changes", path.display())]
@@ -120,8 +141,25 @@ impl fmt::Display for IgnoredKind {
     }
 }
 
-fn list(kinds: &[IgnoredKind]) -> String {
-    kinds.iter().map(IgnoredKind::to_string).collect::<Vec<_>>().join(", ")
+fn list(items: &[impl fmt::Display], separator: &str) -> String {
+    items.iter().map(ToString::to_string).collect::<Vec<_>>().join(separator)
+}
+
+/// The reason why an entry of a directory is not read, although its name is like that of a manifest.
+#[derive(Debug, thiserror::Error)]
+pub enum NotReadReason {
+    /// It is a directory.
+    #[error("it is a directory, and subdirectories are not read")]
+    Directory,
+    /// It is a FIFO, a socket or a device.
+    #[error("it is not a regular file")]
+    NotRegular,
+    /// The end of the name differs from those of manifests in upper and lower case.
+    #[error("the names of manifests end in .yaml, .yml or .json, in lower case")]
+    UpperCase,
+    /// A link leads to a file that cannot be accessed.
+    #[error("cannot follow the link: {0}")]
+    Link(io::Error),
 }
 
 impl Problem {

@@ -69,6 +69,54 @@ ports: [{name: http, port: 8080}]
 endpoints: [{addresses: [10.244.0.2]}]
 ";
 
+const ENDPOINTS: &str = "---
+apiVersion: v1
+kind: Endpoints
+metadata: {name: web, namespace: shop}
+subsets: [{addresses: [{ip: 10.244.0.2}], ports: [{name: http, port: 8080}]}]
+";
+
+/// Returns a list of these objects.
+fn list(items: &[&str]) -> String {
+    let item = |text: &&str| format!("- {}\n", text.trim_end().replace('\n', "\n  "));
+    format!("apiVersion: v1\nkind: List\nitems:\n{}", items.iter().map(item).collect::<String>())
+}
+
+#[test]
+fn endpoints_of_invalid_services_are_no_problem_of_their_own() {
+    for invalid in [WEB.replace("10.96.0.1", "10.96.0.300"), WEB.replace("port: 80", "port: eighty")] {
+        let (_, lines) = Manifest::new(format!("{invalid}{SLICE}")).check(&[]);
+        assert!(lines.len() == 2 && lines[0].contains("Service shop/web: spec."), "{lines:#?}");
+    }
+}
+
+#[test]
+fn endpoints_are_counted_by_their_plural() {
+    let other = WEB.replace("name: web", "name: cart").replace("10.96.0.1", "10.96.0.2");
+    let more = ENDPOINTS.replace("name: web", "name: cart");
+    let (_, lines) = Manifest::new(format!("{WEB}{ENDPOINTS}---\n{other}{more}")).check(&[]);
+    assert_eq!(lines, ["no problems: 2 Endpoints, 2 Services in 1 file"]);
+}
+
+#[test]
+fn entries_of_a_directory_that_are_not_read_are_problems() {
+    let manifest = Manifest::new(WEB);
+    let directory = manifest.0.path();
+    fs::write(directory.join("upper.YAML"), WEB).unwrap();
+    fs::create_dir(directory.join("directory.yaml")).unwrap();
+    std::os::unix::fs::symlink("nowhere", directory.join("link.json")).unwrap();
+    assert!(Command::new("mkfifo").arg(directory.join("pipe.yml")).status().unwrap().success());
+    let output = ferroute(&["check", directory.to_str().unwrap()]);
+    for name in ["upper.YAML", "directory.yaml", "link.json", "pipe.yml"] {
+        let place = format!("{}: skipped: ", directory.join(name).display());
+        assert!(text(&output.stdout).contains(&place), "{name}: {output:?}");
+    }
+    assert_eq!(output.status.code(), Some(1));
+    let flags = ["--hostname-override", "n", "--manifests", directory.to_str().unwrap()];
+    let output = ferroute(&[&["explain", "shop/web"], &flags[..]].concat());
+    assert!(output.status.success(), "{output:?}");
+}
+
 #[test]
 fn valid_manifests_have_no_problems() {
     let config_map = "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: other}\n";
@@ -89,7 +137,7 @@ fn a_directory_without_manifests_is_a_problem() {
 #[test]
 fn everything_that_is_not_used_is_a_problem() {
     let ending = |lines: &[String]| lines.last().cloned().unwrap_or_default();
-    let cases: [(String, &[&str], &str); 15] = [
+    let cases: [(String, &[&str], &str); 23] = [
         (
             WEB.replace("port: 80", "prot: 80"),
             &[],
@@ -113,30 +161,66 @@ fn everything_that_is_not_used_is_a_problem() {
         ),
         (WEB.replace("  clusterIP: 10.96.0.1\n", ""), &[], "shop.yaml:1: Service shop/web: spec.clusterIP: rejected: "),
         (WEB.replace("10.96.0.1", "10.96.0.300"), &[], "shop.yaml:1: Service shop/web: spec.clusterIP: rejected: "),
-        (WEB.replace("10.96.0.1", "None"), &[], "shop.yaml: Service shop/web: skipped: "),
+        (WEB.replace("10.96.0.1", "None"), &[], "shop.yaml:1: Service shop/web: skipped: "),
         (WEB.replace("port: 80", "port: eighty"), &[], "shop.yaml:7: Service shop/web: spec.ports[0].port: rejected: "),
         (WEB.replace("spec:", "spec: ["), &[], "shop.yaml:"),
         (format!("{WEB}---\n{WEB}"), &[], "shop.yaml: Service shop/web: ignored: already defined in "),
         (
             format!("{WEB}---\n{}", WEB.replace("name: web", "name: cart")),
             &[],
-            "shop.yaml: Service shop/web: ignored: port http (IPv4, tcp): cluster IP 10.96.0.1, port 80 belongs to shop/cart:http \
+            "shop.yaml:1: Service shop/web: ignored: port http (IPv4, tcp): cluster IP 10.96.0.1, port 80 belongs to shop/cart:http \
              (cluster IP)",
         ),
         (
             format!("{WEB}{}", SLICE.replace("name: http", "name: htpp")),
             &[],
-            "shop.yaml: EndpointSlice shop/web-1: ignored: ",
+            "shop.yaml:9: EndpointSlice shop/web-1: ignored: ",
         ),
         (
             format!("{WEB}{}", SLICE.replace("kubernetes.io/service-name", "other")),
             &[],
-            "shop.yaml: EndpointSlice shop/web-1: skipped: ",
+            "shop.yaml:9: EndpointSlice shop/web-1: skipped: ",
         ),
         (
             format!("{WEB}{SLICE}").replace("port: 80", "protocol: SCTP, port: 80"),
             &["--proxy-mode", "userspace"],
-            "shop.yaml: Service shop/web: limited: port http (IPv4, sctp): ",
+            "shop.yaml:1: Service shop/web: limited: port http (IPv4, sctp): ",
+        ),
+        (WEB.replace("port: 80", "port: 80, protocol: tcp"), &[], "shop.yaml:1: Service shop/web: spec.ports[0].protocol: rejected: "),
+        (
+            format!("{WEB}{}", SLICE.replace("port: 8080", "port: 8080, protocol: udp")),
+            &[],
+            "shop.yaml:9: EndpointSlice shop/web-1: ports[0].protocol: rejected: ",
+        ),
+        (
+            format!("{WEB}{}", SLICE.replace("service-name: web", "service-name: cart")),
+            &[],
+            "shop.yaml:9: EndpointSlice shop/web-1: ignored: there is no Service shop/cart",
+        ),
+        (
+            list(&[&WEB.replace("clusterIP: 10.96.0.1", "clusterIP: 10.96.0.1\n  externalIPs: [127.0.0.1]")]),
+            &[],
+            "shop.yaml:4: Service shop/web: items[0].spec.externalIPs[0]: ignored: ",
+        ),
+        (
+            format!("{WEB}{}", ENDPOINTS.replace("10.244.0.2}", "10.244.0.2}, {ip: 127.0.0.1}")),
+            &[],
+            "shop.yaml:9: Endpoints shop/web: subsets[0].addresses[1].ip: ignored: ",
+        ),
+        (
+            format!("{WEB}{}", ENDPOINTS.replace("namespace: shop", "namespace: shop, labels: {endpointslice.kubernetes.io/skip-mirror: \"true\"}")),
+            &[],
+            "shop.yaml:9: Endpoints shop/web: skipped: it has the label ",
+        ),
+        (
+            format!("{WEB}{SLICE}{ENDPOINTS}"),
+            &[],
+            "shop.yaml:16: Endpoints shop/web: ignored: its Service has EndpointSlices, such as shop/web-1",
+        ),
+        (
+            format!("{WEB}{}", ENDPOINTS.replace("name: web", "name: cart")),
+            &[],
+            "shop.yaml:9: Endpoints shop/cart: ignored: there is no Service shop/cart",
         ),
         (
             "apiVersion: v1\nkind: List\nitems:\n- apiVersion: v1\n  kind: List\n  items:\n  - {apiVersion: v1, kind: Servce}\n".to_owned(),

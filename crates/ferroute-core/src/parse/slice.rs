@@ -68,7 +68,7 @@ pub fn parse_slice(slice: &api::EndpointSlice, node: &str) -> Result<Option<Slic
             return errors.finish("EndpointSlice", metadata, None);
         }
     };
-    let ports = parse_ports(&mut errors, &slice.ports);
+    let ports = parse_ports(&mut errors, "ports", &slice.ports);
     let mut hints = SharedHints::default();
     let mut zones = HashSet::new();
     let weights = Weights::parse(&mut errors, &metadata.annotations);
@@ -104,14 +104,15 @@ pub fn parse_slice(slice: &api::EndpointSlice, node: &str) -> Result<Option<Slic
     errors.finish("EndpointSlice", metadata, Some(SliceView { service, name, family, ports, endpoints, ignored }))
 }
 
-fn parse_ports(errors: &mut Errors, ports: &[api::EndpointPort]) -> Vec<SlicePort> {
+/// Parses the ports in a field of a slice, or of `Endpoints`.
+pub(super) fn parse_ports(errors: &mut Errors, field: &str, ports: &[api::EndpointPort]) -> Vec<SlicePort> {
     let mut parsed = Vec::with_capacity(ports.len());
     for (i, port) in ports.iter().enumerate() {
         // A port without a number means all ports, which proxies do not support. The API server accepts zero, which
         // kube-proxy treats the same.
         let Some(number) = port.port.filter(|number| *number != 0) else { continue };
-        let number = errors.keep(format!("ports[{i}].port"), parse_port(number));
-        let protocol = errors.keep(format!("ports[{i}].protocol"), parse_protocol(port.protocol.as_deref()));
+        let number = errors.keep(format!("{field}[{i}].port"), parse_port(number));
+        let protocol = errors.keep(format!("{field}[{i}].protocol"), parse_protocol(port.protocol.as_deref()));
         if let (Some(number), Some(protocol)) = (number, protocol) {
             parsed.push(SlicePort { name: port.name.as_str().into(), protocol, port: number.get() });
         }

@@ -1,4 +1,5 @@
 mod address;
+mod endpoints;
 mod name;
 mod node;
 mod service;

@@ -9,9 +9,9 @@ use anyhow::Context;
 use ferroute_api::{
     Object, Pod, Service,
     manifest::{self, Document, Parsed},
-    mirror,
 };
 use ferroute_config::{KubeProxyConfiguration, Resolved, flags::SettingsArgs, settings};
+use ferroute_core::parse::parse_endpoints;
 use ferroute_demo::{
     layout::{NodeId, cluster_networks},
     plan::{ClusterPlan, Objects},
@@ -150,7 +150,9 @@ impl DemoManifests {
             Some((slice.metadata.namespace.clone(), slice.service_name()?.to_owned()))
         };
         let with_slices: BTreeSet<_> = slices.iter().filter_map(service).collect();
-        let mirrored = self.plan.own_endpoints.iter().flat_map(mirror);
+        // The source has reported invalid ones.
+        let mirrored = self.plan.own_endpoints.iter().filter_map(|endpoints| parse_endpoints(endpoints).ok());
+        let mirrored = mirrored.flat_map(|mirrored| mirrored.slices);
         // As in a cluster, Endpoints of a Service with EndpointSlices are not mirrored.
         let mirrored = mirrored.filter(|slice| service(slice).is_none_or(|name| !with_slices.contains(&name)));
         let objects = self.plan.objects(|_| true).into_iter().chain(mirrored.map(Object::EndpointSlice));

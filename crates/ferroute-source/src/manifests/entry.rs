@@ -6,8 +6,11 @@ use std::{
     num::NonZeroU64,
 };
 
-use ferroute_api::{Kind, Object, mirror};
-use ferroute_core::NamespacedName;
+use ferroute_api::{Kind, Object};
+use ferroute_core::{
+    NamespacedName,
+    parse::{FieldError, InvalidObject, MirroredEndpoints, parse_endpoints, validate},
+};
 
 use crate::{Event, Resource};
 
@@ -62,6 +65,8 @@ pub(super) enum Entry {
         name: NamespacedName,
         /// The mirrored slices, which apply unless the Service has EndpointSlices.
         slices: Box<[(Key, Digest)]>,
+        /// The addresses that are in no slice.
+        ignored: Box<[FieldError]>,
     },
 }
 
@@ -110,9 +115,12 @@ pub(super) struct Candidate {
     pub(super) is_mirrored: bool,
 }
 
-/// Splits an object into the state that is kept for it and the candidates. Returns `None` for kinds that a proxy does not
+/// Splits a valid object into the state that is kept for it and the candidates. Returns `None` for kinds that a proxy does not
 /// read.
-pub(super) fn split(object: Object) -> Option<(Entry, Vec<Candidate>)> {
+pub(super) fn split(object: Object) -> Result<Option<(Entry, Vec<Candidate>)>, InvalidObject> {
+    if !matches!(object, Object::Endpoints(_)) {
+        validate(&object)?;
+    }
     let digest = Digest::new(&object);
     let name = NamespacedName::from_metadata(object.metadata());
     let (resource, service, event) = match object {
@@ -124,7 +132,8 @@ pub(super) fn split(object: Object) -> Option<(Entry, Vec<Candidate>)> {
             (Resource::EndpointSlices, service, Event::SliceApplied(Box::new(slice)))
         }
         Object::Endpoints(endpoints) => {
-            let candidates: Vec<Candidate> = mirror(&endpoints)
+            let MirroredEndpoints { slices, ignored } = parse_endpoints(&endpoints)?;
+            let candidates: Vec<Candidate> = slices
                 .into_iter()
                 .map(|slice| {
                     let name = NamespacedName::from_metadata(&slice.metadata);
@@ -139,13 +148,13 @@ pub(super) fn split(object: Object) -> Option<(Entry, Vec<Candidate>)> {
                 })
                 .collect();
             let slices = candidates.iter().map(|slice| (slice.key.clone(), slice.digest)).collect();
-            return Some((Entry::Endpoints { name, slices }, candidates));
+            return Ok(Some((Entry::Endpoints { name, slices, ignored: ignored.into() }, candidates)));
         }
-        Object::Pod(_) | Object::Deployment(_) => return None,
+        Object::Pod(_) | Object::Deployment(_) => return Ok(None),
     };
     let key = Key { resource, name };
     let candidate = Candidate { key: key.clone(), digest, event, is_mirrored: false };
-    Some((Entry::Object { key, digest, service }, vec![candidate]))
+    Ok(Some((Entry::Object { key, digest, service }, vec![candidate])))
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use std::{
 };
 
 use ferroute_api::manifest::{Cause, Document, DocumentError, Parsed, Place};
-use ferroute_core::parse::{InvalidObject, validate};
+use ferroute_core::parse::InvalidObject;
 
 use super::{
     Closed,
@@ -21,7 +21,7 @@ use super::{
     store::IsRelevant,
     text::{MAX_DOCUMENT, TextError, for_each_document},
 };
-use crate::{IgnoredKind, Problem};
+use crate::{IgnoredKind, NotReadReason, Problem};
 
 /// A callback for objects of a file that may still turn out to be invalid, in which case they do not apply.
 pub(super) type OnCandidate<'t> = dyn FnMut(Candidate) -> Result<(), Closed> + 't;
@@ -129,7 +129,16 @@ impl FileState {
             return Ok(Some(self.keep(stamp, problems)));
         }
         let ignored = ignored_kinds(&documents).map(|kinds| Problem::Ignored { file: path.clone(), kinds });
-        let problems = problems.into_iter().chain(ignored).map(Arc::new).collect();
+        let fields = documents.iter().flat_map(|document| document.entries.iter()).filter_map(|entry| match entry {
+            Entry::Endpoints { name, ignored, .. } if !ignored.is_empty() => Some(Problem::IgnoredFields {
+                file: path.clone(),
+                kind: entry.kind(),
+                name: name.clone(),
+                fields: ignored.clone(),
+            }),
+            Entry::Endpoints { .. } | Entry::Object { .. } => None,
+        });
+        let problems = problems.into_iter().chain(ignored).chain(fields).map(Arc::new).collect();
         Ok(Some(Self { documents, problems, stamp, was_valid: is_valid }))
     }
 
@@ -174,11 +183,10 @@ impl DocumentState {
         let parsed = document.read_each(&mut |place, parsed| match parsed {
             Ok(Parsed::Object(object)) => {
                 let kind = object.kind();
-                if let Err(invalid) = validate(&object) {
-                    return errors.extend(document_errors(document, place, invalid));
-                }
-                let Some((entry, candidates)) = split(*object) else {
-                    return ignored.push((kind.api_version().into(), kind.as_str().into()));
+                let (entry, candidates) = match split(*object) {
+                    Ok(Some(split)) => split,
+                    Ok(None) => return ignored.push((kind.api_version().into(), kind.as_str().into())),
+                    Err(invalid) => return errors.extend(document_errors(document, place, invalid)),
                 };
                 entries.push(entry);
                 if sent.is_ok() {
@@ -236,14 +244,14 @@ fn document_errors(
     })
 }
 
-fn open(path: &Path) -> io::Result<(File, Stamp)> {
-    // Opening a file with a lease, or some files in procfs, may block, and one file must not delay all others.
-    let mut file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
-    let mut metadata = file.metadata()?;
+/// Opens a regular file without waiting.
+pub(super) fn open(path: &Path) -> io::Result<(File, Stamp)> {
+    // Opening a pipe, a file with a lease, or some files in procfs may block, and one file must not delay all others.
+    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    let metadata = file.metadata()?;
     if !metadata.is_file() {
-        // A pipe whose path the user specified.
-        file = File::open(path)?;
-        metadata = file.metadata()?;
+        // It has replaced the file that was listed.
+        return Err(io::Error::other(NotReadReason::NotRegular));
     }
     Ok((file, Stamp::new(&metadata)))
 }

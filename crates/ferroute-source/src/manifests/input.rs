@@ -10,10 +10,11 @@ use std::{
 };
 
 use super::{
-    paths::Plan,
+    file::open,
+    paths::{Listing, Plan},
     store::{Store, Work},
 };
-use crate::Event;
+use crate::{Event, Problem};
 
 /// The files of manifests at one or several paths, as one source.
 ///
@@ -21,6 +22,8 @@ use crate::Event;
 #[derive(Debug, Default)]
 pub struct Input {
     files: BTreeSet<PathBuf>,
+    /// The entries of directories with names like manifests that are not read.
+    not_read: Vec<Arc<Problem>>,
     /// The contents of the files that can be read only once.
     contents: BTreeMap<PathBuf, Arc<[u8]>>,
 }
@@ -60,9 +63,11 @@ impl Input {
             self.files.insert(path.to_owned());
             return Ok(1);
         }
-        let files = Plan::new(path).listing?.files;
+        let Listing { files, not_read, .. } = Plan::new(path).listing?;
         let count = files.len();
         self.files.extend(files);
+        let problem = |(path, reason)| Arc::new(Problem::NotRead { path, reason });
+        self.not_read.extend(not_read.into_iter().map(problem));
         Ok(count)
     }
 
@@ -82,14 +87,19 @@ impl Input {
                 let text = str::from_utf8(text).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
                 Ok(text.to_owned())
             }
-            None => fs::read_to_string(file),
+            None => {
+                let mut text = String::new();
+                open(file)?.0.read_to_string(&mut text)?;
+                Ok(text)
+            }
         }
     }
 
     /// Returns the events of the initial list, without documents whose text is not relevant: parsing takes a hundred times as
     /// long as reading. Errors in files are events, but not those in skipped documents.
     pub fn events_where(&self, is_relevant: impl Fn(&str) -> bool + Send + 'static) -> Vec<Event> {
-        let work = Work { read: self.files.clone(), complete: true, ..Work::default() };
+        let (read, problems) = (self.files.clone(), self.not_read.clone());
+        let work = Work { read, problems, complete: true, ..Work::default() };
         let mut events = Vec::new();
         // Only the callback could fail.
         let mut store = Store::of_documents(self.contents.clone(), is_relevant);

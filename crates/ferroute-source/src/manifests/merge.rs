@@ -38,7 +38,7 @@ pub(super) fn merge<'f>(
                 merge.desired.push((key.clone(), *digest));
                 merge.services_with_slices.extend(service);
             }
-            Entry::Endpoints { name, slices } => endpoints.push((path, name, slices)),
+            Entry::Endpoints { name, slices, .. } => endpoints.push((path, name, slices)),
         }
     }
     for (path, name, slices) in endpoints {

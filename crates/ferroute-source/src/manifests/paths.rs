@@ -11,6 +11,8 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
+use crate::NotReadReason;
+
 /// The current resolution of a configured path.
 #[derive(Debug)]
 pub(super) struct Plan {
@@ -30,6 +32,8 @@ pub(super) struct Listing {
     pub(super) directory: Option<PathBuf>,
     /// For each link in the directory, the directory entries that determine its resolution.
     pub(super) links: BTreeMap<PathBuf, Vec<PathBuf>>,
+    /// The entries of the directory with names like manifests that are not read, below the path as configured.
+    pub(super) not_read: Vec<(PathBuf, NotReadReason)>,
 }
 
 impl Plan {
@@ -37,6 +41,8 @@ impl Plan {
         let root = places(path);
         let listing = match (fs::metadata(path), root.last()) {
             (Ok(metadata), Some(real)) if metadata.is_dir() => list(path, real),
+            // Reading it could block.
+            (Ok(metadata), _) if !metadata.is_file() => Err(io::Error::other(NotReadReason::NotRegular)),
             (Ok(_), _) => Ok(Listing { files: [path.to_owned()].into(), ..Listing::default() }),
             (Err(error), _) => Err(error),
         };
@@ -54,29 +60,50 @@ impl Plan {
     }
 }
 
-/// Reports whether a file in a directory is a manifest, by its name. Hidden files and editors' backups are not.
+/// Reports whether a file in a directory is a manifest, by its name, as `kubectl` does. Hidden files and editors' backups are
+/// not.
 pub(super) fn is_manifest(name: &OsStr) -> bool {
+    has_extension(name, |extension, suffix| extension == suffix)
+}
+
+/// Reports whether a name is that of a manifest, or differs from one only in upper and lower case.
+pub(super) fn is_like_manifest(name: &OsStr) -> bool {
+    has_extension(name, |extension, suffix| extension.eq_ignore_ascii_case(suffix))
+}
+
+fn has_extension(name: &OsStr, is_equal: impl Fn(&OsStr, &str) -> bool) -> bool {
     let extension = Path::new(name).extension();
     !name.as_encoded_bytes().starts_with(b".")
-        && extension.is_some_and(|extension| ["yaml", "yml", "json"].iter().any(|suffix| extension == *suffix))
+        && extension.is_some_and(|extension| ["yaml", "yml", "json"].iter().any(|suffix| is_equal(extension, suffix)))
 }
 
 fn list(path: &Path, real: &Path) -> io::Result<Listing> {
     let mut listing = Listing { directory: Some(real.to_owned()), ..Listing::default() };
     for entry in fs::read_dir(path)? {
         let entry = entry?;
-        if !is_manifest(&entry.file_name()) {
+        let name = entry.file_name();
+        if !is_like_manifest(&name) {
             continue;
         }
-        let file = path.join(entry.file_name());
+        let path = path.join(&name);
         let type_ = entry.file_type()?;
         if type_.is_symlink() {
-            listing.links.insert(file.clone(), places(&file));
+            listing.links.insert(path.clone(), places(&path));
         }
-        // Reading a file that is not a regular file (for example a pipe) could block.
-        if type_.is_file() || type_.is_symlink() && fs::metadata(&file).is_ok_and(|metadata| metadata.is_file()) {
-            listing.files.insert(file);
-        }
+        let type_ =
+            if type_.is_symlink() { fs::metadata(&path).map(|metadata| metadata.file_type()) } else { Ok(type_) };
+        let reason = match type_ {
+            Ok(type_) if type_.is_dir() => NotReadReason::Directory,
+            // Reading a file that is not a regular file (for example a pipe) could block.
+            Ok(type_) if !type_.is_file() => NotReadReason::NotRegular,
+            Ok(_) if !is_manifest(&name) => NotReadReason::UpperCase,
+            Ok(_) => {
+                listing.files.insert(path);
+                continue;
+            }
+            Err(error) => NotReadReason::Link(error),
+        };
+        listing.not_read.push((path, reason));
     }
     Ok(listing)
 }

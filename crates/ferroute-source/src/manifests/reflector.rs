@@ -57,6 +57,10 @@ impl Reflector {
                 let read = self.files_to_read(&listing, &changes);
                 let (deleted, due) = self.deleted_files(&listing, Instant::now());
                 let missing = self.missing.keys().cloned().collect();
+                // The target of a link may be replaced within the grace period.
+                let is_due = |path: &PathBuf| !self.missing.contains_key(path);
+                let not_read = listing.not_read.into_iter().filter(|(path, _)| is_due(path));
+                problems.extend(not_read.map(|(path, reason)| Arc::new(Problem::NotRead { path, reason })));
                 (Work { read, deleted, missing, problems, complete: true }, due)
             }
             Err(source) => {

@@ -15,7 +15,7 @@ use inotify::{EventMask, EventStream, Inotify, WatchDescriptor, WatchMask};
 use tokio::time::{Instant, sleep_until};
 
 use super::{
-    paths::{Plan, is_manifest},
+    paths::{Plan, is_like_manifest},
     reflector::NextSync,
 };
 use crate::Problem;
@@ -155,7 +155,7 @@ impl WatchIndex {
         }
         if let Some((watch, path)) = &self.manifests
             && *watch == event.wd
-            && is_manifest(name)
+            && is_like_manifest(name)
         {
             is_relevant = true;
             changes.files.insert(path.join(name));

@@ -34,6 +34,10 @@ fn only_manifests_are_listed() {
     symlink(path.join("sub.yaml"), path.join("link-to-directory.yaml")).unwrap();
     symlink("nowhere", path.join("dangling.yaml")).unwrap();
     assert_eq!(files(&path), ["a.json", "b.yaml", "c.yml", "link.yaml"]);
+    let listing = Plan::new(&path).listing.unwrap();
+    let not_read: BTreeSet<String> = listing.not_read.iter().map(|(entry, _)| below(&path, entry)).collect();
+    let expected = ["dangling.yaml", "g.YAML", "link-to-directory.yaml", "sub.yaml"];
+    assert_eq!(not_read, expected.map(str::to_owned).into());
 }
 
 #[test]

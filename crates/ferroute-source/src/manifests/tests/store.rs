@@ -255,12 +255,12 @@ fn last_valid_version_of_unreadable_file_stays_applied() {
     let mut fixture = Fixture::synced(&[("a.yaml", &service("x", "10.0.0.1"))]);
     fixture.directory.remove("a.yaml");
     std::fs::create_dir(fixture.directory.file("a.yaml")).unwrap();
-    assert_eq!(fixture.read(&["a.yaml"]), ["problem: cannot read a.yaml: Is a directory (os error 21)"]);
+    assert_eq!(fixture.read(&["a.yaml"]), ["problem: cannot read a.yaml: it is not a regular file"]);
     std::fs::remove_dir(fixture.directory.file("a.yaml")).unwrap();
     assert_eq!(fixture.read(&["a.yaml"]), [""; 0]);
     assert_eq!(
         fixture.delete(&["a.yaml"]),
-        ["delete service default/x", "resolved: cannot read a.yaml: Is a directory (os error 21)"]
+        ["delete service default/x", "resolved: cannot read a.yaml: it is not a regular file"]
     );
 }
 
@@ -336,6 +336,34 @@ fn endpoints_are_mirrored_unless_service_has_slices() {
     );
     assert_eq!(fixture.change("a.yaml", &endpoints("web", "10.1.0.3")), [""; 0]);
     assert_eq!(fixture.delete(&["b.yaml"]), ["apply slice web-mirrored-ipv4 10.1.0.3", "delete slice default/web-1"]);
+}
+
+#[test]
+fn single_unusable_addresses_of_endpoints_are_ignored() {
+    let text = |addresses: &str| {
+        format!("apiVersion: v1\nkind: Endpoints\nmetadata: {{name: web}}\nsubsets: [{{addresses: [{addresses}]}}]\n")
+    };
+    let mut fixture = Fixture::synced(&[("a.yaml", "")]);
+    let problem = "ignoring fields of Endpoints default/web in a.yaml: subsets[0].addresses[1].ip: 127.0.0.1 is a \
+                   loopback address";
+    assert_eq!(
+        fixture.change("a.yaml", &text("{ip: 10.1.0.1}, {ip: 127.0.0.1}")),
+        ["apply slice web-mirrored-ipv4 10.1.0.1".to_owned(), format!("problem: {problem}")]
+    );
+    // Also while the document is unchanged.
+    assert_eq!(fixture.read(&["a.yaml"]), [""; 0]);
+    assert_eq!(fixture.change("a.yaml", &text("{ip: 10.1.0.1}")), [format!("resolved: {problem}")]);
+}
+
+#[test]
+fn pipes_are_not_waited_for() {
+    let mut fixture = Fixture::synced(&[("a.yaml", &service("web", "10.0.0.1"))]);
+    // It replaces a file that was listed.
+    fixture.directory.remove("a.yaml");
+    let path = fixture.directory.file("a.yaml");
+    assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
+    assert_eq!(fixture.read(&["a.yaml"]), ["problem: cannot read a.yaml: it is not a regular file"]);
+    assert!(crate::manifest_files(&path).is_err());
 }
 
 #[test]

@@ -81,6 +81,9 @@ impl Source {
     }
 }
 
+/// The problem of a link without a target.
+const DANGLING: &str = "ignoring a.yaml: cannot follow the link: No such file or directory (os error 2)";
+
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 #[tokio::test]
@@ -204,9 +207,9 @@ async fn target_of_link_is_watched() {
     elsewhere.replace("real", &service("x", "10.0.0.3"));
     assert_eq!(source.next(&directory).await, ["apply service x 10.0.0.3"]);
     elsewhere.remove("real");
-    assert_eq!(source.next(&directory).await, ["delete service default/x"]);
+    assert_eq!(source.next(&directory).await, ["delete service default/x".to_owned(), format!("problem: {DANGLING}")]);
     elsewhere.replace("real", &service("x", "10.0.0.4"));
-    assert_eq!(source.next(&directory).await, ["apply service x 10.0.0.4"]);
+    assert_eq!(source.next(&directory).await, ["apply service x 10.0.0.4".to_owned(), format!("resolved: {DANGLING}")]);
 }
 
 #[tokio::test]
@@ -215,13 +218,30 @@ async fn link_created_later_is_watched() {
     let elsewhere = Directory::new();
     let mut source = Source::synced(&directory).await;
     symlink(elsewhere.file("real"), directory.file("a.yaml")).unwrap();
+    assert_eq!(source.next(&directory).await, [format!("problem: {DANGLING}")]);
     source.assert_idle(&directory).await;
     elsewhere.write("real", &service("x", "10.0.0.1"));
-    assert_eq!(source.next(&directory).await, ["apply service x 10.0.0.1"]);
+    assert_eq!(source.next(&directory).await, ["apply service x 10.0.0.1".to_owned(), format!("resolved: {DANGLING}")]);
     elsewhere.write("other", &service("x", "10.0.0.2"));
     fs::hard_link(elsewhere.file("other"), directory.file("b.yaml")).unwrap();
     directory.remove("a.yaml");
     source.expect(&directory, &["apply service x 10.0.0.2"]).await;
+}
+
+#[tokio::test]
+async fn entries_that_are_not_read_are_reported_once() {
+    let directory = Directory::new();
+    fs::create_dir(directory.file("a.yaml")).unwrap();
+    let mut source = Source::start_with(&directory.path, TIMEOUT);
+    let problem = "ignoring a.yaml: it is a directory, and subdirectories are not read";
+    source.expect(&directory, &[&[&*format!("problem: {problem}")], &SYNCED[..]].concat()).await;
+    source.assert_idle(&directory).await;
+    directory.write("b.JSON", "");
+    let upper = "ignoring b.JSON: the names of manifests end in .yaml, .yml or .json, in lower case";
+    assert_eq!(source.next(&directory).await, [format!("problem: {upper}")]);
+    fs::remove_dir(directory.file("a.yaml")).unwrap();
+    assert_eq!(source.next(&directory).await, [format!("resolved: {problem}")]);
+    source.assert_idle(&directory).await;
 }
 
 #[tokio::test]
