@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::Context;
 use ferroute_api::{
-    Object, Pod, Service,
+    Object, ObjectMeta, Pod, Service,
     manifest::{self, Document, Parsed},
 };
 use ferroute_config::{KubeProxyConfiguration, Resolved, flags::SettingsArgs, settings};
@@ -54,24 +54,35 @@ pub(super) fn read(input: &Input) -> Workloads {
     Workloads { pods, for_demo: for_demo.then_some(texts) }
 }
 
-/// Reports whether Services select pods, and no endpoints of any of them are given. In a cluster, controllers create them; the
-/// administrator writes only those of Services without a selector.
+/// Reports whether Services select pods whose addresses are unknown: in a cluster, controllers create the endpoints of such
+/// Services, and the administrator writes only those of Services without a selector.
 fn lacks_endpoints(texts: &[(PathBuf, String)]) -> bool {
-    let (mut selecting, mut with_endpoints) = (BTreeSet::new(), BTreeSet::new());
+    let is_elsewhere = |node: &Option<String>| node.as_deref().is_some_and(|name| NodeId::from_name(name).is_none());
+    let (mut selects, mut by_hand, mut with_endpoints) = (false, BTreeSet::new(), BTreeSet::new());
     for object in objects(texts, |_| true) {
-        let namespace = object.metadata().namespace.clone();
+        let ObjectMeta { namespace, name, .. } = object.metadata().clone();
         match object {
-            Object::Service(service) if !service.spec.selector.is_empty() && !is_external(&service) => {
-                selecting.insert((namespace, service.metadata.name));
-            }
+            Object::Service(service) if service.spec.selector.is_empty() => _ = by_hand.insert((namespace, name)),
+            Object::Service(service) => selects |= !is_external(&service),
             Object::EndpointSlice(slice) => {
-                with_endpoints.extend(slice.service_name().map(|service| (namespace, service.to_owned())));
+                if slice.endpoints.iter().any(|endpoint| is_elsewhere(&endpoint.node_name)) {
+                    return false;
+                }
+                // A slice without the label is of no Service.
+                with_endpoints.insert((namespace, slice.service_name().unwrap_or_default().to_owned()));
             }
-            Object::Endpoints(endpoints) => _ = with_endpoints.insert((namespace, endpoints.metadata.name)),
-            Object::Service(_) | Object::Pod(_) | Object::Deployment(_) | Object::Node(_) | Object::ServiceCidr(_) => {}
+            Object::Endpoints(endpoints) => {
+                let mut addresses = endpoints.subsets.iter().flat_map(|subset| &subset.addresses);
+                if addresses.any(|address| is_elsewhere(&address.node_name)) {
+                    return false;
+                }
+                with_endpoints.insert((namespace, name));
+            }
+            Object::Pod(pod) if is_elsewhere(&pod.spec.node_name) => return false,
+            Object::Pod(_) | Object::Deployment(_) | Object::Node(_) | Object::ServiceCidr(_) => {}
         }
     }
-    !selecting.is_empty() && selecting.is_disjoint(&with_endpoints)
+    selects && with_endpoints.is_subset(&by_hand)
 }
 
 fn is_external(service: &Service) -> bool {

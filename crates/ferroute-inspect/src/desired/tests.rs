@@ -96,6 +96,10 @@ fn workloads_beside_complete_objects_are_ignored() {
     // Another Service of this cluster has no endpoints at the moment.
     let other = SERVICE.replace("name: web", "name: other").replace("10.96.0.1", "10.96.0.3");
     assert!(!is_demo(&load_texts(&[DEPLOYMENT, SERVICE, &other, &slice_of("web")], &SettingsArgs::default())));
+    // The name in the label is wrong, or is that of a Service in another file.
+    assert!(!is_demo(&load_texts(&[DEPLOYMENT, SERVICE, &slice_of("wbe")], &SettingsArgs::default())));
+    let on_node = slice_of("bare").replace("[10.244.1.5]", "[10.244.1.5], nodeName: node-1");
+    assert!(!is_demo(&load_texts(&[DEPLOYMENT, SERVICE, BY_HAND, &on_node], &SettingsArgs::default())));
     assert!(!is_demo(&load_texts(&[DEPLOYMENT, BY_HAND], &SettingsArgs::default())));
     assert!(!is_demo(&load_texts(&[DEPLOYMENT, BY_HAND, &slice_of("bare")], &SettingsArgs::default())));
 }
