@@ -329,7 +329,11 @@ impl Check {
             self.add_for(&object, Some(field).filter(|field| !field.is_empty()), Effect::Ignored, text);
         }
         for slice in unused.iter().chain(ports.iter().flat_map(|port| &port.unused_slices)) {
-            self.add_for(&format!("EndpointSlice {}", slice.slice), None, Effect::Ignored, &slice.reason);
+            let object = format!("EndpointSlice {}", slice.slice);
+            // A slice that no file defines is mirrored from the Endpoints of the Service.
+            let is_defined = self.definitions.contains_key(&object);
+            let object = if is_defined { object } else { format!("Endpoints {name}") };
+            self.add_for(&object, None, Effect::Ignored, &slice.reason);
         }
         for port in ports {
             let label = format!("port {} ({}, {})", port.name, port.family, port.protocol);

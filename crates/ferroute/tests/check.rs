@@ -137,7 +137,7 @@ fn a_directory_without_manifests_is_a_problem() {
 #[test]
 fn everything_that_is_not_used_is_a_problem() {
     let ending = |lines: &[String]| lines.last().cloned().unwrap_or_default();
-    let cases: [(String, &[&str], &str); 23] = [
+    let cases: [(String, &[&str], &str); 24] = [
         (
             WEB.replace("port: 80", "prot: 80"),
             &[],
@@ -211,6 +211,11 @@ fn everything_that_is_not_used_is_a_problem() {
             format!("{WEB}{}", ENDPOINTS.replace("namespace: shop", "namespace: shop, labels: {endpointslice.kubernetes.io/skip-mirror: \"true\"}")),
             &[],
             "shop.yaml:9: Endpoints shop/web: skipped: it has the label ",
+        ),
+        (
+            format!("{WEB}{}", ENDPOINTS.replace("name: http", "name: htpp")),
+            &[],
+            "shop.yaml:9: Endpoints shop/web: ignored: it has no port http/tcp, only htpp/tcp",
         ),
         (
             format!("{WEB}{SLICE}{ENDPOINTS}"),
