@@ -9,7 +9,7 @@
 //! The handling of a Service is determined by [`explain`](crate::explain::explain()); this module makes no decisions.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, btree_map},
     fmt,
     path::{Path, PathBuf},
 };
@@ -139,8 +139,10 @@ struct Check {
     files: usize,
     problems: Vec<Problem>,
     counts: BTreeMap<&'static str, usize>,
-    /// The first definition of each object, by kind and name.
+    /// The first valid definition of each object, by kind and name.
     definitions: BTreeMap<String, Definition>,
+    /// The lines of later definitions, by object and file.
+    redefinitions: BTreeMap<(String, String), usize>,
     /// The lines of annotations, by object and field.
     lines: BTreeMap<(String, String), usize>,
     /// The valid EndpointSlices, and the Endpoints that are mirrored to some.
@@ -193,15 +195,17 @@ impl Check {
                     Ok(Parsed::Object(object)) => {
                         let kind = object.kind();
                         let name = NamespacedName::from_metadata(object.metadata());
-                        let definition = || Definition { file: file.clone(), place };
-                        self.definitions.entry(format!("{kind} {name}")).or_insert_with(definition);
+                        if validate(&object).is_err() {
+                            // The source reports errors.
+                            continue;
+                        }
+                        *self.counts.entry(kind.as_str()).or_default() += 1;
+                        let definition = Definition { file: file.clone(), place };
+                        let is_first = self.define(format!("{kind} {name}"), definition);
                         // In a list, another object may have the same key.
-                        for key in object.metadata().annotations.keys().filter(|_| is_single) {
+                        for key in object.metadata().annotations.keys().filter(|_| is_single && is_first) {
                             let field = (format!("{kind} {name}"), format!("metadata.annotations[{key}]"));
                             self.lines.extend(document.line_of_key(key).map(|line| (field, line)));
-                        }
-                        if validate(&object).is_ok() {
-                            *self.counts.entry(kind.as_str()).or_default() += 1;
                         }
                         match *object {
                             Object::EndpointSlice(slice) => self.check_slice(&slice),
@@ -212,6 +216,23 @@ impl Check {
                     // The source reports errors.
                     Ok(Parsed::Ignored(_)) | Err(_) => {}
                 }
+            }
+        }
+    }
+
+    /// Records a valid definition of an object, and reports whether it is the first one.
+    fn define(&mut self, object: String, definition: Definition) -> bool {
+        match self.definitions.entry(object) {
+            btree_map::Entry::Vacant(entry) => {
+                entry.insert(definition);
+                true
+            }
+            btree_map::Entry::Occupied(entry) => {
+                let Definition { file, place } = definition;
+                if let Some(line) = place.line {
+                    self.redefinitions.entry((entry.key().clone(), file)).or_insert(line);
+                }
+                false
             }
         }
     }
@@ -282,9 +303,12 @@ impl Check {
                     self.add(Problem::of_document(&file.display().to_string(), error, Effect::Rejected));
                 }
                 SourceProblem::Duplicate { kind, name, applied, ignored } => {
-                    let text = format!("already defined in {}", applied.display());
-                    let problem = Problem::new(Some(ignored.display().to_string()), Effect::Ignored, text);
-                    self.add(Problem { object: Some(format!("{kind} {name}")), ..problem });
+                    let (object, file) = (format!("{kind} {name}"), ignored.display().to_string());
+                    let line = self.redefinitions.get(&(object.clone(), file.clone())).copied();
+                    let first = self.definitions.get(&object).and_then(|definition| definition.place.line);
+                    let first = first.map(|line| format!(":{line}")).unwrap_or_default();
+                    let text = format!("already defined in {}{first}", applied.display());
+                    self.add(Problem { line, object: Some(object), ..Problem::new(Some(file), Effect::Ignored, text) });
                 }
                 SourceProblem::Unreadable { path, source } => {
                     let text = format!("cannot read: {source}");

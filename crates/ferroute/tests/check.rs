@@ -164,7 +164,7 @@ fn everything_that_is_not_used_is_a_problem() {
         (WEB.replace("10.96.0.1", "None"), &[], "shop.yaml:1: Service shop/web: skipped: "),
         (WEB.replace("port: 80", "port: eighty"), &[], "shop.yaml:7: Service shop/web: spec.ports[0].port: rejected: "),
         (WEB.replace("spec:", "spec: ["), &[], "shop.yaml:"),
-        (format!("{WEB}---\n{WEB}"), &[], "shop.yaml: Service shop/web: ignored: already defined in "),
+        (format!("{WEB}---\n{WEB}"), &[], "shop.yaml:9: Service shop/web: ignored: already defined in shop.yaml:1"),
         (
             format!("{WEB}---\n{}", WEB.replace("name: web", "name: cart")),
             &[],
