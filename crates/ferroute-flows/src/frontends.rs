@@ -160,7 +160,8 @@ impl Frontends {
         } else {
             Vec::new()
         };
-        Some(Watched { settings, refusing, frontends, cluster_ips, networks })
+        let refuses_at_all_addresses = self.traits.refuses_node_ports_at_all_addresses;
+        Some(Watched { settings, refusing, frontends, refuses_at_all_addresses, cluster_ips, networks })
     }
 }
 

@@ -15,7 +15,7 @@ use std::{
     sync::Arc,
 };
 
-use ferroute_core::{Client, FamilySettings, Frontend, LocalTraffic};
+use ferroute_core::{Client, FamilySettings, Frontend, LocalTraffic, NodePortMatch};
 use ferroute_nftables::{
     DataType, Value,
     model::{
@@ -36,10 +36,33 @@ pub(crate) struct Watched<'a> {
     pub(crate) refusing: Vec<(Frontend, &'a Refusals)>,
     /// All frontends with addresses, if other ports of cluster IPs are refused.
     pub(crate) frontends: Vec<Frontend>,
+    /// Whether node ports are refused at all addresses of the node, not only at those that serve node ports.
+    pub(crate) refuses_at_all_addresses: bool,
     /// Addresses whose other ports are refused, with their Services.
     pub(crate) cluster_ips: BTreeMap<IpAddr, Arc<str>>,
     /// The networks of cluster IPs, if packets to unassigned addresses in them are dropped.
     pub(crate) networks: &'a [IpNet],
+}
+
+impl Watched<'_> {
+    /// Returns the addresses at which node ports are refused; `None` if they are not a list.
+    fn node_port_addresses(&self) -> Option<&[IpAddr]> {
+        match &self.settings.node_ports {
+            NodePortMatch::Addresses(addresses) if !self.refuses_at_all_addresses => Some(addresses),
+            NodePortMatch::Addresses(_) | NodePortMatch::AnyLocal => None,
+        }
+    }
+
+    /// Returns the conditions for packets to addresses at which node ports are refused.
+    fn to_node(&self) -> Vec<Statement> {
+        if self.node_port_addresses().is_some() {
+            return vec![in_set(&[Field::Daddr], &NODE_PORT_ADDRESSES)];
+        }
+        let is_served_on_localhost = self.settings.localhost_node_ports || self.refuses_at_all_addresses;
+        let not_localhost = Match::Daddr { net: self.settings.family.loopback(), eq: false };
+        let not_localhost = (!is_served_on_localhost).then_some(not_localhost);
+        [Match::FibDaddrLocal].into_iter().chain(not_localhost).map(Statement::from).collect()
+    }
 }
 
 /// Kind of a logged packet, by the prefix of its rule.
@@ -126,7 +149,11 @@ impl Table<'_, '_> {
             });
             self.set(&permitted(*length), [&[address], &at_address[..]].concat(), keys);
         }
-        self.set(&CLUSTER_IPS, [address], cluster_ips.keys().map(|ip| [Value::Address(*ip)].into_iter().collect()));
+        let keys = |ips: Vec<IpAddr>| ips.into_iter().map(|ip| [Value::Address(ip)].into_iter().collect());
+        self.set(&CLUSTER_IPS, [address], keys(cluster_ips.keys().copied().collect()));
+        if let Some(addresses) = self.watched.node_port_addresses() {
+            self.set(&NODE_PORT_ADDRESSES, [address], keys(addresses.to_vec()));
+        }
         self.set(&FRONTENDS, at_address, frontends.iter().map(|frontend| frontend_key(*frontend)));
         for client in Client::ALL {
             let permitted = refusing.iter().filter(|(_, refusals)| refusals.of(client, true).is_some());
@@ -159,7 +186,8 @@ impl Table<'_, '_> {
         let log = |is_permitted| [Logged::Frontend { client, is_permitted }.log(self.group), Verdict::Accept.into()];
         let log_here = |logged: Logged| [logged.log(self.group), Verdict::Accept.into()];
         let refused = [in_set(&AT_ADDRESS, &names.frontends)].into_iter().chain(log(true));
-        let at_node = [Match::FibDaddrLocal.into(), in_set(&AT_NODE, &names.node_ports)].into_iter().chain(log(true));
+        let to_node = self.watched.to_node().into_iter().chain([in_set(&AT_NODE, &names.node_ports)]);
+        let at_node = to_node.chain(log(true));
         let served = [in_set(&AT_ADDRESS, &FRONTENDS), Verdict::Accept.into()];
         let unknown_port = [in_set(&[Field::Daddr], &CLUSTER_IPS)].into_iter().chain(log_here(Logged::UnknownPort));
         let unassigned = self.watched.networks.iter().map(|net| {
@@ -246,6 +274,7 @@ const AT_ADDRESS: [Field; 3] = [Field::Daddr, Field::L4proto, Field::Dport];
 const AT_NODE: [Field; 2] = [Field::L4proto, Field::Dport];
 const CLUSTER_IPS: Name = Name::fixed("cluster-ips");
 const FRONTENDS: Name = Name::fixed("frontends");
+const NODE_PORT_ADDRESSES: Name = Name::fixed("node-port-addresses");
 const COMMENT: Comment = Comment::fixed("ferroute flows: packets that rules refuse");
 /// After connection tracking (-200), and before all rules of Services: the first of which are the rules of source
 /// ranges in nftables mode (-110).

@@ -290,6 +290,12 @@ fn refused_packets_are_flows_with_their_reasons(mode: Mode) {
     if mode == Mode::Nftables {
         refuse(&mut expected, client, "10.96.0.1:81", 2, ("default/web", "unknownPort", "rejected"));
     }
+    // An address of the node that does not serve node ports in nftables mode, where no rule refuses the connections.
+    let other_address = "10.244.0.1:30004";
+    match mode {
+        Mode::Nftables => refuse(&mut Refused::new(), node, other_address, 2, empty),
+        _ => refuse(&mut expected, node, other_address, 2, empty),
+    }
     // A connection whose first segment is repeated after a second counts once, as does a socket that sends two
     // datagrams.
     let to: SocketAddr = "198.51.100.6:80".parse().unwrap();

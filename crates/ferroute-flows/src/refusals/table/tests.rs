@@ -1,10 +1,17 @@
 use ferroute_core::{
-    IpFamily, LocalTrafficDetector, ModeTraits, ProxySettings,
+    IpFamily, LocalTrafficDetector, ModeTraits, NodePortAddresses, ProxySettings,
     testing::{Cluster, pod, service, slice},
 };
 
 use super::*;
 use crate::Frontends;
+
+const PRIMARY: &str = "192.168.0.1";
+
+/// The addresses of a node, of which the first is the primary one.
+fn host() -> Vec<IpAddr> {
+    [PRIMARY, "10.244.0.1", "127.0.0.1"].map(|address| address.parse().unwrap()).to_vec()
+}
 
 fn text(traits: &'static ModeTraits, settings: ProxySettings) -> String {
     let cluster = Cluster::new("node-1")
@@ -20,7 +27,7 @@ fn text(traits: &'static ModeTraits, settings: ProxySettings) -> String {
         )
         .slice(slice("shop/lb-a", "lb").port("http", 8080).pod(pod("10.244.0.2")));
     let mut frontends = Frontends::new(traits, settings);
-    frontends.set(&cluster.table(IpFamily::V4), &[]);
+    frontends.set(&cluster.table(IpFamily::V4), &host());
     let mut transaction = table(&frontends.watched(IpFamily::V4).unwrap(), 7);
     // The order of elements does not matter.
     transaction.changes.sort_by_key(|change| match change {
@@ -105,6 +112,34 @@ fn unknown_ports_are_watched_where_the_mode_rejects_them() {
         [&ModeTraits::IPTABLES, &ModeTraits::NFTABLES].map(|traits| text(traits, ProxySettings::default()));
     assert_eq!([added(&iptables, "cluster-ips"), added(&iptables, "frontends")], [0, 0]);
     assert_eq!([added(&nftables, "cluster-ips"), added(&nftables, "frontends")], [3, 4]);
+}
+
+/// The rules of node ports for packets of the node, and the addresses in their set.
+fn node_ports(traits: &'static ModeTraits, addresses: NodePortAddresses) -> (Vec<String>, Vec<String>) {
+    let text = text(traits, ProxySettings { node_port_addresses: addresses, ..ProxySettings::default() });
+    let after = |start: &str| -> Vec<String> {
+        text.lines().filter_map(|line| Some(line.split_once(start)?.1.to_owned())).collect()
+    };
+    let mut rules = after("from-permitted-node ");
+    rules.retain(|rule| rule.contains("@node-node-ports"));
+    (rules, after("node-port-addresses { ").into_iter().filter(|end| !end.starts_with("type")).collect())
+}
+
+#[test]
+fn node_ports_are_watched_only_at_addresses_where_the_mode_refuses_them() {
+    let only_primary = || NodePortAddresses::Within(vec![PRIMARY.parse::<IpAddr>().unwrap().into()]);
+    let any = ["fib daddr type local meta l4proto . th dport @node-node-ports log prefix \"node\" group 7 accept"];
+    for traits in [&ModeTraits::IPTABLES, &ModeTraits::USERSPACE] {
+        assert_eq!(node_ports(traits, only_primary()), (any.map(str::to_owned).to_vec(), vec![]));
+        assert_eq!(node_ports(traits, NodePortAddresses::All), (any.map(str::to_owned).to_vec(), vec![]));
+    }
+    let listed = ["ip daddr @node-port-addresses meta l4proto . th dport @node-node-ports log prefix \"node\" group 7 accept"];
+    let not_localhost = ["fib daddr type local ip daddr != 127.0.0.0/8 meta l4proto . th dport @node-node-ports log prefix \"node\" group 7 accept"];
+    for traits in [&ModeTraits::NFTABLES, &ModeTraits::IPVS] {
+        let expected = (listed.map(str::to_owned).to_vec(), vec![format!("{PRIMARY} }}")]);
+        assert_eq!(node_ports(traits, only_primary()), expected);
+    }
+    assert_eq!(node_ports(&ModeTraits::IPVS, NodePortAddresses::All).0, not_localhost);
 }
 
 #[test]
