@@ -12,10 +12,15 @@ use crate::{Change, FlowState, Peer, PeerKind};
 
 /// The flows of the last five minutes, by client, service port and endpoint.
 ///
+/// A connection counts once, by its last state, at the time of its beginning. If that was not in the last five minutes,
+/// it counts when it fails.
+///
 /// Pure, with a limited number of edges: flows beyond the limit are only counted.
 #[derive(Debug)]
 pub struct Summary {
     edges: HashMap<Key, VecDeque<(Instant, Counts)>>,
+    /// The connections that were counted and are not over, by the numbers of their flows.
+    open: HashMap<u64, Counted>,
     omitted: VecDeque<(Instant, Counts)>,
     /// The time for which flows were received, in seconds.
     watched: VecDeque<(Instant, f64)>,
@@ -58,13 +63,13 @@ pub struct Edge {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Counts {
-    /// New connections, regardless of their result.
+    /// New connections, regardless of their result, and older ones that failed.
     pub connections: u64,
-    /// Connections that were unanswered for three seconds.
+    /// Connections without an answer for three seconds.
     pub unanswered: u64,
     /// Connections that were refused.
     pub refused: u64,
-    /// Connections that were reset later.
+    /// Connections that were reset after an answer.
     pub reset: u64,
     /// Connections that a rule has rejected.
     pub rejected: u64,
@@ -91,10 +96,26 @@ struct Key {
     endpoint: Option<SocketAddr>,
 }
 
+/// Place of a connection in the summary.
+#[derive(Clone, Copy, Debug)]
+struct Counted {
+    /// The beginning of its bucket.
+    start: Instant,
+    is_omitted: bool,
+    state: FlowState,
+}
+
 impl Summary {
     /// Creates a summary with this many combinations of client, service port and endpoint at most.
     pub fn new(limit: usize) -> Self {
-        Self { edges: HashMap::new(), omitted: VecDeque::new(), watched: VecDeque::new(), last_tick: None, limit }
+        Self {
+            edges: HashMap::new(),
+            open: HashMap::new(),
+            omitted: VecDeque::new(),
+            watched: VecDeque::new(),
+            last_tick: None,
+            limit,
+        }
     }
 
     /// Counts a change of a flow.
@@ -107,24 +128,31 @@ impl Summary {
             protocol: flow.protocol,
             endpoint: flow.endpoint.as_ref().and_then(socket),
         };
-        let has_place = self.edges.contains_key(&key) || self.edges.len() < self.limit;
-        let buckets = if has_place { self.edges.entry(key).or_default() } else { &mut self.omitted };
-        let counts = bucket(buckets, now);
-        counts.connections += u64::from(is_new);
-        match flow.state {
-            FlowState::Unanswered => counts.unanswered += u64::from(!has_ended || is_new),
-            FlowState::Refused => counts.refused += 1,
-            FlowState::Reset => counts.reset += 1,
-            FlowState::Rejected => counts.rejected += 1,
-            FlowState::Dropped => counts.dropped += 1,
-            FlowState::Opening | FlowState::Open | FlowState::Closed => {}
+        let before = self.open.remove(&flow.id).filter(|before| is_recent(before.start, now));
+        let is_omitted = match before {
+            Some(before) => before.is_omitted,
+            None => !self.edges.contains_key(&key) && self.edges.len() >= self.limit,
+        };
+        let buckets = if is_omitted { &mut self.omitted } else { self.edges.entry(key).or_default() };
+        let current = bucket_start(buckets, now);
+        let start = before.map_or(current, |before| before.start);
+        if let Some(counts) = bucket_of(buckets, start) {
+            let is_counted = before.is_some() || is_new || flow.state.is_failure();
+            if let Some(before) = before {
+                counts.failed(before.state).into_iter().for_each(|count| *count = count.saturating_sub(1));
+            }
+            counts.connections += u64::from(is_counted && before.is_none());
+            counts.failed(flow.state).into_iter().for_each(|count| *count += 1);
+            if let (FlowState::Open, Some(seconds)) = (flow.state, flow.answer_seconds) {
+                counts.answered += 1;
+                counts.answer_seconds += seconds;
+                counts.longest_answer_seconds = counts.longest_answer_seconds.max(seconds);
+            }
+            if is_counted && !has_ended {
+                self.open.insert(flow.id, Counted { start, is_omitted, state: flow.state });
+            }
         }
-        if let (FlowState::Open, Some(seconds)) = (flow.state, flow.answer_seconds) {
-            counts.answered += 1;
-            counts.answer_seconds += seconds;
-            counts.longest_answer_seconds = counts.longest_answer_seconds.max(seconds);
-        }
-        if has_ended {
+        if let (true, Some(counts)) = (has_ended, bucket_of(buckets, current)) {
             counts.packets += flow.packets.unwrap_or_default();
             counts.bytes += flow.bytes.unwrap_or_default();
         }
@@ -133,12 +161,15 @@ impl Summary {
     /// Records that flows were received until now, and discards outdated ones.
     pub fn tick(&mut self, now: Instant) {
         let elapsed = self.last_tick.replace(now).map_or(Duration::ZERO, |last| now.duration_since(last));
-        *bucket(&mut self.watched, now) += elapsed.as_secs_f64();
-        let is_recent = |start: Instant| now.duration_since(start) < WINDOW;
-        self.watched.retain(|(start, _)| is_recent(*start));
-        self.omitted.retain(|(start, _)| is_recent(*start));
+        let current = bucket_start(&mut self.watched, now);
+        if let Some(seconds) = bucket_of(&mut self.watched, current) {
+            *seconds += elapsed.as_secs_f64();
+        }
+        self.watched.retain(|(start, _)| is_recent(*start, now));
+        self.omitted.retain(|(start, _)| is_recent(*start, now));
+        self.open.retain(|_, counted| is_recent(counted.start, now));
         self.edges.retain(|_, buckets| {
-            buckets.retain(|(start, _)| is_recent(*start));
+            buckets.retain(|(start, _)| is_recent(*start, now));
             !buckets.is_empty()
         });
     }
@@ -231,6 +262,18 @@ impl Counts {
         self.bytes += other.bytes;
     }
 
+    /// Returns the number of connections that failed in this way; `None` if the state is no failure.
+    fn failed(&mut self, state: FlowState) -> Option<&mut u64> {
+        match state {
+            FlowState::Unanswered => Some(&mut self.unanswered),
+            FlowState::Refused => Some(&mut self.refused),
+            FlowState::Reset => Some(&mut self.reset),
+            FlowState::Rejected => Some(&mut self.rejected),
+            FlowState::Dropped => Some(&mut self.dropped),
+            FlowState::Opening | FlowState::Open | FlowState::Closed => None,
+        }
+    }
+
     /// Returns the number of connections that failed.
     pub fn failures(&self) -> u64 {
         self.unanswered + self.refused + self.reset + self.rejected + self.dropped
@@ -262,13 +305,25 @@ fn sum(buckets: &VecDeque<(Instant, Counts)>) -> Counts {
     sum
 }
 
-/// Returns the bucket of a time. Each begins when it is needed first.
-fn bucket<T: Default>(buckets: &mut VecDeque<(Instant, T)>, now: Instant) -> &mut T {
-    if buckets.back().is_none_or(|(start, _)| now.duration_since(*start) >= BUCKET) {
-        buckets.push_back((now, T::default()));
+/// Returns the beginning of the bucket of a time. Each begins when it is needed first.
+fn bucket_start<T: Default>(buckets: &mut VecDeque<(Instant, T)>, now: Instant) -> Instant {
+    match buckets.back() {
+        Some((start, _)) if now.duration_since(*start) < BUCKET => *start,
+        _ => {
+            buckets.push_back((now, T::default()));
+            now
+        }
     }
-    let last = buckets.len() - 1;
-    &mut buckets[last].1
+}
+
+/// Returns the bucket that begins at this time.
+fn bucket_of<T>(buckets: &mut VecDeque<(Instant, T)>, start: Instant) -> Option<&mut T> {
+    buckets.iter_mut().rev().find(|(of, _)| *of == start).map(|(_, value)| value)
+}
+
+/// Reports whether a bucket that begins at this time belongs to the last minutes.
+fn is_recent(start: Instant, now: Instant) -> bool {
+    now.duration_since(start) < WINDOW
 }
 
 /// The time that is forgotten at once.
@@ -324,6 +379,51 @@ mod tests {
         assert_eq!(counts.average_answer_seconds(), Some(0.25));
         summary.tick(at(330));
         assert_eq!(summary.report().edges, []);
+    }
+
+    #[test]
+    fn connection_counts_once_by_its_last_state() {
+        use FlowState::{Closed, Open, Refused, Reset, Unanswered};
+        for (states, expected) in [
+            (&[Unanswered, Open, Closed][..], (1, 0, 0, 0)),
+            (&[Unanswered, Open, Reset], (1, 0, 0, 1)),
+            (&[Unanswered, Refused], (1, 0, 1, 0)),
+            (&[Unanswered, Unanswered], (1, 1, 0, 0)),
+            (&[Open, Reset], (1, 0, 0, 1)),
+        ] {
+            let mut summary = Summary::new(1);
+            let other = flow("10.244.0.9:2", Unanswered);
+            summary.add(Change { flow: &Flow { id: 2, ..other }, is_new: true, has_ended: true }, at(0));
+            for (number, state) in states.iter().enumerate() {
+                let flow = flow("10.244.0.9:1", *state);
+                let (is_new, has_ended) = (number == 0, number + 1 == states.len());
+                // The states are in different buckets.
+                let now = at(15 * (number as u64 + 1));
+                summary.add(Change { flow: &flow, is_new, has_ended }, now);
+                summary.tick(now);
+                let report = summary.report();
+                assert!(report.edges[0].counts.failures() <= report.edges[0].counts.connections, "{states:?}");
+            }
+            let Counts { connections, unanswered, refused, reset, .. } = summary.report().edges[0].counts;
+            assert_eq!((connections - 1, unanswered - 1, refused, reset), expected, "{states:?}");
+            assert!(summary.open.is_empty());
+        }
+    }
+
+    #[test]
+    fn older_connection_counts_when_it_fails() {
+        let mut summary = Summary::new(10);
+        let count = |summary: &Summary| summary.report().edges.first().map(|edge| edge.counts);
+        let [open, closed, reset] =
+            [FlowState::Open, FlowState::Closed, FlowState::Reset].map(|state| flow("10.244.0.9:1", state));
+        // The end of a connection that existed before the first reader.
+        summary.add(Change { flow: &closed, is_new: false, has_ended: true }, at(0));
+        assert_eq!(count(&summary).map(|counts| counts.connections), Some(0));
+        summary.add(Change { flow: &open, is_new: true, has_ended: false }, at(1));
+        summary.tick(at(400));
+        assert_eq!(count(&summary), None);
+        summary.add(Change { flow: &reset, is_new: false, has_ended: true }, at(401));
+        assert_eq!(count(&summary).map(|counts| (counts.connections, counts.reset)), Some((1, 1)));
     }
 
     #[test]
