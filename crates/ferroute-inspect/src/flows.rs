@@ -20,6 +20,6 @@ pub use ferroute_flows::{
 
 pub use self::{
     labels::Labels,
-    print::{FlowTable, write_losses_into, write_start_into, write_summary_into},
+    print::{FlowTable, write_losses_into, write_start_into},
     stream::FlowStream,
 };

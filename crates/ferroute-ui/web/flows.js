@@ -82,7 +82,7 @@ export function answerTime({ answered, answerSeconds }) {
   if (answered === 0) return null;
   const mean = Math.round((answerSeconds / answered) * 1e6);
   // Without the kernel's times, the times of receiving its events are used: both events of a quick answer arrive together.
-  return mean < 1000 && !state.timestamps ? "< 1 ms" : duration(mean);
+  return mean < 1000 && !state.timestamps ? null : duration(mean);
 }
 
 /** A figure of success and failure: `120 connections, 3 refused`. */

@@ -1,4 +1,8 @@
-use std::{collections::BTreeMap, fmt, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    sync::Arc,
+};
 
 use ferroute_core::{Escaped, rfc3339};
 use ferroute_flows::{Counts, Edge, Flow, FlowStart, FlowSummary, Losses, Peer};
@@ -9,6 +13,8 @@ use ferroute_flows::{Counts, Edge, Flow, FlowStart, FlowSummary, Losses, Peer};
 pub struct FlowTable {
     has_nodes: bool,
     widths: [usize; 5],
+    /// The nodes whose times are those of receiving events.
+    inexact: BTreeSet<String>,
 }
 
 /// The texts of a flow, without its numbers.
@@ -17,7 +23,16 @@ type Cells = [String; 5];
 impl FlowTable {
     /// Creates a table, with a column for the names of nodes if there are several.
     pub fn new(has_nodes: bool) -> Self {
-        Self { has_nodes, widths: [12, 31, 24, 30, 24] }
+        Self { has_nodes, widths: [12, 31, 24, 30, 24], inexact: BTreeSet::new() }
+    }
+
+    /// Notes which data the kernel of a node provides.
+    pub fn start(&mut self, node: &str, start: &FlowStart) {
+        if start.timestamps {
+            self.inexact.remove(node);
+        } else {
+            self.inexact.insert(node.to_owned());
+        }
     }
 
     /// Widens the columns, so that the titles need not be repeated for this flow.
@@ -45,12 +60,24 @@ impl FlowTable {
             self.write_titles_into(out)?;
         }
         let time = flow.time.and_then(|time| rfc3339::format(time, 3));
-        let time = time.as_deref().and_then(|text| text.get(11..23)).unwrap_or("-");
-        let [answer, duration] =
-            [flow.answer_seconds, flow.duration_seconds].map(|seconds| seconds.map_or("-".to_owned(), duration));
+        let time = time.as_deref().and_then(|text| text.get(11..23)).unwrap_or(NOTHING);
+        let is_exact = !self.inexact.contains(node);
+        let answer = answer(flow.answer_seconds, is_exact);
+        let duration = match flow.duration_seconds {
+            Some(seconds) if !is_exact && seconds < ACCURACY => "<1ms".to_owned(),
+            seconds => seconds.map_or(NOTHING.to_owned(), duration),
+        };
         let [packets, bytes] =
-            [flow.packets, flow.bytes].map(|count| count.map_or("-".to_owned(), |count| count.to_string()));
+            [flow.packets, flow.bytes].map(|count| count.map_or(NOTHING.to_owned(), |count| count.to_string()));
         self.write_row_into(out, time, flow.state.as_str(), &cells, &[answer, duration, packets, bytes])
+    }
+
+    /// Writes a summary of all nodes: each service port, and under it its clients and endpoints.
+    ///
+    /// # Errors
+    /// Only errors of `out`.
+    pub fn write_summary_into(&self, out: &mut impl fmt::Write, summary: &FlowSummary) -> fmt::Result {
+        write_summary(out, summary, self.inexact.is_empty())
     }
 
     fn widen(&mut self, cells: &Cells) -> bool {
@@ -85,9 +112,9 @@ fn cells(node: &str, flow: &Flow) -> Cells {
     let endpoint = match (&flow.endpoint, &flow.reason) {
         (Some(endpoint), _) => endpoint.to_string(),
         (None, Some(reason)) => format!("({})", Escaped(reason)),
-        (None, None) => "-".to_owned(),
+        (None, None) => NOTHING.to_owned(),
     };
-    let service = Escaped(flow.service_port.as_deref().unwrap_or("-")).to_string();
+    let service = Escaped(flow.service_port.as_deref().unwrap_or(NOTHING)).to_string();
     [Escaped(node).to_string(), client(&flow.client), service, frontend, endpoint]
 }
 
@@ -118,8 +145,9 @@ pub fn write_losses_into(out: &mut impl fmt::Write, losses: &Losses) -> fmt::Res
     )
 }
 
-/// Writes a summary: each service port, and under it its clients and endpoints.
-pub fn write_summary_into(out: &mut impl fmt::Write, summary: &FlowSummary) -> fmt::Result {
+/// Writes a summary: each service port, and under it its clients and endpoints. `is_exact` reports whether times are the
+/// kernel's.
+fn write_summary(out: &mut impl fmt::Write, summary: &FlowSummary, is_exact: bool) -> fmt::Result {
     writeln!(out, "{:.0} s of the last five minutes", summary.window_seconds)?;
     let mut services: BTreeMap<Option<&Arc<str>>, (Counts, Vec<&Edge>)> = BTreeMap::new();
     for edge in &summary.edges {
@@ -132,10 +160,16 @@ pub fn write_summary_into(out: &mut impl fmt::Write, summary: &FlowSummary) -> f
     services.sort_by_key(|(_, (counts, _))| std::cmp::Reverse(counts.connections));
     writeln!(out, "{:<60} {COLUMNS}", "SERVICE, CLIENT -> ENDPOINT")?;
     for (service, (counts, edges)) in services {
-        write_row(out, &Escaped(service.map_or("(no known Service)", AsRef::as_ref)).to_string(), summary, &counts)?;
+        write_row(
+            out,
+            &Escaped(service.map_or("(no known Service)", AsRef::as_ref)).to_string(),
+            summary,
+            &counts,
+            is_exact,
+        )?;
         for edge in edges {
             let endpoint = edge.endpoint.as_ref().map_or("(none)".to_owned(), Peer::to_string);
-            write_row(out, &format!("  {} -> {endpoint}", client(&edge.client)), summary, &edge.counts)?;
+            write_row(out, &format!("  {} -> {endpoint}", client(&edge.client)), summary, &edge.counts, is_exact)?;
         }
     }
     match summary.omitted {
@@ -144,9 +178,15 @@ pub fn write_summary_into(out: &mut impl fmt::Write, summary: &FlowSummary) -> f
     }
 }
 
-fn write_row(out: &mut impl fmt::Write, name: &str, summary: &FlowSummary, counts: &Counts) -> fmt::Result {
-    let average = counts.average_answer_seconds().map_or("-".to_owned(), duration);
-    let longest = if counts.answered > 0 { duration(counts.longest_answer_seconds) } else { "-".to_owned() };
+fn write_row(
+    out: &mut impl fmt::Write,
+    name: &str,
+    summary: &FlowSummary,
+    counts: &Counts,
+    is_exact: bool,
+) -> fmt::Result {
+    let average = answer(counts.average_answer_seconds(), is_exact);
+    let longest = answer((counts.answered > 0).then_some(counts.longest_answer_seconds), is_exact);
     let Counts { connections, unanswered, refused, reset, rejected, dropped, .. } = counts;
     writeln!(
         out,
@@ -163,11 +203,15 @@ fn client(peer: &Peer) -> String {
     }
 }
 
+/// Returns the time to an answer. Both events of a quick one arrive together, so that without the kernel's times it is
+/// unknown.
+fn answer(seconds: Option<f64>, is_exact: bool) -> String {
+    seconds.filter(|seconds| is_exact || *seconds >= ACCURACY).map_or(NOTHING.to_owned(), duration)
+}
+
 /// Returns a time with three digits at most.
 fn duration(seconds: f64) -> String {
     match seconds {
-        // Both events came at once.
-        seconds if seconds <= 0.0 => "<1ms".to_owned(),
         seconds if seconds < 0.001 => format!("{:.0}us", seconds * 1e6),
         seconds if seconds < 0.1 => format!("{:.1}ms", seconds * 1e3),
         seconds if seconds < 1.0 => format!("{:.0}ms", seconds * 1e3),
@@ -176,6 +220,9 @@ fn duration(seconds: f64) -> String {
     }
 }
 
+const NOTHING: &str = "-";
+/// Accuracy of times in seconds that are not the kernel's.
+const ACCURACY: f64 = 0.001;
 const COLUMNS: &str = "    CONN       /S UNANSWERED REFUSED  RESET REJECTED DROPPED   ANSWER  LONGEST";
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use ferroute_inspect::{
     explain::not_found,
     flows::{
         Flow, FlowEvent, FlowFilter, FlowRequest, FlowState, FlowStream, FlowTable, Labels, PeerFilter,
-        write_losses_into, write_start_into, write_summary_into,
+        write_losses_into, write_start_into,
     },
     report::Versioned,
 };
@@ -254,6 +254,7 @@ impl Printer {
         use fmt::Write as _;
         match event {
             FlowEvent::Start(start) => {
+                self.table.start(NO_NODE, start);
                 if let Some(about) = self.about.take() {
                     writeln!(text, "{about}")?;
                 }
@@ -262,7 +263,7 @@ impl Printer {
             }
             FlowEvent::Flow(flow) => self.table.write_into(text, NO_NODE, flow),
             FlowEvent::Lost(losses) => write_losses_into(text, losses),
-            FlowEvent::Summary(summary) => write_summary_into(text, summary),
+            FlowEvent::Summary(summary) => self.table.write_summary_into(text, summary),
             FlowEvent::RecentEnd(_) => Ok(()),
         }
     }

@@ -8,7 +8,7 @@ use std::{
 use clap::Args;
 use ferroute_core::Escaped;
 use ferroute_inspect::{
-    flows::{Flow, FlowEvent, FlowFilter, FlowSummary, FlowTable, Labels, write_losses_into, write_summary_into},
+    flows::{Flow, FlowEvent, FlowFilter, FlowSummary, FlowTable, Labels, write_losses_into},
     report::Versioned,
 };
 use ferroute_kubectl::{flows, pod_labels};
@@ -124,6 +124,9 @@ impl Printer<'_> {
 
     fn add(&mut self, node: &str, mut event: FlowEvent) -> io::Result<()> {
         self.labels.apply(&mut event);
+        if let FlowEvent::Start(start) = &event {
+            self.table.start(node, start);
+        }
         match event {
             FlowEvent::Flow(flow) if !self.filter.matches(&flow) => return Ok(()),
             FlowEvent::Flow(flow) if self.last.is_some() => {
@@ -153,7 +156,7 @@ impl Printer<'_> {
                 text += &node.map(|node| format!("{}: ", Escaped(node))).unwrap_or_default();
                 write_losses_into(&mut text, losses)
             }
-            FlowEvent::Summary(summary) => write_summary_into(&mut text, summary),
+            FlowEvent::Summary(summary) => self.table.write_summary_into(&mut text, summary),
             FlowEvent::Start(_) | FlowEvent::RecentEnd(_) => Ok(()),
         };
         written.map_err(io::Error::other)?;

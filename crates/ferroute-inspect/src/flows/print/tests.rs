@@ -103,8 +103,9 @@ fn summary_has_services_with_their_clients_and_endpoints() {
     };
     let edges =
         vec![edge("10.244.0.9:0", counts), edge("10.244.0.8:0", Counts { connections: 10, ..Counts::default() })];
-    let mut text = String::new();
-    write_summary_into(&mut text, &FlowSummary { window_seconds: 10.0, edges, omitted: 3 }).unwrap();
+    let (mut text, mut table) = (String::new(), FlowTable::new(false));
+    let summary = FlowSummary { window_seconds: 10.0, edges, omitted: 3 };
+    table.write_summary_into(&mut text, &summary).unwrap();
     assert_snapshot!(text, @r"
     10 s of the last five minutes
     SERVICE, CLIENT -> ENDPOINT                                      CONN       /S UNANSWERED REFUSED  RESET REJECTED DROPPED   ANSWER  LONGEST
@@ -113,4 +114,32 @@ fn summary_has_services_with_their_clients_and_endpoints() {
       10.244.0.8 -> 10.244.0.2:8080                                    10      1.0          0       0      0        0       0        -        -
     not listed, because there are too many clients: 3 connections
     ");
+    let is_known = |table: &FlowTable, seconds: f64| {
+        let mut summary = summary.clone();
+        let counts = &mut summary.edges[0].counts;
+        (counts.answer_seconds, counts.longest_answer_seconds) = (18.0 * seconds, seconds);
+        let mut text = String::new();
+        table.write_summary_into(&mut text, &summary).unwrap();
+        text.lines().nth(2).unwrap().split_whitespace().rev().take(2).all(|time| time != NOTHING)
+    };
+    assert!(is_known(&table, 0.000_001));
+    table.start("node-1", &FlowStart::default());
+    assert!(!is_known(&table, 0.000_001) && is_known(&table, 0.25));
+}
+
+#[test]
+fn times_below_the_accuracy_of_receiving_are_not_shown() {
+    let mut table = FlowTable::new(true);
+    table.start("exact", &FlowStart { timestamps: true, ..FlowStart::default() });
+    table.start("inexact", &FlowStart::default());
+    let mut times = |node: &str, seconds: f64| {
+        let flow = Flow { answer_seconds: Some(seconds), duration_seconds: Some(seconds), ..flow() };
+        let mut text = String::new();
+        table.write_into(&mut text, node, &flow).unwrap();
+        let words: Vec<String> = text.split_whitespace().rev().skip(2).take(2).map(str::to_owned).collect();
+        words.into_iter().rev().collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(times("exact", 0.000_001), "1us 1us");
+    assert_eq!(times("inexact", 0.000_001), "- <1ms");
+    assert_eq!(times("inexact", 0.25), "250ms 250ms");
 }
