@@ -5,8 +5,8 @@ use std::{
 };
 
 use ferroute_core::{
-    Changes, FamilySettings, Frontend, FrontendKind, IpFamily, ModeTraits, Protocol, ProxySettings, ServicePortEntry,
-    ServicePortName, ServiceTable, Sources, Unserved, forwarding,
+    Changes, Endpoints, FamilySettings, Frontend, FrontendKind, IpFamily, ModeTraits, Protocol, ProxySettings,
+    ServicePortEntry, ServicePortName, ServiceTable, Sources, Unserved, forwarding,
 };
 use ipnet::IpNet;
 
@@ -20,6 +20,8 @@ pub struct Frontends {
     traits: &'static ModeTraits,
     settings: ProxySettings,
     families: [Option<Family>; 2],
+    /// The addresses of the host's interfaces.
+    host: Vec<IpAddr>,
     revision: u64,
 }
 
@@ -30,6 +32,8 @@ pub struct FrontendOwner {
     pub service_port: Arc<str>,
     /// The kind of the frontend.
     pub kind: FrontendKind,
+    /// The endpoints of the service port, regardless of their conditions.
+    endpoints: Arc<Endpoints>,
     /// The connections that rules refuse.
     pub(crate) refusals: Option<Arc<Refusals>>,
 }
@@ -49,7 +53,7 @@ pub struct SharedFrontends(Arc<Mutex<Frontends>>);
 impl Frontends {
     /// Creates an empty table, for a mode with these traits.
     pub fn new(traits: &'static ModeTraits, settings: ProxySettings) -> Self {
-        Self { owners: HashMap::new(), traits, settings, families: [None, None], revision: 0 }
+        Self { owners: HashMap::new(), traits, settings, families: [None, None], host: Vec::new(), revision: 0 }
     }
 
     /// Reports whether a process relays connections, so that connection tracking has no endpoints.
@@ -65,6 +69,7 @@ impl Frontends {
     /// Replaces all frontends of an IP family. `host` has the addresses of the host's interfaces.
     pub fn set(&mut self, table: &ServiceTable, host: &[IpAddr]) {
         self.owners.retain(|(family, _), _| *family != table.family);
+        self.set_host(host);
         let family = self.family(table, host);
         for (name, entry) in &table.entries {
             self.add(table, name, entry, &family.settings);
@@ -87,6 +92,7 @@ impl Frontends {
         if self.families[table.family.index()].as_ref() != Some(&family) {
             return self.set(table, host);
         }
+        self.set_host(host);
         let (mut before, mut after) = (BTreeSet::new(), BTreeSet::new());
         for (name, entry) in changes.previous.iter().filter_map(|(name, entry)| Some((name, entry.as_ref()?))) {
             for (_, frontend) in entry.service.frontends(name.protocol) {
@@ -112,6 +118,12 @@ impl Frontends {
         }
     }
 
+    fn set_host(&mut self, host: &[IpAddr]) {
+        if self.host != host {
+            self.host = host.to_vec();
+        }
+    }
+
     fn family(&self, table: &ServiceTable, host: &[IpAddr]) -> Family {
         let networks = match self.traits.unassigned_addresses {
             Unserved::Dropped => IpNet::aggregate(&table.service_cidrs),
@@ -129,9 +141,11 @@ impl Frontends {
     ) {
         let service_port: Arc<str> = name.to_string().into();
         let port = forwarding(table, name, entry, settings, self.traits);
+        let endpoints = Arc::new(entry.endpoints.clone());
         for (kind, frontend) in entry.service.frontends(name.protocol) {
             let refusals = Refusals::new(&port, kind, frontend).map(Arc::new);
-            let owner = FrontendOwner { service_port: Arc::clone(&service_port), kind, refusals };
+            let (service_port, endpoints) = (Arc::clone(&service_port), Arc::clone(&endpoints));
+            let owner = FrontendOwner { service_port, kind, endpoints, refusals };
             // An address that a Service lists twice keeps the first kind.
             self.owners.entry((table.family, frontend)).or_insert(owner);
         }
@@ -142,6 +156,22 @@ impl Frontends {
         let (family, port) = (IpFamily::of(destination.ip()), destination.port());
         let at = |address| self.owners.get(&(family, Frontend { address, protocol, port }));
         at(Some(destination.ip())).or_else(|| at(None))
+    }
+
+    /// Returns the endpoint of a connection whose replies come from `address`; `None` if a process of this node relays
+    /// it, as in userspace mode, and for older connections after another mode has followed.
+    pub(crate) fn endpoint(&self, owner: &FrontendOwner, address: SocketAddr) -> Option<SocketAddr> {
+        let is_endpoint = || owner.endpoints.iter().any(|endpoint| endpoint.socket() == address);
+        let is_relay = self.is_relayed() || self.host.contains(&address.ip()) && !is_endpoint();
+        (!is_relay).then_some(address)
+    }
+
+    /// Returns the endpoints of all service ports.
+    pub fn endpoints(&self) -> Vec<(Arc<str>, Arc<Endpoints>)> {
+        let mut ports: Vec<_> = self.owners.values().collect();
+        ports.sort_unstable_by_key(|owner| Arc::as_ptr(&owner.endpoints));
+        ports.dedup_by_key(|owner| Arc::as_ptr(&owner.endpoints));
+        ports.into_iter().map(|owner| (Arc::clone(&owner.service_port), Arc::clone(&owner.endpoints))).collect()
     }
 
     /// Returns the refused connections of an IP family; `None` if it has no frontends.

@@ -268,10 +268,14 @@ impl Tracked {
     /// Looks up the Service, unless it has been found already.
     fn match_with(&mut self, frontends: &Frontends) {
         if !self.is_matched
-            && let Some(FrontendOwner { service_port, kind, .. }) =
-                frontends.find(self.flow.destination, self.flow.protocol)
+            && let Some(owner) = frontends.find(self.flow.destination, self.flow.protocol)
         {
+            let FrontendOwner { service_port, kind, .. } = owner;
             (self.flow.service_port, self.flow.kind) = (Some(service_port.clone()), Some(*kind));
+            let address = |peer: &Peer| Some(SocketAddr::new(peer.address, peer.port?));
+            let is_endpoint =
+                |peer: &Peer| address(peer).is_some_and(|address| frontends.endpoint(owner, address).is_some());
+            self.flow.endpoint = self.flow.endpoint.take().filter(is_endpoint);
             self.is_matched = true;
         }
     }

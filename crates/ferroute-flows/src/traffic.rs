@@ -107,6 +107,7 @@ impl TrafficTotals {
             return;
         }
         let Some(owner) = frontends.find(entry.original_destination, entry.protocol) else { return };
+        let Some(endpoint) = frontends.endpoint(owner, entry.reply_source) else { return };
         let key = Key::of(connection);
         let before = self.counted.get(&key).map(|counted| counted.traffic);
         let is_older = before.is_none() && exists && self.list == 1;
@@ -124,7 +125,7 @@ impl TrafficTotals {
             packets: traffic.packets.saturating_sub(packets),
             bytes: traffic.bytes.saturating_sub(bytes),
         };
-        let port = (Arc::clone(&owner.service_port), entry.reply_source);
+        let port = (Arc::clone(&owner.service_port), endpoint);
         if !self.separate.contains_key(&port) && self.separate.len() >= self.limits.endpoints {
             self.join_rest();
         }
@@ -239,6 +240,24 @@ mod tests {
         totals.ended(&connection(2, A, 6), &frontends);
         totals.ended(&connection(3, B, 1), &frontends);
         assert_eq!(found(&totals), [(format!("shop/web:http {B}"), 1, 1, 100), (String::new(), 1, 6, 600)]);
+    }
+
+    #[test]
+    fn relays_of_an_earlier_mode_are_no_endpoints() {
+        let relay = "192.168.0.1:40000";
+        let web = service("shop/web").cluster_ip("10.96.0.1").port("http", 80);
+        let cluster = Cluster::new("node-1").service(web);
+        let host = [relay.parse::<SocketAddr>().unwrap().ip()];
+        let mut frontends = Frontends::new(&ModeTraits::IPTABLES, ProxySettings::default());
+        frontends.set(&cluster.table(IpFamily::V4), &host);
+        let mut totals = totals(10, 10);
+        totals.ended(&connection(2, relay, 6), &frontends);
+        assert_eq!(found(&totals), [(String::new(), 0, 0, 0)]);
+        // An endpoint with the address of the node, in its network.
+        let slice = slice("shop/web-a", "web").port("http", 40_000).pod(pod("192.168.0.1"));
+        frontends.set(&cluster.slice(slice).table(IpFamily::V4), &host);
+        totals.ended(&connection(3, relay, 6), &frontends);
+        assert_eq!(found(&totals)[0], (format!("shop/web:http {relay}"), 1, 6, 600));
     }
 
     #[test]

@@ -54,6 +54,9 @@ pub struct Row {
     pub per_second: f64,
     /// Endpoints, by descending rate.
     pub endpoints: Vec<EndpointRate>,
+    /// Traffic of endpoints that the service port no longer has, if the proxy counts traffic and there was any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended: Option<TrafficCounts>,
 }
 
 /// The rate of an endpoint.
@@ -95,9 +98,9 @@ impl EndpointRate {
 }
 
 impl Row {
-    /// Returns the traffic of all endpoints; `None` if it is not counted, or if there was none.
+    /// Returns the traffic of all endpoints, former ones included; `None` if it is not counted, or if there was none.
     pub fn traffic(&self) -> Option<TrafficCounts> {
-        self.endpoints.iter().filter_map(|rate| rate.traffic).reduce(add_traffic)
+        self.endpoints.iter().filter_map(|rate| rate.traffic).chain(self.ended).reduce(add_traffic)
     }
 }
 
@@ -209,7 +212,7 @@ fn row(service_port: String, connections: Vec<(SocketAddr, f64)>, seconds: f64) 
         .map(|(endpoint, new)| EndpointRate::new(endpoint, per_second(new), share(new)))
         .collect();
     endpoints.sort_by(|one, other| other.share.total_cmp(&one.share));
-    Row { service_port, per_second: per_second(total), endpoints }
+    Row { service_port, per_second: per_second(total), endpoints, ended: None }
 }
 
 /// Shows the rates on the terminal until the user quits.
@@ -245,13 +248,14 @@ pub fn observe(about: &About) -> Observations {
     }
 }
 
-/// Adds the observations and counts of the proxy for endpoints, including endpoints without connections.
+/// Adds the observations and counts of the proxy for endpoints, including endpoints without connections. The traffic of
+/// former endpoints is added to their service port, unless it has none any more.
 pub fn mark(rows: &mut Vec<Row>, observations: &Observations) {
     let mut index: HashMap<String, usize> =
         rows.iter().enumerate().map(|(i, row)| (row.service_port.clone(), i)).collect();
     let mut rate = |service_port: &str, endpoint: SocketAddr, change: &dyn Fn(&mut EndpointRate)| {
         let i = *index.entry(service_port.to_owned()).or_insert_with(|| {
-            rows.push(Row { service_port: service_port.to_owned(), per_second: 0.0, endpoints: Vec::new() });
+            rows.push(row(service_port.to_owned(), Vec::new(), 0.0));
             rows.len() - 1
         });
         let endpoints = &mut rows[i].endpoints;
@@ -266,26 +270,36 @@ pub fn mark(rows: &mut Vec<Row>, observations: &Observations) {
             (rate.ejected, rate.sixteenths) = (*ejected, (*sixteenths != Share::FULL).then_some(*sixteenths));
         });
     }
-    for EndpointTraffic { service_port, endpoint, counts } in &observations.traffic {
+    let (ended, current): (Vec<_>, Vec<_>) = observations.traffic.iter().partition(|traffic| traffic.ended);
+    for EndpointTraffic { service_port, endpoint, counts, ended: _ } in current {
         rate(service_port, *endpoint, &|rate| rate.traffic = Some(*counts));
+    }
+    for EndpointTraffic { service_port, endpoint, counts, ended: _ } in ended {
+        let Some(row) = index.get(service_port).map(|i| &mut rows[*i]) else { continue };
+        row.ended = row.ended.into_iter().chain([*counts]).reduce(add_traffic);
+        // Counters of rules, and flows that were counted, may still include it.
+        row.endpoints.retain(|rate| rate.endpoint != *endpoint || rate.per_second > 0.0);
     }
 }
 
 /// Returns the sum of the rates of several nodes, in the order of [`rates`].
 pub fn sum(nodes: impl IntoIterator<Item = Vec<Row>>) -> Vec<Row> {
-    let mut sums: BTreeMap<String, BTreeMap<SocketAddr, (f64, Option<TrafficCounts>)>> = BTreeMap::new();
+    let mut sums: BTreeMap<String, (BTreeMap<SocketAddr, (f64, Option<TrafficCounts>)>, Option<TrafficCounts>)> =
+        BTreeMap::new();
     for row in nodes.into_iter().flatten() {
-        let endpoints = sums.entry(row.service_port).or_default();
+        let (endpoints, ended) = sums.entry(row.service_port).or_default();
+        *ended = [*ended, row.ended].into_iter().flatten().reduce(add_traffic);
         for rate in row.endpoints {
             let (per_second, traffic) = endpoints.entry(rate.endpoint).or_default();
             *per_second += rate.per_second;
             *traffic = [*traffic, rate.traffic].into_iter().flatten().reduce(add_traffic);
         }
     }
-    let row = |(port, endpoints): (String, BTreeMap<SocketAddr, (f64, Option<TrafficCounts>)>)| {
+    let row = |(port, (endpoints, ended)): (String, (BTreeMap<SocketAddr, (f64, Option<TrafficCounts>)>, _))| {
         let connections = endpoints.iter().map(|(endpoint, (per_second, _))| (*endpoint, *per_second)).collect();
         let mut row = row(port, connections, 1.0);
         row.endpoints.iter_mut().for_each(|rate| rate.traffic = endpoints[&rate.endpoint].1);
+        row.ended = ended;
         row
     };
     let mut rows: Vec<Row> = sums.into_iter().map(row).collect();

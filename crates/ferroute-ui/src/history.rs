@@ -3,7 +3,6 @@
 use std::{
     collections::{BTreeMap, HashSet, VecDeque},
     mem,
-    net::SocketAddr,
 };
 
 use ferroute_inspect::top::{EndpointTraffic, Row};
@@ -42,9 +41,10 @@ impl History {
     pub(crate) fn set_traffic(&mut self, traffic: Vec<EndpointTraffic>) -> Vec<EndpointTraffic> {
         let before = mem::replace(&mut self.traffic, traffic);
         let key = |one: &EndpointTraffic| {
-            (one.service_port.clone(), one.endpoint, one.counts.bytes, one.counts.bytes_per_second.to_bits())
+            let counts = (one.counts.bytes, one.counts.bytes_per_second.to_bits());
+            (one.service_port.clone(), one.endpoint, one.ended, counts)
         };
-        let before: HashSet<(String, SocketAddr, u64, u64)> = before.iter().map(key).collect();
+        let before: HashSet<_> = before.iter().map(key).collect();
         self.traffic.iter().filter(|one| !before.contains(&key(one))).cloned().collect()
     }
 }
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     fn row(service_port: &str) -> Row {
-        Row { service_port: service_port.to_owned(), per_second: 2.0, endpoints: Vec::new() }
+        Row { service_port: service_port.to_owned(), per_second: 2.0, endpoints: Vec::new(), ended: None }
     }
 
     #[test]
@@ -71,6 +71,7 @@ mod tests {
         let endpoint = |port, bytes| EndpointTraffic {
             service_port: "shop/web:http".to_owned(),
             endpoint: ([10, 244, 0, 2], port).into(),
+            ended: false,
             counts: counts(bytes),
         };
         let mut history = History::default();
@@ -78,7 +79,9 @@ mod tests {
         assert_eq!(history.set_traffic(first.clone()), first);
         assert_eq!(history.set_traffic(first), []);
         let next = endpoint(81, 150);
-        assert_eq!(history.set_traffic(vec![endpoint(80, 100), next.clone()]), [next]);
+        assert_eq!(history.set_traffic(vec![endpoint(80, 100), next.clone()]), [next.clone()]);
+        let ended = EndpointTraffic { ended: true, ..next };
+        assert_eq!(history.set_traffic(vec![endpoint(80, 100), ended.clone()]), [ended]);
     }
 
     #[test]

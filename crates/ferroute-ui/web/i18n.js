@@ -214,6 +214,7 @@ export const TEXTS = {
   "endpoints.excess": ["{count} further endpoints are not used, because there are too many.", "端点过多，另有 {count} 个未使用。"],
   "traffic.title": ["Traffic since the proxy started", "代理启动以来的流量"],
   "traffic.all": ["all endpoints", "所有端点"],
+  "traffic.ended": ["{endpoint} (removed)", "{endpoint}（已移除）"],
   "traffic.bytes": ["Bytes", "字节"],
   "traffic.perSecond": ["Bytes per second", "每秒字节数"],
   "rate.perSecond": ["{rate} new/s", "{rate} 新连接/秒"],

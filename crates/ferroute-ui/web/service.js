@@ -153,7 +153,7 @@ function trafficCard(ports, podOf) {
     const keys = ["connections", "packets", "bytes", "packetsPerSecond", "bytesPerSecond"];
     const all = { endpoint: null, ...Object.fromEntries(keys.map((key) => [key, sum(key)])) };
     replace(box, table(t("traffic.title"), [
-      [t("column.endpoint"), ({ endpoint }) => endpoint ?? t("traffic.all"), "mono"],
+      [t("column.endpoint"), ({ endpoint, ended }) => (ended ? t("traffic.ended", { endpoint }) : endpoint ?? t("traffic.all")), "mono"],
       [t("column.pod"), ({ endpoint }) => podOf(endpoint) ?? "–"],
       [t("column.connections"), ({ connections }) => count(connections), "number"],
       [t("column.packets"), ({ packets }) => count(packets), "number"],

@@ -416,6 +416,7 @@ fn rates() -> Rates {
         service_ports: vec![Row {
             service_port: "shop/web:http".to_owned(),
             per_second: 5.0,
+            ended: endpoint.traffic,
             endpoints: vec![endpoint],
         }],
     }

@@ -24,7 +24,7 @@ use super::{
     About, Row,
     counters::Counters,
     mark, observe, rates,
-    view::{Reaction, Style, View},
+    view::{Reaction, Style, View, ascii},
 };
 
 /// Shows the table until the user quits.
@@ -36,9 +36,10 @@ pub(super) fn run(about: &About, mut counters: Counters, interval: Duration) -> 
     let title = format!("{about}{}", counters.note());
     // A convention of many programs, see https://no-color.org.
     let has_colors = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    let look = Look { has_colors, is_utf8: is_utf8(|name| std::env::var(name).ok()) };
     let period = humantime::format_duration(interval).to_string();
     loop {
-        draw(&mut view, &title, rows.as_deref(), &period, has_colors)?;
+        draw(&mut view, &title, rows.as_deref(), &period, look)?;
         match wait(start + interval, &mut view, rows.as_deref().unwrap_or_default())? {
             Wakeup::Timeout => {
                 let (after, now) = (counters.read()?, Instant::now());
@@ -74,6 +75,19 @@ fn end_with_terminal() -> io::Result<()> {
     Ok(())
 }
 
+/// Abilities of the terminal.
+#[derive(Clone, Copy, Debug)]
+struct Look {
+    has_colors: bool,
+    is_utf8: bool,
+}
+
+/// Reports whether the locale in these environment variables has the encoding UTF-8. The first one that is set decides.
+fn is_utf8(variable: impl Fn(&str) -> Option<String>) -> bool {
+    let locale = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().filter_map(variable).find(|value| !value.is_empty());
+    locale.is_some_and(|locale| locale.to_ascii_lowercase().replace('-', "").ends_with("utf8"))
+}
+
 /// The event that ended a wait.
 enum Wakeup {
     Timeout,
@@ -102,7 +116,7 @@ fn wait(until: Instant, view: &mut View, rows: &[Row]) -> io::Result<Wakeup> {
     }
 }
 
-fn draw(view: &mut View, title: &str, rows: Option<&[Row]>, interval: &str, has_colors: bool) -> anyhow::Result<()> {
+fn draw(view: &mut View, title: &str, rows: Option<&[Row]>, interval: &str, look: Look) -> anyhow::Result<()> {
     let (width, height) = size()?;
     let lines = view.lines(title, rows, interval, width.into(), height.into());
     let mut out = stdout().lock();
@@ -110,17 +124,18 @@ fn draw(view: &mut View, title: &str, rows: Option<&[Row]>, interval: &str, has_
     for (number, line) in (0..height).zip(lines) {
         queue!(out, MoveTo(0, number))?;
         for span in line {
-            let (attribute, color) = look(span.style);
+            let (attribute, color) = appearance(span.style);
+            let text = if look.is_utf8 { span.text } else { ascii(&span.text) };
             attribute.map(|attribute| queue!(out, SetAttribute(attribute))).transpose()?;
-            color.filter(|_| has_colors).map(|color| queue!(out, SetForegroundColor(color))).transpose()?;
-            queue!(out, Print(span.text), SetAttribute(Attribute::Reset), ResetColor)?;
+            color.filter(|_| look.has_colors).map(|color| queue!(out, SetForegroundColor(color))).transpose()?;
+            queue!(out, Print(text), SetAttribute(Attribute::Reset), ResetColor)?;
         }
         queue!(out, Clear(ClearType::UntilNewLine))?;
     }
     Ok(out.flush()?)
 }
 
-fn look(style: Style) -> (Option<Attribute>, Option<Color>) {
+fn appearance(style: Style) -> (Option<Attribute>, Option<Color>) {
     match style {
         Style::Plain => (None, None),
         Style::Title => (Some(Attribute::Reverse), None),
@@ -159,4 +174,20 @@ impl Drop for Terminal {
 fn restore() {
     let _ = execute!(stdout(), Show, LeaveAlternateScreen);
     let _ = disable_raw_mode();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn first_locale_that_is_set_decides_on_the_encoding() {
+        let is_utf8 = |set: &[(&str, &str)]| {
+            is_utf8(|name| set.iter().find(|(of, _)| *of == name).map(|(_, value)| (*value).to_owned()))
+        };
+        assert!(is_utf8(&[("LANG", "C.UTF-8")]) && is_utf8(&[("LANG", "de_DE.utf8"), ("LC_ALL", "")]));
+        for other in [&[][..], &[("LANG", "C")], &[("LANG", "C.UTF-8"), ("LC_ALL", "POSIX")]] {
+            assert!(!is_utf8(other), "{other:?}");
+        }
+    }
 }

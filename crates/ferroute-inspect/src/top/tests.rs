@@ -143,6 +143,7 @@ fn counted_traffic_is_shown_by_service_port_and_summed_over_nodes() {
     let traffic = traffic.map(|(service_port, endpoint, bytes)| EndpointTraffic {
         service_port: service_port.to_owned(),
         endpoint: endpoint.parse().unwrap(),
+        ended: false,
         counts: counts(bytes),
     });
     let mut rows = rates(&sample(&[]), &sample(&[("shop/web:http", A, 4)]), Duration::from_secs(1));
@@ -160,6 +161,30 @@ fn counted_traffic_is_shown_by_service_port_and_summed_over_nodes() {
     let both = sum([rows.clone(), rows]);
     assert_eq!(both[0].traffic().map(|traffic| (traffic.bytes, traffic.bytes_per_second)), Some((2_008_000, 400.0)));
     assert_eq!(both[0].endpoints[0].traffic.map(|traffic| traffic.packets), Some(20_000));
+}
+
+#[test]
+fn former_endpoints_have_traffic_and_are_not_listed() {
+    let traffic = |service_port: &str, endpoint: &str, ended| EndpointTraffic {
+        service_port: service_port.to_owned(),
+        endpoint: endpoint.parse().unwrap(),
+        ended,
+        counts: counts(1_000),
+    };
+    let traffic =
+        vec![traffic("shop/web:http", A, false), traffic("shop/web:http", B, true), traffic("shop/old:http", A, true)];
+    // Counters may include an endpoint for longer than the Service.
+    let after = sample(&[("shop/web:http", A, 4), ("shop/web:http", B, 2)]);
+    let mut rows = rates(&sample(&[("shop/web:http", B, 2)]), &after, Duration::from_secs(1));
+    mark(&mut rows, &Observations { endpoints: Vec::new(), traffic });
+    let listed = |rows: &[Row]| -> Vec<(String, Vec<SocketAddr>, Option<u64>)> {
+        let endpoints = |row: &Row| row.endpoints.iter().map(|rate| rate.endpoint).collect();
+        let row = |row: &Row| (row.service_port.clone(), endpoints(row), row.traffic().map(|counts| counts.bytes));
+        rows.iter().map(row).collect()
+    };
+    let expected = |bytes| [("shop/web:http".to_owned(), vec![A.parse().unwrap()], Some(bytes))];
+    assert_eq!(listed(&rows), expected(2_000));
+    assert_eq!(listed(&sum([rows.clone(), rows])), expected(4_000));
 }
 
 #[test]

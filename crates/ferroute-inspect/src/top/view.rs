@@ -6,7 +6,7 @@ use std::{cmp::Ordering, collections::BTreeSet};
 use crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use ferroute_core::Escaped;
 
-use super::{Row, TrafficCounts};
+use super::{EndpointRate, Row, TrafficCounts};
 
 /// The state of the view.
 #[derive(Clone, Debug, Default)]
@@ -16,7 +16,8 @@ pub(super) struct View {
     /// Text that the service port or an endpoint of shown rows contains.
     filter: String,
     is_typing: bool,
-    has_help: bool,
+    /// The first shown line of the help, while it is shown.
+    help: Option<usize>,
     pub(super) is_paused: bool,
     /// Totals of connections, packets and bytes instead of rates.
     has_totals: bool,
@@ -79,10 +80,20 @@ pub(super) enum Style {
     Notice,
 }
 
-/// A line of the table: a service port, or one of its endpoints.
+/// A line of the table.
 struct TableLine<'a> {
     row: &'a Row,
-    endpoint: Option<usize>,
+    part: Part<'a>,
+}
+
+/// The part of a service port that a line shows.
+#[derive(Clone, Copy)]
+enum Part<'a> {
+    /// All of it.
+    All,
+    Endpoint(&'a EndpointRate),
+    /// Its former endpoints.
+    Ended(TrafficCounts),
 }
 
 impl Sort {
@@ -120,24 +131,27 @@ impl View {
         if key.kind == KeyEventKind::Release {
             return Reaction::Nothing;
         }
-        if key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL) {
-            return Reaction::Quit;
-        }
-        if key.code == KeyCode::Char('l') && key.modifiers.contains(KeyModifiers::CONTROL) {
-            return Reaction::Clear;
-        }
+        let code = match (key.code, key.modifiers.contains(KeyModifiers::CONTROL)) {
+            (KeyCode::Char('c'), true) => return Reaction::Quit,
+            (KeyCode::Char('l'), true) => return Reaction::Clear,
+            // Some terminals send it for Backspace.
+            (KeyCode::Char('h'), true) => KeyCode::Backspace,
+            // Other keys with these modifiers are not those without them: Ctrl-Q does not quit.
+            (KeyCode::Char(_), true) => return Reaction::Nothing,
+            (KeyCode::Char(_), false) if key.modifiers.intersects(OTHER_MODIFIERS) => return Reaction::Nothing,
+            (code, _) => code,
+        };
         if self.is_typing {
-            return self.on_typed(key.code);
+            return self.on_typed(code);
         }
-        if self.has_help {
-            self.has_help = false;
-            return if key.code == KeyCode::Char('q') { Reaction::Quit } else { Reaction::Draw };
+        if let Some(first) = self.help {
+            return self.on_key_in_help(code, first);
         }
-        match key.code {
+        match code {
             KeyCode::Char('q') | KeyCode::F(10) => return Reaction::Quit,
-            KeyCode::Esc if self.filter.is_empty() => return Reaction::Quit,
+            // It does not quit: it may be the start of a key's sequence that arrives in parts.
             KeyCode::Esc => self.filter.clear(),
-            KeyCode::Char('?' | 'h') | KeyCode::F(1) => self.has_help = true,
+            KeyCode::Char('?' | 'h') | KeyCode::F(1) => self.help = Some(0),
             KeyCode::Char('/' | '\\') | KeyCode::F(3 | 4) => self.is_typing = true,
             KeyCode::Char('p' | ' ') => self.is_paused = !self.is_paused,
             KeyCode::Char('r' | 'I') => self.is_reversed = !self.is_reversed,
@@ -161,6 +175,22 @@ impl View {
             KeyCode::End | KeyCode::Char('G') => self.move_by(isize::MAX, rows),
             _ => return Reaction::Nothing,
         }
+        Reaction::Draw
+    }
+
+    /// Scrolls the help, or leaves it. [`lines`](Self::lines) limits the position.
+    fn on_key_in_help(&mut self, code: KeyCode, first: usize) -> Reaction {
+        let page = self.page.saturating_sub(1).max(1);
+        self.help = match code {
+            KeyCode::Char('q') | KeyCode::F(10) => return Reaction::Quit,
+            KeyCode::Up | KeyCode::Char('k') => Some(first.saturating_sub(1)),
+            KeyCode::Down | KeyCode::Char('j') => Some(first + 1),
+            KeyCode::PageUp => Some(first.saturating_sub(page)),
+            KeyCode::PageDown => Some(first + page),
+            KeyCode::Home | KeyCode::Char('g') => Some(0),
+            KeyCode::End | KeyCode::Char('G') => Some(usize::MAX),
+            _ => None,
+        };
         Reaction::Draw
     }
 
@@ -236,9 +266,8 @@ impl View {
         width: usize,
         height: usize,
     ) -> Vec<Vec<Span>> {
-        if self.has_help {
-            let help = HELP.iter().map(|line| vec![span(Style::Plain, cut(line, width))]);
-            return help.take(height).collect();
+        if let Some(first) = self.help {
+            return self.help_lines(first, width, height);
         }
         let all = rows.unwrap_or_default();
         let shown = self.shown(all);
@@ -254,9 +283,10 @@ impl View {
         let table: Vec<TableLine<'_>> = shown
             .iter()
             .flat_map(|row| {
-                let count = if self.expanded.contains(&row.service_port) { row.endpoints.len() } else { 0 };
-                let own = TableLine { row, endpoint: None };
-                [own].into_iter().chain((0..count).map(|index| TableLine { row, endpoint: Some(index) }))
+                let is_expanded = self.expanded.contains(&row.service_port);
+                let parts = row.endpoints.iter().map(Part::Endpoint).chain(row.ended.map(Part::Ended));
+                let parts = [Part::All].into_iter().chain(parts.filter(move |_| is_expanded));
+                parts.map(|part| TableLine { row, part })
             })
             .collect();
         let cursor = shown.get(self.cursor(&shown)).map(|row| row.service_port.as_str());
@@ -275,6 +305,25 @@ impl View {
         lines.truncate(height.saturating_sub(1));
         lines.resize(height.saturating_sub(1), Vec::new());
         lines.push(self.footer(table.len(), space, width));
+        lines.truncate(height);
+        lines
+    }
+
+    /// Returns the lines of the help from the first one, or as many of the last ones as fit.
+    fn help_lines(&mut self, first: usize, width: usize, height: usize) -> Vec<Vec<Span>> {
+        let all: Vec<String> = HELP.iter().flat_map(|(keys, text)| help_entry(keys, text, width)).collect();
+        let space = height.saturating_sub(1);
+        let first = first.min(all.len().saturating_sub(space));
+        (self.help, self.page) = (Some(first), space);
+        let shown = all.iter().skip(first).take(space).map(|line| vec![span(Style::Plain, cut(line, width))]);
+        let mut lines: Vec<Vec<Span>> = shown.collect();
+        lines.resize(space, Vec::new());
+        let keys = if all.len() > space {
+            format!("lines {}-{} of {}  arrows scroll, others: back", first + 1, first + space, all.len())
+        } else {
+            "any key: back".to_owned()
+        };
+        lines.push(vec![span(Style::Dim, cut(&keys, width))]);
         lines.truncate(height);
         lines
     }
@@ -362,23 +411,25 @@ impl Columns {
     }
 
     fn line(self, line: &TableLine<'_>, highest: f64, cursor: Option<&str>, width: usize) -> Vec<Span> {
-        let TableLine { row, endpoint } = line;
-        let endpoint = endpoint.and_then(|index| row.endpoints.get(index));
-        let is_selected = Some(row.service_port.as_str()) == cursor && endpoint.is_none();
-        let (per_second, share, traffic) = match endpoint {
-            Some(rate) => (rate.per_second, rate.share, rate.traffic),
-            None => (row.per_second, if highest > 0.0 { row.per_second / highest } else { 0.0 }, row.traffic()),
+        let TableLine { row, part } = line;
+        let is_all = matches!(part, Part::All);
+        let is_selected = Some(row.service_port.as_str()) == cursor && is_all;
+        let (per_second, share, traffic) = match part {
+            Part::All => (row.per_second, if highest > 0.0 { row.per_second / highest } else { 0.0 }, row.traffic()),
+            Part::Endpoint(rate) => (rate.per_second, rate.share, rate.traffic),
+            Part::Ended(traffic) => (0.0, 0.0, Some(*traffic)),
         };
         let style = match (is_selected, per_second > 0.0) {
             (true, _) => Style::Selected,
-            (false, true) if endpoint.is_none() => Style::Plain,
+            (false, true) if is_all => Style::Plain,
             (false, _) => Style::Dim,
         };
         let TrafficCounts { connections, packets, bytes, bytes_per_second, .. } = traffic.unwrap_or_default();
         let (rest, name_width) = self.widths(width);
-        let text = match endpoint {
-            Some(rate) => cut(&format!("    {rate}"), rest),
-            None => {
+        let text = match part {
+            Part::Endpoint(rate) => cut(&format!("    {rate}"), rest),
+            Part::Ended(_) => cut("    former endpoints", rest),
+            Part::All => {
                 let name = cut(&Escaped(&row.service_port).to_string(), name_width);
                 cut(&format!("{name:<name_width$}  {}", endpoints(row, self != Self::Totals)), rest)
             }
@@ -447,12 +498,44 @@ fn bar(share: f64) -> String {
     format!("[{}{}]", "|".repeat(filled), " ".repeat(BAR - 2 - filled))
 }
 
+/// Returns the lines of keys with their effect, or of text without keys, wrapped at words.
+fn help_entry(keys: &str, text: &str, width: usize) -> Vec<String> {
+    let is_wide = width >= WIDE_HELP;
+    let (mut line, indent) = match (keys.is_empty(), is_wide) {
+        (true, _) => (String::new(), String::new()),
+        (false, true) => (format!("  {keys:<HELP_KEYS$}"), " ".repeat(HELP_KEYS + 2)),
+        (false, false) => (format!("{keys}:"), "  ".to_owned()),
+    };
+    let mut lines = Vec::new();
+    for word in text.split(' ') {
+        let separator = if line.is_empty() || line.ends_with(' ') { "" } else { " " };
+        if line.chars().count() + separator.len() + word.chars().count() > width && !line.trim().is_empty() {
+            lines.push(std::mem::replace(&mut line, format!("{indent}{word}")));
+        } else {
+            line += separator;
+            line += word;
+        }
+    }
+    lines.push(line);
+    lines
+}
+
+/// Returns the text in ASCII, for terminals with another encoding than UTF-8.
+pub(super) fn ascii(text: &str) -> String {
+    let letter = |letter: char| match letter {
+        CUT => '~',
+        letter if letter.is_ascii() => letter,
+        _ => '?',
+    };
+    text.chars().map(letter).collect()
+}
+
 /// Returns the text, with a mark at the end if it had to be cut.
 fn cut(text: &str, width: usize) -> String {
     if text.chars().count() <= width {
         return text.to_owned();
     }
-    text.chars().take(width.saturating_sub(1)).chain((width > 0).then_some('…')).collect()
+    text.chars().take(width.saturating_sub(1)).chain((width > 0).then_some(CUT)).collect()
 }
 
 fn span(style: Style, text: String) -> Span {
@@ -471,27 +554,41 @@ const ENDPOINTS: usize = 36;
 /// Width of the number of endpoints, and of ejected ones, including the space before them.
 const COUNT: usize = 16;
 
-const HELP: &[&str] = &[
-    "ferroute top: new connections by service port",
-    "",
-    "  Up Down j k      select a service port     PageUp PageDown Home End g G",
-    "  Enter            show or hide its endpoints",
-    "  a                show or hide all endpoints",
-    "  s > F6           next sort key: rate, name, endpoints, share, bytes",
-    "  R N E S B        sort by rate, name, number of endpoints, busiest share, bytes",
-    "  r I              reverse the order",
-    "  / F3 F4          filter by service port or endpoint; Esc clears it",
-    "  t                totals of connections, packets and bytes, or rates",
-    "  p Space          pause",
-    "  ? h F1           this help",
-    "  Ctrl-L           draw the screen again",
-    "  q F10 Ctrl-C     quit",
-    "",
-    "  The bar of a service port compares it with the busiest one, that of an",
-    "  endpoint with its service port. A mark … shows that text is cut. Bytes and",
-    "  totals are those that the proxy counts with --count-traffic.",
-    "",
-    "  any key: back",
+/// The mark of cut text.
+const CUT: char = '…';
+
+/// Modifiers besides Shift and Ctrl.
+const OTHER_MODIFIERS: KeyModifiers =
+    KeyModifiers::ALT.union(KeyModifiers::SUPER).union(KeyModifiers::HYPER).union(KeyModifiers::META);
+
+/// Minimum width of a screen with effects beside keys.
+const WIDE_HELP: usize = 72;
+/// The width of keys.
+const HELP_KEYS: usize = 18;
+/// Keys and their effects.
+const HELP: &[(&str, &str)] = &[
+    ("", "ferroute top: new connections by service port"),
+    ("", ""),
+    ("Up Down j k", "select a service port"),
+    ("PageUp PageDown", "move by a page"),
+    ("Home End g G", "move to the first or last service port"),
+    ("Enter", "show or hide its endpoints"),
+    ("a", "show or hide all endpoints"),
+    ("s > F6", "next sort key: rate, name, endpoints, share, bytes"),
+    ("R N E S B", "sort by rate, name, number of endpoints, busiest share, bytes"),
+    ("r I", "reverse the order"),
+    ("/ F3 F4", "filter by service port or endpoint; Esc clears it"),
+    ("t", "totals of connections, packets and bytes, or rates"),
+    ("p Space", "pause"),
+    ("? h F1", "this help"),
+    ("Ctrl-L", "draw the screen again"),
+    ("q F10 Ctrl-C", "quit"),
+    ("", ""),
+    (
+        "",
+        "The bar of a service port compares it with the busiest one, that of an endpoint with its service port. A mark … \
+         shows that text is cut. Bytes and totals are those that the proxy counts with --count-traffic.",
+    ),
 ];
 
 #[cfg(test)]

@@ -8,7 +8,7 @@
 //! ```
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashSet},
     net::SocketAddr,
     os::fd::AsFd,
     sync::{Arc, Mutex, OnceLock, PoisonError, Weak},
@@ -49,6 +49,9 @@ pub struct EndpointTraffic {
     pub service_port: String,
     /// Address and port.
     pub endpoint: SocketAddr,
+    /// Whether the service port no longer has it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub ended: bool,
     /// Traffic.
     #[serde(flatten)]
     pub counts: TrafficCounts,
@@ -61,6 +64,8 @@ pub(crate) struct TrafficSampler(Arc<OnceLock<Arc<Mutex<Published>>>>);
 #[derive(Debug, Default)]
 struct Published {
     endpoints: BTreeMap<(String, SocketAddr), TrafficCounts>,
+    /// The endpoints among them that service ports have.
+    current: HashSet<(String, SocketAddr)>,
     others: flows::Usage,
 }
 
@@ -105,6 +110,7 @@ impl TrafficSampler {
         let endpoint = |((service_port, endpoint), counts): (&(String, SocketAddr), &TrafficCounts)| EndpointTraffic {
             service_port: service_port.clone(),
             endpoint: *endpoint,
+            ended: !published.current.contains(&(service_port.clone(), *endpoint)),
             counts: *counts,
         };
         published.endpoints.iter().map(endpoint).collect()
@@ -130,11 +136,23 @@ impl Counter {
             }
             let Some(published) = published.upgrade() else { return };
             let elapsed = self.listed.replace(start).map(|last| start - last);
-            published.lock().unwrap_or_else(PoisonError::into_inner).update(&self.totals, elapsed);
+            let current = self.current_endpoints();
+            published.lock().unwrap_or_else(PoisonError::into_inner).update(&self.totals, current, elapsed);
             drop(published);
             self.pause = INTERVAL.max(start.elapsed() * PAUSE_FACTOR);
             self.receive_until(start + self.pause);
         }
+    }
+
+    /// Returns the endpoints with totals that service ports have.
+    fn current_endpoints(&self) -> HashSet<(String, SocketAddr)> {
+        let with_total: HashSet<(&str, SocketAddr)> =
+            self.totals.separate().map(|(name, endpoint, _)| (name, endpoint)).collect();
+        let ports = self.frontends.lock().endpoints();
+        let sockets =
+            ports.iter().flat_map(|(name, endpoints)| endpoints.iter().map(|endpoint| (&**name, endpoint.socket())));
+        let current = sockets.filter(|endpoint| with_total.contains(endpoint));
+        current.map(|(name, endpoint)| (name.to_owned(), endpoint)).collect()
     }
 
     fn list(&mut self) -> Result<(), conntrack::Error> {
@@ -177,8 +195,9 @@ impl Counter {
 }
 
 impl Published {
-    /// Sets new totals, `elapsed` time after the last ones.
-    fn update(&mut self, totals: &TrafficTotals, elapsed: Option<Duration>) {
+    /// Sets new totals, `elapsed` time after the last ones. `current` has the endpoints that service ports have.
+    fn update(&mut self, totals: &TrafficTotals, current: HashSet<(String, SocketAddr)>, elapsed: Option<Duration>) {
+        self.current = current;
         let seconds = elapsed.map(|elapsed| elapsed.as_secs_f64()).filter(|seconds| *seconds > 0.0);
         let per_second =
             |before: u64, now: u64| seconds.map_or(0.0, |seconds| now.saturating_sub(before) as f64 / seconds);

@@ -22,7 +22,7 @@ pub(crate) struct TopArgs {
     interval: Duration,
     /// Print one table after one interval and exit
     ///
-    /// This is the default if standard input or output is not a terminal.
+    /// This is the default if standard input or output is not a terminal, or a dumb one (TERM=dumb).
     #[arg(long)]
     once: bool,
     /// Output format; json prints one table
@@ -34,7 +34,8 @@ pub(crate) struct TopArgs {
 pub(crate) fn run(args: &TopArgs) -> anyhow::Result<()> {
     require_net_admin()?;
     let about = About::of_kernel()?;
-    let is_interactive = std::io::stdout().is_terminal() && std::io::stdin().is_terminal();
+    let is_dumb = std::env::var_os("TERM").is_some_and(|terminal| terminal == "dumb");
+    let is_interactive = std::io::stdout().is_terminal() && std::io::stdin().is_terminal() && !is_dumb;
     if is_interactive && !args.once && args.output == Output::Text {
         return top::show(&about, args.interval);
     }

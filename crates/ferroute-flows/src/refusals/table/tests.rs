@@ -133,8 +133,11 @@ fn node_ports_are_watched_only_at_addresses_where_the_mode_refuses_them() {
         assert_eq!(node_ports(traits, only_primary()), (any.map(str::to_owned).to_vec(), vec![]));
         assert_eq!(node_ports(traits, NodePortAddresses::All), (any.map(str::to_owned).to_vec(), vec![]));
     }
-    let listed = ["ip daddr @node-port-addresses meta l4proto . th dport @node-node-ports log prefix \"node\" group 7 accept"];
-    let not_localhost = ["fib daddr type local ip daddr != 127.0.0.0/8 meta l4proto . th dport @node-node-ports log prefix \"node\" group 7 accept"];
+    let listed =
+        ["ip daddr @node-port-addresses meta l4proto . th dport @node-node-ports log prefix \"node\" group 7 accept"];
+    let not_localhost = [
+        "fib daddr type local ip daddr != 127.0.0.0/8 meta l4proto . th dport @node-node-ports log prefix \"node\" group 7 accept",
+    ];
     for traits in [&ModeTraits::NFTABLES, &ModeTraits::IPVS] {
         let expected = (listed.map(str::to_owned).to_vec(), vec![format!("{PRIMARY} }}")]);
         assert_eq!(node_ports(traits, only_primary()), expected);

@@ -10,7 +10,7 @@ fn row(service_port: &str, rates: &[f64]) -> Row {
         let endpoint = format!("10.244.0.{number}:8080").parse().unwrap();
         EndpointRate::new(endpoint, *rate, if total > 0.0 { rate / total } else { 0.0 })
     });
-    Row { service_port: service_port.to_owned(), per_second: total, endpoints: endpoints.collect() }
+    Row { service_port: service_port.to_owned(), per_second: total, endpoints: endpoints.collect(), ended: None }
 }
 
 fn rows() -> Vec<Row> {
@@ -96,7 +96,21 @@ fn bytes_are_a_column_where_they_are_counted_and_totals_a_view_of_their_own() {
           0.0  [          ]       123k  kube-system/dns:udp                                 3
     lines 1-1 of 5  q quit  ? help  s sort  / filter  Enter endpoints  t totals  p pause  arrows
     ");
+    rows[0].ended = counts(7, 70, 1_000_000, 0.0);
     press(&mut view, &rows, "t");
+    assert_snapshot!(screen(&mut view, &rows, 80, 10), @r"
+    running proxy: node node-1, nftables mode
+    50.0 new/s, 2 of 3 active, by bytes, every 1s
+        CONNS    PACKETS      BYTES  SERVICE PORT                     ENDPOINTS
+         5.0M        10M        12G  kube-system/dns:udp                3
+         1.2k        57k        11M  shop/web:http                      2
+         1.2k        57k        10M      10.244.0.1:8080 75 %
+            1         12        800      10.244.0.2:8080 25 %
+            7         70       1.0M      former endpoints
+            0          0          0  shop/cart:http                     1
+    q quit  ? help  s sort  / filter  Enter endpoints  t totals  p pause  arrows
+    ");
+    rows[0].ended = None;
     rows.iter_mut().flat_map(|row| &mut row.endpoints).for_each(|rate| rate.traffic = None);
     assert!(screen(&mut view, &rows, 80, 9).contains("--count-traffic"));
 }
@@ -145,7 +159,8 @@ fn filter_is_shown_and_can_be_cleared() {
     assert_eq!(view.shown(&rows).len(), 1);
     assert_eq!(view.on_key(KeyCode::Esc.into(), &rows), Reaction::Draw);
     assert_eq!(view.shown(&rows).len(), 3);
-    assert_eq!(view.on_key(KeyCode::Esc.into(), &rows), Reaction::Quit);
+    // It may be the start of the sequence of another key.
+    assert_ne!(view.on_key(KeyCode::Esc.into(), &rows), Reaction::Quit);
 }
 
 #[test]
@@ -192,7 +207,59 @@ fn help_lists_every_key() {
         assert!(help.contains(key), "{key}");
     }
     press(&mut view, &rows, "x");
-    assert!(!view.has_help);
+    assert_eq!(view.help, None);
+}
+
+#[test]
+fn help_is_complete_on_any_terminal_by_scrolling() {
+    let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    let all: Vec<String> = HELP.iter().flat_map(|(keys, text)| words(&format!("{keys} {text}"))).collect();
+    for (width, height) in [(80, 24), (40, 10), (25, 5)] {
+        let (mut view, rows) = (View::default(), rows());
+        press(&mut view, &rows, "?");
+        let (mut seen, mut last) = (Vec::new(), String::new());
+        loop {
+            let text = screen(&mut view, &rows, width, height);
+            if text == last {
+                break;
+            }
+            let (lines, footer) = text.rsplit_once('\n').unwrap();
+            assert_eq!(footer.contains("scroll") || footer.contains('…'), height < 24, "{text}");
+            seen.extend(words(lines));
+            last = text;
+            press(&mut view, &rows, "j");
+        }
+        for word in &all {
+            let word = word.trim_end_matches(':');
+            assert!(seen.iter().any(|seen| seen.trim_end_matches(':') == word), "{width}x{height}: {word}");
+        }
+        press(&mut view, &rows, "x");
+        assert_eq!(view.help, None);
+    }
+}
+
+#[test]
+fn only_the_named_keys_quit() {
+    let rows = rows();
+    let quits = |code: KeyCode, modifiers: KeyModifiers| {
+        View::default().on_key(KeyEvent::new(code, modifiers), &rows) == Reaction::Quit
+    };
+    let letters = (' '..='~').map(KeyCode::Char);
+    let others = [KeyCode::Esc, KeyCode::Backspace, KeyCode::Tab, KeyCode::Insert, KeyCode::Delete, KeyCode::Null];
+    for code in letters.chain(others).chain((1..=12).map(KeyCode::F)) {
+        let is_named = matches!(code, KeyCode::Char('q') | KeyCode::F(10));
+        assert_eq!(quits(code, KeyModifiers::NONE), is_named, "{code:?}");
+        let is_letter = matches!(code, KeyCode::Char(_));
+        assert_eq!(quits(code, KeyModifiers::ALT), is_named && !is_letter, "Alt {code:?}");
+        let is_interrupt = code == KeyCode::Char('c') || is_named && !is_letter;
+        assert_eq!(quits(code, KeyModifiers::CONTROL), is_interrupt, "Ctrl {code:?}");
+    }
+}
+
+#[test]
+fn other_encodings_get_marks_in_ascii() {
+    let cut_name = cut("a-long-name/ü", 12);
+    assert_eq!([ascii(&cut_name), ascii("ü")], ["a-long-name~", "?"]);
 }
 
 #[test]
