@@ -76,7 +76,7 @@ fn gate_reason(gate: &str) -> &'static str {
 
 /// Gates of kube-proxy without effect, with the reasons.
 const UNUSED_GATES: [(&str, &str); 9] = [
-    ("AllAlpha", "Ferroute has no alpha features with gates of their own"),
+    ("AllAlpha", "Ferroute has no other alpha features with gates than LoggingAlphaOptions"),
     ("AllBeta", "Ferroute has no beta features with gates of their own"),
     ("KubeProxyIPVS", "ipvs mode is always available"),
     ("KubeProxyNFTablesLocalhostNodePorts", "nodePortAddresses alone enables node ports on localhost in nftables mode"),

@@ -19,43 +19,46 @@ use std::{
 use anyhow::Context;
 use nix::{
     errno::Errno,
-    sys::signal::{SigSet, Signal, kill},
+    sys::signal::{Signal, kill},
     unistd::Pid,
 };
+use signal_hook::iterator::Signals;
 
 use self::{arguments::Arguments, output::Output};
 
 /// Executes the command line of a program with the name `go-runner`.
 pub(crate) fn run() -> anyhow::Result<ExitCode> {
     let Arguments { options, program, arguments } = Arguments::parse(std::env::args_os().skip(1))?;
-    // Must come first: an earlier signal would end only this process. Started programs do not inherit the blocked
-    // signals.
-    let signals: SigSet = FORWARDED.into_iter().chain([Signal::SIGCHLD]).collect();
-    signals.thread_block().context("cannot block signals")?;
+    // Must come first: an earlier signal would end only this process. The program does not inherit handlers, as it would
+    // inherit blocked signals.
+    let signals = FORWARDED.into_iter().chain([Signal::SIGCHLD]).map(|signal| signal as i32);
+    let mut signals = Signals::new(signals).context("cannot handle signals")?;
     let mut command = Command::new(&program);
     command.args(arguments);
     let output = Output::of(&options, &mut command)?;
     let mut child = command.spawn().with_context(|| format!("cannot start {}", program.display()))?;
     // It holds the other end of the pipe, so that the end of its output would not be detected.
     drop(command);
-    let status = supervise(&mut child, &signals).with_context(|| format!("cannot wait for {}", program.display()))?;
+    let status = supervise(&mut child, &mut signals).with_context(|| format!("cannot wait for {}", program.display()))?;
     output.finish();
     Ok(exit_code(status))
 }
 
 /// Forwards signals to the child until it ends. It cannot be confused with another process, because only this thread waits for it.
-fn supervise(child: &mut Child, signals: &SigSet) -> anyhow::Result<ExitStatus> {
+fn supervise(child: &mut Child, signals: &mut Signals) -> anyhow::Result<ExitStatus> {
     let pid = Pid::from_raw(i32::try_from(child.id())?);
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok(status);
         }
-        match signals.wait()? {
-            Signal::SIGCHLD => {}
-            signal => match kill(pid, signal) {
-                Ok(()) | Err(Errno::ESRCH) => {}
-                Err(error) => report(&format!("cannot send {signal} to process {pid}: {error}")),
-            },
+        for signal in signals.wait() {
+            match Signal::try_from(signal)? {
+                Signal::SIGCHLD => {}
+                signal => match kill(pid, signal) {
+                    Ok(()) | Err(Errno::ESRCH) => {}
+                    Err(error) => report(&format!("cannot send {signal} to process {pid}: {error}")),
+                },
+            }
         }
     }
 }

@@ -182,6 +182,13 @@ fn go_runner_forwards_signals_and_returns_the_status_of_the_program() {
         assert_eq!(lines.collect::<Vec<_>>(), [format!("got {name}")]);
         assert_eq!(child.wait().unwrap().code(), Some(7));
     }
+    // A program that does not set its signal mask.
+    let masks = go_runner(&linked, &[], "exec grep -E 'Sig(Blk|Ign)' /proc/self/status").output().unwrap();
+    let directly = Command::new("env")
+        .args(["--default-signal", "grep", "-E", "Sig(Blk|Ign)", "/proc/self/status"])
+        .output()
+        .unwrap();
+    assert_eq!(stdout(&masks), stdout(&directly));
     let killed = go_runner(&linked, &[], "kill -KILL $$").output().unwrap();
     assert_eq!(killed.status.code(), Some(128 + 9));
 }
