@@ -1,7 +1,7 @@
 //! Data that the running proxy does not keep: names of pods and nodes, Services that it skips or that are invalid, and fields
 //! that it ignores.
 
-use std::{collections::BTreeSet, fs, path::Path, sync::mpsc, thread, time::Duration};
+use std::{collections::BTreeSet, path::Path, sync::mpsc, thread, time::Duration};
 
 use ferroute_api::{Object, Pod, Service, manifest};
 use ferroute_config::{ClientConnectionConfiguration, Resolved, flags::SourceArgs};
@@ -9,7 +9,7 @@ use ferroute_core::{
     IpFamily, NamespacedName,
     parse::{SkipReason, parse_service},
 };
-use ferroute_source::{Event, manifest_files};
+use ferroute_source::{Event, Input, manifest_files};
 
 use super::{
     Desired,
@@ -55,7 +55,7 @@ impl Desired {
     /// Adds data from manifests. Documents that cannot be read are ignored, because the proxy reports them.
     fn add_documents(&mut self, path: &Path, is_relevant: &dyn Fn(&str) -> bool) -> anyhow::Result<()> {
         for file in manifest_files(path)? {
-            let Ok(text) = fs::read_to_string(&file) else { continue };
+            let Ok(text) = Input::default().text(&file) else { continue };
             let documents = manifest::documents(&text).filter(|document| is_relevant(document.text));
             for (line, object) in documents.flat_map(|document| objects(&document)) {
                 match object {
