@@ -72,6 +72,17 @@ pub struct Losses {
 }
 
 impl Losses {
+    /// Returns the sum of the numbers of two sources.
+    #[must_use]
+    pub fn plus(self, other: &Self) -> Self {
+        Self {
+            overruns: self.overruns + other.overruns,
+            untracked: self.untracked + other.untracked,
+            unread: self.unread + other.unread,
+            missed: self.missed + other.missed,
+        }
+    }
+
     /// Reports whether nothing is missing.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()

@@ -21,7 +21,7 @@ use axum::{
     },
     routing::get,
 };
-use ferroute_inspect::flows::{FlowEvent, FlowSummary, Labels};
+use ferroute_inspect::flows::{FlowEvent, FlowSummary, Labels, Losses};
 use ferroute_kubectl::{NodePages, NodeReport, Selection, kube_proxy_beside, pod_labels, statuses};
 use futures_util::{Stream, StreamExt, stream};
 use serde::Serialize;
@@ -167,11 +167,13 @@ async fn merge_flows(page: Arc<ClusterPage>, events: mpsc::Sender<Event>) {
     }
     drop(summaries);
     let mut latest: Vec<Option<FlowSummary>> = page.pages.proxies().iter().map(|_| None).collect();
+    let mut lost = vec![Losses::default(); latest.len()];
     let mut interval = tokio::time::interval(INTERVAL);
     loop {
         tokio::select! {
-            summary = received.recv() => match summary {
-                Some((index, summary)) => latest[index] = Some(summary),
+            news = received.recv() => match news {
+                Some((index, NodeNews::Summary(summary))) => latest[index] = Some(summary),
+                Some((index, NodeNews::Lost(losses))) => lost[index] = losses,
                 None => {
                     let reason = serde_json::json!({ "reason": "no node gives flows" });
                     let _ = events.send(Event::default().event("flows-unavailable").data(reason.to_string())).await;
@@ -183,6 +185,11 @@ async fn merge_flows(page: Arc<ClusterPage>, events: mpsc::Sender<Event>) {
                     let summary = merged(&labels, latest.iter().flatten().cloned());
                     let Ok(text) = serde_json::to_string(&summary) else { return };
                     if events.send(Event::default().event("flows-summary").data(text)).await.is_err() {
+                        return;
+                    }
+                    let lost = lost.iter().fold(Losses::default(), Losses::plus);
+                    let Ok(text) = serde_json::to_string(&lost) else { return };
+                    if !lost.is_empty() && events.send(Event::default().event("flows-lost").data(text)).await.is_err() {
                         return;
                     }
                 }
@@ -205,7 +212,7 @@ fn merged(labels: &Labels, summaries: impl Iterator<Item = FlowSummary>) -> Flow
 }
 
 /// Receives the flows of a node as its page would.
-async fn follow_flows(page: &ClusterPage, node: &str, index: usize, summaries: &mpsc::Sender<(usize, FlowSummary)>) {
+async fn follow_flows(page: &ClusterPage, node: &str, index: usize, news: &mpsc::Sender<(usize, NodeNews)>) {
     let Ok((_, mut body)) = page.pages.get(node, "/flows/events").await else { return };
     let mut text = String::new();
     while let Some(more) = body.next().await {
@@ -214,12 +221,33 @@ async fn follow_flows(page: &ClusterPage, node: &str, index: usize, summaries: &
             let rest = text.split_off(end + 2);
             let event = std::mem::replace(&mut text, rest);
             let field = |name: &str| event.lines().find_map(|line| line.strip_prefix(name)).map(str::trim_start);
-            if field("event:") == Some("flows-summary")
-                && let Some(summary) = field("data:").and_then(|data| serde_json::from_str(data).ok())
-                && summaries.send((index, summary)).await.is_err()
+            if let Some(one) = field("event:").zip(field("data:")).and_then(|(event, data)| NodeNews::read(event, data))
+                && news.send((index, one)).await.is_err()
             {
                 return;
             }
+        }
+    }
+}
+
+/// Changes of a node's flows.
+enum NodeNews {
+    Summary(FlowSummary),
+    Lost(Losses),
+}
+
+impl NodeNews {
+    fn read(event: &str, data: &str) -> Option<Self> {
+        /// The part of a page's first event that is used.
+        #[derive(serde::Deserialize)]
+        struct Start {
+            lost: Losses,
+        }
+        match event {
+            "flows-summary" => serde_json::from_str(data).ok().map(Self::Summary),
+            "flows-lost" => serde_json::from_str(data).ok().map(Self::Lost),
+            "flows-start" => serde_json::from_str(data).ok().map(|Start { lost }| Self::Lost(lost)),
+            _ => None,
         }
     }
 }

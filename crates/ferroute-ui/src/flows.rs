@@ -106,6 +106,7 @@ impl Flows {
                 (known.available, known.reason, known.start) = (true, None, Some(start));
                 // The flows that the source still has follow.
                 known.flows.clear();
+                known.lost = Losses::default();
             }
             FlowEvent::Flow(flow) => {
                 self.known().add(&flow);
@@ -286,7 +287,8 @@ mod tests {
         assert_eq!(known.flows[MAX_FLOWS - 2].state, FlowState::Closed);
         assert!(known.available && known.reason.is_none());
         // Another subscription of the same source replaces them.
+        flows.add(FlowEvent::Lost(Losses { missed: 1, ..Losses::default() }), &mut changed);
         flows.add(FlowEvent::Start(FlowStart::default()), &mut changed);
-        assert!(flows.known().flows.is_empty());
+        assert!(flows.known().flows.is_empty() && flows.known().lost.is_empty());
     }
 }

@@ -156,10 +156,11 @@ const ENUMS: [(&str, &str, &str, &[&str]); 22] = [
 ];
 
 /// Starts of names that continue with other names: of the page itself, or of a text of the server.
-const OTHER_NAMES: [&str; 17] = [
+const OTHER_NAMES: [&str; 18] = [
     "view.",
     "filter.",
     "flow.",
+    "flow.lost.",
     "header.",
     "machine.",
     "map.",
@@ -203,6 +204,18 @@ fn every_value_of_an_enum_that_the_page_prints_has_a_text() {
             let key = format!("\n  \"{start}{value}\": [");
             assert!(texts.contains(&key), "{name} has the value {value}, and the page has no text {start}{value}");
         }
+    }
+}
+
+#[test]
+fn everything_that_is_missing_among_flows_has_a_text() {
+    let lost = serde_json::to_value(ferroute_inspect::flows::Losses::default()).unwrap();
+    let texts = script("i18n.js");
+    for kind in lost.as_object().unwrap().keys().map(String::as_str).chain(["omitted"]) {
+        assert!(texts.contains(&format!("\n  \"flow.lost.{kind}\": [")), "{kind}");
+    }
+    for event in ["flows-start", "flows-lost", "flows-summary", "flows-unavailable"] {
+        assert!(script("flows.js").contains(&format!("receive(\"{event}\"")), "{event}");
     }
 }
 

@@ -2,12 +2,12 @@
 // while a view shows them.
 
 import { flowsAddress } from "./api.js";
-import { el, icon } from "./dom.js";
+import { el, icon, notice } from "./dom.js";
 import { count, duration, socket } from "./format.js";
 import { t } from "./i18n.js";
 import { translate } from "./texts.js";
 
-const state = { available: null, reason: null, summary: null, stream: null, timestamps: false };
+const state = { available: null, reason: null, summary: null, stream: null, timestamps: false, lost: {} };
 const readers = new Set();
 
 function emit() {
@@ -20,8 +20,9 @@ function receive(event, handler) {
 
 function open() {
   state.stream = new EventSource(flowsAddress());
-  receive("flows-start", ({ available, reason, summary, start }) =>
-    Object.assign(state, { available, reason, summary: summary ?? state.summary, timestamps: start?.timestamps ?? false }));
+  receive("flows-start", ({ available, reason, summary, start, lost }) =>
+    Object.assign(state, { available, reason, summary: summary ?? state.summary, timestamps: start?.timestamps ?? false, lost: lost ?? {} }));
+  receive("flows-lost", (lost) => Object.assign(state, { lost }));
   receive("flows-summary", (summary) => Object.assign(state, { available: true, summary }));
   receive("flows-unavailable", ({ reason }) => Object.assign(state, { available: false, reason }));
 }
@@ -41,6 +42,15 @@ export function onFlows(handler) {
 /** The reason why there are no flows; null if there are flows, or if this is not known yet. */
 export function flowsMissing() {
   return state.available === false ? translate(state.reason ?? "") : null;
+}
+
+/** Notices of the reason why there are no more flows, and of flows that are missing among the shown ones. */
+export function flowNotices() {
+  const missing = flowsMissing();
+  const lost = Object.entries({ ...state.lost, omitted: state.summary?.omitted ?? 0 }).filter(([, number]) => number > 0);
+  const words = lost.map(([kind, number]) => t(`flow.lost.${kind}`, { count: count(number) })).join(t("list.separator"));
+  return [missing && notice("info", t("unavailable", { reason: missing })),
+    lost.length > 0 && notice("warning", icon("warn"), t("flow.lost", { list: words }))].filter(Boolean);
 }
 
 /** The connections of the last minutes that failed. */

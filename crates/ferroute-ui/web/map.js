@@ -1,7 +1,7 @@
 // The view "Map": clients, Services and endpoints, with the connections of the last minutes between them.
 
 import { el, icon, notice, replace, svg } from "./dom.js";
-import { answerTime, edgesOf, failures, failureWords, flowWindow, flowsMissing, onFlows, outcome, peerName, total } from "./flows.js";
+import { answerTime, edgesOf, failures, failureWords, flowNotices, flowWindow, onFlows, outcome, peerName, total } from "./flows.js";
 import { count, rate } from "./format.js";
 import { t } from "./i18n.js";
 import { serviceLink } from "./route.js";
@@ -44,10 +44,11 @@ function node(column, { key, edges, counts }) {
 export function mountMap(container) {
   const lead = el("p", { class: "muted lead" }, t("map.lead"));
   const sum = el("p", { class: "map-sum", role: "status" });
+  const gaps = el("div", { class: "map-gaps" });
   const lines = svg("svg", { class: "edges", "aria-hidden": "true" });
   const grid = el("div", { class: "map graph" });
   const box = el("div", { class: "card map-card" }, grid);
-  container.append(el("div", { class: "page map-page" }, el("div", { class: "intro" }, el("h1", {}, t("map.title")), lead), sum, box));
+  container.append(el("div", { class: "page map-page" }, el("div", { class: "intro" }, el("h1", {}, t("map.title")), lead), sum, gaps, box));
   let groups = null;
 
   function drawLines() {
@@ -74,10 +75,11 @@ export function mountMap(container) {
   }
 
   function draw() {
-    const missing = flowsMissing();
+    const notices = flowNotices();
     const edges = edgesOf(null);
     box.hidden = edges.length === 0;
-    if (edges.length === 0) return replace(sum, missing ? notice("info", t("unavailable", { reason: missing })) : notice("info", t("map.none")));
+    replace(gaps, notices);
+    if (edges.length === 0) return replace(sum, notices.length === 0 && notice("info", t("map.none")));
     replace(sum, outcome(total(edges)), " ", el("span", { class: "muted" }, t("map.window", { seconds: Math.round(flowWindow()) })));
     const hop = (from, to) => (edge) => (from(edge) && to(edge) ? `${from(edge)}\n${to(edge)}` : null);
     const [client, service, endpoint] = [(edge) => `client ${clientOf(edge)}`, (edge) => `service ${serviceOf(edge)}`,

@@ -4,7 +4,7 @@ import { get } from "./api.js";
 import { linearScale, timeChart } from "./chart.js";
 import { demoPanel } from "./demo.js";
 import { card, el, icon, notice, replace, segments, svg } from "./dom.js";
-import { answerTime, edgesOf, failures, failureWords, flowsMissing, flowWindow, onFlows, outcome, peerName, total } from "./flows.js";
+import { answerTime, edgesOf, failures, failureWords, flowNotices, flowWindow, onFlows, outcome, peerName, total } from "./flows.js";
 import { bytes, count, rate } from "./format.js";
 import { Graph } from "./graph.js";
 import { language, t } from "./i18n.js";
@@ -159,7 +159,7 @@ function trafficCard(ports, podOf) {
       [t("column.packets"), ({ packets }) => count(packets), "number"],
       [t("traffic.bytes"), (row) => bytes(row.bytes), "number"],
       [t("traffic.perSecond"), ({ bytesPerSecond }) => t("rate.short", { rate: bytes(bytesPerSecond) }), "number"],
-    ], [...(rows.length > 1 ? [all] : []), ...rows.slice(0, PAGE)]));
+    ], [...(rows.length > 1 ? [all] : []), ...rows.slice(0, PAGE)]), rows.length > PAGE && el("p", { class: "muted" }, t("traffic.more", { count: count(rows.length - PAGE) })));
   };
   draw();
   return { element: card_, draw };
@@ -173,16 +173,16 @@ function flowsCard(name) {
   const box = el("div", {});
   const draw = () => {
     const edges = edgesOf(name);
-    const missing = flowsMissing();
-    if (edges.length === 0) return replace(box, el("p", { class: "muted" }, missing ? t("unavailable", { reason: missing }) : t("flow.none")));
-    return replace(box, el("p", { class: "flow-outcome" }, outcome(total(edges)), " ", el("span", { class: "muted" }, t("map.window", { seconds: Math.round(flowWindow()) }))),
+    const notices = flowNotices();
+    if (edges.length === 0) return replace(box, notices.length > 0 ? notices : el("p", { class: "muted" }, t("flow.none")));
+    return replace(box, notices, el("p", { class: "flow-outcome" }, outcome(total(edges)), " ", el("span", { class: "muted" }, t("map.window", { seconds: Math.round(flowWindow()) }))),
       table(t("flow.title"), [
         [t("flow.client"), ({ client }) => peerName({ ...client, port: null })],
         [t("column.endpoint"), ({ endpoint }) => (endpoint ? peerName(endpoint) : "–")],
         [t("column.connections"), (edge) => count(edge.connections), "number"],
         [t("flow.failed"), (edge) => (failures(edge) > 0 ? el("span", { class: "bad" }, failureWords(edge)) : "–")],
         [t("flow.answer"), (edge) => answerTime(edge) ?? "–", "number"],
-      ], edges.slice(0, FLOWS)));
+      ], edges.slice(0, FLOWS)), edges.length > FLOWS && el("p", { class: "muted" }, t("map.more", { count: count(edges.length - FLOWS) })));
   };
   draw();
   return { element: card(t("flow.title"), { class: "wide", id: "flows" }, box), draw };
