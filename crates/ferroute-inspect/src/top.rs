@@ -284,8 +284,8 @@ pub fn mark(rows: &mut Vec<Row>, observations: &Observations) {
 
 /// Returns the sum of the rates of several nodes, in the order of [`rates`].
 pub fn sum(nodes: impl IntoIterator<Item = Vec<Row>>) -> Vec<Row> {
-    let mut sums: BTreeMap<String, (BTreeMap<SocketAddr, (f64, Option<TrafficCounts>)>, Option<TrafficCounts>)> =
-        BTreeMap::new();
+    type Endpoints = BTreeMap<SocketAddr, (f64, Option<TrafficCounts>)>;
+    let mut sums: BTreeMap<String, (Endpoints, Option<TrafficCounts>)> = BTreeMap::new();
     for row in nodes.into_iter().flatten() {
         let (endpoints, ended) = sums.entry(row.service_port).or_default();
         *ended = [*ended, row.ended].into_iter().flatten().reduce(add_traffic);
@@ -295,7 +295,7 @@ pub fn sum(nodes: impl IntoIterator<Item = Vec<Row>>) -> Vec<Row> {
             *traffic = [*traffic, rate.traffic].into_iter().flatten().reduce(add_traffic);
         }
     }
-    let row = |(port, (endpoints, ended)): (String, (BTreeMap<SocketAddr, (f64, Option<TrafficCounts>)>, _))| {
+    let row = |(port, (endpoints, ended)): (String, (Endpoints, _))| {
         let connections = endpoints.iter().map(|(endpoint, (per_second, _))| (*endpoint, *per_second)).collect();
         let mut row = row(port, connections, 1.0);
         row.endpoints.iter_mut().for_each(|rate| rate.traffic = endpoints[&rate.endpoint].1);
