@@ -39,7 +39,7 @@ mod yaml;
 
 pub use error::{Cause, DocumentError, UnknownKind};
 pub use object::{IgnoredObject, Parsed, Place};
-pub use split::{Document, Documents, Position, documents, documents_at};
+pub use split::{CheckedDocument, Document, Documents, Position, documents, documents_at};
 
 /// Reads all objects of a text, in order.
 pub fn read(text: &str) -> Vec<Result<Parsed, DocumentError>> {

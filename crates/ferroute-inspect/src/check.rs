@@ -16,7 +16,7 @@ use std::{
 
 use ferroute_api::{
     Kind, MirrorSkipReason, Object,
-    manifest::{DocumentError, Parsed, Place, documents},
+    manifest::{CheckedDocument, DocumentError, Parsed, Place, documents},
 };
 use ferroute_config::flags::SettingsArgs;
 use ferroute_core::{
@@ -185,7 +185,7 @@ impl Check {
         let file = path.display().to_string();
         let Ok(text) = input.text(path) else { return };
         for document in documents(&text) {
-            let (objects, unknown) = document.check();
+            let CheckedDocument { objects, unknown } = document.check();
             let is_single = objects.len() == 1;
             for error in unknown {
                 self.add(Problem::of_document(&file, &error, Effect::Ignored));
@@ -254,6 +254,10 @@ impl Check {
                 self.endpoints.push(EndpointsObject { kind: Kind::EndpointSlice, name, service });
                 for field in &view.ignored {
                     self.add_for(&object, Some(&field.field), Effect::Ignored, field.problem.clone());
+                }
+                for i in (0..slice.endpoints.len()).filter(|i| slice.endpoints[*i].addresses.len() > 1) {
+                    let text = "proxies use only the first address of an endpoint";
+                    self.add_for(&object, Some(&format!("endpoints[{i}].addresses[1]")), Effect::Ignored, text);
                 }
             }
             Ok(_) => {

@@ -137,7 +137,7 @@ fn a_directory_without_manifests_is_a_problem() {
 #[test]
 fn everything_that_is_not_used_is_a_problem() {
     let ending = |lines: &[String]| lines.last().cloned().unwrap_or_default();
-    let cases: [(String, &[&str], &str); 24] = [
+    let cases: [(String, &[&str], &str); 25] = [
         (
             WEB.replace("port: 80", "prot: 80"),
             &[],
@@ -211,6 +211,11 @@ fn everything_that_is_not_used_is_a_problem() {
             format!("{WEB}{}", ENDPOINTS.replace("namespace: shop", "namespace: shop, labels: {endpointslice.kubernetes.io/skip-mirror: \"true\"}")),
             &[],
             "shop.yaml:9: Endpoints shop/web: skipped: it has the label ",
+        ),
+        (
+            format!("{WEB}{}", SLICE.replace("[10.244.0.2]", "[10.244.0.2, 10.244.0.3]")),
+            &[],
+            "shop.yaml:9: EndpointSlice shop/web-1: endpoints[0].addresses[1]: ignored: ",
         ),
         (
             format!("{WEB}{}", ENDPOINTS.replace("name: http", "name: htpp")),

@@ -292,7 +292,7 @@ mod tests {
     use crate::manifest::documents;
 
     fn unknown(text: &str) -> Vec<String> {
-        let errors = documents(text).flat_map(|document| document.check().1);
+        let errors = documents(text).flat_map(|document| document.check().unknown);
         errors.map(|error| format!("{error}: {}", error.cause)).collect()
     }
 

@@ -42,17 +42,26 @@ impl Document<'_> {
         self.text.lines().position(is_key).map(|index| self.line + index)
     }
 
-    /// Returns the result of [`read`](Self::read) with the places of the objects, and the parts of the document that it ignores: unknown fields of
-    /// objects, and objects of unknown kinds. Kinds of Kubernetes that a proxy does not read, and kinds of extensions,
-    /// are not unknown.
-    pub fn check(&self) -> (Vec<(Place, Result<Parsed, DocumentError>)>, Vec<DocumentError>) {
-        let (mut all, mut unknown) = (Vec::new(), Vec::new());
-        let mut each = |place: &Place, parsed| all.push((place.clone(), parsed));
+    /// Reads all objects of the document, and the parts of it that are ignored. Kinds of Kubernetes that a proxy does not
+    /// read, and kinds of extensions, are not unknown.
+    pub fn check(&self) -> CheckedDocument {
+        let mut checked = CheckedDocument::default();
+        let CheckedDocument { objects, unknown } = &mut checked;
+        let mut each = |place: &Place, parsed| objects.push((place.clone(), parsed));
         match object::read_each(self, &mut each, Some(&mut |error| unknown.push(error))) {
-            Ok(()) => (all, unknown),
-            Err(error) => (vec![(Place::default(), Err(error))], Vec::new()),
+            Ok(()) => checked,
+            Err(error) => CheckedDocument { objects: vec![(Place::default(), Err(error))], unknown: Vec::new() },
         }
     }
+}
+
+/// The contents of a document, as returned by [`Document::check`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CheckedDocument {
+    /// The objects with their places, as returned by [`Document::read`].
+    pub objects: Vec<(Place, Result<Parsed, DocumentError>)>,
+    /// The unknown fields of objects, and the objects of unknown kinds.
+    pub unknown: Vec<DocumentError>,
 }
 
 /// A position between two documents of a text.
