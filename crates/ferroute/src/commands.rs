@@ -188,9 +188,17 @@ fn with_modes(command: clap::Command) -> clap::Command {
     command.mut_args(|flag| if is_mode(&flag) { flag.value_parser(modes()) } else { flag }).mut_subcommands(with_modes)
 }
 
-/// Executes the command line of a program with the name `kube-proxy`.
+/// Executes the command line of a program with the name `kube-proxy`. Its exit status for invalid arguments is
+/// kube-proxy's, 1 instead of 2.
 pub(crate) fn run_kube_proxy() -> anyhow::Result<ExitCode> {
-    run::run(&KubeProxy::parse().run, CalledAs::KubeProxy)
+    match KubeProxy::try_parse() {
+        Ok(parsed) => run::run(&parsed.run, CalledAs::KubeProxy),
+        Err(error) => {
+            // Also the help, which is no error. There is no other place for a message that cannot be written.
+            let _ = error.print();
+            Ok(if error.use_stderr() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+        }
+    }
 }
 
 /// Executes the command line of `ferroute`.

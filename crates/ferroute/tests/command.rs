@@ -65,10 +65,17 @@ fn unknown_flags_and_positional_arguments_are_rejected_with_a_hint() {
         (["run"], "unexpected argument 'run'"),
     ] {
         let output = Linked::new().kube_proxy(&arguments);
-        assert_eq!(output.status.code(), Some(2));
+        assert_eq!(output.status.code(), Some(1), "as that of kube-proxy");
         assert!(stderr(&output).contains(error), "{}", stderr(&output));
         assert!(stderr(&output).contains("Usage: kube-proxy"), "{}", stderr(&output));
     }
+}
+
+#[test]
+fn help_of_kube_proxy_is_no_error() {
+    let output = Linked::new().kube_proxy(&["--help"]);
+    assert_eq!(output.status.code(), Some(0));
+    assert!(stdout(&output).contains("Usage: kube-proxy"), "{output:?}");
 }
 
 #[test]

@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::{
     raw::FlagValues,
-    values::{Gates, List, Switch, VModule, VersionRequest, all_items, integer},
+    values::{Gates, List, Switch, VModule, VersionRequest, all_items, float, integer, level, port},
 };
 use crate::{FlushFrequency, GoDuration, KubeProxyConfiguration, LoggingConfiguration, Quantity, append_port};
 
@@ -67,7 +67,7 @@ pub struct ClientFlags {
     #[arg(long, value_name = "TYPE", default_value = "application/vnd.kubernetes.protobuf")]
     pub kube_api_content_type: String,
     /// Maximum rate of requests to the API server, per second
-    #[arg(long, value_name = "NUMBER", default_value = "5")]
+    #[arg(long, value_name = "NUMBER", default_value = "5", value_parser = float)]
     pub kube_api_qps: f32,
     /// Maximum burst of requests to the API server above that rate
     #[arg(long, value_name = "NUMBER", default_value = "10", value_parser = integer)]
@@ -99,10 +99,10 @@ pub struct ServingFlags {
     #[arg(long, value_name = "VERSION", default_value = "")]
     pub show_hidden_metrics_for_version: String,
     /// Deprecated: default port of --healthz-bind-address; 0 to disable
-    #[arg(long, hide = true, value_name = "PORT", default_value = "10256")]
+    #[arg(long, hide = true, value_name = "PORT", default_value = "10256", value_parser = port)]
     pub healthz_port: u16,
     /// Deprecated: default port of --metrics-bind-address; 0 to disable
-    #[arg(long, hide = true, value_name = "PORT", default_value = "10249")]
+    #[arg(long, hide = true, value_name = "PORT", default_value = "10249", value_parser = port)]
     pub metrics_port: u16,
     /// Range of ports that userspace mode accepts connections on
     ///
@@ -235,7 +235,7 @@ pub struct LoggingFlags {
     /// Log verbosity: from 4 also debug messages, from 6 also libraries
     ///
     /// 0 to 3 are the same: changes of state, each sync that changed something, and problems.
-    #[arg(short = 'v', long = "v", visible_alias = "verbosity", value_name = "LEVEL", default_value = "0")]
+    #[arg(short = 'v', long = "v", visible_alias = "verbosity", value_name = "LEVEL", default_value = "0", value_parser = level)]
     verbosity: u32,
     /// Ignored; sets log levels of kube-proxy's source files
     #[arg(long, value_name = "PATTERN=LEVEL")]

@@ -380,3 +380,113 @@ fn raw_args_keep_given_flags_and_texts() {
     assert_eq!(texts["oom-score-adj"], "-999");
     assert!(KUBE_PROXY_FLAGS.iter().all(|(name, _)| texts.contains_key(name)));
 }
+
+/// Values that kube-proxy 1.36.2 accepts, and those that it rejects: recorded by `kube-proxy FLAG=VALUE --version`.
+const VALUES: &[(&str, &[&str], &[&str])] = &[
+    (
+        "--oom-score-adj",
+        &[
+            "5",
+            "05",
+            "0x10",
+            "0X10",
+            "0x_10",
+            "0o17",
+            "0O17",
+            "017",
+            "0_17",
+            "0b11",
+            "0B11",
+            "1_000",
+            "0x1_0",
+            "-5",
+            "+5",
+            "-0x1",
+            "2147483647",
+            "-2147483648",
+        ],
+        &[
+            "08",
+            "0b2",
+            "0x1__0",
+            "0x10_",
+            "_1",
+            "1_",
+            "1__0",
+            "+-5",
+            "--5",
+            "-",
+            "+",
+            "1e3",
+            " 5",
+            "5 ",
+            "",
+            "1.0",
+            "٣",
+            "2147483648",
+            "-2147483649",
+        ],
+    ),
+    ("--iptables-masquerade-bit", &["0xe", "016", "0b1110", "1_4", "+14"], &[]),
+    ("--conntrack-min", &["0x10", "1_000", "017"], &["1e3"]),
+    ("--conntrack-max-per-core", &["0x10", "1_000"], &[]),
+    ("--kube-api-burst", &["0x10", "1_000", "010"], &["9999999999"]),
+    ("--healthz-port", &["10256", "0x2810", "1_0256"], &["x", ""]),
+    ("--metrics-port", &["0x2809", "10_249"], &["-"]),
+    (
+        "--kube-api-qps",
+        &[
+            "5", "1e3", "1E3", "1e+3", "1e-3", "5.", ".5", "1_000", "1_0e1", "1e1_0", "+5", "-5", "inf", "+Inf",
+            "-INF", "infinity", "NaN", "nan", "1e38", "1e-60", "0x1p4", "0X1P4", "0x1.8p1", "0x.8p1", "0x1p-2",
+            "0x1p+2", "0x_1p4", "0x1_0p4",
+        ],
+        &[
+            ".", "_1", "1_", "1__0", "1_.5", "1._5", "+nan", "-nan", "1e39", "1e", "e1", "0x10", "0x1", "0xp1", "0x1p",
+            "0x1p200", "0x1p1.5", "0b1", "0o7", "", "1f", " 1",
+        ],
+    ),
+    ("-v", &["2", "02"], &["+2", "-1", "0x2", "2_0", "2.0", "", "4294967295", "4294967296"]),
+    ("--v", &["4", "010"], &["+4"]),
+    ("--vmodule", &["a=1", "a=1,b=2", ""], &["a=+1", "a=-1", "a=0x1", "a=1_0", "a", "=1", "a=", "a=4294967296"]),
+    (
+        "--masquerade-all",
+        &["true", "True", "TRUE", "T", "t", "1", "false", "False", "FALSE", "F", "f", "0"],
+        &["yes", "no", "on", "tRue", "", "2", " true"],
+    ),
+    (
+        "--iptables-sync-period",
+        &[
+            "1h2m3.5s",
+            "1.5h",
+            ".5s",
+            "1.s",
+            "1us",
+            "1µs",
+            "1μs",
+            "1ns",
+            "0",
+            "+0",
+            "-0",
+            "00s",
+            "+1s",
+            "1h1h",
+            "2540400h10m10s",
+            "1s500ms",
+        ],
+        &["00", "0.0", "1d", "1", "1h 2m", "1H", "", "1e3s", "1_0s", ".s", "s", "9999999h"],
+    ),
+];
+
+#[test]
+fn values_are_accepted_and_rejected_as_by_kube_proxy() {
+    for (flag, accepted, rejected) in VALUES {
+        let accepts = |value: &&str| {
+            let argument = format!("{flag}={value}");
+            KubeProxy::command().try_get_matches_from(["kube-proxy", &argument]).is_ok()
+        };
+        let wrong: Vec<_> = accepted.iter().filter(|value| !accepts(value)).collect();
+        assert!(wrong.is_empty(), "{flag} rejects {wrong:?}");
+        let wrong: Vec<_> = rejected.iter().filter(|value| accepts(value)).collect();
+        assert!(wrong.is_empty(), "{flag} accepts {wrong:?}");
+    }
+}

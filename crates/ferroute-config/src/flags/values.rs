@@ -52,6 +52,15 @@ pub enum ValueError {
     /// Not an integer.
     #[error("not an integer of 32 bits")]
     Integer,
+    /// Not a number.
+    #[error("not a number of 32 bits")]
+    Number,
+    /// Not a port.
+    #[error("not a port number")]
+    Port,
+    /// Not a log level.
+    #[error("not a log level (want a number)")]
+    Level,
     /// Quotes that are not those of CSV.
     #[error("not a list (want items separated by commas, in double quotes as a whole or not at all)")]
     List,
@@ -63,28 +72,97 @@ pub enum ValueError {
     Version,
 }
 
-/// Parses an integer in the syntax of Go: decimal, or in the base that the prefix denotes; digits after a prefix may be
-/// grouped by `_`.
+/// Parses an integer in the syntax of Go: decimal, or in the base that the prefix denotes; digits may be grouped by `_`.
 pub(super) fn integer(text: &str) -> Result<i32, ValueError> {
-    let (sign, digits) = match text.strip_prefix('-') {
-        Some(digits) => ("-", digits),
-        None => ("", text.strip_prefix('+').unwrap_or(text)),
+    let (sign, number) = sign(text);
+    let number = number.to_ascii_lowercase();
+    let (base, digits) = match number.as_bytes() {
+        [b'0', b'x', ..] => (16, &number[2..]),
+        [b'0', b'o', ..] => (8, &number[2..]),
+        [b'0', b'b', ..] => (2, &number[2..]),
+        [b'0', _, ..] => (8, &number[1..]),
+        _ => (10, &*number),
     };
-    let lower = digits.to_ascii_lowercase();
-    let (base, digits) = match lower.as_bytes() {
-        [b'0', b'x', ..] => (16, &lower[2..]),
-        [b'0', b'o', ..] => (8, &lower[2..]),
-        [b'0', b'b', ..] => (2, &lower[2..]),
-        [b'0', _, ..] => (8, &lower[1..]),
-        _ => (10, &*lower),
-    };
-    let digits = if base == 10 { digits.to_owned() } else { digits.replace('_', "") };
-    let is_digit = |digit: char| digit.is_digit(base);
-    if !digits.chars().all(is_digit) {
+    // A prefix counts as a digit.
+    let digits = ungrouped(digits, base != 10).ok_or(ValueError::Integer)?;
+    if !digits.chars().all(|digit| digit.is_digit(base)) {
         return Err(ValueError::Integer);
     }
     i32::from_str_radix(&format!("{sign}{digits}"), base).map_err(|_| ValueError::Integer)
 }
+
+/// Parses the number of a port in the syntax of [`integer`].
+pub(super) fn port(text: &str) -> Result<u16, ValueError> {
+    u16::try_from(integer(text)?).map_err(|_| ValueError::Port)
+}
+
+/// Parses a log level: decimal digits.
+pub(super) fn level(text: &str) -> Result<u32, ValueError> {
+    let level = text.parse().ok().filter(|level| *level <= MAX_LEVEL && text.bytes().all(|byte| byte.is_ascii_digit()));
+    level.ok_or(ValueError::Level)
+}
+
+/// Parses a number in the syntax of Go: decimal, or hexadecimal with an exponent of two; digits may be grouped by `_`.
+pub(super) fn float(text: &str) -> Result<f32, ValueError> {
+    let (sign, number) = sign(text);
+    let number = number.to_ascii_lowercase();
+    match (sign, number.as_str()) {
+        (_, "inf" | "infinity") => return Ok(if sign == "-" { f32::NEG_INFINITY } else { f32::INFINITY }),
+        ("", "nan") if text.len() == number.len() => return Ok(f32::NAN),
+        _ => {}
+    }
+    let magnitude = match number.strip_prefix("0x") {
+        Some(digits) => ungrouped(digits, true).and_then(|digits| hexadecimal(&digits)),
+        None => ungrouped(&number, false).filter(|digits| is_decimal(digits)).and_then(|digits| digits.parse().ok()),
+    };
+    let magnitude = magnitude.filter(|magnitude: &f32| magnitude.is_finite()).ok_or(ValueError::Number)?;
+    Ok(if sign == "-" { -magnitude } else { magnitude })
+}
+
+/// Returns the sign of a number, `-` or nothing, and the rest.
+fn sign(text: &str) -> (&str, &str) {
+    match text.strip_prefix('-') {
+        Some(rest) => ("-", rest),
+        None => ("", text.strip_prefix('+').unwrap_or(text)),
+    }
+}
+
+/// Returns a number without the `_` in it; `None` if one is not between two digits. `has_prefix` reports whether a
+/// prefix of the base, which counts as a digit, is before the number.
+fn ungrouped(number: &str, has_prefix: bool) -> Option<String> {
+    let bytes = number.as_bytes();
+    let is_grouping = |at: usize| {
+        let is_digit = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_hexdigit);
+        (if at == 0 { has_prefix } else { is_digit(bytes.get(at - 1)) }) && is_digit(bytes.get(at + 1))
+    };
+    let is_valid = bytes.iter().enumerate().all(|(at, byte)| *byte != b'_' || is_grouping(at));
+    is_valid.then(|| number.replace('_', ""))
+}
+
+/// Reports whether this is a decimal number without a sign: the parser also accepts names and signs.
+fn is_decimal(number: &str) -> bool {
+    number.starts_with(|first: char| first.is_ascii_digit() || first == '.')
+}
+
+/// Returns the value of hexadecimal digits with a point and an exponent of two, such as `1.8p1`.
+fn hexadecimal(number: &str) -> Option<f32> {
+    let (digits, exponent) = number.split_once('p')?;
+    let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
+    if whole.is_empty() && fraction.is_empty() {
+        return None;
+    }
+    let digit = |value: Option<f64>, digit: char| Some(value? * 16.0 + f64::from(digit.to_digit(16)?));
+    let value = whole.chars().chain(fraction.chars()).fold(Some(0.0), digit)?;
+    let exponent = exponent.parse::<i32>().ok()?;
+    let scale = 4_i32.checked_mul(i32::try_from(fraction.len()).ok()?)?;
+    // The range of the result is checked by the caller.
+    #[expect(clippy::cast_possible_truncation, reason = "a number is rounded to 32 bits")]
+    let result = (value * f64::from(exponent.checked_sub(scale)?).exp2()) as f32;
+    Some(result)
+}
+
+/// The highest log level.
+const MAX_LEVEL: u32 = i32::MAX as u32;
 
 impl FromStr for Switch {
     type Err = ValueError;
@@ -117,7 +195,7 @@ impl FromStr for VModule {
     fn from_str(text: &str) -> Result<Self, ValueError> {
         let levels = items(text).map(|item| {
             let (pattern, level) = item.split_once('=').filter(|(pattern, _)| !pattern.is_empty())?;
-            Some(VModuleItem { file_pattern: pattern.to_owned(), verbosity: level.parse().ok()? })
+            Some(VModuleItem { file_pattern: pattern.to_owned(), verbosity: self::level(level).ok()? })
         });
         levels.collect::<Option<_>>().map(Self).ok_or(ValueError::VModule)
     }
@@ -259,12 +337,29 @@ mod tests {
             ("-0X1f", -31),
             ("0b101", 5),
             ("0x1_0", 16),
+            ("1_000", 1000),
+            ("0_17", 15),
             ("-2147483648", i32::MIN),
         ] {
             assert_eq!(integer(text), Ok(value), "{text}");
         }
-        for text in ["", "-", "+", "09", "0x", "1_0", "1.5", "- 1", "--1", "0x-1", "x", "2147483648"] {
+        for text in ["", "-", "+", "09", "0x", "1__0", "1.5", "- 1", "--1", "0x-1", "x", "2147483648"] {
             assert_eq!(integer(text), Err(ValueError::Integer), "{text}");
         }
+    }
+
+    #[test]
+    fn numbers_have_the_syntax_of_go() {
+        for (text, value) in [
+            ("1_0e1", 100.0),
+            ("0x1p4", 16.0),
+            ("0x1.8p1", 3.0),
+            ("-0x.8p1", -1.0),
+            (".5", 0.5),
+            ("-inf", f32::NEG_INFINITY),
+        ] {
+            assert_eq!(float(text), Ok(value), "{text}");
+        }
+        assert!(float("NaN").is_ok_and(f32::is_nan));
     }
 }
