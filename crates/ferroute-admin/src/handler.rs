@@ -11,13 +11,13 @@ use std::{sync::Arc, time::Instant};
 
 use hyper::{
     StatusCode,
-    header::{CONTENT_TYPE, HeaderValue},
+    header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderValue},
 };
 
 use crate::{
     Pages,
     history::{History, QueryError, ServiceQuery, ServicesBody},
-    http::{Handler, Request, Response, json, json_chunks, not_found, text},
+    http::{Handler, Request, Response, accepts_gzip, gzip, json, json_chunks, not_found, text},
     metrics::{Metrics, Sampled},
 };
 
@@ -39,7 +39,7 @@ pub struct AdminHandler<S> {
 impl<S: Fn() -> Sampled + Send + Sync + 'static> Handler for AdminHandler<S> {
     fn answer(&self, request: &Request) -> Response {
         match request.uri.path() {
-            "/metrics" => self.metrics(),
+            "/metrics" => self.metrics(request),
             // The process is running; kube-proxy checks nothing else for this path.
             "/healthz" if has_query_key(request, "verbose") => {
                 text(StatusCode::OK, "[+]ping ok\nhealthz check passed\n")
@@ -52,6 +52,7 @@ impl<S: Fn() -> Sampled + Send + Sync + 'static> Handler for AdminHandler<S> {
             "/services" | "/changes" if !self.history.has_pages() => text(StatusCode::NOT_FOUND, NO_SERVICE_STATUS),
             "/services" => self.services(request).unwrap_or_else(|error| bad_request(&error)),
             "/changes" => self.changes(request).unwrap_or_else(|error| bad_request(&error)),
+            path if path.starts_with("/debug/flags") => text(StatusCode::NOT_FOUND, NO_FLAGS),
             path if path.starts_with("/debug/") => text(StatusCode::NOT_FOUND, NO_PROFILES),
             _ => not_found(),
         }
@@ -71,15 +72,27 @@ impl<S: Fn() -> Sampled> AdminHandler<S> {
         Ok(json(StatusCode::OK, page.to_json()))
     }
 
-    fn metrics(&self) -> Response {
-        let mut response = text(StatusCode::OK, self.metrics.render(&(self.sample)()));
-        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(Metrics::CONTENT_TYPE));
+    /// Returns the metrics, compressed for clients that accept it, as in kube-proxy.
+    fn metrics(&self, request: &Request) -> Response {
+        let metrics = self.metrics.render(&(self.sample)());
+        let compressed = accepts_gzip(&request.headers).then(|| gzip(metrics.as_ref()).ok()).flatten();
+        let encoding = compressed.is_some().then_some(HeaderValue::from_static("gzip"));
+        let mut response = match compressed {
+            Some(compressed) => text(StatusCode::OK, compressed),
+            None => text(StatusCode::OK, metrics),
+        };
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(Metrics::CONTENT_TYPE));
+        headers.extend(encoding.map(|encoding| (CONTENT_ENCODING, encoding)));
         response
     }
 }
 
 /// Answer to the paths of Go's profiler.
 const NO_PROFILES: &str = "no profiles: this program is not written in Go; use perf or heaptrack on the process\n";
+
+/// Answer to the paths by which kube-proxy with `--profiling` changes its log level.
+const NO_FLAGS: &str = "the log level is that of the start: start the proxy with --v=LEVEL, or logging.verbosity in the file of --config\n";
 
 /// Answer to the pages of Services if they are not served.
 const NO_SERVICE_STATUS: &str = "disabled: run the proxy with --enable-service-status\n";
@@ -103,7 +116,7 @@ mod tests {
     use ferroute_config::KubeProxyConfiguration;
 
     use super::*;
-    use crate::http::testing::{body, request};
+    use crate::http::testing::{body, bytes, request};
 
     /// Returns status and body.
     fn get(uri: &str) -> (u16, String) {
@@ -111,15 +124,18 @@ mod tests {
     }
 
     fn get_from(history: &Arc<History>, uri: &str) -> (u16, String) {
-        let handler = AdminHandler {
+        let response = handler(history).answer(&request(uri));
+        (response.status().as_u16(), body(response))
+    }
+
+    fn handler(history: &Arc<History>) -> impl Handler {
+        AdminHandler {
             metrics: Arc::new(Metrics::new(&[])),
             history: Arc::clone(history),
             pages: Pages::new(&KubeProxyConfiguration::default(), std::iter::empty()),
             mode: "nftables",
             sample: || Sampled { tasks: Some(7), ..Sampled::default() },
-        };
-        let response = handler.answer(&request(uri));
-        (response.status().as_u16(), body(response))
+        }
     }
 
     #[test]
@@ -132,7 +148,29 @@ mod tests {
         assert_eq!(get("/changes"), (200, "{\"changes\":[]}".to_owned()));
         assert!(get("/metrics").1.contains("go_goroutines 7\n"));
         assert!(get("/configz").1.starts_with('{') && get("/flagz").0 == 200 && get("/statusz").0 == 200);
-        assert_eq!([get("/debug/pprof/heap").0, get("/metrics/").0, get("/").0], [404; 3]);
+        let paths = ["/debug/pprof/heap", "/debug/flags", "/debug/flags/v"];
+        assert_eq!(
+            paths.map(|path| get(path)),
+            [(404, NO_PROFILES.to_owned()), (404, NO_FLAGS.to_owned()), (404, NO_FLAGS.to_owned())]
+        );
+        assert_eq!([get("/services/").0, get("/metrics/").0, get("/").0], [404; 3]);
+    }
+
+    #[test]
+    fn metrics_are_compressed_for_clients_that_accept_it() {
+        use std::io::Read;
+
+        use hyper::header::{ACCEPT_ENCODING, CONTENT_LENGTH};
+
+        let mut request = request("/metrics");
+        request.headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("gzip"));
+        let response = handler(&Arc::new(History::new(SystemTime::now(), true))).answer(&request);
+        assert_eq!(response.headers()[CONTENT_ENCODING], "gzip");
+        assert_eq!(response.headers()[CONTENT_TYPE], Metrics::CONTENT_TYPE);
+        assert!(!response.headers().contains_key(CONTENT_LENGTH), "the server sets it");
+        let mut metrics = String::new();
+        flate2::read::GzDecoder::new(&*bytes(response)).read_to_string(&mut metrics).unwrap();
+        assert!(metrics.contains("go_goroutines 7\n"));
     }
 
     #[test]

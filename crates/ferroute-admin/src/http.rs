@@ -1,6 +1,7 @@
 //! A small HTTP/1.1 server on a separate thread.
 
 mod budget;
+mod compression;
 mod listen;
 mod response;
 mod server;
@@ -9,6 +10,7 @@ pub(crate) mod testing;
 mod thread;
 
 pub use budget::{Budget, PortPermit, TooManyPorts};
+pub use compression::{accepts_gzip, gzip};
 pub use listen::{ListenError, ListenScope, listen};
 pub(crate) use response::json_chunks;
 pub use response::{Body, Request, Response, json, not_found, text};
