@@ -150,7 +150,7 @@ mod tests {
         assert!(get("/configz").1.starts_with('{') && get("/flagz").0 == 200 && get("/statusz").0 == 200);
         let paths = ["/debug/pprof/heap", "/debug/flags", "/debug/flags/v"];
         assert_eq!(
-            paths.map(|path| get(path)),
+            paths.map(get),
             [(404, NO_PROFILES.to_owned()), (404, NO_FLAGS.to_owned()), (404, NO_FLAGS.to_owned())]
         );
         assert_eq!([get("/services/").0, get("/metrics/").0, get("/").0], [404; 3]);

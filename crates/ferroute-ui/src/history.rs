@@ -79,9 +79,11 @@ mod tests {
         assert_eq!(history.set_traffic(first.clone()), first);
         assert_eq!(history.set_traffic(first), []);
         let next = endpoint(81, 150);
-        assert_eq!(history.set_traffic(vec![endpoint(80, 100), next.clone()]), [next.clone()]);
+        let changed = history.set_traffic(vec![endpoint(80, 100), next.clone()]);
+        assert_eq!(changed, std::slice::from_ref(&next));
         let ended = EndpointTraffic { ended: true, ..next };
-        assert_eq!(history.set_traffic(vec![endpoint(80, 100), ended.clone()]), [ended]);
+        let changed = history.set_traffic(vec![endpoint(80, 100), ended.clone()]);
+        assert_eq!(changed, [ended]);
     }
 
     #[test]

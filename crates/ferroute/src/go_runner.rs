@@ -39,7 +39,8 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
     let mut child = command.spawn().with_context(|| format!("cannot start {}", program.display()))?;
     // It holds the other end of the pipe, so that the end of its output would not be detected.
     drop(command);
-    let status = supervise(&mut child, &mut signals).with_context(|| format!("cannot wait for {}", program.display()))?;
+    let status =
+        supervise(&mut child, &mut signals).with_context(|| format!("cannot wait for {}", program.display()))?;
     output.finish();
     Ok(exit_code(status))
 }
