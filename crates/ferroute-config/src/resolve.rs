@@ -224,7 +224,8 @@ impl KubeProxyConfiguration {
         let ipvs = if self.mode == ModeName::IPVS.as_str() {
             sections::ipvs(errors, &self.ipvs)
         } else {
-            IpvsSettings::default()
+            // It is the default for Services of clusters that have left ipvs mode.
+            IpvsSettings { scheduler: self.ipvs.scheduler.clone(), ..IpvsSettings::default() }
         };
         let nftables_bit = if self.mode == ModeName::NFTABLES.as_str() {
             masquerade_bit(errors, "KubeProxyNFTablesConfiguration", self.nftables.masquerade_bit)

@@ -51,6 +51,8 @@ pub struct SourceRangesScope {
 }
 
 impl SourceRangesScope {
+    /// All addresses.
+    pub const ALL: Self = Self { cluster_ip: true, external_ips: true, node_ports: true };
     /// The names of the kinds of addresses in annotations.
     pub const NAMES: [&str; 3] = ["cluster-ip", "external-ips", "node-ports"];
 

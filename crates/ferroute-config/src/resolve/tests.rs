@@ -403,3 +403,17 @@ fn keywords_of_node_port_addresses_may_be_mixed_with_networks() {
         assert!(config.resolve().is_err(), "{unknown:?}");
     }
 }
+
+#[test]
+fn scheduler_of_ipvs_mode_is_the_default_method_of_nftables_mode() {
+    let method = |mode: &str, traits: &ModeTraits| {
+        let resolved = resolve(|config| {
+            config.mode = mode.to_owned();
+            config.ipvs.scheduler = "rr".to_owned();
+        });
+        resolved.balancing_defaults(traits).method
+    };
+    assert_eq!(method("nftables", &ModeTraits::NFTABLES), Some(Method::RoundRobin));
+    assert_eq!(method("iptables", &ModeTraits::IPTABLES), None);
+    assert_eq!(method("ipvs", &ModeTraits::IPVS), None);
+}

@@ -73,10 +73,11 @@ pub(super) fn parse_source_ranges(
     }
     let mut value = Annotations { errors, annotations };
     let mut policy = |key: &str| annotations.get(key).map(|_| value.parse(key, denies));
-    let denies = policy(labels::SOURCE_RANGES_POLICY).or_else(|| policy(labels::CILIUM_SOURCE_RANGES_POLICY)).flatten();
-    match denies {
-        // No range is valid: an error must not admit everybody.
-        _ if ranges.is_empty() && own.is_some() => IpFamily::BOTH.map(no_client).into(),
+    let denies = policy(labels::SOURCE_RANGES_POLICY).or_else(|| policy(labels::CILIUM_SOURCE_RANGES_POLICY));
+    // An error must not admit clients that the ranges, or the policy that is meant, exclude.
+    let is_unknown = if ranges.is_empty() { own.is_some() } else { denies == Some(None) };
+    match denies.flatten() {
+        _ if is_unknown => IpFamily::BOTH.map(no_client).into(),
         Some(true) if !ranges.is_empty() => {
             IpFamily::BOTH.into_iter().flat_map(|family| all_except(family, &ranges)).collect()
         }
@@ -89,7 +90,12 @@ pub(super) fn parse_scope(errors: &mut Errors, annotations: &BTreeMap<String, St
     if annotations.is_empty() {
         return SourceRangesScope::default();
     }
-    Annotations { errors, annotations }.parse(labels::SOURCE_RANGES_SCOPE, scope).unwrap_or_default()
+    // An error must not admit clients that the ranges exclude.
+    let invalid = match annotations.contains_key(labels::SOURCE_RANGES_SCOPE) {
+        true => SourceRangesScope::ALL,
+        false => SourceRangesScope::default(),
+    };
+    Annotations { errors, annotations }.parse(labels::SOURCE_RANGES_SCOPE, scope).unwrap_or(invalid)
 }
 
 fn scope(text: &str) -> Result<SourceRangesScope, String> {

@@ -303,9 +303,16 @@ fn write_kernel_state_into(out: &mut impl fmt::Write, kernel: &KernelState) -> f
             writeln!(out, "  rules in the kernel, with packet counts")?;
             let count = |packets: Option<u64>| packets.map_or("-".to_owned(), |packets| packets.to_string());
             let width = rules.iter().map(|rule| count(rule.packets).len()).max().unwrap_or_default();
-            for rule in rules {
-                let (location, text) = (Escaped(&rule.location), Escaped(&rule.text));
-                writeln!(out, "    {:>width$}  {location}  {text}", count(rule.packets))?;
+            for rules in rules.chunk_by(|one, other| one.location == other.location) {
+                let shown = rules.len().min(MAX_RULES);
+                for rule in &rules[..shown] {
+                    let (location, text) = (Escaped(&rule.location), Escaped(&rule.text));
+                    writeln!(out, "    {:>width$}  {location}  {text}", count(rule.packets))?;
+                }
+                if let Some(rule) = rules.get(shown) {
+                    let (location, more) = (Escaped(&rule.location), rules.len() - shown);
+                    writeln!(out, "    {:>width$}  {location}  ... and {more} more (all: --output json)", "")?;
+                }
             }
         }
     }
@@ -341,3 +348,6 @@ fn write_columns_into(out: &mut impl fmt::Write, rows: &[Vec<String>]) -> fmt::R
     }
     Ok(())
 }
+
+/// Maximum number of printed rules of a chain, or elements of a map: the table of a Service with source hash has 32,768.
+const MAX_RULES: usize = 100;

@@ -33,13 +33,22 @@ use crate::{
     process::tasks::Tasks,
 };
 
-/// A service port with its terminating endpoints, each with the time at which its connections end.
-type DrainingPort = WatchedPort<Option<Instant>>;
+/// A service port with its terminating endpoints.
+type DrainingPort = WatchedPort<Termination>;
+
+/// The termination of an endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Termination {
+    /// When it was received; for an endpoint that was used after that because there were no others, since when it is not.
+    since: Instant,
+    /// The time at which its connections end.
+    deadline: Option<Instant>,
+}
 
 /// Terminating endpoints and the connections to them, shared by the sync loop, the reader and `/metrics`.
 #[derive(Debug, Default)]
 pub(crate) struct DrainState {
-    ports: Arc<WatchedPorts<Option<Instant>>>,
+    ports: Arc<WatchedPorts<Termination>>,
     counts: Mutex<Vec<Draining>>,
 }
 
@@ -48,7 +57,7 @@ pub(crate) struct DrainState {
 pub(crate) struct DrainObserver {
     shared: Arc<DrainState>,
     tasks: Tasks,
-    watcher: Watcher<Option<Instant>>,
+    watcher: Watcher<Termination>,
     /// Whether the mode's connections end with their conntrack entries.
     ends_connections: bool,
 }
@@ -109,19 +118,19 @@ impl DrainObserver {
             let terminating =
                 entry.endpoints.iter().filter(|endpoint| endpoint.terminating).map(|endpoint| endpoint.socket());
             let timeout = entry.service.balancing.drain_timeout.filter(|_| self.ends_connections);
-            let Some(timeout) = timeout.map(|seconds| Duration::from_secs(seconds.get().into())) else {
-                return terminating.map(|endpoint| (endpoint, None)).collect();
-            };
+            let timeout = timeout.map(|seconds| Duration::from_secs(seconds.get().into()));
             let used: BTreeSet<SocketAddr> =
                 table.endpoint_sets(entry).reachable.iter().map(Endpoint::socket).collect();
-            let end = Instant::now() + timeout;
-            let deadline = |endpoint| {
-                let known = before.and_then(|before| before.get(&endpoint).copied().flatten());
+            let now = Instant::now();
+            let termination = |endpoint| {
                 // An endpoint that is still used, because there are no others, has no deadline: a new connection would
                 // reach it again.
-                (endpoint, Some(known.unwrap_or(end)).filter(|_| !used.contains(&endpoint)))
+                let is_used = used.contains(&endpoint);
+                let known = before.and_then(|before| before.get(&endpoint)).filter(|_| !is_used);
+                let since = known.map_or(now, |known| known.since);
+                (endpoint, Termination { since, deadline: timeout.filter(|_| !is_used).map(|timeout| since + timeout) })
             };
-            terminating.map(deadline).collect()
+            terminating.map(termination).collect()
         });
         if changed {
             self.shared.forget_counts();
@@ -179,10 +188,10 @@ fn count<E>(
 fn end_expired(family: IpFamily, ports: &[DrainingPort], now: Instant) -> Result<(), conntrack::Error> {
     for protocol in [Protocol::Tcp, Protocol::Udp] {
         let expired = |port: &DrainingPort| {
-            let has_expired = |deadline: &Option<Instant>| deadline.is_some_and(|deadline| deadline <= now);
-            let endpoints = port.endpoints.iter().filter(|(_, deadline)| has_expired(deadline));
+            let has_expired = |termination: &Termination| termination.deadline.is_some_and(|deadline| deadline <= now);
+            let endpoints = port.endpoints.iter().filter(|(_, termination)| has_expired(termination));
             DrainingPort {
-                endpoints: endpoints.map(|(endpoint, deadline)| (*endpoint, *deadline)).collect(),
+                endpoints: endpoints.map(|(endpoint, termination)| (*endpoint, *termination)).collect(),
                 ..port.clone()
             }
         };

@@ -93,7 +93,7 @@ impl EjectionState {
                     thread::park();
                 }
             }
-            thread::sleep(INTERVAL.max(start.elapsed() * PAUSE_FACTOR));
+            thread::sleep((start.elapsed() * PAUSE_FACTOR).clamp(INTERVAL, MAX_PAUSE));
         }
     }
 }
@@ -199,3 +199,6 @@ const INTERVAL: Duration = Duration::from_millis(400);
 
 /// The pause is at least this many times as long as the read before it: 10 % of a CPU at most.
 const PAUSE_FACTOR: u32 = 9;
+
+/// Maximum pause: a round that waited for a processor must not delay ejections for long.
+const MAX_PAUSE: Duration = Duration::from_secs(2);

@@ -107,3 +107,25 @@ fn service_without_terminating_endpoints_is_removed_with_its_counts() {
     assert!(!shared.ports.has_some(IpFamily::V4));
     assert_eq!(shared.counts(), []);
 }
+
+#[test]
+fn deadlines_follow_the_annotation_from_the_same_start() {
+    let shared = Arc::new(DrainState::default());
+    let mut observer = DrainObserver::new(Arc::clone(&shared), Tasks::new().0, &ModeTraits::NFTABLES);
+    let web = |timeout: Option<&str>| {
+        let web = service("shop/web").cluster_ip("10.96.0.1").port("http", 80);
+        timeout.map_or(web.clone(), |timeout| web.annotation("ferroute.io/drain-timeout", timeout))
+    };
+    let mut end_after = |timeout| {
+        let table = shop().service(web(timeout)).table(IpFamily::V4);
+        observer.update(&table, &port_name("shop/web:http").service);
+        let ([ports, _], _) = shared.ports.get();
+        let termination = ports[0].endpoints[&"10.244.0.3:8080".parse().unwrap()];
+        (termination.since, termination.deadline.map(|deadline| deadline - termination.since))
+    };
+    let (since, end) = end_after(Some("60s"));
+    assert_eq!(end, Some(Duration::from_secs(60)));
+    for (timeout, seconds) in [(Some("2s"), Some(2)), (None, None), (Some("90s"), Some(90))] {
+        assert_eq!(end_after(timeout), (since, seconds.map(Duration::from_secs)));
+    }
+}
