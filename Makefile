@@ -282,7 +282,7 @@ KUBERNETES ?=
 MODES ?= nftables iptables
 e2e: deps-test
 	@[ -n "$(KUBERNETES)" ] || { echo "set KUBERNETES to a directory of Kubernetes' programs: see e2e/README.md" >&2; exit 1; }
-	@[ -x $(FERROUTE) ] || $(MAKE) --no-print-directory $(BUILD)
+	@$(MAKE) --no-print-directory $(BUILD)
 	$(SUDO) python3 e2e/run.py --kubernetes $(abspath $(KUBERNETES)) --program $(FERROUTE) $(MODES:%=--mode %) test
 
 ## image (10 min): build a container image (IMAGE, NF_TABLES_ONLY=1)

@@ -23,10 +23,12 @@ SERVICES = "10.96.0.0/16,fd96::/112"
 PODS = "10.244.0.0/16,fd44::/32"
 # The programs of a Kubernetes release, from its server and test archives, and etcd.
 BINARIES = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl")
+# The image of pods' sandboxes, which Kubernetes 1.36 tests with.
+PAUSE = "registry.k8s.io/pause:3.10.2"
 # Programs from packages of Debian or another distribution.
 HOST_PROGRAMS = {
     "containerd": "containerd", "ctr": "containerd", "runc": "runc", "ip": "iproute2", "nsenter": "util-linux", "openssl": "openssl",
-    "conntrack": "conntrack", "/usr/lib/cni/bridge": "containernetworking-plugins",
+    "conntrack": "conntrack", "/usr/lib/cni/bridge": "containernetworking-plugins", "curl": "curl", "sysctl": "procps",
 }
 
 
@@ -37,7 +39,10 @@ class Problem(Exception):
 def run(*command, input=None, check=True, timeout=120):
     """Runs a command and returns its output; the error contains the command and its output."""
     command = [str(part) for part in command]
-    done = subprocess.run(command, input=input, text=True, capture_output=True, timeout=timeout)
+    try:
+        done = subprocess.run(command, input=input, text=True, capture_output=True, timeout=timeout)
+    except subprocess.TimeoutExpired:
+        raise Problem(f"{' '.join(command)}: not within {timeout} s")
     if check and done.returncode:
         raise Problem(f"{' '.join(command)}: exit status {done.returncode}\n{done.stderr.strip()}")
     return done.stdout.strip()
@@ -137,10 +142,18 @@ class Cluster:
         if os.geteuid():
             raise Problem("namespaces need root: run this as root")
 
+    def has_namespaces(self):
+        return Path(f"/run/netns/{PREFIX}cp").exists()
+
+    def require(self, running):
+        """Reports a cluster that does not run, or one that does."""
+        if running and not (self.admin.exists() and self.has_namespaces()):
+            raise Problem(f"no cluster runs in {self.state}: start one with `up` first")
+        if not running and self.control.exists():
+            raise Problem(f"{self.state} has a cluster already: end it with `down`")
+
     def up(self, archives):
         """Starts all parts, with the images of `archives` on all nodes."""
-        if self.control.exists():
-            raise Problem(f"{self.state} has a cluster already: end it with `down`")
         for directory in (self.control, self.logs, *(self.state / node for node in NODES)):
             directory.mkdir(parents=True, exist_ok=directory == self.logs)
         self.make_network()
@@ -154,6 +167,15 @@ class Cluster:
         self.kubectl("wait", "--for=condition=Ready", "node", "--all", "--timeout=120s", timeout=150)
 
     def down(self):
+        # After a restart of the machine, the process IDs belong to other processes.
+        if self.has_namespaces():
+            self.end_programs()
+        for name in ("cp", "out", *NODES):
+            run("ip", "netns", "delete", PREFIX + name, check=False)
+        for name in ("control", *NODES):
+            shutil.rmtree(self.state / name, ignore_errors=True)
+
+    def end_programs(self):
         for node in NODES:
             directory = self.state / node
             self.stop(directory / "proxy.pid")
@@ -164,10 +186,6 @@ class Cluster:
             self.stop(directory / "pid", signal.SIGKILL)
         for name in ("dns", "scheduler", "controller-manager", "apiserver", "etcd"):
             self.stop(self.control / f"{name}.pid")
-        for name in ("cp", "out", *NODES):
-            run("ip", "netns", "delete", PREFIX + name, check=False)
-        for name in ("control", *NODES):
-            shutil.rmtree(self.state / name, ignore_errors=True)
 
     def end_containers(self, node):
         """Ends the shims of a node's containers: only those in its mount namespace."""
@@ -310,6 +328,7 @@ address = "/run/containerd/containerd.sock"
 [plugins."io.containerd.grpc.v1.cri"]
 disable_apparmor = true
 restrict_oom_score_adj = true
+sandbox_image = "{PAUSE}"
 [plugins."io.containerd.grpc.v1.cri".cni]
 bin_dir = "/usr/lib/cni"
 conf_dir = "{at}/cni"

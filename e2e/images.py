@@ -1,4 +1,4 @@
-"""Container images from directories, without a builder, in the format of `ctr images import`."""
+"""Archives of container images for the nodes, which have no way out of this machine: packed from directories, or pulled here."""
 
 import hashlib
 import io
@@ -8,7 +8,13 @@ import subprocess
 import tarfile
 from pathlib import Path
 
-from cluster import Problem, run
+from cluster import PAUSE, Problem, run, until
+
+AT = "registry.k8s.io/e2e-test-images"
+# The images of the scenarios, and those of upstream's tests of the network in Kubernetes 1.36.
+SCENARIOS = (f"{AT}/agnhost:2.63.0", PAUSE)
+UPSTREAM = (*SCENARIOS, f"{AT}/busybox:1.37.0-1", f"{AT}/nginx:1.15-4", f"{AT}/glibc-dns-testing:2.0.0",
+            "registry.k8s.io/build-image/distroless-iptables:v0.9.3")
 
 
 def pack(archive, root, entrypoint, names):
@@ -53,14 +59,77 @@ def proxy_image(program, directory, name):
     return pack(Path(directory) / "proxy.tar", root, ["/usr/local/bin/ferroute"], [name])
 
 
-def test_images(kubernetes, directory):
-    """Creates images of the programs of upstream's tests, if Kubernetes' directory has `agnhost`: for machines that cannot pull.
+def test_images(names, kubernetes, directory):
+    """Returns archives with all images `names`: those in `images` of Kubernetes' directory, and one with the rest.
 
-    All are one Debian system with agnhost in it, under the names that the tests use. Returns the archives.
+    The rest is made from the program `agnhost` in Kubernetes' directory if it is there, and pulled otherwise.
     """
-    agnhost, root = Path(kubernetes) / "agnhost", Path(directory) / "root"
-    if not agnhost.exists():
-        return []
+    archives = sorted((Path(kubernetes) / "images").glob("*.tar"))
+    present = {name for archive in archives for name in names_in(archive)}
+    missing = [name for name in names if name not in present]
+    agnhost = Path(kubernetes) / "agnhost"
+    if missing and agnhost.exists():
+        archives += make(missing, agnhost, Path(directory))
+    elif missing:
+        archives.append(pull(missing, kubernetes, Path(directory)))
+    return archives
+
+
+def names_in(archive):
+    """Returns the names of the images in an archive of `docker save` or `ctr images export`."""
+    try:
+        with tarfile.open(archive) as tar:
+            members = set(tar.getnames())
+            docker = json.load(tar.extractfile("manifest.json")) if "manifest.json" in members else []
+            oci = json.load(tar.extractfile("index.json"))["manifests"] if "index.json" in members else []
+    except (OSError, tarfile.TarError, ValueError, KeyError) as error:
+        raise Problem(f"cannot read the image archive {archive}: {error}")
+    names = [name for image in docker for name in image.get("RepoTags") or []]
+    return names + [image.get("annotations", {}).get("io.containerd.image.name", "") for image in oci]
+
+
+def pull(names, kubernetes, directory):
+    """Pulls images into one archive, with a containerd that has the network of this machine. Earlier results are used again."""
+    archive, partial = directory / "pulled.tar", directory / "pulled.partial"
+    if archive.exists() and set(names) <= set(names_in(archive)):
+        return archive
+    at, log = directory / "pull", directory / "pull.log"
+    at.mkdir(exist_ok=True)
+    configuration, address = at / "containerd.toml", at / "socket"
+    configuration.write_text(f"""
+version = 2
+root = "{at}/root"
+state = "{at}/state"
+disabled_plugins = ["io.containerd.grpc.v1.cri"]
+[grpc]
+address = "{address}"
+""")
+    ctr = ("ctr", "--address", address, "--namespace", "e2e")
+    with open(log, "wb") as output:
+        daemon = subprocess.Popen(["containerd", "-c", configuration], stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+    try:
+        until(f"containerd answers (see {log})", lambda: run(*ctr, "version", check=False).count("Version") > 1, 30)
+        for name in names:
+            print(f"pulling {name}", flush=True)
+            run(*ctr, "content", "fetch", name, timeout=900)
+        run(*ctr, "images", "export", partial, *names, timeout=300)
+    except Problem as problem:
+        raise Problem(f"{problem}\nThe images of the tests cannot be pulled. Without access to registry.k8s.io, put archives of these images "
+                      f"into {kubernetes}/images (e2e/README.md):\n  " + "\n  ".join(names))
+    finally:
+        daemon.terminate()
+        daemon.wait(timeout=30)
+        shutil.rmtree(at, ignore_errors=True)
+    partial.rename(archive)
+    return archive
+
+
+def make(names, agnhost, directory):
+    """Makes the images of upstream's tests with the program `agnhost`, without a registry, and returns their archives.
+
+    All are one Debian system with agnhost in it, under the names that the tests use, except for the one of sandboxes.
+    """
+    root = directory / "root"
     if not shutil.which("debootstrap"):
         raise Problem("install the package debootstrap, with which the images of the tests are made")
     if not (root / "bin").exists():
@@ -78,12 +147,9 @@ while [ $# -gt 1 ]; do case $1 in -T) seconds=$2; shift ;; -O) shift ;; esac; sh
 exec curl -sSfL -m $seconds "$1"
 """)
     wget.chmod(0o755)
-    at = "registry.k8s.io/e2e-test-images"
-    names = [f"{at}/agnhost:2.63.0", f"{at}/busybox:1.37.0-1", f"{at}/nginx:1.15-4", f"{at}/glibc-dns-testing:2.0.0",
-             "registry.k8s.io/build-image/distroless-iptables:v0.9.3"]
-    pause = Path(directory) / "pause"
+    pause = directory / "pause"
     pause.mkdir(exist_ok=True)
     shutil.copy2(agnhost, pause / "pause")
-    sandboxes = [f"registry.k8s.io/pause:{tag}" for tag in ("3.6", "3.8", "3.9", "3.10", "3.10.1", "3.10.2")]
-    return [pack(Path(directory) / "agnhost.tar", root, ["/agnhost", "pause"], names),
-            pack(Path(directory) / "pause.tar", pause, ["/pause", "pause"], sandboxes)]
+    others = [name for name in names if name != PAUSE]
+    return [pack(directory / archive, contents, entrypoint, tags) for archive, contents, entrypoint, tags in (
+        ("agnhost.tar", root, ["/agnhost", "pause"], others), ("pause.tar", pause, ["/pause", "pause"], [PAUSE])) if set(tags) & set(names)]

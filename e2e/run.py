@@ -4,7 +4,7 @@
     run.py --kubernetes DIR test [--mode MODE]...     all: cluster, upstream's tests of Services, scenarios
     run.py --kubernetes DIR up | down                 the cluster, with Ferroute on all nodes
     run.py --kubernetes DIR upstream [--focus REGEX]  upstream's tests in the running cluster
-    run.py --kubernetes DIR scenarios [NAME...]       scenarios in the running cluster (--list shows them)
+    run.py --kubernetes DIR scenarios [NAME...]       scenarios in the running cluster (run.py --list shows them)
     run.py --kubernetes DIR rollout                   the commands of docs/rollout.md, with a control plane of its own
     run.py --kubernetes DIR kubectl ARGUMENT...       kubectl of the running cluster
     run.py --kubernetes DIR node n1 COMMAND...        a command on a node
@@ -39,13 +39,21 @@ def up(cluster, options):
     program = Path(options.program).resolve()
     if not os.access(program, os.X_OK):
         raise Problem(f"{program} is not a program: build it with `make debug` or `make release`")
-    cluster.check(more=["e2e.test"] if options.command == "test" and not options.without_upstream else [])
+    with_upstream = options.command == "test" and not options.without_upstream
+    cluster.check(more=[*(["e2e.test"] if with_upstream else []), *(["kube-proxy"] if options.command == "test" else [])])
+    cluster.require(running=False)
     cluster.state.mkdir(parents=True, exist_ok=True)
     work = cluster.state / "images"
     work.mkdir(exist_ok=True)
-    archives = [images.proxy_image(program, work, proxy.IMAGE), *images.test_images(cluster.kubernetes, work)]
-    cluster.up(archives)
-    proxy.deploy_ferroute(cluster, options.mode[0])
+    names = images.SCENARIOS if options.without_upstream else images.UPSTREAM
+    archives = [images.proxy_image(program, work, proxy.IMAGE), *images.test_images(names, cluster.kubernetes, work)]
+    try:
+        cluster.up(archives)
+        proxy.deploy_ferroute(cluster, options.mode[0])
+    except BaseException:
+        if not options.keep:
+            cluster.down()
+        raise
     print(f"the cluster runs: {len(NODES)} nodes, Ferroute in {options.mode[0]} mode")
 
 
@@ -104,7 +112,7 @@ def test(cluster, options):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kubernetes", required=True, help="directory of the programs of a Kubernetes release, and etcd")
+    parser.add_argument("--kubernetes", help="directory of the programs of a Kubernetes release, and etcd")
     parser.add_argument("--program", default=str(HERE.parent / "target/program/ferroute"), help="the ferroute program")
     parser.add_argument("--state", default="/var/tmp/ferroute-e2e", help="directory for the cluster")
     parser.add_argument("--mode", action="append", choices=["iptables", "nftables", "ipvs"], help="may be repeated (default: nftables, iptables)")
@@ -112,7 +120,7 @@ def main():
     parser.add_argument("--without-upstream", action="store_true", help="scenarios only")
     parser.add_argument("--keep", action="store_true", help="leave the cluster running")
     parser.add_argument("--list", action="store_true", help="list the scenarios")
-    parser.add_argument("command", choices=["test", "up", "down", "upstream", "scenarios", "rollout", "kubectl", "node"])
+    parser.add_argument("command", choices=["test", "up", "down", "upstream", "scenarios", "rollout", "kubectl", "node"], nargs="?")
     parser.add_argument("arguments", nargs="*")
     words = sys.argv[1:]
     # The words after these are arguments of another program.
@@ -124,6 +132,8 @@ def main():
         for name, function in scenarios.ALL.items():
             print(f"{name:9} {function.__doc__.splitlines()[0]}")
         return True
+    if not options.command or not options.kubernetes:
+        parser.error("name a command and, with --kubernetes, the directory of Kubernetes' programs")
     cluster = Cluster(options.kubernetes, options.state)
     if options.command == "rollout":
         return rollout.play(options.kubernetes)
@@ -131,22 +141,31 @@ def main():
         return test(cluster, options)
     if options.command == "up":
         up(cluster, options)
-    elif options.command == "down":
+        return True
+    if options.command == "down":
         cluster.down()
-    elif options.command == "upstream":
+        return True
+    cluster.require(running=True)
+    if options.command == "upstream":
+        cluster.check(more=["e2e.test"])
         return upstream(cluster, options.focus)
-    elif options.command == "scenarios":
+    if options.command == "scenarios":
         unknown = set(options.arguments) - set(scenarios.ALL)
         if unknown:
             raise Problem(f"no such scenario: {', '.join(sorted(unknown))}; --list shows them")
+        if not options.arguments or "swap" in options.arguments:
+            cluster.check(more=["kube-proxy"])
         scenarios.prepare(cluster)
         proxy.deploy_ferroute(cluster, options.mode[0])
         return all([scenarios.play(cluster, options.mode[0], name) for name in options.arguments or scenarios.ALL])
+    if options.command == "kubectl":
+        command = [*cluster.in_namespace("cp"), str(cluster.binary("kubectl")), "--kubeconfig", str(cluster.admin), *options.arguments]
     else:
-        command = {"kubectl": lambda: [*cluster.in_namespace("cp"), str(cluster.binary("kubectl")), "--kubeconfig", str(cluster.admin)],
-                   "node": lambda: cluster.in_node(options.arguments.pop(0))}[options.command]()
-        return subprocess.run([*command, *options.arguments]).returncode == 0
-    return True
+        node, *command = options.arguments or [""]
+        if node not in NODES:
+            raise Problem(f"name a node: {', '.join(NODES)}")
+        command = [*cluster.in_node(node), *(command or ["bash"])]
+    return subprocess.run(command).returncode == 0
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import time
 import proxy
 from cluster import HERE, PREFIX, Problem, until
 
-OTHER_MODE = {"iptables": "nftables", "nftables": "iptables"}
+OTHER_MODE = {"iptables": "nftables", "nftables": "iptables", "ipvs": "iptables"}
 # Time for which clients continue afterwards, so that late failures are detected: pods serve for 15 s after SIGTERM.
 SETTLE = 18
 
@@ -31,8 +31,12 @@ class Load:
         self.process = subprocess.Popen([*enter, sys.executable, str(HERE / "load.py"), *map(str, arguments)], stdout=subprocess.PIPE, text=True)
 
     def stop(self):
-        self.process.send_signal(signal.SIGTERM)
-        return json.loads(self.process.communicate(timeout=30)[0])
+        self.process.terminate()
+        try:
+            return json.loads(self.process.communicate(timeout=30)[0])
+        except (subprocess.TimeoutExpired, ValueError):
+            self.process.kill()
+            raise Problem(f"the client {' '.join(self.process.args[-4:])} has not reported its requests")
 
 
 def ready(cluster, service):
@@ -176,12 +180,12 @@ def prepare(cluster):
 
 
 def clients(cluster, name):
+    """Returns where clients run, and the arguments of each."""
     address = lambda service: cluster.kubectl("get", "service", service, "-o", "jsonpath={.spec.clusterIP}")
     if name == "udp":
-        return {"pod": Load(cluster, "pod", "udp", address("udp"), 90, 40001), "outside": Load(cluster, "out", "udp", "10.88.0.11", 30090, 40002)}
+        return {"pod": ("udp", address("udp"), 90, 40001), "outside": ("udp", "10.88.0.11", 30090, 40002)}
     web = address("web")
-    return {"pod": Load(cluster, "pod", "tcp", web, 80, 40), "node": Load(cluster, "node", "tcp", web, 80, 20),
-            "outside": Load(cluster, "out", "tcp", "10.88.0.11", 30080, 20)}
+    return {"pod": ("tcp", web, 80, 40), "node": ("tcp", web, 80, 20), "outside": ("tcp", "10.88.0.11", 30080, 20)}
 
 
 def play(cluster, mode, name):
@@ -189,15 +193,21 @@ def play(cluster, mode, name):
 
     In `udp`, requests fail while there is no pod; in this scenario, the flow must reach the new pod.
     """
-    loads = clients(cluster, name)
-    problem = None
+    loads, results, problems = {}, {}, []
     try:
+        for where, arguments in clients(cluster, name).items():
+            loads[where] = Load(cluster, where, *arguments)
         time.sleep(2)
         ALL[name](cluster, mode)
-    except Problem as error:
-        problem = error
-    results = {where: load.stop() for where, load in loads.items()}
-    passed = not problem and all(result["endpoints"] > 1 if name == "udp" else not result["failed"] for result in results.values())
+    except Problem as problem:
+        problems.append(problem)
+    finally:
+        for where, load in loads.items():
+            try:
+                results[where] = load.stop()
+            except Problem as problem:
+                problems.append(problem)
+    passed = not problems and all(result["endpoints"] > 1 if name == "udp" else not result["failed"] for result in results.values())
     counts = "  ".join(f"{where}: {result['failed']} of {result['failed'] + result['succeeded']} failed, {result['endpoints']} endpoints, "
                        f"slowest {result['slowest']} s" for where, result in results.items())
     print(f"{'ok    ' if passed else 'FAILED'} {mode:8} {name:8} {counts}", flush=True)
@@ -205,6 +215,6 @@ def play(cluster, mode, name):
         for where, result in results.items():
             for example in result["examples"]:
                 print(f"         {where} {example}")
-        if problem:
+        for problem in problems:
             print(f"         {problem}")
     return passed
