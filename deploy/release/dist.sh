@@ -2,6 +2,7 @@
 # Packs the program with its pages and completions for any distribution, and for krew: dist.sh PROGRAM VERSION OUTPUT
 # PROGRAM.debug, its debug information, is for the Debian package as well, and becomes a file of its own.
 set -euo pipefail
+umask 022
 cd "$(dirname "$0")/../.."
 program=$(realpath "$1") version=$2 output=$3
 name=$(basename "$output" .tar.gz)
@@ -12,7 +13,7 @@ cp LICENSE README.md CHANGELOG.md "$work/$name"
 install -D -m 644 -t "$work/$name/systemd" deploy/systemd/*
 mkdir -p "$(dirname "$output")"
 # The same contents make the same archive, up to the compiler.
-date=$(git log -1 --format=%ct 2>/dev/null || date +%s)
+date=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || date +%s)}
 tar --sort=name --mtime="@$date" --owner=0 --group=0 --numeric-owner -C "$work" -c "$name" | gzip -9n >"$output"
 install -m 644 "$program.debug" "${output%.tar.gz}.debug"
 echo "$output: version $version"

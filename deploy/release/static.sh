@@ -9,5 +9,5 @@ output=$1
 export RUSTFLAGS="-C target-feature=+crt-static -C link-arg=-Wl,-z,pack-relative-relocs"
 # With a target, these apply to the program only, and not to procedural macros, which the compiler loads as libraries.
 target=$(rustc -vV | sed -n 's/^host: //p')
-cargo build --release --locked --bin ferroute --target "$target"
+deploy/release/auditable.sh build --release --locked --bin ferroute --target "$target"
 deploy/release/split.sh "${CARGO_TARGET_DIR:-target}/$target/release/ferroute" "$output"
