@@ -47,3 +47,48 @@ fn compat_table_has_every_field_with_its_default() {
     }
     assert_eq!(all.len(), documented.len());
 }
+
+/// Collects the fields of a JSON schema, with the types that it permits.
+fn collect_schema(schema: &Value, path: &str, fields: &mut Vec<(String, Vec<String>)>) {
+    let Some(properties) = schema["properties"].as_object() else {
+        let types = match &schema["type"] {
+            Value::String(name) => vec![name.clone()],
+            Value::Array(names) => names.iter().filter_map(|name| Some(name.as_str()?.to_owned())).collect(),
+            _ if schema["$ref"] == "#/definitions/list" => vec!["array".into()],
+            // `const` and `enum`.
+            _ => vec!["string".into()],
+        };
+        return fields.push((path.to_owned(), types));
+    };
+    assert_eq!(schema["additionalProperties"], false, "{path}: unknown fields are accepted");
+    for (name, property) in properties {
+        let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+        collect_schema(property, &path, fields);
+    }
+}
+
+#[test]
+fn values_of_the_helm_chart_are_the_fields_with_their_types() {
+    let text = include_str!("../../../../../deploy/helm/values.schema.json");
+    let schema: Value = serde_json::from_str(text).expect("JSON");
+    let (mut fields, mut all) = (Vec::new(), Vec::new());
+    collect_schema(&schema["properties"]["config"], "", &mut fields);
+    let example = serde_json::to_value(every_field()).expect("JSON");
+    collect_leaves(&example, "", &mut all);
+    // The chart sets this one.
+    all.retain(|(name, _)| name != "clientConnection.kubeconfig");
+    for ((name, types), (field, _)) in fields.iter().zip(&all) {
+        assert_eq!(name, field);
+        let type_name = match example.pointer(&format!("/{}", name.replace('.', "/"))).expect("a field") {
+            Value::Bool(_) => "boolean",
+            Value::Number(number) if number.is_f64() => "number",
+            Value::Number(_) => "integer",
+            Value::String(_) => "string",
+            Value::Array(_) => "array",
+            Value::Object(_) => "object",
+            Value::Null => panic!("{name} has no example"),
+        };
+        assert!(types.iter().any(|permitted| permitted == type_name), "{name}: {types:?}, not {type_name}");
+    }
+    assert_eq!(fields.len(), all.len());
+}
