@@ -182,8 +182,10 @@ fn write_built_pages(command: &Command, path: &str, directory: &Path) -> std::io
 
 /// Writes a page with the sections that clap does not generate.
 fn write_page(command: Command, path: &str, out: &mut impl Write) -> std::io::Result<()> {
-    Man::new(command).render(out)?;
-    out.write_all(manual::sections(path).as_bytes())
+    let page = Man::new(command);
+    page.render(out)?;
+    let file = page.get_filename();
+    out.write_all(manual::sections(path, file.trim_end_matches(".1")).as_bytes())
 }
 
 /// Shows the flags that `--help` omits: a manual documents all of them.

@@ -28,8 +28,8 @@ pub(crate) fn with_examples(command: Command, path: &str) -> Command {
     })
 }
 
-/// Returns the sections of a manual page that clap does not generate, in roff.
-pub(crate) fn sections(path: &str) -> String {
+/// Returns the sections of the manual page `page` that clap does not generate, in roff.
+pub(crate) fn sections(path: &str, page: &str) -> String {
     let mut text = String::new();
     let entry = entry(path);
     if let Some(Entry { examples, .. }) = entry {
@@ -43,13 +43,19 @@ pub(crate) fn sections(path: &str) -> String {
     for (status, meaning) in if exit.is_empty() { DEFAULT_EXIT } else { exit } {
         write!(text, ".TP\n{status}\n{}\n", escaped(&sentence(meaning))).expect(INTO_STRING);
     }
-    text += ".SH FILES\n";
-    for (file, content) in FILES {
+    for (number, (file, content)) in files(path).iter().enumerate() {
+        if number == 0 {
+            text += ".SH FILES\n";
+        }
         write!(text, ".TP\n.I {}\n{}\n", escaped(file), escaped(&sentence(content))).expect(INTO_STRING);
     }
     let related = entry.map_or(&[][..], |entry| entry.related);
-    let pages: Vec<String> =
-        related.iter().chain(&["ferroute"]).map(|name| format!("\\fB{}\\fR(1)", escaped(name))).collect();
+    let pages: Vec<String> = related
+        .iter()
+        .chain(&["ferroute"])
+        .filter(|name| **name != page)
+        .map(|name| format!("\\fB{}\\fR(1)", escaped(name)))
+        .collect();
     write!(text, ".SH \"SEE ALSO\"\n{}\n", pages.join(", ")).expect(INTO_STRING);
     text
 }
@@ -103,10 +109,26 @@ const YES_OR_NO: &[(&str, &str)] = &[
     ("2", "the answer is unknown, the arguments are invalid, or an error occurred"),
 ];
 
-const FILES: &[(&str, &str)] = &[
-    ("@ferroute", "the socket of the running proxy, in the abstract namespace of this network namespace"),
-    ("/var/run/secrets/kubernetes.io/serviceaccount/token", "the token of a pod, for the API server of its cluster"),
-];
+const SOCKET: (&str, &str) =
+    ("@ferroute", "the socket of the running proxy, in the abstract namespace of this network namespace");
+
+const TOKEN: (&str, &str) =
+    ("/var/run/secrets/kubernetes.io/serviceaccount/token", "the token of a pod, for the API server of its cluster");
+
+const XTABLES_LOCK: (&str, &str) =
+    ("/run/xtables.lock", "the lock of the iptables programs, which no two of them may hold at once");
+
+/// Returns the files that a command uses and its command line does not name, with their contents.
+fn files(path: &str) -> &'static [(&'static str, &'static str)] {
+    match path {
+        "run" => &[SOCKET, TOKEN, XTABLES_LOCK],
+        "" | "render" | "explain service" | "doctor" | "preflight" | "diff" | "flows" | "trace" | "ui" => {
+            &[SOCKET, TOKEN]
+        }
+        "status" | "bundle" | "top" => &[SOCKET],
+        _ => &[],
+    }
+}
 
 macro_rules! entries {
     ($($path:literal: [$($line:literal => $purpose:literal),+ $(,)?] $exit:expr, [$($related:literal),*];)+) => {
@@ -211,7 +233,7 @@ const ENTRIES: &[Entry] = entries! {
     ], ["ferroute-status", "ferroute-doctor"];
     "kubectl wait": [
         "kubectl ferroute wait svc/shop/web" => "until all nodes have applied this version",
-    ] KUBECTL, ["ferroute-status"];
+    ] KUBECTL, ["ferroute-kubectl-status"];
     "kubectl trace": [
         "kubectl ferroute trace pod/client svc/web:80 -n shop" => "a packet of a pod to a Service",
         "kubectl ferroute trace --from shop/client --to 10.96.0.1:443" => "the same with flags, to an address",
@@ -257,10 +279,10 @@ const ENTRIES: &[Entry] = entries! {
     ] &[], ["ferroute-demo-up"];
     "completions": [
         "ferroute completions bash" => "to be sourced, or stored for the shell",
-    ] &[], ["ferroute"];
+    ] &[], [];
     "man": [
         "ferroute man /usr/local/share/man/man1" => "write all pages",
-    ] &[], ["ferroute"];
+    ] &[], [];
 };
 
 /// The exit statuses of the plugin.
@@ -313,6 +335,35 @@ mod tests {
                     .map_or(format!("ferroute {path}"), |rest| format!("kubectl ferroute{rest}"));
                 assert!(line.starts_with(of_path.trim()), "{line} is no example of {path}");
             }
+        }
+    }
+
+    #[test]
+    fn no_page_refers_to_itself_or_twice_to_another() {
+        let pages = ENTRIES.iter().map(|entry| match entry.path {
+            "" => ("", "ferroute".to_owned()),
+            path => (path, format!("ferroute-{}", path.replace(' ', "-"))),
+        });
+        for (path, page) in pages.chain([("run", "kube-proxy".to_owned())]) {
+            let text = sections(path, &page);
+            let (_, references) = text.rsplit_once("SEE ALSO\"\n").expect("references");
+            let mut names: Vec<&str> = references.trim().split(", ").collect();
+            assert!(!names.contains(&&*format!("\\fB{}\\fR(1)", escaped(&page))), "{page}: {references}");
+            names.sort_unstable();
+            assert!(names.windows(2).all(|pair| pair[0] != pair[1]), "{page}: {references}");
+        }
+    }
+
+    #[test]
+    fn pages_name_the_token_where_the_command_takes_a_kubeconfig() {
+        let command = command();
+        let mut commands = Vec::new();
+        visible(&command, "", &mut commands);
+        // The plugin runs outside of the cluster.
+        for (path, command) in commands.iter().filter(|(path, _)| !path.starts_with("kubectl")) {
+            let takes_kubeconfig = command.get_arguments().any(|argument| argument.get_long() == Some("kubeconfig"));
+            assert_eq!(files(path).contains(&TOKEN), takes_kubeconfig, "{path}");
+            assert_eq!(sections(path, "").contains(".SH FILES\n"), !files(path).is_empty(), "{path}");
         }
     }
 
