@@ -146,8 +146,8 @@ fn go_runner_appends_the_output_of_kube_proxy_to_its_log_file() {
     let flag = format!("--log-file={log}");
     for (flags, arguments, status, is_shown) in [
         (&[flag.as_str(), "--also-stdout"][..], "--version", 0, true),
-        (&["-log-file", &log], "--no-such-flag", 2, false),
-        (&[&flag, "--also-stdout=true"], "--no-such-flag", 2, true),
+        (&["-log-file", &log], "--no-such-flag", 1, false),
+        (&[&flag, "--also-stdout=true"], "--no-such-flag", 1, true),
         (&[&flag, "--log-file-size=1Mi", "--log-file-age=24h", "--flush-interval=5s"], "--version", 0, false),
         (&[], "--version", 0, true),
     ] {
