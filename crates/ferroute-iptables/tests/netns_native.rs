@@ -337,7 +337,10 @@ fn chains_of_other_programs_that_packets_do_not_traverse_stay() {
     let table = cluster().table(family);
     let mut dataplane = synced(&node, &table);
     let rules = node.rules(family);
-    node.netns.run(|| dataplane.resync(&table)).unwrap();
+    assert_eq!(node.netns.run(|| dataplane.resync(&table)).unwrap().written, 0);
+    node.iptables(family, &["-w", "-t", "nat", "-N", "THEIRS"]);
+    assert!(!node.netns.run(|| dataplane.was_modified_externally()).unwrap());
+    node.iptables(family, &["-w", "-t", "nat", "-X", "THEIRS"]);
     assert!(chains_of(&node.rules(family)) == chains_of(&rules));
     for (chain, rule) in [("PREROUTING", "192.0.2.1"), ("OUTPUT", "jump KUBE-POSTROUTING")] {
         let listed = node.netns.command("nft", &["list", "chain", "ip", "nat", chain]);

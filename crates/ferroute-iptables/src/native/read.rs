@@ -18,12 +18,13 @@ use super::{
     sets,
     tables::{BUILTIN_CHAINS, base_chain, dump_request, request},
 };
-use crate::{ChainHead, ChainName, Counters, Policy, Rule, SaveItem, TableName};
+use crate::{ChainHead, ChainName, Counters, Policy, Rule, SaveItem, TableName, plan::jumps};
 
 impl NativeRules {
     /// Reads tables and calls `add` with chains, and with the rules of each chain together. Chains that `iptables` cannot name
     /// are left out. `expected` are chains that probably exist: large tables are read faster if they are known. A builtin
-    /// chain that packets do not traverse is read as if it had no rules, see [`NativeRules::idle_chain`].
+    /// chain that packets do not traverse and that can be repaired is read as if it had no rules, see
+    /// [`NativeRules::idle_chain`].
     ///
     /// The rules of one chain are consistent, even if other programs change rules at the same time; those of two chains
     /// need not be.
@@ -69,17 +70,19 @@ impl NativeRules {
         for (table, chain) in listed {
             Heartbeat::beat_thread();
             if let Some(name) = chain.name {
-                let is_idle = dormant.contains(&table) || chain.is_unhooked(table);
-                let rules = if is_idle && name.is_builtin() { Ok(Vec::new()) } else { self.rules_of(table, name) };
-                let rules = rules.map_err(|source| ReadError { table, source })?;
+                let mut rules = self.rules_of(table, name).map_err(|source| ReadError { table, source })?;
+                if name.is_builtin() && (dormant.contains(&table) || chain.is_replaceable(table, &rules)) {
+                    rules.clear();
+                }
                 add_chain(add, table, name, (chain.head, rules));
             }
         }
         Ok(())
     }
 
-    /// Returns a builtin chain that packets do not traverse although it exists: its table is dormant, or it is not called
-    /// from the hook from which `iptables` has it called. Another program made it so; `iptables` shows its rules as usual.
+    /// Returns a builtin chain that packets do not traverse although it exists, and that can be repaired: its table is dormant, or
+    /// it is not called from the hook from which `iptables` has it called, and has no rules of other programs. Another
+    /// program made it so; `iptables` shows its rules as usual.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -89,7 +92,11 @@ impl NativeRules {
             let is_dormant = !self.sizes(&[*table]).map_err(failed)?.1.is_empty();
             for name in BUILTIN_CHAINS {
                 let chain = self.with_socket(|socket| find_chain(socket, self.family, *table, name)).map_err(failed)?;
-                if chain.is_some_and(|chain| is_dormant || chain.is_unhooked(*table)) {
+                let Some(chain) = chain else { continue };
+                if is_dormant
+                    || chain.is_unhooked(*table)
+                        && chain.is_replaceable(*table, &self.rules_of(*table, name).map_err(failed)?)
+                {
                     return Ok(Some((*table, name)));
                 }
             }
@@ -143,7 +150,7 @@ impl NativeRules {
         })
     }
 
-    /// Returns a chain and its rules, without those of an idle builtin chain; `None` if it does not exist.
+    /// Returns a chain and its rules, without those of a builtin chain to repair; `None` if it does not exist.
     fn read_chain(
         &self,
         table: TableName,
@@ -156,7 +163,8 @@ impl NativeRules {
             return Ok(Some((ChainHead::default(), rules)));
         }
         let listed = self.with_socket(|socket| find_chain(socket, self.family, table, chain))?;
-        if chain.is_builtin() && listed.as_ref().is_some_and(|listed| is_dormant || listed.is_unhooked(table)) {
+        let is_idle = |listed: &ListedChain| is_dormant || listed.is_replaceable(table, &rules);
+        if chain.is_builtin() && listed.as_ref().is_some_and(is_idle) {
             rules.clear();
         }
         Ok(listed.map(|listed| (listed.head, rules)))
@@ -406,6 +414,17 @@ impl ListedChain {
     pub(super) fn is_unhooked(&self, table: TableName) -> bool {
         let base = self.name.and_then(|name| base_chain(table, name));
         base.is_some_and(|base| self.hook.is_none_or(|(hook, _)| hook != base.hook))
+    }
+
+    /// Reports whether this is such a chain and can be replaced, because it has neither rules nor callers of other programs.
+    pub(super) fn is_replaceable(&self, table: TableName, rules: &[ListedRule]) -> bool {
+        let is_jump = |listed: &ListedRule, from| {
+            jumps().iter().any(|jump| (jump.table, jump.from) == (table, from) && jump.rule == listed.rule)
+        };
+        let is_used = usize::try_from(self.uses).is_ok_and(|uses| uses > rules.len());
+        self.is_unhooked(table)
+            && !is_used
+            && self.name.is_some_and(|name| rules.iter().all(|listed| is_jump(listed, name)))
     }
 }
 

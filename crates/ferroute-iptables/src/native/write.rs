@@ -11,7 +11,7 @@ use super::{
     sets::{self, SetNumbers},
     tables::{BaseChain, base_chain, nfproto, put_base_chain},
 };
-use crate::{ChainName, Rule, TableName, plan::jumps, sink::RuleSink, text::Line};
+use crate::{ChainName, Rule, TableName, sink::RuleSink, text::Line};
 
 /// A failure to write rules by netlink. Transactions before it are applied.
 #[derive(Debug, thiserror::Error)]
@@ -83,7 +83,7 @@ pub(crate) struct KernelSink<'a> {
     /// The current table, or the last one.
     table: TableName,
     /// The base chains of the table that exist, or that this transaction creates, with rules that need no insertion: those of
-    /// a chain that was idle and is not any more.
+    /// a table that was dormant.
     base_chains: BTreeMap<ChainName, Vec<Rule>>,
     /// The numbers of the sets in this transaction's rules.
     sets: SetNumbers,
@@ -185,8 +185,8 @@ impl<'a> KernelSink<'a> {
         Ok(())
     }
 
-    /// Ensures that a base chain exists and that packets traverse it. Returns those of its rules that the reader does not
-    /// see because the chain was idle, see [`NativeRules::idle_chain`].
+    /// Ensures that a base chain exists and that packets traverse it, if possible. Returns those of its rules that the
+    /// reader does not see because the table was dormant, see [`NativeRules::idle_chain`].
     ///
     /// The priority of an existing chain may differ, and must then not be specified.
     fn ensure_base_chain(&mut self, chain: ChainName) -> io::Result<&[Rule]> {
@@ -215,18 +215,11 @@ impl<'a> KernelSink<'a> {
         } else if !found.is_unhooked(table) {
             return Ok(Vec::new());
         }
-        let listed = match self.rules.rules_of(table, chain) {
-            Ok(listed) => listed,
+        let rules = match self.rules.rules_of(table, chain) {
+            Ok(rules) => rules,
             Err(source) => return self.fail(commit_error(source)).map(|()| Vec::new()),
         };
-        let is_used = usize::try_from(found.uses).is_ok_and(|uses| uses > listed.len());
-        let jumps: Vec<Rule> = jumps()
-            .into_iter()
-            .filter(|jump| (jump.table, jump.from) == (table, chain))
-            .map(|jump| jump.rule)
-            .collect();
-        let is_ours = !is_used && listed.iter().all(|listed| jumps.contains(&listed.rule));
-        if found.is_unhooked(table) && is_ours {
+        if found.is_replaceable(table, &rules) {
             // The kernel does not change the hook of a chain. The jumps are written like missing ones.
             tracing::warn!(%family, %table, "chain {chain} is not called from its hook; replacing it");
             self.message(NFT_MSG_DELCHAIN, 0).put_str(NFTA_CHAIN_NAME, chain.as_str());
@@ -241,7 +234,8 @@ impl<'a> KernelSink<'a> {
                  another program; delete it: it is created again as iptables does"
             );
         }
-        Ok(listed.into_iter().map(|listed| listed.rule).collect())
+        let unseen = rules.into_iter().filter(|_| dormant.is_some());
+        Ok(unseen.map(|listed| listed.rule).collect())
     }
 
     fn put_chain(&mut self, chain: ChainName, base: BaseChain) {
