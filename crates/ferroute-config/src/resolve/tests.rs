@@ -156,7 +156,8 @@ fn ipvs_section_is_resolved_in_ipvs_mode_only() {
     let resolved = resolve(|config| change(config, "ipvs"));
     assert_eq!((resolved.mode, resolved.ipvs), (ModeName::IPVS, expected));
     let resolved = resolve(|config| change(config, ""));
-    assert_eq!((resolved.mode, resolved.ipvs), (ModeName::IPTABLES, IpvsSettings::default()));
+    let scheduler_alone = IpvsSettings { scheduler: "lc".into(), ..IpvsSettings::default() };
+    assert_eq!((resolved.mode, resolved.ipvs), (ModeName::IPTABLES, scheduler_alone));
     let bad = |config: &mut KubeProxyConfiguration| config.ipvs.exclude_cidrs = vec!["x".into()];
     assert_eq!(resolve(bad).mode, ModeName::IPTABLES);
 }

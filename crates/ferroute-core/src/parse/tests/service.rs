@@ -578,7 +578,8 @@ fn denied_ranges_are_those_that_remain() {
         port(web().annotation(labels::SOURCE_RANGES_SCOPE, text)).source_ranges_scope.names().collect::<Vec<_>>()
     };
     assert_eq!(scope("node-ports,cluster-ip"), ["cluster-ip", "node-ports"]);
-    assert_eq!(scope("all"), [""; 0]);
+    assert_eq!(scope("cluster-ips"), ["cluster-ip", "external-ips", "node-ports"], "an error restricts all addresses");
+    assert_eq!(ranges(&[(own, "64.0.0.0/2"), (policy, "Deny")]), ["0.0.0.0/32"], "an error admits no client");
 }
 
 #[test]
