@@ -349,7 +349,7 @@ fn source_ranges_apply_to_the_addresses_of_their_scope() {
         (&[ranges], [[true; 3], [true; 3]]),
         // An error admits no client.
         (&[("source-ranges", "10.244.1.0/240"), ("source-ranges-scope", "cluster-ip")], [[false, true, true]; 2]),
-        (&[ranges, ("source-ranges-scope", "cluster-ips")], [[true; 3], [false; 3]]),
+        (&[ranges, ("source-ranges-scope", "cluster-ips")], [[false; 3], [true; 3]]),
         (&[ranges, all, ("source-ranges-policy", "Deny")], [[false; 3]; 2]),
         (&[], [[true; 3], [true; 3]]),
     ] {
