@@ -39,8 +39,8 @@ type DrainingPort = WatchedPort<Termination>;
 /// The termination of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Termination {
-    /// When it was received; for an endpoint that was used after that because there were no others, since when it is not.
-    since: Instant,
+    /// When it was received with the endpoint unused; `None` while the endpoint is used because there are no others.
+    since: Option<Instant>,
     /// The time at which its connections end.
     deadline: Option<Instant>,
 }
@@ -125,10 +125,9 @@ impl DrainObserver {
             let termination = |endpoint| {
                 // An endpoint that is still used, because there are no others, has no deadline: a new connection would
                 // reach it again.
-                let is_used = used.contains(&endpoint);
-                let known = before.and_then(|before| before.get(&endpoint)).filter(|_| !is_used);
-                let since = known.map_or(now, |known| known.since);
-                (endpoint, Termination { since, deadline: timeout.filter(|_| !is_used).map(|timeout| since + timeout) })
+                let known = before.and_then(|before| before.get(&endpoint)?.since);
+                let since = Some(known.unwrap_or(now)).filter(|_| !used.contains(&endpoint));
+                (endpoint, Termination { since, deadline: since.zip(timeout).map(|(since, timeout)| since + timeout) })
             };
             terminating.map(termination).collect()
         });

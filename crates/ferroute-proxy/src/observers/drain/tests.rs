@@ -121,11 +121,29 @@ fn deadlines_follow_the_annotation_from_the_same_start() {
         observer.update(&table, &port_name("shop/web:http").service);
         let ([ports, _], _) = shared.ports.get();
         let termination = ports[0].endpoints[&"10.244.0.3:8080".parse().unwrap()];
-        (termination.since, termination.deadline.map(|deadline| deadline - termination.since))
+        (termination.since, termination.deadline.map(|deadline| deadline - termination.since.unwrap()))
     };
     let (since, end) = end_after(Some("60s"));
     assert_eq!(end, Some(Duration::from_secs(60)));
     for (timeout, seconds) in [(Some("2s"), Some(2)), (None, None), (Some("90s"), Some(90))] {
         assert_eq!(end_after(timeout), (since, seconds.map(Duration::from_secs)));
     }
+}
+
+#[test]
+fn deadline_of_the_last_endpoint_starts_once_there_is_another() {
+    let shared = Arc::new(DrainState::default());
+    let mut observer = DrainObserver::new(Arc::clone(&shared), Tasks::new().0, &ModeTraits::NFTABLES);
+    let web = service("shop/web").cluster_ip("10.96.0.1").port("http", 80);
+    let alone = Cluster::new("node-1")
+        .service(web.annotation("ferroute.io/drain-timeout", "60s"))
+        .slice(slice("shop/web-a", "web").port("http", 8080).pod(pod("10.244.0.3").terminating()));
+    let mut termination = |cluster: &Cluster| {
+        observer.update(&cluster.table(IpFamily::V4), &port_name("shop/web:http").service);
+        shared.ports.get().0[0][0].endpoints[&"10.244.0.3:8080".parse().unwrap()]
+    };
+    assert_eq!(termination(&alone), Termination { since: None, deadline: None });
+    let before = Instant::now();
+    let ended = termination(&alone.slice(slice("shop/web-b", "web").port("http", 8080).pod("10.244.0.2")));
+    assert!(ended.since.is_some_and(|since| since >= before) && ended.deadline.is_some());
 }
