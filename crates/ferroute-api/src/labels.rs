@@ -30,7 +30,8 @@ pub const CILIUM_ALGORITHM: &str = "service.cilium.io/lb-algorithm";
 /// kube-router's annotation for [`LOAD_BALANCING`]: a scheduler of the kernel's ipvs.
 pub const KUBE_ROUTER_SCHEDULER: &str = "kube-router.io/service.scheduler";
 
-/// Annotation of a Service, `true` or `false`: whether endpoints that do not answer get no connections for a while.
+/// Annotation of a Service, `true`, `refused` or `false`: whether endpoints that do not answer, or also those that refuse
+/// connections, get none for a while.
 pub const PASSIVE_EJECTION: &str = "ferroute.io/passive-ejection";
 
 /// Annotation of a Service: source ranges in addition to `spec.loadBalancerSourceRanges`, which only type
@@ -79,9 +80,11 @@ pub const WEIGHT: &str = "ferroute.io/weight";
 /// Cilium's annotation for [`WEIGHT`]: the weight of all endpoints of the slice.
 pub const CILIUM_WEIGHT: &str = "service.cilium.io/weight";
 
-/// Annotations of Services and EndpointSlices that are read. All others are dropped when an object is received.
-pub const ANNOTATIONS: [&str; 20] = [
-    LAST_CHANGE_TRIGGER_TIME,
+/// Start of the keys of Ferroute's own annotations.
+pub const OWN_PREFIX: &str = "ferroute.io/";
+
+/// Annotations of Services that are read.
+pub const SERVICE_ANNOTATIONS: [&str; 17] = [
     LOAD_BALANCING,
     HASH_TABLE_SIZE,
     CILIUM_ALGORITHM,
@@ -99,9 +102,16 @@ pub const ANNOTATIONS: [&str; 20] = [
     MAX_NEW_CONNECTIONS,
     MAX_NEW_CONNECTIONS_PER_CLIENT,
     OVER_LIMIT,
-    WEIGHT,
-    CILIUM_WEIGHT,
 ];
+
+/// Annotations of EndpointSlices that are read.
+pub const SLICE_ANNOTATIONS: [&str; 3] = [LAST_CHANGE_TRIGGER_TIME, WEIGHT, CILIUM_WEIGHT];
+
+/// Reports whether an annotation is kept when an object is received: those that are read, and others with
+/// [`OWN_PREFIX`], which are reported.
+pub fn keeps_annotation(key: &str) -> bool {
+    key.starts_with(OWN_PREFIX) || SERVICE_ANNOTATIONS.contains(&key) || SLICE_ANNOTATIONS.contains(&key)
+}
 
 /// Label of a Node: its zone, which is compared with the zones in topology hints.
 pub const ZONE: &str = "topology.kubernetes.io/zone";

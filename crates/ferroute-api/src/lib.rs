@@ -37,6 +37,7 @@ mod mirror;
 mod node;
 mod object;
 mod service;
+pub mod spelling;
 mod workload;
 
 pub use endpoints::{

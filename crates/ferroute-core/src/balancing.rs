@@ -14,9 +14,9 @@ pub struct Balancing {
     pub method: Option<Method>,
     /// The size of the table of the methods that hash.
     pub table_size: TableSize,
-    /// Whether endpoints that do not answer get no connections for a while; TCP only. `None` for the default of the
-    /// cluster, which [`BalancingDefaults`] replaces.
-    pub passive_ejection: Option<bool>,
+    /// The failed connections for which an endpoint gets no connections for a while; TCP only. `None` for the default of
+    /// the cluster, which [`BalancingDefaults`] replaces.
+    pub passive_ejection: Option<Ejection>,
     /// Seconds in which a new endpoint reaches its full share of the connections.
     pub slow_start: Option<NonZeroU32>,
     /// Number of connections of an endpoint in the node's zone for each connection of an endpoint elsewhere.
@@ -30,8 +30,20 @@ pub struct Balancing {
 pub struct BalancingDefaults {
     /// Method; `None` for the default of the mode.
     pub method: Option<Method>,
-    /// See [`Balancing::passive_ejection`].
+    /// Whether connections without a reply eject an endpoint.
     pub passive_ejection: bool,
+}
+
+/// The failed connections for which an endpoint gets no connections for a while.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Ejection {
+    /// None: no endpoint is ejected.
+    Off,
+    /// Those without a reply.
+    Unanswered,
+    /// Those without a reply, and those that the endpoint refuses with a reset.
+    Refused,
 }
 
 /// The part of its weight with which an endpoint takes part: from 1 to 16 sixteenths.
@@ -60,15 +72,29 @@ pub enum Method {
 pub struct TableSize(u32);
 
 impl Balancing {
-    /// Reports whether endpoints that do not answer get no connections for a while.
+    /// Reports whether endpoints whose connections fail get no connections for a while.
     pub fn ejects(&self) -> bool {
-        self.passive_ejection.unwrap_or_default()
+        self.passive_ejection.is_some_and(|ejection| ejection != Ejection::Off)
     }
 
     /// Applies the defaults of the cluster.
     pub fn set_defaults(&mut self, defaults: &BalancingDefaults) {
         self.method = self.method.or(defaults.method);
-        self.passive_ejection = self.passive_ejection.or(defaults.passive_ejection.then_some(true));
+        self.passive_ejection = self.passive_ejection.or(defaults.passive_ejection.then_some(Ejection::Unanswered));
+    }
+}
+
+impl Ejection {
+    /// All values.
+    pub const ALL: [Self; 3] = [Self::Off, Self::Unanswered, Self::Refused];
+
+    /// Returns the value of the annotation.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Off => "false",
+            Self::Unanswered => "true",
+            Self::Refused => "refused",
+        }
     }
 }
 

@@ -24,7 +24,7 @@ pub enum Eligibility {
     HintedOtherZone,
     /// Not eligible: its weight is 0.
     Drained,
-    /// Not eligible: it did not answer.
+    /// Not eligible: its connections failed.
     Ejected,
 }
 
@@ -61,14 +61,16 @@ impl<'a> Selection<'a> {
     /// Returns the selection of ready endpoints within the scope or, if there are none, of those that are serving while
     /// terminating.
     pub(crate) fn new(endpoints: &[Endpoint], scope: Scope<'a>) -> Self {
-        let within = || endpoints.iter().filter(|endpoint| endpoint.accepts() && scope.excludes(endpoint).is_none());
+        let within = || endpoints.iter().filter(|endpoint| scope.excludes(endpoint).is_none());
+        let any_ready = within().any(Endpoint::accepts);
         // Few service ports have ejected endpoints.
         let has_ejected = endpoints.iter().any(|endpoint| endpoint.ejected);
         let ejects = has_ejected && {
-            let (all, ejected) = (within().count(), within().filter(|endpoint| endpoint.ejected).count());
+            let used = || within().filter(|endpoint| if any_ready { endpoint.accepts() } else { endpoint.is_usable() });
+            let (all, ejected) = (used().count(), used().filter(|endpoint| endpoint.ejected).count());
             ejected < all && ejected * 2 <= all
         };
-        Self { scope, any_ready: within().next().is_some(), ejects }
+        Self { scope, any_ready, ejects }
     }
 
     /// Returns the eligibility of an endpoint. If several reasons exclude it, they are checked in this order: weight,

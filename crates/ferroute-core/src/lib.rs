@@ -81,7 +81,7 @@ mod token_bucket;
 pub mod tracker;
 
 pub use backoff::Backoff;
-pub use balancing::{Balancing, BalancingDefaults, Method, Share, TableSize};
+pub use balancing::{Balancing, BalancingDefaults, Ejection, Method, Share, TableSize};
 pub use claim::{Claim, CreationTime, FrontendOwner, LostFrontend, LostFrontends};
 pub use connection_limits::{ConnectionLimits, ConnectionRate, LimitKind, OverLimit};
 pub use dataplane::{Dataplane, DataplaneError, Rejection, SyncReport, TableReport};

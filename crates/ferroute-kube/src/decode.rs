@@ -183,7 +183,7 @@ fn decode<T: ApiObject>(raw: RawObject<'_>) -> Result<Decoded, MissingName> {
     };
     let metadata = object.metadata();
     // Some tools keep whole copies of the object in annotations, which must not wait in queues with it.
-    metadata.annotations.retain(|key, _| labels::ANNOTATIONS.contains(&key.as_str()));
+    metadata.annotations.retain(|key, _| labels::keeps_annotation(key));
     let name = name_of(metadata)?;
     let version = metadata.resource_version.clone().unwrap_or_default();
     Ok(Decoded { name, version, event: Ok(object.into_event()) })

@@ -367,7 +367,8 @@ fn commands_in_examples_succeed() {
 #[test]
 fn each_annotation_has_an_example_that_nothing_is_ignored_of() {
     let examples = examples();
-    for annotation in labels::ANNOTATIONS.iter().filter(|annotation| annotation.starts_with("ferroute.io/")) {
+    let annotations = [&labels::SERVICE_ANNOTATIONS[..], &labels::SLICE_ANNOTATIONS].concat();
+    for annotation in annotations.iter().filter(|annotation| annotation.starts_with(labels::OWN_PREFIX)) {
         let setting = format!("    {annotation}: ");
         assert!(examples.iter().any(|(_, contents)| contents.contains(&setting)), "{annotation}");
     }

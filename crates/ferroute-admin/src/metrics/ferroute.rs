@@ -185,12 +185,12 @@ impl FerrouteMetrics {
             ),
             ejected: registrar.gauges(
                 "ferroute_ejected_endpoints",
-                "Endpoints that get no connections because they did not answer.",
+                "Endpoints that get no connections because connections to them failed.",
                 FAMILY,
             ),
             ejections: registrar.counters(
                 "ferroute_endpoint_ejections_total",
-                "Endpoints that did not answer, each time that one was ejected.",
+                "Endpoints to which connections failed, each time that one was ejected.",
                 FAMILY,
             ),
             refused: registrar.counters(

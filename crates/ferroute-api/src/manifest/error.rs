@@ -1,5 +1,7 @@
 use std::fmt;
 
+use crate::spelling::did_you_mean;
+
 /// An error in a document or in an item of a list. Reading the same text again returns the same error.
 ///
 /// It displays its location, and has the [`Cause`] as its source: `document 2, line 14: Service default/web:
@@ -34,11 +36,6 @@ impl fmt::Display for DocumentError {
         }
         self.field.as_ref().map_or(Ok(()), |field| write!(f, ": {field}"))
     }
-}
-
-/// Returns a hint for a misspelled name.
-fn did_you_mean(similar: Option<&str>) -> String {
-    similar.map(|name| format!(" (did you mean {name:?}?)")).unwrap_or_default()
 }
 
 /// The cause of a [`DocumentError`].

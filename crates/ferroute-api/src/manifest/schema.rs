@@ -4,7 +4,7 @@
 //! other fields is not checked.
 
 use super::value::{Node, Value};
-use crate::Kind;
+use crate::{Kind, spelling::similar};
 
 /// The fields of a mapping, or of the mappings in a list.
 struct Fields {
@@ -228,14 +228,6 @@ pub(super) fn unknown_kind(api_version: &str, kind: &str) -> Option<Option<&'sta
     let is_extension = api_version.split_once('/').is_some_and(|(group, _)| group.contains('.'));
     let is_known = KINDS.contains(&kind) || is_extension;
     (!is_known).then(|| similar(kind, Kind::ALL.into_iter().map(Kind::as_str).chain(KINDS.iter().copied())))
-}
-
-/// Returns the candidate with the most similar name; `None` if none is similar enough.
-fn similar(name: &str, candidates: impl Iterator<Item = &'static str>) -> Option<&'static str> {
-    let lower = name.to_lowercase();
-    let distance = |candidate: &str| strsim::osa_distance(&lower, &candidate.to_lowercase());
-    let near = candidates.map(|candidate| (distance(candidate), candidate)).min()?;
-    (near.0 * 3 <= name.len().max(3)).then_some(near.1)
 }
 
 /// Kinds of Kubernetes that are common in manifests with Services, and that a proxy does not read.

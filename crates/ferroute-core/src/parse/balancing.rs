@@ -6,13 +6,16 @@ use std::{
     num::{NonZeroU16, NonZeroU32},
 };
 
-use ferroute_api::labels;
+use ferroute_api::{
+    labels,
+    spelling::{did_you_mean, similar},
+};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::{Errors, parse_ip, parse_network};
 use crate::{
-    Balancing, ConnectionLimits, ConnectionRate, Endpoint, IpFamily, Method, OverLimit, SourceRangesScope, TableSize,
-    limits::MAX_SOURCE_RANGES, networks,
+    Balancing, ConnectionLimits, ConnectionRate, Ejection, Endpoint, IpFamily, Method, OverLimit, SourceRangesScope,
+    TableSize, limits::MAX_SOURCE_RANGES, networks,
 };
 
 /// Parses the annotations of a Service. An invalid value is ignored and recorded.
@@ -34,10 +37,30 @@ pub(super) fn parse_balancing(errors: &mut Errors, annotations: &BTreeMap<String
     Balancing {
         method,
         table_size: value.parse(labels::HASH_TABLE_SIZE, table_size).unwrap_or_default(),
-        passive_ejection: value.parse(labels::PASSIVE_EJECTION, yes_or_no),
+        passive_ejection: value.parse(labels::PASSIVE_EJECTION, ejection),
         slow_start: value.parse(labels::SLOW_START, seconds),
         zone_weight: value.parse(labels::ZONE_WEIGHT, zone_weight),
         drain_timeout: value.parse(labels::DRAIN_TIMEOUT, seconds),
+    }
+}
+
+/// Records that annotations of Ferroute which an object of this kind does not have are ignored; `read` are those that it
+/// has.
+pub(super) fn ignore_unknown(
+    errors: &mut Errors,
+    kind: &str,
+    read: &'static [&'static str],
+    annotations: &BTreeMap<String, String>,
+) {
+    let own = |key: &str| key.starts_with(labels::OWN_PREFIX);
+    for key in annotations.keys().filter(|key| own(key) && !read.contains(&key.as_str())) {
+        let problem = if [&labels::SERVICE_ANNOTATIONS[..], &labels::SLICE_ANNOTATIONS].concat().contains(&key.as_str())
+        {
+            format!("{kind}s do not have this annotation")
+        } else {
+            format!("unknown annotation{}", did_you_mean(similar(key, read.iter().copied().filter(|key| own(key)))))
+        };
+        errors.ignore(annotation(key), problem);
     }
 }
 
@@ -256,8 +279,11 @@ fn scheduler(text: &str) -> Result<Method, String> {
     Method::from_scheduler(text).ok_or_else(|| format!("unsupported value {text:?} (want rr, wrr, lc, wlc, sh or mh)"))
 }
 
-fn yes_or_no(text: &str) -> Result<bool, String> {
-    text.parse().map_err(|_| format!("unsupported value {text:?} (want true or false)"))
+fn ejection(text: &str) -> Result<Ejection, String> {
+    Ejection::ALL
+        .into_iter()
+        .find(|value| value.as_str() == text)
+        .ok_or_else(|| format!("unsupported value {text:?} (want true, refused or false)"))
 }
 
 /// Parses a time such as `30s`, `10m` or `1h`, up to a day.

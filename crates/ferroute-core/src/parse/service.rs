@@ -5,7 +5,7 @@ use ipnet::IpNet;
 
 use super::{
     Errors, InvalidObject,
-    balancing::{parse_balancing, parse_limits, parse_scope, parse_source_ranges},
+    balancing::{ignore_unknown, parse_balancing, parse_limits, parse_scope, parse_source_ranges},
     check_destination,
     name::{check_dns_label, parse_name},
     parse_ip, parse_network, parse_port, parse_protocol,
@@ -87,6 +87,7 @@ pub fn parse_service(service: &api::Service) -> Result<Option<ServiceView>, Inva
     }
     let mut errors = Errors::default();
     let name = parse_name(&mut errors, metadata, check_dns_label);
+    ignore_unknown(&mut errors, "Service", &labels::SERVICE_ANNOTATIONS, &metadata.annotations);
     let type_ = errors.keep("spec.type", Type::parse(service.spec.type_.as_deref())).unwrap_or(Type::ClusterIp);
     if skip_reason.is_some() {
         return errors.finish("Service", metadata, None);

@@ -4,7 +4,7 @@ use ferroute_api::{self as api, labels};
 
 use super::{
     Errors, InvalidObject,
-    balancing::Weights,
+    balancing::{Weights, ignore_unknown},
     check_destination,
     name::{check_dns_subdomain, parse_name},
     parse_ip, parse_port, parse_protocol,
@@ -71,6 +71,7 @@ pub fn parse_slice(slice: &api::EndpointSlice, node: &str) -> Result<Option<Slic
     let ports = parse_ports(&mut errors, "ports", &slice.ports);
     let mut hints = SharedHints::default();
     let mut zones = HashSet::new();
+    ignore_unknown(&mut errors, "EndpointSlice", &labels::SLICE_ANNOTATIONS, &metadata.annotations);
     let weights = Weights::parse(&mut errors, &metadata.annotations);
     let mut endpoints = Vec::with_capacity(slice.endpoints.len());
     for (i, endpoint) in slice.endpoints.iter().enumerate() {

@@ -100,7 +100,7 @@ fn balancing(requested: &Balancing, traits: &ModeTraits) -> Option<ExplainedBala
     let drain_timeout_seconds = requested.drain_timeout.filter(|_| traits.drain_timeouts);
     let balancing = ExplainedBalancing {
         method,
-        passive_ejection: requested.ejects(),
+        passive_ejection: requested.passive_ejection.filter(|_| requested.ejects()),
         slow_start_seconds: requested.slow_start.filter(|_| traits.weights),
         zone_weight: requested.zone_weight.filter(|_| traits.weights),
         drain_timeout_seconds,

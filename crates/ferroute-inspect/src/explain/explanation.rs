@@ -7,7 +7,7 @@ use std::{
 
 use ferroute_admin::health::HealthCheck;
 use ferroute_core::{
-    Affinity, ConnectionLimits, Eligibility, FrontendKind, IpFamily, Method, Protocol, Refusal, Reservation,
+    Affinity, ConnectionLimits, Ejection, Eligibility, FrontendKind, IpFamily, Method, Protocol, Refusal, Reservation,
     TrafficPolicy,
 };
 use ipnet::IpNet;
@@ -134,8 +134,9 @@ pub struct ExplainedBalancing {
     /// Method; `None` for the default of the mode.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub method: Option<Method>,
-    /// Endpoints that do not answer get no connections for a while.
-    pub passive_ejection: bool,
+    /// The failed connections for which an endpoint gets no connections for a while.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub passive_ejection: Option<Ejection>,
     /// Seconds in which a new endpoint reaches its full share.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slow_start_seconds: Option<NonZeroU32>,
@@ -474,7 +475,7 @@ impl Usage {
             Eligibility::HintedOtherNode => "hints name other nodes",
             Eligibility::HintedOtherZone => "hints name other zones",
             Eligibility::Drained => "weight 0",
-            Eligibility::Ejected => "it did not answer",
+            Eligibility::Ejected => "its connections failed",
         }
     }
 

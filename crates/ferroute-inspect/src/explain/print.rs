@@ -6,7 +6,7 @@ use std::{
 };
 
 use ferroute_admin::health::HealthCheck;
-use ferroute_core::{ConnectionLimits, Eligibility, Escaped, IpFamily, OverLimit};
+use ferroute_core::{ConnectionLimits, Ejection, Eligibility, Escaped, IpFamily, OverLimit};
 
 use super::{
     Answer, Clients, ConnectionCount, ExplainedBalancing, ExplainedEndpoint, ExplainedFrontend, ExplainedHealthCheck,
@@ -78,8 +78,10 @@ fn write_policies_into(out: &mut impl fmt::Write, policies: &Policies) -> fmt::R
             let table = table_size.map(|size| format!(", with a table of {size} positions")).unwrap_or_default();
             writeln!(out, "  load balancing        {method}{table}")?;
         }
-        if passive_ejection {
-            writeln!(out, "  passive ejection      endpoints that do not answer get no connections for a while")?;
+        if let Some(ejection) = passive_ejection {
+            let failing =
+                if ejection == Ejection::Refused { "refuse connections or do not answer" } else { "do not answer" };
+            writeln!(out, "  passive ejection      endpoints that {failing} get no connections for a while")?;
         }
         if let Some(seconds) = slow_start_seconds {
             writeln!(out, "  slow start            new endpoints reach their full share after {seconds} s")?;

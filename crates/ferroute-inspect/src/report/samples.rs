@@ -11,7 +11,7 @@ use std::{
 use ferroute_admin::{health::HealthCheck, history::ChangeDelays};
 use ferroute_config::ModeName;
 use ferroute_core::{
-    Affinity, ConnectionLimits, Eligibility, Frontend, FrontendKind, IpFamily, Method, OverLimit, Protocol,
+    Affinity, ConnectionLimits, Ejection, Eligibility, Frontend, FrontendKind, IpFamily, Method, OverLimit, Protocol,
     Reservation, Share, TrafficPolicy,
 };
 use ferroute_proxy::{
@@ -212,7 +212,7 @@ fn served() -> Handling {
         affinity: Some(Affinity { timeout_seconds: 600 }),
         balancing: Some(ExplainedBalancing {
             method: Some(Method::SourceHash),
-            passive_ejection: true,
+            passive_ejection: Some(Ejection::Refused),
             slow_start_seconds: NonZeroU32::new(60),
             zone_weight: NonZeroU16::new(8),
             drain_timeout_seconds: NonZeroU32::new(30),

@@ -1,9 +1,9 @@
-//! Passive ejection: endpoints that do not answer get no connections for a while, in modes that forward packets.
+//! Passive ejection: endpoints whose connections fail get no connections for a while, in modes that forward packets.
 //!
 //! ```text
 //!   sync loop ──► EjectionObserver ──► endpoints ──► thread ──► conntrack entries without a reply ──► Judge
-//!       ▲                                              │                                               │
-//!       └────────────────── EndpointsEjected ◄─────────┴──── deletes entries to ejected endpoints ◄────┘
+//!       ▲                                              │  └───► events of refused connections ──────────┤
+//!       └────────────────── EndpointsEjected ◄─────────┴──── deletes entries to ejected endpoints ◄─────┘
 //! ```
 //!
 //! If the entry of a connection is deleted, the connection is translated again when the client repeats its packet, to
@@ -21,10 +21,10 @@ use std::{
 
 use ferroute_admin::metrics::Ejected;
 use ferroute_core::{
-    Endpoint, IpFamily, Protocol, ServicePortEntry, ServicePortName, error_chain,
+    Ejection, Eligibility, Endpoint, IpFamily, Protocol, ServicePortEntry, ServicePortName, error_chain,
     tracker::{Ejections, TrackerEvent},
 };
-use ferroute_host::conntrack::{self, Entry};
+use ferroute_host::conntrack::{self, ConnectionEvents, Entry, EventKind, TcpState};
 use tokio::sync::mpsc::UnboundedSender;
 
 use self::judge::{Connection, EjectionPort, Judge, Use, Verdict};
@@ -68,14 +68,18 @@ impl EjectionState {
 
     fn run(&self, events: &EventRecorder, sender: &UnboundedSender<TrackerEvent>) {
         let mut judges = <[Judge; 2]>::default();
+        let mut refusals = Refusals::default();
         let mut sent = Ejections::new();
         loop {
             // Without ports the last ejections are taken back.
             let ports = if sent.is_empty() { self.ports.wait_for_some() } else { self.ports.get().0 };
             let start = Instant::now();
             let mut ejections = Ejections::new();
-            for ((family, judge), ports) in IpFamily::BOTH.into_iter().zip(&mut judges).zip(&ports) {
-                let verdicts = round(family, judge, ports).unwrap_or_else(|error| {
+            let refused = refusals.since_last_call(&ports);
+            for (((family, judge), ports), refused) in
+                IpFamily::BOTH.into_iter().zip(&mut judges).zip(&ports).zip(refused)
+            {
+                let verdicts = round(family, judge, ports, refused).unwrap_or_else(|error| {
                     tracing::debug!(%family, "cannot read unanswered connections: {}", error_chain(&error));
                     Vec::new()
                 });
@@ -98,8 +102,58 @@ impl EjectionState {
     }
 }
 
+/// Receives the refused connections: connection tracking deletes their entries at once, so that no list has them.
+#[derive(Default)]
+struct Refusals {
+    /// Open while a service port ejects endpoints that refuse connections.
+    events: Option<ConnectionEvents>,
+}
+
+impl Refusals {
+    /// Returns the connections to these service ports, by [`IpFamily::index`], that endpoints have refused.
+    fn since_last_call(&mut self, ports: &[Vec<EjectionPort>; 2]) -> [Vec<Connection>; 2] {
+        let asking: [Vec<&EjectionPort>; 2] = ports.each_ref().map(|ports| {
+            let asks = |port: &&EjectionPort| port.service.balancing.passive_ejection == Some(Ejection::Refused);
+            ports.iter().filter(asks).collect()
+        });
+        let mut refused = [Vec::new(), Vec::new()];
+        if asking.iter().all(Vec::is_empty) {
+            self.events = None;
+            return refused;
+        }
+        if self.events.is_none() {
+            self.events = ConnectionEvents::open_ends(BUFFER)
+                .inspect_err(|error| tracing::debug!("cannot watch refused connections: {}", error_chain(error)))
+                .ok();
+        }
+        let Some(events) = &mut self.events else { return refused };
+        let received = events.receive(MAX_EVENTS, |kind, connection| {
+            let entry = &connection.entry;
+            let is_refused = kind == EventKind::Destroy
+                && entry.protocol == Protocol::Tcp
+                && !connection.is_answered
+                && connection.tcp == Some(TcpState::Reset);
+            let family = IpFamily::of(entry.original_destination.ip()).index();
+            if is_refused && asking[family].iter().any(|port| port.has_entry(entry)) {
+                refused[family].push(self::connection(entry));
+            }
+        });
+        // Without some of the events, others eject an endpoint whose connections keep failing.
+        if let Err(error) = received {
+            tracing::debug!("cannot read refused connections: {}", error_chain(&error));
+            self.events = None;
+        }
+        refused
+    }
+}
+
 /// Reads the connections to these service ports and judges their endpoints.
-fn round(family: IpFamily, judge: &mut Judge, ports: &[EjectionPort]) -> Result<Vec<Verdict>, conntrack::Error> {
+fn round(
+    family: IpFamily,
+    judge: &mut Judge,
+    ports: &[EjectionPort],
+    refused: Vec<Connection>,
+) -> Result<Vec<Verdict>, conntrack::Error> {
     if ports.iter().any(|port| port.endpoints.values().any(|endpoint| *endpoint == Use::Ejected)) {
         let is_lost = |entry: &Entry| {
             let is_unused = |port: &EjectionPort| port.endpoints.get(&entry.reply_source) == Some(&Use::Ejected);
@@ -115,7 +169,7 @@ fn round(family: IpFamily, judge: &mut Judge, ports: &[EjectionPort]) -> Result<
             }
         })?;
     }
-    let suspects = judge.suspects(Instant::now(), unanswered);
+    let suspects = judge.suspects(Instant::now(), unanswered, refused);
     let answered = answered(family, &suspects)?;
     Ok(judge.judge(Instant::now(), ports, answered))
 }
@@ -148,7 +202,7 @@ fn report(verdict: &Verdict, events: &EventRecorder) {
     match ejected_for {
         Some(pause) => {
             let seconds = pause.as_secs();
-            tracing::warn!(service_port = %name, %endpoint, seconds, "endpoint did not answer; it gets no connections");
+            tracing::warn!(service_port = %name, %endpoint, seconds, "connections to the endpoint failed; it gets no more for a while");
         }
         None => tracing::info!(service_port = %name, %endpoint, "ejected endpoint gets connections again"),
     }
@@ -173,13 +227,19 @@ impl Observer for EjectionObserver {
         let mut changed = false;
         for service in self.watcher.services(sync, ejects) {
             changed |= self.watcher.update(sync.table, service, ejects, |_, entry, _| {
-                let reachable = sync.table.endpoint_sets(entry).reachable;
-                let endpoint = |endpoint: Endpoint| {
-                    let socket = endpoint.socket();
-                    let is_unused = endpoint.ejected && reachable.iter().all(|other| other.socket() != socket);
-                    (socket, if is_unused { Use::Ejected } else { Use::Used })
+                let eligibility = sync.table.eligibility(entry);
+                let of = |index: usize| {
+                    [&eligibility.cluster, &eligibility.local].into_iter().flatten().map(move |all| all[index])
                 };
-                entry.endpoints.iter().filter(|endpoint| endpoint.accepts()).map(endpoint).collect()
+                let endpoint = |(index, endpoint): (usize, Endpoint)| {
+                    let use_ = match () {
+                        () if of(index).any(Eligibility::is_eligible) => Use::Used,
+                        () if of(index).any(|eligibility| eligibility == Eligibility::Ejected) => Use::Ejected,
+                        () => return None,
+                    };
+                    Some((endpoint.socket(), use_))
+                };
+                entry.endpoints.iter().enumerate().filter_map(endpoint).collect()
             });
         }
         if changed {
@@ -192,6 +252,12 @@ impl Observer for EjectionObserver {
 fn ejects(name: &ServicePortName, entry: &ServicePortEntry) -> bool {
     entry.service.balancing.ejects() && name.protocol == Protocol::Tcp
 }
+
+/// Size of the buffer for events: some thousand connections that end between two reads.
+const BUFFER: usize = 4 << 20;
+
+/// Maximum number of events that are read at a time; more than the buffer has.
+const MAX_EVENTS: usize = 100_000;
 
 /// Time between two reads. Together with [`judge`]'s patience and the sync, an endpoint is ejected less than two
 /// seconds after its first connection without a reply.

@@ -136,7 +136,7 @@ impl EventRecorder {
             Some(pause) => {
                 let seconds = pause.as_secs();
                 let note = format!(
-                    "node {} sends endpoint {endpoint} no connections for {seconds} s: it did not answer",
+                    "node {} sends endpoint {endpoint} no connections for {seconds} s: they failed",
                     self.node
                 );
                 (EventType::Warning, "EndpointEjected", note)

@@ -65,7 +65,7 @@ fn annotations(balancing: &Balancing) -> BTreeMap<String, String> {
     let method = method.map(|method| (labels::LOAD_BALANCING.to_owned(), method.to_string()));
     let table_size =
         (table_size != TableSize::default()).then(|| (labels::HASH_TABLE_SIZE.to_owned(), table_size.to_string()));
-    let ejection = passive_ejection.map(|ejects| (labels::PASSIVE_EJECTION.to_owned(), ejects.to_string()));
+    let ejection = passive_ejection.map(|value| (labels::PASSIVE_EJECTION.to_owned(), value.as_str().to_owned()));
     let start = slow_start.map(|seconds| (labels::SLOW_START.to_owned(), format!("{seconds}s")));
     let zone = zone_weight.map(|weight| (labels::ZONE_WEIGHT.to_owned(), weight.to_string()));
     let drain = drain_timeout.map(|seconds| (labels::DRAIN_TIMEOUT.to_owned(), format!("{seconds}s")));

@@ -444,7 +444,7 @@ fn failed_connections_and_ejected_endpoints_are_problems() {
     browser.wait_text("[data-problem=ejected]", "default/web");
     browser.keep_picture("problems-failing");
     browser.click("[data-key='default/web'] a");
-    browser.wait_text("main", "it did not answer");
+    browser.wait_text("main", "its connections failed");
     browser.assert_clean(&server.url, None);
 }
 

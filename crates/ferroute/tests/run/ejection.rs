@@ -5,21 +5,28 @@ use std::{collections::BTreeSet, io};
 use crate::{Case, Mode, cluster::pod_addresses, in_each_mode, proxy::FERROUTE, traffic::connect, wait, web, web_tcp};
 
 in_each_mode!(connections_to_a_dead_endpoint_reach_another_one_until_it_answers_again);
+in_each_mode!(endpoint_that_refuses_connections_is_ejected_if_the_service_asks_for_it);
 
-/// Returns the Service of [`web`] with passive ejection.
-fn ejecting(pods: &[u8]) -> String {
+/// Returns the Service of [`web`] with this value of the annotation.
+fn ejecting(value: &str, pods: &[u8]) -> String {
     web(pods).replace(
         "metadata: {name: web}",
-        "metadata: {name: web, annotations: {ferroute.io/passive-ejection: \"true\"}}",
+        &format!("metadata: {{name: web, annotations: {{ferroute.io/passive-ejection: {value:?}}}}}"),
     )
 }
 
 /// Makes a pod lose all packets, as if its node had died.
 fn kill(case: &Case, pod: u8) {
+    fail(case, pod, "drop");
+}
+
+/// Makes a pod handle all connections by this statement of nft.
+fn fail(case: &Case, pod: u8, statement: &str) {
     let rules = "add table inet dead; add chain inet dead input { type filter hook input priority -300; }";
     let [v4, v6] = pod_addresses(pod);
-    let drop = format!("add rule inet dead input ip daddr {v4} drop; add rule inet dead input ip6 daddr {v6} drop");
-    case.cluster.pods.command("nft", &[&format!("{rules}; {drop}")]);
+    let rule = |daddr: &str| format!("add rule inet dead input {daddr} meta l4proto tcp {statement}");
+    let fail = [rule(&format!("ip daddr {v4}")), rule(&format!("ip6 daddr {v6}"))].join("; ");
+    case.cluster.pods.command("nft", &[&format!("{rules}; {fail}")]);
 }
 
 fn revive(case: &Case) {
@@ -32,7 +39,7 @@ fn explain(case: &Case) -> String {
 }
 
 fn connections_to_a_dead_endpoint_reach_another_one_until_it_answers_again(mode: Mode) {
-    let case = Case::new(mode, &ejecting(&[0, 1, 2]));
+    let case = Case::new(mode, &ejecting("true", &[0, 1, 2]));
     kill(&case, 1);
     let client = &case.cluster.client;
     // Connections that were sent to the dead pod go to another one with the next packet of the client, so none fails.
@@ -43,11 +50,28 @@ fn connections_to_a_dead_endpoint_reach_another_one_until_it_answers_again(mode:
             connections.into_iter().map(|connection| connection.join().unwrap()).collect::<io::Result<BTreeSet<u8>>>()
         });
         assert_eq!(pods.unwrap(), BTreeSet::from([0, 2]));
-        (explain(&case).matches("not used: it did not answer").count() == 2).then_some(())
+        (explain(&case).matches("not used: its connections failed").count() == 2).then_some(())
     });
     revive(&case);
     for to in web_tcp() {
         wait("a connection to the pod that answers again", || (case.connect(to).ok() == Some(1)).then_some(()));
     }
-    wait("its use", || (!explain(&case).contains("did not answer")).then_some(()));
+    wait("its use", || (!explain(&case).contains("connections failed")).then_some(()));
+}
+
+fn endpoint_that_refuses_connections_is_ejected_if_the_service_asks_for_it(mode: Mode) {
+    let case = Case::new(mode, &ejecting("refused", &[0, 1, 2]));
+    fail(&case, 1, "reject with tcp reset");
+    wait("the ejection in both IP families", || {
+        // About every third connection fails until then.
+        let pods: BTreeSet<u8> = (0..30).filter_map(|i| case.connect(web_tcp()[i % 2]).ok()).collect();
+        assert!(!pods.contains(&1), "{pods:?}");
+        (explain(&case).matches("not used: its connections failed").count() == 2).then_some(())
+    });
+    let connect = |i: usize| case.connect(web_tcp()[i % 2]);
+    assert_eq!((0..60).map(connect).collect::<io::Result<BTreeSet<u8>>>().unwrap(), BTreeSet::from([0, 2]));
+    revive(&case);
+    for to in web_tcp() {
+        wait("a connection to the pod that accepts them again", || (case.connect(to).ok() == Some(1)).then_some(()));
+    }
 }

@@ -10,7 +10,7 @@ use super::{
     InvalidObject, assert_errors,
 };
 use crate::{
-    Affinity, Balancing, BalancingDefaults, IpFamily, Method, ModeTraits, OverLimit, Protocol, ServicePort, TableSize,
+    Affinity, Balancing, BalancingDefaults, Ejection, IpFamily, Method, ModeTraits, OverLimit, Protocol, ServicePort, TableSize,
     TrafficPolicy,
     testing::{ServiceBuilder, namespaced_name, service, service_port},
     tracker::{NamedPort, ServiceView},
@@ -481,7 +481,28 @@ fn invalid_annotations_are_ignored_and_reported() {
     let service = web().annotation(labels::HASH_TABLE_SIZE, "65536");
     assert_eq!(port(service).balancing, Balancing { table_size: TableSize::MAX, ..Balancing::default() });
     let ejecting = |value| port(web().annotation(labels::PASSIVE_EJECTION, value)).balancing.passive_ejection;
-    assert_eq!(["true", "false", "yes"].map(ejecting), [Some(true), Some(false), None]);
+    let expected = [Some(Ejection::Unanswered), Some(Ejection::Refused), Some(Ejection::Off), None];
+    assert_eq!(["true", "refused", "false", "yes"].map(ejecting), expected);
+}
+
+#[test]
+fn unknown_annotations_of_ferroute_are_reported() {
+    let service = web()
+        .annotation("ferroute.io/load-balancer", "random")
+        .annotation(labels::WEIGHT, "7")
+        .annotation("ferroute.io/quux", "")
+        .annotation("example.com/load-balancing", "random");
+    let view = view(service);
+    let ignored: Vec<String> = view.ignored.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        ignored,
+        [
+            "metadata.annotations[ferroute.io/load-balancer]: unknown annotation (did you mean \
+             \"ferroute.io/load-balancing\"?)",
+            "metadata.annotations[ferroute.io/quux]: unknown annotation",
+            "metadata.annotations[ferroute.io/weight]: Services do not have this annotation",
+        ]
+    );
 }
 
 #[test]

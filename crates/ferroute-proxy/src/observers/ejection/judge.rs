@@ -1,10 +1,10 @@
-//! Decides which endpoints are ejected, by the connections that they did not answer. Pure: time and connections are
-//! given.
+//! Decides which endpoints are ejected, by the connections that they did not answer or refused. Pure: time and
+//! connections are given.
 //!
 //! ```text
-//!   used ──► several connections without a reply for PATIENCE, and none answered since ──► ejected
+//!   used ──► several connections failing for PATIENCE, and none answered since ──► ejected
 //!    ▲                                                                                      │ after a time that doubles
-//!    └── a connection is answered ◄── on trial: one connection without a reply ejects it again ◄──┘
+//!    └── a connection is answered ◄── on trial: one failing connection ejects it again ◄──────────┘
 //! ```
 
 use std::{
@@ -51,7 +51,9 @@ pub(super) struct Verdict {
 pub(super) struct Judge {
     /// Times at which connections without a reply were first seen.
     unanswered: HashMap<Connection, Instant>,
-    /// Connections without a reply that were first seen before this time do not count, because the endpoint has
+    /// The times of refused connections, which connection tracking forgets at once.
+    refused: HashMap<Connection, Instant>,
+    /// Failed connections that were first seen before this time do not count, because the endpoint has
     /// answered others.
     excused: HashMap<SocketAddr, Instant>,
     /// The answered connections of suspects when they became suspects.
@@ -75,25 +77,37 @@ enum EjectionPhase {
 }
 
 impl Judge {
-    /// Updates the connections without a reply. Returns the suspects, the endpoints whose answered connections
-    /// [`Judge::judge`] needs.
-    pub(super) fn suspects(&mut self, now: Instant, unanswered: HashSet<Connection>) -> HashSet<SocketAddr> {
+    /// Updates the connections without a reply, and adds those that were refused. Returns the suspects, the endpoints
+    /// whose answered connections [`Judge::judge`] needs.
+    pub(super) fn suspects(
+        &mut self,
+        now: Instant,
+        unanswered: HashSet<Connection>,
+        refused: impl IntoIterator<Item = Connection>,
+    ) -> HashSet<SocketAddr> {
         self.unanswered.retain(|connection, _| unanswered.contains(connection));
         for connection in unanswered {
             self.unanswered.entry(connection).or_insert(now);
         }
+        self.refused.retain(|_, time| now - *time < REFUSED_FOR);
+        let room = MAX_REFUSED.saturating_sub(self.refused.len());
+        self.refused.extend(refused.into_iter().take(room).map(|connection| (connection, now)));
         let on_trial = self.records.iter().filter(|(_, record)| record.state == EjectionPhase::OnTrial);
         let suspects: HashSet<SocketAddr> = self
-            .unanswered
-            .iter()
-            .filter(|(connection, first_seen)| self.counts(connection, **first_seen))
+            .failed()
+            .filter(|(connection, first_seen)| self.counts(connection, *first_seen))
             .map(|(connection, _)| connection.endpoint)
             .chain(on_trial.map(|((_, endpoint), _)| *endpoint))
             .collect();
-        let unanswered = &self.unanswered;
-        self.excused.retain(|endpoint, _| unanswered.keys().any(|connection| connection.endpoint == *endpoint));
+        let failing: HashSet<SocketAddr> = self.failed().map(|(connection, _)| connection.endpoint).collect();
+        self.excused.retain(|endpoint, _| failing.contains(endpoint));
         self.answered.retain(|endpoint, _| suspects.contains(endpoint));
         suspects
+    }
+
+    /// Returns the failed connections, with the times at which they were first seen.
+    fn failed(&self) -> impl Iterator<Item = (&Connection, Instant)> {
+        self.unanswered.iter().chain(&self.refused).map(|(connection, time)| (connection, *time))
     }
 
     fn counts(&self, connection: &Connection, first_seen: Instant) -> bool {
@@ -136,14 +150,14 @@ impl Judge {
     fn eject(&mut self, now: Instant, port: &EjectionPort, verdicts: &mut Vec<Verdict>) {
         let mut failed: BTreeMap<SocketAddr, (usize, Duration)> = BTreeMap::new();
         for (connection, first_seen) in
-            self.unanswered.iter().filter(|(connection, _)| port.has(connection.frontend, connection.endpoint))
+            self.failed().filter(|(connection, _)| port.has(connection.frontend, connection.endpoint))
         {
             let record = self.records.get(&(port.name.clone(), connection.endpoint));
             // Connections from before it was ejected do not count again.
             let is_new =
-                record.is_none_or(|record| record.state == EjectionPhase::OnTrial && *first_seen > record.since);
-            let age = now - *first_seen;
-            if is_new && age >= PATIENCE && self.counts(connection, *first_seen) {
+                record.is_none_or(|record| record.state == EjectionPhase::OnTrial && first_seen > record.since);
+            let age = now - first_seen;
+            if is_new && age >= PATIENCE && self.counts(connection, first_seen) {
                 let (count, oldest) = failed.entry(connection.endpoint).or_default();
                 (*count, *oldest) = (*count + 1, age.max(*oldest));
             }
@@ -192,6 +206,10 @@ const PATIENCE: Duration = Duration::from_millis(1_100);
 const FAILURES: usize = 2;
 /// A single connection ejects an endpoint after this time.
 const PATIENCE_WITH_ONE: Duration = Duration::from_secs(3);
+/// Time for which a refused connection counts.
+const REFUSED_FOR: Duration = Duration::from_secs(10);
+/// Refused connections that are kept: a few are enough to eject an endpoint.
+const MAX_REFUSED: usize = 10_000;
 /// Longer than until the third time that a client repeats its first packet.
 const FIRST_PAUSE: Duration = Duration::from_secs(10);
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);

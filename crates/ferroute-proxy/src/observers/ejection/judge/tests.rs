@@ -9,6 +9,7 @@ struct Case {
     judge: Judge,
     port: EjectionPort,
     unanswered: HashSet<Connection>,
+    refused: Vec<Connection>,
     answered: HashSet<Connection>,
     start: Instant,
     elapsed: Duration,
@@ -30,6 +31,7 @@ impl Case {
             judge: Judge::default(),
             port,
             unanswered: HashSet::new(),
+            refused: Vec::new(),
             answered: HashSet::new(),
             start: Instant::now(),
             elapsed: Duration::ZERO,
@@ -51,6 +53,14 @@ impl Case {
         }
     }
 
+    /// Adds connections that an endpoint refuses.
+    fn refuse(&mut self, number: u8, connections: usize) {
+        for _ in 0..connections {
+            let connection = self.connection(number);
+            self.refused.push(connection);
+        }
+    }
+
     /// Adds a connection that an endpoint answers.
     fn answer(&mut self, number: u8) {
         let connection = self.connection(number);
@@ -65,7 +75,7 @@ impl Case {
         while self.elapsed < end {
             self.elapsed += Duration::from_millis(400);
             let now = self.start + self.elapsed;
-            let suspects = self.judge.suspects(now, self.unanswered.clone());
+            let suspects = self.judge.suspects(now, self.unanswered.clone(), self.refused.drain(..));
             let of = |endpoint| self.answered.iter().filter(|it| it.endpoint == endpoint).copied().collect();
             let answered = suspects.into_iter().map(|endpoint| (endpoint, of(endpoint))).collect();
             verdicts.extend(self.judge.judge(now, std::slice::from_ref(&self.port), answered));
@@ -114,6 +124,28 @@ fn endpoint_that_answers_others_is_not_ejected() {
     }
     // Connections from before it stopped do not count; later ones do.
     assert_eq!(case.pass(15 * SECOND), [(2, Some(10)), (2, None)]);
+}
+
+#[test]
+fn endpoint_that_refuses_connections_is_ejected_within_two_seconds() {
+    let mut case = Case::new(3);
+    case.refuse(2, 2);
+    assert_eq!(case.pass(2 * SECOND), [(2, Some(10))]);
+    // On trial, the first refusal ejects it again.
+    assert_eq!(case.pass(11 * SECOND), [(2, None)]);
+    case.refuse(2, 1);
+    assert_eq!(case.pass(2 * SECOND), [(2, Some(20))]);
+}
+
+#[test]
+fn refused_connections_among_answered_ones_eject_no_endpoint() {
+    // A client that resets its own connections at once, for example.
+    let mut case = Case::new(3);
+    for _ in 0..20 {
+        case.refuse(2, 5);
+        assert_eq!(case.pass(SECOND), []);
+        case.answer(2);
+    }
 }
 
 #[test]
