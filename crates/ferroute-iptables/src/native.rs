@@ -53,6 +53,9 @@ pub struct NativeRules {
     sockets: Mutex<Vec<Socket>>,
     /// Builtin chains, and chains of other programs in tables where there were many when they were read.
     other_chains: Mutex<BTreeSet<(TableName, ChainName)>>,
+    /// Chains of the proxy that another program created as base chains, to which no rule can jump: they are read as
+    /// missing, and replaced.
+    hooked_chains: Mutex<BTreeSet<(TableName, ChainName)>>,
 }
 
 /// A failure to read rules by netlink. Retrying may succeed.
@@ -75,7 +78,12 @@ impl NativeRules {
         let socket = Socket::open(Protocol::Netfilter)?;
         let builtin = TableName::ALL.into_iter().flat_map(|table| BUILTIN_CHAINS.map(|chain| (table, chain)));
         let builtin = builtin.filter(|(table, chain)| base_chain(*table, *chain).is_some());
-        Ok(Self { family, sockets: Mutex::new(vec![socket]), other_chains: Mutex::new(builtin.collect()) })
+        Ok(Self {
+            family,
+            sockets: Mutex::new(vec![socket]),
+            other_chains: Mutex::new(builtin.collect()),
+            hooked_chains: Mutex::default(),
+        })
     }
 
     /// Like [`NativeRules::open`]; `None` if the kernel does not support nf_tables.
@@ -106,6 +114,10 @@ impl NativeRules {
 
     fn other_chains(&self) -> MutexGuard<'_, BTreeSet<(TableName, ChainName)>> {
         self.other_chains.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn hooked_chains(&self) -> MutexGuard<'_, BTreeSet<(TableName, ChainName)>> {
+        self.hooked_chains.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn sockets(&self) -> MutexGuard<'_, Vec<Socket>> {

@@ -161,14 +161,32 @@ fn a_rule_that_another_program_has_deleted_already_is_no_error() {
 }
 
 #[test]
-fn a_rule_of_another_service_that_another_program_has_deleted_is_restored_by_the_next_comparison() {
+fn changes_of_shared_chains_by_another_program_are_repaired_by_the_next_sync() {
     let mut node = Node::new();
-    node.nft("flush chain ip nat KUBE-SERVICES\n");
-    node.sync(&add_service("10.96.1.9")).unwrap();
-    node.host.clock.advance(60);
-    assert!(node.host.netns.run(|| node.dataplane.was_modified_externally()).unwrap());
-    node.host.netns.run(|| node.dataplane.resync(node.tracker.table(IpFamily::V4))).unwrap();
-    node.assert_right();
+    for (change, address) in [
+        ("flush chain ip nat KUBE-SERVICES\n", "10.96.1.7"),
+        ("insert rule ip nat KUBE-SERVICES drop\n", "10.96.1.8"),
+        ("insert rule ip filter KUBE-FORWARD drop\n", "10.96.1.9"),
+    ] {
+        node.nft(change);
+        node.sync(&add_service(address)).unwrap();
+        node.assert_right();
+    }
+}
+
+#[test]
+fn changes_of_shared_chains_by_another_program_are_noticed_between_comparisons() {
+    let mut node = Node::new();
+    let is_modified = |node: &mut Node| node.host.netns.run(|| node.dataplane.was_modified_externally()).unwrap();
+    for change in ["flush chain ip nat KUBE-SERVICES\n", "insert rule ip nat KUBE-SERVICES drop\n"] {
+        node.nft("add table inet other\ndelete table inet other\n");
+        // The comparison, and the next check without one.
+        assert!(!is_modified(&mut node) && !is_modified(&mut node));
+        node.nft(change);
+        assert!(is_modified(&mut node), "{change}");
+        node.host.netns.run(|| node.dataplane.resync(node.tracker.table(IpFamily::V4))).unwrap();
+        node.assert_right();
+    }
 }
 
 #[test]

@@ -322,6 +322,31 @@ fn chains_that_packets_do_not_traverse_are_restored() {
     }
 }
 
+/// No rule can jump to a base chain, and it has a policy.
+#[test]
+fn own_chains_that_another_program_made_base_chains_are_replaced() {
+    let family = IpFamily::V4;
+    let table = cluster().table(family);
+    for change in [
+        "add table ip nat; add chain ip nat KUBE-SERVICES { type nat hook prerouting priority -100; };
+         add rule ip nat KUBE-SERVICES counter drop",
+        "add table ip nat; add chain ip nat KUBE-NODEPORTS { type nat hook prerouting priority -100; }",
+        "add table ip filter; add chain ip filter KUBE-FORWARD { type filter hook forward priority 0; policy drop; }",
+    ] {
+        let node = NetnsHost::new(Way::Netlink);
+        node.netns.feed("nft", &["-f", "-"], change);
+        let mut dataplane = synced(&node, &table);
+        let expected = NetnsHost::new(Way::Netlink);
+        synced(&expected, &table);
+        assert!(chains_of(&node.rules(family)) == chains_of(&expected.rules(family)), "{change}");
+        let hooked = node.netns.command("nft", &["list", "ruleset"]);
+        let own: Vec<&str> =
+            hooked.split("chain ").filter(|it| it.starts_with("KUBE") && it.contains("hook")).collect();
+        assert_eq!(own, [""; 0], "{change}");
+        assert!(!node.netns.run(|| dataplane.was_modified_externally()).unwrap(), "{change}");
+    }
+}
+
 /// A chain of another program's rules is not replaced, and its rules are not repeated.
 #[test]
 fn chains_of_other_programs_that_packets_do_not_traverse_stay() {

@@ -34,7 +34,7 @@ pub struct IptablesDataplane {
     /// The number of rules at the last comparison.
     compared: usize,
     /// Number of rules of the chains that all Services share, and of jumps to them, after the last write; empty if
-    /// unknown. Between comparisons, it shows whether a chain was emptied or disconnected.
+    /// unknown. Between comparisons, it shows whether another program changed a chain or disconnected it.
     uses: Vec<Option<u32>>,
     /// Limits the checks of the canary chains between comparisons.
     canary_checks: Throttle,
@@ -192,7 +192,7 @@ impl IptablesDataplane {
         Ok(false)
     }
 
-    /// Reports whether a chain that all Services share has lost rules or jumps to it, or a builtin chain its hook.
+    /// Reports whether packets no longer traverse a builtin chain, or a chain that all Services share was changed.
     fn is_chain_cut(&self) -> Result<bool, DataplaneError> {
         if self.uses.is_empty() {
             return Ok(false);
@@ -202,11 +202,24 @@ impl IptablesDataplane {
             tracing::info!(family = %self.family(), %table, %chain, "packets do not traverse the chain any more");
             return Ok(true);
         }
+        self.is_chain_changed()
+    }
+
+    /// Reports whether a chain that all Services share has another number of rules, or of jumps to it.
+    fn is_chain_changed(&self) -> Result<bool, DataplaneError> {
+        if self.uses.is_empty() {
+            return Ok(false);
+        }
         let uses = self.access.chain_uses(watched_chains()).map_err(|error| self.read_error(error))?;
-        let Some(cut) = uses.iter().zip(&self.uses).position(|(now, before)| now < before) else { return Ok(false) };
-        let chain = watched_chains().nth(cut).map(|(table, chain)| format!("{table} {chain}"));
-        tracing::info!(family = %self.family(), chain, "another program removed rules of the chain, or jumps to it");
-        Ok(true)
+        let changed = watched_chains().zip(uses.iter().zip(&self.uses)).find(|((_, chain), (now, before))| {
+            // Other programs may jump to the one, and have rules in the other.
+            if [chains::MARK_MASQ, chains::FIREWALL].contains(chain) { now < before } else { now != before }
+        });
+        if let Some(((table, chain), _)) = changed {
+            let chain = format!("{table} {chain}");
+            tracing::info!(family = %self.family(), chain, "another program changed rules of the chain, or jumps to it");
+        }
+        Ok(changed.is_some())
     }
 
     /// Reads all rules and reports whether they differ from the applied ones.
@@ -222,6 +235,10 @@ impl IptablesDataplane {
 
 impl Dataplane for IptablesDataplane {
     fn sync(&mut self, table: &ServiceTable, changes: &Changes) -> Result<SyncReport, DataplaneError> {
+        // The numbers of rules that are stored after this sync must not hide a change.
+        if self.is_chain_changed()? {
+            return self.resync(table);
+        }
         // The kernel's rules are unknown until the sync has succeeded.
         let Some(mut state) = self.state.take() else { return self.resync(table) };
         self.environment.refresh_addresses(&mut self.host);

@@ -18,7 +18,10 @@ use super::{
     sets,
     tables::{BUILTIN_CHAINS, base_chain, dump_request, request},
 };
-use crate::{ChainHead, ChainName, Counters, Policy, Rule, SaveItem, TableName, plan::jumps};
+use crate::{
+    ChainHead, ChainName, Counters, Policy, Rule, SaveItem, TableName,
+    plan::{is_service_chain, jumps},
+};
 
 impl NativeRules {
     /// Reads tables and calls `add` with chains, and with the rules of each chain together. Chains that `iptables` cannot name
@@ -40,6 +43,7 @@ impl NativeRules {
         let Some(first) = tables.first() else { return Ok(()) };
         let failed = |source| ReadError { table: *first, source };
         let (mut sizes, dormant) = self.sizes(tables).map_err(failed)?;
+        self.hooked_chains().clear();
         let listed = if sizes.values().all(|size| *size <= LISTED_AT_ONCE) {
             self.list_chains(tables).map_err(failed)?
         } else {
@@ -69,7 +73,7 @@ impl NativeRules {
         };
         for (table, chain) in listed {
             Heartbeat::beat_thread();
-            if let Some(name) = chain.name {
+            if let Some(name) = chain.name.filter(|_| !self.must_replace(table, &chain)) {
                 let mut rules = self.rules_of(table, name).map_err(|source| ReadError { table, source })?;
                 if name.is_builtin() && (dormant.contains(&table) || chain.is_replaceable(table, &rules)) {
                     rules.clear();
@@ -150,6 +154,16 @@ impl NativeRules {
         })
     }
 
+    /// Reports whether a chain has the name of one of the proxy's and is called from a hook. Remembers it.
+    fn must_replace(&self, table: TableName, chain: &ListedChain) -> bool {
+        let own = chain.name.filter(|name| chain.hook.is_some() && name.as_str().starts_with("KUBE-"));
+        own.is_some_and(|name| {
+            tracing::warn!(family = %self.family, %table, "chain {name} is called from a hook; replacing it");
+            self.hooked_chains().insert((table, name));
+            true
+        })
+    }
+
     /// Returns a chain and its rules, without those of a builtin chain to repair; `None` if it does not exist.
     fn read_chain(
         &self,
@@ -158,11 +172,12 @@ impl NativeRules {
         is_dormant: bool,
     ) -> Result<Option<(ChainHead, Vec<ListedRule>)>, Error> {
         let mut rules = self.rules_of(table, chain)?;
-        // Only base chains have a policy and counters.
-        if !rules.is_empty() && !chain.is_builtin() {
+        // Only base chains have a policy and counters. There are too many chains of Services to look for hooks.
+        if !rules.is_empty() && is_service_chain(chain) {
             return Ok(Some((ChainHead::default(), rules)));
         }
         let listed = self.with_socket(|socket| find_chain(socket, self.family, table, chain))?;
+        let listed = listed.filter(|listed| !self.must_replace(table, listed));
         let is_idle = |listed: &ListedChain| is_dormant || listed.is_replaceable(table, &rules);
         if chain.is_builtin() && listed.as_ref().is_some_and(is_idle) {
             rules.clear();

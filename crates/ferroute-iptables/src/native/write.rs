@@ -315,6 +315,10 @@ impl RuleSink for KernelSink<'_> {
     }
 
     fn declare(&mut self, chain: ChainName) -> io::Result<()> {
+        if self.rules.hooked_chains().contains(&(self.table, chain)) {
+            self.message(NFT_MSG_DELRULE, 0).put_str(NFTA_RULE_CHAIN, chain.as_str());
+            self.message(NFT_MSG_DELCHAIN, 0).put_str(NFTA_CHAIN_NAME, chain.as_str());
+        }
         self.message(NFT_MSG_NEWCHAIN, flags::NLM_F_CREATE).put_str(NFTA_CHAIN_NAME, chain.as_str());
         self.message(NFT_MSG_DELRULE, 0).put_str(NFTA_RULE_CHAIN, chain.as_str());
         Ok(())
@@ -357,6 +361,7 @@ impl RuleSink for KernelSink<'_> {
         }
         end(&mut self.batch);
         self.send()?;
+        self.rules.hooked_chains().clear();
         self.transactions += 1;
         // Each transaction increments the generation.
         self.generation = self.generation.map(|generation| generation.wrapping_add(1));

@@ -135,10 +135,8 @@ impl EventRecorder {
         let (event_type, reason, note) = match ejected_for {
             Some(pause) => {
                 let seconds = pause.as_secs();
-                let note = format!(
-                    "node {} sends endpoint {endpoint} no connections for {seconds} s: they failed",
-                    self.node
-                );
+                let note =
+                    format!("node {} sends endpoint {endpoint} no connections for {seconds} s: they failed", self.node);
                 (EventType::Warning, "EndpointEjected", note)
             }
             None => {

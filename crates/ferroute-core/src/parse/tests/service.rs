@@ -10,8 +10,8 @@ use super::{
     InvalidObject, assert_errors,
 };
 use crate::{
-    Affinity, Balancing, BalancingDefaults, Ejection, IpFamily, Method, ModeTraits, OverLimit, Protocol, ServicePort, TableSize,
-    TrafficPolicy,
+    Affinity, Balancing, BalancingDefaults, Ejection, IpFamily, Method, ModeTraits, OverLimit, Protocol, ServicePort,
+    TableSize, TrafficPolicy,
     testing::{ServiceBuilder, namespaced_name, service, service_port},
     tracker::{NamedPort, ServiceView},
 };
