@@ -26,6 +26,7 @@ use ferroute_testing::wait;
 common::netns_host::with_all_ways!(
     rules_of_other_programs_stay_unchanged,
     the_kubelets_rules_in_kube_firewall_stay,
+    rules_of_other_programs_with_odd_names_do_not_stop_syncs,
     a_chain_that_another_program_jumps_to_is_flushed_when_its_service_is_removed,
     a_cleanup_removes_the_rules_of_both_families,
     a_chain_that_another_program_jumps_to_is_flushed_and_reported_by_a_cleanup,
@@ -53,6 +54,29 @@ fn rules_of_other_programs_stay_unchanged(way: Way) {
         filter.chains[&chain].rules.retain(|rule| rule.next_chain() != Some(chains::FIREWALL));
     }
     assert_eq!(left, theirs, "after a cleanup");
+}
+
+/// `iptables-save` prints names as they are.
+fn rules_of_other_programs_with_odd_names_do_not_stop_syncs(way: Way) {
+    let node = NetnsHost::new(way);
+    let family = IpFamily::V4;
+    for arguments in [
+        &["-A", "INPUT", "-i", "e\"", "-j", "ACCEPT"][..],
+        &["-A", "INPUT", "-i", "a\"b", "-m", "comment", "--comment", "c d", "-j", "ACCEPT"],
+        &["-A", "INPUT", "-m", "recent", "--name", "a\nb", "--set", "-j", "ACCEPT"],
+        &["-A", "INPUT", "-m", "recent", "--name", "\nCOMMI", "--set", "-j", "ACCEPT"],
+        &["-N", "B\"ro"],
+        &["-A", "B\"ro", "-j", "ACCEPT"],
+        &["-A", "INPUT", "-j", "B\"ro"],
+    ] {
+        let arguments: Vec<&str> = ["-w"].iter().chain(arguments).copied().collect();
+        node.iptables(family, &arguments);
+    }
+    let table = cluster().table(family);
+    let mut dataplane = synced(&node, &table);
+    assert_eq!(node.netns.run(|| dataplane.resync(&table)).unwrap().written, 0);
+    let mut restarted = node.dataplane(family, &settings());
+    assert_eq!(node.netns.run(|| restarted.resync(&table)).unwrap().written, 0);
 }
 
 fn the_kubelets_rules_in_kube_firewall_stay(way: Way) {

@@ -166,11 +166,19 @@ impl KernelChainsCollector {
 }
 
 /// Ignores invalid lines that other programs cause and that cannot affect the proxy's rules: `nft` creates chains in
-/// `iptables`' tables with names that `iptables` rejects, and `iptables-nft-save` 1.8.2 reports on standard output that
-/// a table does not exist yet.
+/// `iptables`' tables with names that `iptables` rejects, names in rules may contain newlines, and `iptables-nft-save`
+/// 1.8.2 reports on standard output that a table does not exist yet.
 pub(crate) fn ignore_unnameable(item: Result<Option<SaveItem>, ParseError>) -> Result<Option<SaveItem>, ParseError> {
     match item {
-        Err(ParseError { kind: ParseErrorKind::ChainName(_) | ParseErrorKind::OutsideTable, .. }) => Ok(None),
+        Err(ParseError {
+            kind:
+                ParseErrorKind::ChainName(_)
+                | ParseErrorKind::ChainLine
+                | ParseErrorKind::OutsideTable
+                | ParseErrorKind::OpenQuote
+                | ParseErrorKind::UnknownLine,
+            ..
+        }) => Ok(None),
         item => item,
     }
 }

@@ -45,7 +45,8 @@ impl Word<'_> {
 pub(super) struct OpenQuote;
 
 /// Splits a line at spaces, with the quoting rules of `iptables-restore`: between `"`, a backslash escapes the next
-/// character, and the closing quote ends the word.
+/// character, and the closing quote ends the word. Within a word, a quote without such an end is a character of it:
+/// `iptables-save` prints names of chains and interfaces as they are.
 pub(super) fn split(line: &str) -> Result<Vec<Word<'_>>, OpenQuote> {
     // Enough for most rules.
     let mut words = Vec::with_capacity(24);
@@ -65,6 +66,10 @@ fn word(line: &str, start: usize) -> Result<Word<'_>, OpenQuote> {
     if !rest[plain..].starts_with('"') {
         return Ok(Word { text: Cow::Borrowed(&rest[..plain]), quoted: false, start, end: start + plain });
     }
+    let unquoted = || {
+        let length = rest.bytes().position(is_blank).unwrap_or(rest.len());
+        Word { text: Cow::Borrowed(&rest[..length]), quoted: false, start, end: start + length }
+    };
     let inside = &rest[plain + 1..];
     let mut text = String::from(&rest[..plain]);
     let mut chars = inside.char_indices();
@@ -72,13 +77,16 @@ fn word(line: &str, start: usize) -> Result<Word<'_>, OpenQuote> {
         match c {
             '"' => {
                 let end = start + plain + 1 + at + 1;
+                if plain > 0 && line[end..].bytes().next().is_some_and(|byte| !is_blank(byte)) {
+                    return Ok(unquoted());
+                }
                 return Ok(Word { text: Cow::Owned(text), quoted: true, start, end });
             }
             '\\' => text.extend(chars.next().map(|(_, escaped)| escaped)),
             _ => text.push(c),
         }
     }
-    Err(OpenQuote)
+    if plain > 0 { Ok(unquoted()) } else { Err(OpenQuote) }
 }
 
 fn is_blank(byte: u8) -> bool {
