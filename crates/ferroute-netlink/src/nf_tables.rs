@@ -57,6 +57,7 @@ attributes! {
     NFTA_CHAIN_USE = 6,
     NFTA_CHAIN_TYPE = 7,
     NFTA_CHAIN_COUNTERS = 8,
+    NFTA_CHAIN_FLAGS = 10,
     NFTA_CHAIN_USERDATA = 12,
     NFTA_RULE_TABLE = 1,
     NFTA_RULE_CHAIN = 2,
@@ -236,9 +237,11 @@ pub const NFTA_COMPAT_TYPE: u16 = 3;
 pub const NFT_RULE_COMPAT_F_INV: u32 = 1 << 1;
 
 // Flags of tables, sets and elements, and the data type of verdicts.
-from_libc!(u32: NFT_SET_INTERVAL NFT_SET_MAP NFT_SET_TIMEOUT NFT_SET_EVAL NFT_SET_ELEM_INTERVAL_END NFT_DATA_VERDICT);
+from_libc!(u32: NFT_SET_ANONYMOUS NFT_SET_INTERVAL NFT_SET_MAP NFT_SET_TIMEOUT NFT_SET_EVAL NFT_SET_ELEM_INTERVAL_END NFT_DATA_VERDICT);
 /// `NFT_TABLE_F_DORMANT`
 pub const NFT_TABLE_F_DORMANT: u32 = 0x1;
+/// `NFT_CHAIN_BINDING`: the chain belongs to a rule.
+pub const NFT_CHAIN_BINDING: u32 = 0x4;
 /// `NFT_TABLE_F_OWNER`: only the socket that created the table may change it, and the kernel deletes it with the socket (Linux 5.12).
 pub const NFT_TABLE_F_OWNER: u32 = 0x2;
 /// `NFT_SET_CONCAT`

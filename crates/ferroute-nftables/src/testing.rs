@@ -36,7 +36,7 @@ pub fn decode_listing(datagram: &[u8]) {
     for message in &messages {
         let _ = parse_table(message);
         let _ = parse_chain(message, &Name::fixed("ferroute"));
-        let own = parse_set(message).ok().and_then(|listed| listed.set);
+        let own = parse_set(message).ok().flatten().and_then(|listed| listed.set);
         if let Ok((name, set)) = parse_any_set(message) {
             if let (Some(own), Some(any)) = (&own, &set) {
                 assert_eq!((&own.key, &own.data), (&any.key, &any.data));

@@ -73,7 +73,10 @@ const LINES: [&str; 13] = [
     "set sticky-77 {\n type ipv4_addr\n flags interval\n elements = { 10.0.0.0/8 }\n }",
 ];
 
-const COMMANDS: [&str; 9] = [
+const COMMANDS: [&str; 12] = [
+    "add chain FAMILY ferroute x ; add map FAMILY ferroute vm { type ipv4_addr : verdict ; elements = { 192.0.2.1 : jump x } ; }",
+    "insert rule FAMILY ferroute services jump { drop ; }",
+    "insert rule FAMILY ferroute services meta l4proto { tcp, udp } drop",
     "add table FAMILY ferroute { flags dormant ; }",
     "flush table FAMILY ferroute",
     "delete table FAMILY ferroute",

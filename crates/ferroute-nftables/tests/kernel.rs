@@ -216,7 +216,17 @@ fn every_attribute_of_own_objects_is_compared_and_restored() {
         ("size ", "size 1"),
         ("flags ", "flags interval,"),
     ];
-    let mut changed = vec!["add table ip ferroute { flags dormant ; }".to_owned()];
+    // Rules with chains and sets of their own, which the kernel deletes with the rule only.
+    let mut changed = vec![
+        "add table ip ferroute { flags dormant ; }".to_owned(),
+        "insert rule ip ferroute services jump { drop; }".to_owned(),
+        "add rule ip ferroute services ip daddr { 192.0.2.1, 192.0.2.2 } drop".to_owned(),
+        "add rule ip ferroute services ip daddr vmap { 192.0.2.1 : drop, 192.0.2.2 : goto pick-2 }".to_owned(),
+        "add chain ip ferroute x; add map ip ferroute vm { type ipv4_addr : verdict; elements = { 192.0.2.1 : jump x }; }"
+            .to_owned(),
+        "add chain ip ferroute other; add rule ip ferroute other jump { ip saddr { 192.0.2.1, 192.0.2.2 } drop; }"
+            .to_owned(),
+    ];
     for (attribute, other) in attributes {
         changed.extend(text.match_indices(attribute).map(|(at, _)| {
             format!("delete table ip ferroute\n{}{other}{}", &text[..at], &text[at + attribute.len()..])

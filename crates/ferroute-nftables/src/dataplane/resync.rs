@@ -285,7 +285,8 @@ impl Contents {
             .iter()
             .filter(|set| !planned.contains(&set.name))
             .map(|set| Change::DeleteSet(set.name.clone(), if set.is_map { SetOrMap::Map } else { SetOrMap::Set }));
-        unused_chains.into_iter().map(Change::DeleteChain).chain(unused_flowtables).chain(unused_sets).collect()
+        // Elements of maps may refer to chains.
+        unused_sets.chain(unused_flowtables).chain(unused_chains.into_iter().map(Change::DeleteChain)).collect()
     }
 
     /// Removes and returns the element with the key of a planned one.
@@ -334,7 +335,7 @@ impl Contents {
 
 /// Reports whether the declarations of table and sets, which cannot be changed in place, match the planner's.
 fn is_compatible(listing: &Listing, planner: &Planner) -> bool {
-    if listing.is_dormant || listing.has_stateful_objects {
+    if listing.has_flags || listing.has_stateful_objects {
         return false;
     }
     // Objects of other programs are deleted by their names.

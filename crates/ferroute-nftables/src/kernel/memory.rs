@@ -140,7 +140,7 @@ impl Kernel for MemoryKernel {
 
     fn list_table(&mut self, table: &TableId) -> Result<Option<Listing>, Self::Error> {
         Ok(self.tables.get(table).map(|table| Listing {
-            is_dormant: false,
+            has_flags: false,
             has_stateful_objects: false,
             chains: table
                 .chains()

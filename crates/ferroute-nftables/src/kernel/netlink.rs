@@ -5,8 +5,8 @@ use super::{Consistency, ErrorKind, Kernel, KernelError, Listing, OnElement};
 use crate::{
     model::{Change, Key, Set, TableId, Transaction},
     wire::{
-        self, Listed, elements_request, list_request, parse_chain, parse_elements, parse_flowtable, parse_rule,
-        parse_set, parse_table, parse_table_owner, table_request,
+        self, Listed, elements_request, is_bound_chain, list_request, parse_chain, parse_elements, parse_flowtable,
+        parse_rule, parse_set, parse_table_flags, parse_table_owner, table_request,
     },
 };
 
@@ -160,15 +160,15 @@ impl Kernel for NetlinkKernel {
 
     fn list_table(&mut self, table: &TableId) -> Result<Option<Listing>, Self::Error> {
         let failed = |source| failed_table(table, source);
-        let is_dormant = match self.socket.get(&mut table_request(table), |message| parse_table(&message)) {
-            Ok(found) => found.flatten().is_none(),
+        let has_flags = match self.socket.get(&mut table_request(table), |message| parse_table_flags(&message)) {
+            Ok(flags) => flags.is_some_and(|flags| flags != 0),
             Err(error) if error.is_not_found() => return Ok(None),
             Err(error) => return Err(failed(error)),
         };
         let mut chains = self
             .socket
             .collect(&mut list_request(table.family.into(), &table.name, Listed::Chains), |message| {
-                parse_chain(&message, &table.name)
+                if is_bound_chain(&message)? { Ok(None) } else { parse_chain(&message, &table.name) }
             })
             .map_err(failed)?;
         let rules = self
@@ -185,9 +185,7 @@ impl Kernel for NetlinkKernel {
         }
         let sets = self
             .socket
-            .collect(&mut list_request(table.family.into(), &table.name, Listed::Sets), |message| {
-                parse_set(&message).map(Some)
-            })
+            .collect(&mut list_request(table.family.into(), &table.name, Listed::Sets), |message| parse_set(&message))
             .map_err(failed)?;
         let flowtables = self
             .socket
@@ -200,7 +198,7 @@ impl Kernel for NetlinkKernel {
             .collect(&mut list_request(table.family.into(), &table.name, Listed::Objects), |_| Ok(Some(())))
             .map_err(failed)?;
         let has_stateful_objects = !objects.is_empty();
-        Ok(Some(Listing { is_dormant, has_stateful_objects, chains, sets, flowtables }))
+        Ok(Some(Listing { has_flags, has_stateful_objects, chains, sets, flowtables }))
     }
 
     fn dump_elements(

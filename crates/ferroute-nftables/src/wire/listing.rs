@@ -46,6 +46,17 @@ pub(crate) fn parse_chain(message: &Message<'_>, table: &Name) -> Result<Option<
     Ok(is_in_table.then_some(ListedChain { name, chain, rules: Vec::new() }))
 }
 
+/// Reports whether a chain belongs to a rule, with which the kernel deletes it.
+pub(crate) fn is_bound_chain(message: &Message<'_>) -> Result<bool, Error> {
+    for attribute in attributes(message)? {
+        let attribute = attribute?;
+        if attribute.kind == NFTA_CHAIN_FLAGS {
+            return Ok(attribute.u32_be()? & NFT_CHAIN_BINDING != 0);
+        }
+    }
+    Ok(false)
+}
+
 /// Parses a rule with the name of its chain.
 pub(crate) fn parse_rule(message: &Message<'_>) -> Result<(Name, ListedRule), Error> {
     let mut chain = None;
@@ -91,19 +102,19 @@ pub(crate) fn parse_flowtable(message: &Message<'_>) -> Result<ListedFlowtable, 
     Ok(ListedFlowtable { flowtable: is_like_own.then(|| Flowtable { name: name.clone(), devices }), name })
 }
 
-/// Parses a set.
-pub(crate) fn parse_set(message: &Message<'_>) -> Result<ListedSet, Error> {
+/// Parses a set; `None` if it belongs to a rule, with which the kernel deletes it.
+pub(crate) fn parse_set(message: &Message<'_>) -> Result<Option<ListedSet>, Error> {
     let mut parts = SetParts::default();
     for attribute in attributes(message)? {
         parts.take(&attribute?)?;
     }
     let name = parts.name.clone().ok_or_else(|| message.missing(NFTA_SET_NAME))?;
-    Ok(ListedSet {
+    Ok((parts.flags & NFT_SET_ANONYMOUS == 0).then(|| ListedSet {
         is_map: parts.flags & NFT_SET_MAP != 0,
         element_count: parts.count,
         set: parts.declaration(&name),
         name,
-    })
+    }))
 }
 
 /// Parses a set of any program, with the properties that matter to lookups; `None` for the declaration if the model
@@ -134,6 +145,18 @@ pub(crate) fn parse_table(message: &Message<'_>) -> Result<Option<(TableFamily, 
     let name = name.ok_or_else(|| message.missing(NFTA_TABLE_NAME))?;
     let [family, ..] = *header;
     Ok(TableFamily::from_number(family).filter(|_| !is_dormant).map(|family| (family, name, handle)))
+}
+
+/// Parses the flags of a table, `NFT_TABLE_F_*`.
+pub(crate) fn parse_table_flags(message: &Message<'_>) -> Result<u32, Error> {
+    let (_, attributes) = message.split_header::<{ nfnetlink::HEADER_LENGTH }>()?;
+    for attribute in attributes {
+        let attribute = attribute?;
+        if attribute.kind == NFTA_TABLE_FLAGS {
+            return Ok(attribute.u32_be()?);
+        }
+    }
+    Ok(0)
 }
 
 /// Parses the netlink port of the process that owns a table; `None` without an owner.
