@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Frontend, IpFamily, Protocol, ProxySettings};
 
-/// Reason why a frontend may be neither a load balancer IP nor an external IP.
+/// Reason why a frontend may be neither a load balancer IP nor an external IP, nor in two cases a node port.
 ///
 /// Anyone who may create Services can list any address in `externalIPs`. The node itself needs a few addresses and
 /// ports: without a connection to the API server, the proxy would not receive the deletion of the Service.
@@ -42,7 +42,7 @@ pub struct OtherHosts {
 /// The reserved frontends of one IP family.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Reservations {
-    /// Single ports.
+    /// Single ports, also as node ports (without an address) where the address is one of this host.
     ports: BTreeMap<Frontend, Reservation>,
     /// The node's addresses, of which `node_ports` are reserved.
     node: BTreeSet<IpAddr>,
@@ -90,6 +90,11 @@ impl Reservations {
             hosts.retain(|address| !host.contains(address));
         }
         ports.extend(api_server.into_iter().map(|frontend| (frontend, Reservation::ApiServer)));
+        let is_own = |frontend: &Frontend| frontend.address.is_some_and(|address| host.contains(&address));
+        let own = ports.iter().filter(|(frontend, _)| is_own(frontend));
+        let node_port = |frontend: &Frontend| Frontend { address: None, ..*frontend };
+        let own: Vec<_> = own.map(|(frontend, reservation)| (node_port(frontend), *reservation)).collect();
+        ports.extend(own);
         let node_ports = settings.protected_node_ports.clone();
         let node = if node_ports.is_empty() { BTreeSet::new() } else { host };
         Self { ports, node, node_ports, hosts }
@@ -97,13 +102,15 @@ impl Reservations {
 
     /// Returns why a frontend is reserved.
     pub(crate) fn get(&self, frontend: Frontend) -> Option<Reservation> {
+        if let Some(reservation) = self.ports.get(&frontend) {
+            return Some(*reservation);
+        }
         let address = frontend.address?;
         let is_node_port =
             || self.node.contains(&address) && self.node_ports.iter().any(|ports| ports.contains(&frontend.port));
-        match self.ports.get(&frontend) {
-            Some(reservation) => Some(*reservation),
-            None if self.hosts.contains(&address) => Some(Reservation::OtherHost),
-            None => is_node_port().then_some(Reservation::Node),
+        match () {
+            () if self.hosts.contains(&address) => Some(Reservation::OtherHost),
+            () => is_node_port().then_some(Reservation::Node),
         }
     }
 

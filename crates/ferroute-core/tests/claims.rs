@@ -42,17 +42,16 @@ fn others() -> impl Strategy<Value = OtherHosts> {
     (api_server, addresses).prop_map(|(api_server, addresses)| OtherHosts { api_server, addresses })
 }
 
-/// Reports whether a frontend is reserved for another host.
+/// Reports whether a frontend is reserved for another host, or for an API server on this one.
 fn is_reserved(frontend: &Frontend, others: &OtherHosts, host: &[IpAddr]) -> bool {
-    let Some(address) = frontend.address else { return false };
-    let is_api_server = |socket: &SocketAddr| {
-        socket.ip() == address && socket.port() == frontend.port && frontend.protocol == Protocol::Tcp
-    };
+    let is_port = |socket: &&SocketAddr| socket.port() == frontend.port && frontend.protocol == Protocol::Tcp;
+    let mut api_server = others.api_server.iter().filter(is_port).map(SocketAddr::ip);
+    let Some(address) = frontend.address else { return api_server.any(|address| host.contains(&address)) };
     let is_other_host = others.addresses.as_ref().is_some_and(|addresses| {
         let has_address = addresses.contains(&address) || others.api_server.iter().any(|api| api.ip() == address);
         has_address && !host.contains(&address)
     });
-    others.api_server.iter().any(is_api_server) || is_other_host
+    api_server.any(|other| other == address) || is_other_host
 }
 
 /// Returns the owner of each frontend by the definition: from all claims at once.
@@ -77,7 +76,7 @@ fn owners(claimed: &ServiceTable, host: &[IpAddr], others: &OtherHosts) -> BTree
         let is_local = frontend.address.is_some_and(|address| host.contains(&address));
         let node_port = best.get(&Frontend { address: None, ..*frontend }).filter(|_| is_local && *kind > 0);
         let owner = node_port.map_or(*name, |(_, _, name)| name);
-        if *kind > 0 && is_reserved(frontend, others, host) {
+        if (*kind > 0 || frontend.address.is_none()) && is_reserved(frontend, others, host) {
             return None;
         }
         // A node port does not become a frontend with an address.

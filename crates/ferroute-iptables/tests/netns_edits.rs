@@ -178,11 +178,21 @@ fn changes_of_shared_chains_by_another_program_are_repaired_by_the_next_sync() {
 fn changes_of_shared_chains_by_another_program_are_noticed_between_comparisons() {
     let mut node = Node::new();
     let is_modified = |node: &mut Node| node.host.netns.run(|| node.dataplane.was_modified_externally()).unwrap();
-    for change in ["flush chain ip nat KUBE-SERVICES\n", "insert rule ip nat KUBE-SERVICES drop\n"] {
+    let exchange = |node: &Node| {
+        let rules = with_address(&node.services(), "10.96.1.1");
+        let handle = handle(&rules[0]);
+        format!("replace rule ip nat KUBE-SERVICES handle {handle} drop\n")
+    };
+    for change in [
+        |_: &Node| "flush chain ip nat KUBE-SERVICES\n".to_owned(),
+        |_: &Node| "insert rule ip nat KUBE-SERVICES drop\n".to_owned(),
+        exchange,
+    ] {
         node.nft("add table inet other\ndelete table inet other\n");
         // The comparison, and the next check without one.
         assert!(!is_modified(&mut node) && !is_modified(&mut node));
-        node.nft(change);
+        let change = change(&node);
+        node.nft(&change);
         assert!(is_modified(&mut node), "{change}");
         node.host.netns.run(|| node.dataplane.resync(node.tracker.table(IpFamily::V4))).unwrap();
         node.assert_right();

@@ -143,7 +143,7 @@ impl Claims {
             // Addresses of the API server's own Service are not an attack on it.
             let reservation = self.reservations.get(frontend).filter(|reservation| {
                 let is_own = *reservation == Reservation::ApiServer && is_api_server(&name.service);
-                !is_own && !is_assigned(frontend)
+                !is_own && (frontend.address.is_none() || !is_assigned(frontend))
             });
             let owner = match (other, reservation) {
                 (Some(claim), None) => FrontendOwner::ServicePort(claim.clone()),

@@ -127,6 +127,21 @@ impl RuleAccess {
         }
     }
 
+    /// Reads some chains like [`RuleAccess::read`]; none by the programs, which read whole tables.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub(super) fn read_chains(
+        &self,
+        chains: &[(TableName, ChainName)],
+        add: &mut AddItem<'_>,
+    ) -> Result<(), SaveError> {
+        match &self.0 {
+            Way::Programs(_) => Ok(()),
+            Way::Netlink(rules) => Ok(rules.read_chains(chains, add)?),
+        }
+    }
+
     /// Returns the generation of the kernel's rules. `None` for the programs: those of nf_tables themselves check that
     /// no other program commits between their reads and writes.
     fn generation(&self) -> Option<u32> {

@@ -36,6 +36,8 @@ pub struct IptablesDataplane {
     /// Number of rules of the chains that all Services share, and of jumps to them, after the last write; empty if
     /// unknown. Between comparisons, it shows whether another program changed a chain or disconnected it.
     uses: Vec<Option<u32>>,
+    /// Limits comparisons of the chains that do not belong to one Service.
+    shared_comparisons: Throttle,
     /// Limits the checks of the canary chains between comparisons.
     canary_checks: Throttle,
     /// Chains that could not be deleted and have been reported.
@@ -56,6 +58,7 @@ impl IptablesDataplane {
             comparisons: backend.comparisons(),
             compared: 0,
             uses: Vec::new(),
+            shared_comparisons: backend.comparisons(),
             canary_checks: Throttle::default(),
             busy: BTreeSet::new(),
         }
@@ -222,6 +225,18 @@ impl IptablesDataplane {
         Ok(changed.is_some())
     }
 
+    /// Reads the chains that do not belong to one Service, and reports whether they differ from the applied ones.
+    fn has_shared_drift(&self, state: &ChainState) -> Result<bool, DataplaneError> {
+        let mut chains = KernelChainsCollector::new(self.family());
+        let read = self.access.read_chains(&state.shared_chains(), &mut |table, item| chains.add(table, item));
+        read.map_err(|error| self.read_error(error))?;
+        let drift = state.shared_drift(&chains.finish());
+        if let Some(drift) = drift {
+            tracing::info!(family = %self.family(), %drift, "another program modified the rules");
+        }
+        Ok(drift.is_some())
+    }
+
     /// Reads all rules and reports whether they differ from the applied ones.
     fn has_drifted(&self, state: &ChainState) -> Result<bool, DataplaneError> {
         let (kernel, _) = self.kernel_chains(state.chains()).map_err(|error| self.read_error(error))?;
@@ -308,6 +323,13 @@ impl Dataplane for IptablesDataplane {
         }
         if self.is_chain_cut()? {
             return Ok(true);
+        }
+        if self.access.edits_chains() && self.shared_comparisons.is_due(now) {
+            let drifted = self.has_shared_drift(state)?;
+            self.shared_comparisons.record((self.host.now)(), cost());
+            if drifted {
+                return Ok(true);
+            }
         }
         if self.canary_checks.is_due(now) {
             let missing = self.is_canary_missing()?;

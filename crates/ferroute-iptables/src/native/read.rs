@@ -84,6 +84,18 @@ impl NativeRules {
         Ok(())
     }
 
+    /// Reads some chains like [`NativeRules::read`].
+    ///
+    /// # Errors
+    /// If the kernel refuses, or if other programs change rules continuously.
+    pub(crate) fn read_chains(
+        &self,
+        chains: &[(TableName, ChainName)],
+        add: &mut AddItem<'_>,
+    ) -> Result<(), ReadError> {
+        self.add_expected(chains, &BTreeSet::new(), add).map(drop)
+    }
+
     /// Returns a builtin chain that packets do not traverse although it exists, and that can be repaired: its table is dormant, or
     /// it is not called from the hook from which `iptables` has it called, and has no rules of other programs. Another
     /// program made it so; `iptables` shows its rules as usual.

@@ -87,6 +87,8 @@ pub(crate) struct KernelSink<'a> {
     base_chains: BTreeMap<ChainName, Vec<Rule>>,
     /// The numbers of the sets in this transaction's rules.
     sets: SetNumbers,
+    /// Base chains that this transaction replaces, see [`NativeRules::hooked_chains`].
+    replaced: Vec<(TableName, ChainName)>,
     error: Option<WriteError>,
 }
 
@@ -103,6 +105,7 @@ impl<'a> KernelSink<'a> {
             table: TableName::Filter,
             base_chains: BTreeMap::new(),
             sets: SetNumbers::default(),
+            replaced: Vec::new(),
             error: None,
         }
     }
@@ -316,6 +319,7 @@ impl RuleSink for KernelSink<'_> {
 
     fn declare(&mut self, chain: ChainName) -> io::Result<()> {
         if self.rules.hooked_chains().contains(&(self.table, chain)) {
+            self.replaced.push((self.table, chain));
             self.message(NFT_MSG_DELRULE, 0).put_str(NFTA_RULE_CHAIN, chain.as_str());
             self.message(NFT_MSG_DELCHAIN, 0).put_str(NFTA_CHAIN_NAME, chain.as_str());
         }
@@ -361,7 +365,9 @@ impl RuleSink for KernelSink<'_> {
         }
         end(&mut self.batch);
         self.send()?;
-        self.rules.hooked_chains().clear();
+        let mut hooked = self.rules.hooked_chains();
+        self.replaced.drain(..).for_each(|chain| _ = hooked.remove(&chain));
+        drop(hooked);
         self.transactions += 1;
         // Each transaction increments the generation.
         self.generation = self.generation.map(|generation| generation.wrapping_add(1));

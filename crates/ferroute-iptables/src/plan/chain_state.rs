@@ -156,10 +156,18 @@ impl ChainState {
         if let Some(jump) = kernel.missing_jumps.first() {
             return Some(Drift::Jump(jump.table, jump.from));
         }
+        let service = self.ports.values().flat_map(|port| &port.chains).find(|chain| {
+            kernel.chains.get(&(TableName::Nat, chain.name)).is_none_or(|actual| *actual != chain.digest)
+        });
+        self.shared_drift(kernel).or(service.map(|chain| Drift::Chain(TableName::Nat, chain.name)))
+    }
+
+    /// Like [`ChainState::drift`], for [`ChainState::shared_chains`] without the jumps to them.
+    pub(crate) fn shared_drift(&self, kernel: &KernelChains) -> Option<Drift> {
         if self.context.settings.localhost_node_ports && !kernel.has_localnet_rule {
             return Some(Drift::Chain(TableName::Filter, chains::FIREWALL));
         }
-        let fixed = fixed_chains(&self.context).into_iter().map(|chain| {
+        let mut fixed = fixed_chains(&self.context).into_iter().map(|chain| {
             let digest = match &chain.contents {
                 ChainContents::Rules(rules) => Some(ChainDigest::from_rules(rules)),
                 ChainContents::Unmanaged => None,
@@ -172,13 +180,16 @@ impl ChainState {
                 return Some(Drift::Chain(chain.table(), chain.name()));
             }
         }
-        let service = self.ports.values().flat_map(|port| &port.chains);
-        let service = service.map(|chain| (TableName::Nat, chain.name, Some(chain.digest)));
         let has_drifted = |(table, chain, digest): &(_, _, Option<ChainDigest>)| {
             let actual = kernel.chains.get(&(*table, *chain));
             actual.is_none_or(|actual| digest.is_some_and(|digest| *actual != digest))
         };
-        fixed.chain(service).find(has_drifted).map(|(table, chain, _)| Drift::Chain(table, chain))
+        fixed.find(has_drifted).map(|(table, chain, _)| Drift::Chain(table, chain))
+    }
+
+    /// The applied chains that do not belong to one service port.
+    pub(crate) fn shared_chains(&self) -> Vec<(TableName, ChainName)> {
+        proxy_chains(&self.context, [].into_iter())
     }
 
     /// The applied chains.

@@ -221,6 +221,27 @@ fn ports_of_the_node_are_reserved_on_request_and_those_of_the_proxy_always() {
 }
 
 #[test]
+fn ports_of_the_proxy_and_of_an_api_server_on_this_host_are_no_node_ports() {
+    let mut tracker = tracker();
+    let nodes = service("shop/a").cluster_ip("10.96.0.1").port("api", 80).node_port(6443);
+    set_service(&mut tracker, nodes.port("other", 81).node_port(30081).port("healthz", 82).node_port(10256));
+    let api_server = vec!["192.168.0.1:6443".parse().unwrap(), "192.168.0.3:30081".parse().unwrap()];
+    tracker.apply(TrackerEvent::OtherHostsApplied(OtherHosts { api_server, addresses: None }));
+    let own_listeners = vec!["0.0.0.0:10256".parse().unwrap()];
+    let settings = ProxySettings { own_listeners, ..ProxySettings::default() };
+    tracker.set_host_addresses(IpFamily::V4, &settings, &["192.168.0.1".parse().unwrap()]);
+    update(&mut tracker);
+    assert_eq!(
+        lost(&tracker),
+        [
+            "shop/a:api: node port 6443/tcp is reserved for the API server",
+            "shop/a:healthz: node port 10256/tcp is reserved for the proxy's own health checks and metrics",
+        ]
+    );
+    assert_eq!(owners(&tracker, "*"), ["shop/a:other"]);
+}
+
+#[test]
 fn node_port_comes_before_external_ip_on_addresses_of_the_node() {
     let mut tracker = tracker();
     set_service(&mut tracker, service("shop/web").cluster_ip("10.96.0.1").port("http", 80).node_port(30080));
