@@ -10,7 +10,8 @@ use std::{
     net::IpAddr,
     ops::RangeInclusive,
     os::fd::AsFd,
-    time::Duration,
+    sync::{Mutex, PoisonError},
+    time::{Duration, Instant},
 };
 
 use anyhow::Context;
@@ -25,10 +26,10 @@ use ferroute_iptables::{
     native::Modules,
 };
 use ferroute_userspace::{
-    Limits, ListenerStats, PlannedRelay, PortRange, Relay, ServicePortStats, StatsReader, UserspaceDataplane,
-    WorkerClient, WorkerProgram, WorkerSettings,
+    Limits, ListenerStats, PlannedRelay, PortRange, Relay, SHORT_SEARCH, ServicePortStats, StatsReader,
+    UserspaceDataplane, WorkerClient, WorkerProgram, WorkerSettings,
     plan::{RelayContext, RelayPlan},
-    run_worker, running_workers,
+    run_worker, running_workers_within,
 };
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities, set_no_new_privs};
 
@@ -136,20 +137,36 @@ impl RemovableMode for Userspace {
     }
 
     fn relay_ports(&self, family: IpFamily) -> HashSet<u16> {
-        let workers = running_workers().unwrap_or_else(|error| {
+        let workers = running_workers_within(SHORT_SEARCH).unwrap_or_else(|error| {
             tracing::warn!("{}", error_chain(&error));
             Vec::new()
         });
-        let ports = workers.into_iter().flat_map(|mut worker| {
-            worker.relay_ports(family).unwrap_or_else(|error| {
+        let mut hung = HUNG.lock().unwrap_or_else(PoisonError::into_inner);
+        hung.retain(|_, until| Instant::now() < *until);
+        let mut ports = HashSet::new();
+        for mut worker in workers {
+            if hung.contains_key(&worker.process_id()) {
+                continue;
+            }
+            match worker.relay_ports(family) {
+                Ok(of_worker) => ports.extend(of_worker),
                 // The worker has just ended, or hangs.
-                tracing::debug!(pid = worker.process_id(), "{}", error_chain(&error));
-                Vec::new()
-            })
-        });
-        ports.collect()
+                Err(error) => {
+                    tracing::debug!(pid = worker.process_id(), "{}", error_chain(&error));
+                    hung.insert(worker.process_id(), Instant::now() + HUNG_FOR);
+                }
+            }
+        }
+        ports
     }
 }
+
+/// Workers that did not respond, by process ID, and the time until which syncs do not ask them again. It is of this
+/// process, because all dataplanes ask the same workers.
+static HUNG: Mutex<BTreeMap<i32, Instant>> = Mutex::new(BTreeMap::new());
+
+/// Time for which a worker is not asked again.
+const HUNG_FOR: Duration = Duration::from_secs(60);
 
 /// Returns the metrics of the first [`MAX_METRICS`] service ports, and combined metrics of all other service ports for
 /// each family and protocol.

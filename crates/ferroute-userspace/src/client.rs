@@ -110,8 +110,8 @@ impl WorkerClient {
 impl WorkerState {
     fn start(&mut self) -> Result<(), WorkerError> {
         let (control, theirs) = UnixStream::pair().map_err(WorkerError::Start)?;
-        control.set_read_timeout(Some(PATIENCE)).map_err(WorkerError::Start)?;
-        control.set_write_timeout(Some(PATIENCE)).map_err(WorkerError::Start)?;
+        control.set_read_timeout(Some(HANG_DEADLINE)).map_err(WorkerError::Start)?;
+        control.set_write_timeout(Some(HANG_DEADLINE)).map_err(WorkerError::Start)?;
         let mut command = Command::new(&self.program.program);
         command
             .args(&self.program.arguments)
@@ -400,7 +400,15 @@ impl RunningWorker {
 /// # Errors
 /// If the sockets of the namespace cannot be listed. Sockets of other users are ignored.
 pub fn running_workers() -> Result<Vec<RunningWorker>, WorkerError> {
-    let workers = local_peers(SOCKET, SEARCH, PATIENCE).map_err(WorkerError::List)?.trusted.into_iter();
+    running_workers_within(LONG_SEARCH)
+}
+
+/// Like [`running_workers`], as far as they are found in this time.
+///
+/// # Errors
+/// If the sockets of the namespace cannot be listed.
+pub fn running_workers_within(search: Duration) -> Result<Vec<RunningWorker>, WorkerError> {
+    let workers = local_peers(SOCKET, search, PATIENCE).map_err(WorkerError::List)?.trusted.into_iter();
     Ok(workers.map(|LocalPeer { stream, pid }| RunningWorker { stream, pid }).collect())
 }
 
@@ -410,8 +418,12 @@ fn unexpected(verb: &'static str, response: &Response) -> WorkerError {
     WorkerError::Request { verb, source }
 }
 
-/// The longest search for workers. It delays syncs.
-const SEARCH: Duration = Duration::from_millis(100);
+/// The longest search for workers that delays syncs.
+pub const SHORT_SEARCH: Duration = Duration::from_millis(100);
+
+/// The longest search for workers where none may be missed: it takes milliseconds, unless another user has bound tens of
+/// thousands of sockets with such names.
+const LONG_SEARCH: Duration = Duration::from_secs(3);
 
 /// The beginning of the names of workers' sockets.
 pub(crate) const SOCKET: &str = "ferroute-userspace";
@@ -420,7 +432,7 @@ pub(crate) const SOCKET: &str = "ferroute-userspace";
 /// period of a terminating pod (30 s), so that the endpoint ends the connection first in most cases.
 pub const DRAIN_DEADLINE: Duration = Duration::from_secs(600);
 
-/// Time for which a response of a worker is awaited. Workers do not block.
+/// Time for which a response of another proxy's worker is awaited. Workers do not block.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Interval of pings, which is shorter than that of the checks for external modifications.
@@ -429,7 +441,7 @@ const PING_INTERVAL: Duration = Duration::from_millis(700);
 /// Time for which a ping may be unanswered until the proxy counts as unhealthy.
 const SUSPICION: Duration = Duration::from_secs(2);
 
-/// Time and number of checks after which the worker is killed.
+/// Time, and number of checks, after which the worker is killed; also that for which a response to a request is awaited.
 const HANG_DEADLINE: Duration = Duration::from_secs(5);
 const HANG_CHECKS: u32 = 4;
 

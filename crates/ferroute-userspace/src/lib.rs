@@ -35,7 +35,10 @@ mod tcp;
 mod udp;
 mod worker;
 
-pub use client::{DRAIN_DEADLINE, RunningWorker, WorkerClient, WorkerError, WorkerProgram, running_workers};
+pub use client::{
+    DRAIN_DEADLINE, RunningWorker, SHORT_SEARCH, WorkerClient, WorkerError, WorkerProgram, running_workers,
+    running_workers_within,
+};
 pub use dataplane::{Relay, UserspaceDataplane};
 pub use engine::{Engine, EngineListener, OpenError};
 pub use listener::{Limits, ListenerSpec, ListenerStats, Listeners};
