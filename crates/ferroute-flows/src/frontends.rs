@@ -5,8 +5,8 @@ use std::{
 };
 
 use ferroute_core::{
-    Changes, Endpoints, FamilySettings, Frontend, FrontendKind, IpFamily, ModeTraits, Protocol, ProxySettings,
-    ServicePortEntry, ServicePortName, ServiceTable, Sources, Unserved, forwarding,
+    Changes, Endpoints, FamilySettings, Frontend, FrontendKind, IpFamily, ModeTraits, OverLimit, Protocol,
+    ProxySettings, ServicePortEntry, ServicePortName, ServiceTable, Sources, Unserved, forwarding,
 };
 use ipnet::IpNet;
 
@@ -36,6 +36,8 @@ pub struct FrontendOwner {
     endpoints: Arc<Endpoints>,
     /// The connections that rules refuse.
     pub(crate) refusals: Option<Arc<Refusals>>,
+    /// How rules refuse connections beyond the limits; `None` if there are no limits.
+    pub(crate) over_limit: Option<OverLimit>,
 }
 
 /// Settings of an IP family that refusals depend on besides Services.
@@ -97,7 +99,7 @@ impl Frontends {
         for (name, entry) in changes.previous.iter().filter_map(|(name, entry)| Some((name, entry.as_ref()?))) {
             for (_, frontend) in entry.service.frontends(name.protocol) {
                 if let Some(owner) = self.owners.remove(&(table.family, frontend)) {
-                    before.insert((frontend, owner.refusals.is_some()));
+                    before.insert((frontend, owner.watch()));
                 }
             }
         }
@@ -105,14 +107,18 @@ impl Frontends {
             if let Some(entry) = table.entries.get(name) {
                 self.add(table, name, entry, &family.settings);
                 let frontends = entry.service.frontends(name.protocol);
-                after.extend(frontends.filter_map(|(_, frontend)| {
-                    Some((frontend, self.owners.get(&(table.family, frontend))?.refusals.is_some()))
-                }));
+                after.extend(
+                    frontends.filter_map(|(_, frontend)| {
+                        Some((frontend, self.owners.get(&(table.family, frontend))?.watch()))
+                    }),
+                );
             }
         }
         // Most changes concern endpoints only, which the watched rules do not depend on.
-        let is_watched = |(_, refuses): &(Frontend, bool)| *refuses || self.traits.unknown_ports == Unserved::Rejected;
-        let refuses = before.iter().chain(&after).any(|(_, refuses)| *refuses);
+        let is_watched = |(_, [refuses, is_limited]): &(Frontend, [bool; 2])| {
+            *refuses || *is_limited || self.traits.unknown_ports == Unserved::Rejected
+        };
+        let refuses = before.iter().chain(&after).any(|(_, [refuses, _])| *refuses);
         if refuses || before != after && before.iter().chain(&after).any(is_watched) {
             self.revision += 1;
         }
@@ -142,10 +148,12 @@ impl Frontends {
         let service_port: Arc<str> = name.to_string().into();
         let port = forwarding(table, name, entry, settings, self.traits);
         let endpoints = Arc::new(entry.endpoints.clone());
+        let limits = entry.service.limits.as_ref().filter(|_| self.traits.limits);
+        let over_limit = limits.map(|limits| limits.over_limit);
         for (kind, frontend) in entry.service.frontends(name.protocol) {
             let refusals = Refusals::new(&port, kind, frontend).map(Arc::new);
             let (service_port, endpoints) = (Arc::clone(&service_port), Arc::clone(&endpoints));
-            let owner = FrontendOwner { service_port, kind, endpoints, refusals };
+            let owner = FrontendOwner { service_port, kind, endpoints, refusals, over_limit };
             // An address that a Service lists twice keeps the first kind.
             self.owners.entry((table.family, frontend)).or_insert(owner);
         }
@@ -180,6 +188,7 @@ impl Frontends {
         let owners =
             || self.owners.iter().filter(move |((of, _), _)| *of == family).map(|((_, to), owner)| (*to, owner));
         let refusing = owners().filter_map(|(frontend, owner)| Some((frontend, &**owner.refusals.as_ref()?))).collect();
+        let limited = owners().filter(|(_, owner)| owner.over_limit.is_some()).map(|(frontend, _)| frontend).collect();
         let knows_ports = self.traits.unknown_ports == Unserved::Rejected;
         let cluster_ips: BTreeMap<IpAddr, Arc<str>> = owners()
             .filter(|(_, owner)| knows_ports && owner.kind == FrontendKind::ClusterIp)
@@ -191,11 +200,16 @@ impl Frontends {
             Vec::new()
         };
         let refuses_at_all_addresses = self.traits.refuses_node_ports_at_all_addresses;
-        Some(Watched { settings, refusing, frontends, refuses_at_all_addresses, cluster_ips, networks })
+        Some(Watched { settings, refusing, limited, frontends, refuses_at_all_addresses, cluster_ips, networks })
     }
 }
 
 impl FrontendOwner {
+    /// Reports whether rules refuse some connections always, and whether they do so beyond limits.
+    fn watch(&self) -> [bool; 2] {
+        [self.refusals.is_some(), self.over_limit.is_some()]
+    }
+
     /// Returns the Service, without the port.
     fn service(&self) -> Arc<str> {
         self.service_port.split_once(':').map_or_else(|| Arc::clone(&self.service_port), |(service, _)| service.into())

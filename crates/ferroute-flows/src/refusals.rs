@@ -2,7 +2,7 @@
 
 mod table;
 
-use ferroute_core::{Client, Frontend, FrontendKind, Outcome, PortForwarding, Refusal};
+use ferroute_core::{Client, Frontend, FrontendKind, Outcome, OverLimit, PortForwarding, Refusal};
 use ipnet::IpNet;
 
 pub(crate) use self::table::{Logged, Watched, table};
@@ -31,6 +31,8 @@ pub(crate) struct Refused {
 pub(crate) enum Reason {
     /// The Service cannot serve it.
     Service(Refusal),
+    /// It is beyond a limit of the Service.
+    Limit,
     /// The Service of the cluster IP has no such port.
     UnknownPort,
     /// The address is in a network of cluster IPs, but no Service has it.
@@ -76,6 +78,15 @@ impl Refusals {
 }
 
 impl Refused {
+    /// Returns the result beyond a limit.
+    pub(crate) fn over_limit(over_limit: OverLimit) -> Self {
+        let state = match over_limit {
+            OverLimit::Reject => FlowState::Rejected,
+            OverLimit::Drop => FlowState::Dropped,
+        };
+        Self { state, reason: Reason::Limit }
+    }
+
     fn of(outcome: Outcome) -> Option<Self> {
         match outcome {
             Outcome::Forward(_) | Outcome::NotOurs => None,
@@ -93,6 +104,7 @@ impl Reason {
             Self::Service(Refusal::NoLocalEndpoints) => "noLocalEndpoints",
             Self::Service(Refusal::UnsupportedProtocol) => "unsupportedProtocol",
             Self::Service(Refusal::SourceRanges) => "sourceRanges",
+            Self::Limit => "limit",
             Self::UnknownPort => "unknownPort",
             Self::UnassignedAddress => "unassignedAddress",
         }

@@ -101,12 +101,13 @@ impl PacketLog {
     }
 
     /// Calls `each` with the packets received so far, at most those of `limit` datagrams. Packets of protocols that
-    /// Services do not have, and packets with unusual headers, are skipped.
+    /// Services do not have, and packets with unusual headers, are skipped. Reports whether none was lost.
     ///
     /// # Errors
     /// If the socket cannot be read.
-    pub fn receive(&mut self, limit: usize, mut each: impl FnMut(&LoggedPacket<'_>)) -> Result<(), PacketLogError> {
+    pub fn receive(&mut self, limit: usize, mut each: impl FnMut(&LoggedPacket<'_>)) -> Result<bool, PacketLogError> {
         let Self { subscription, next, lost, .. } = self;
+        let before = *lost;
         let drained = subscription.receive(limit, |message| {
             if message.kind != PACKET {
                 return;
@@ -120,10 +121,8 @@ impl PacketLog {
                 each(&packet);
             }
         });
-        match drained.map_err(PacketLogError::Receive)? {
-            // The numbers of the next packets show how many were lost.
-            Drained::Nothing | Drained::Messages | Drained::Overrun => Ok(()),
-        }
+        // After an overrun, the numbers of the next packets show how many were lost.
+        Ok(drained.map_err(PacketLogError::Receive)? != Drained::Overrun && *lost == before)
     }
 }
 

@@ -3,11 +3,15 @@
 //! ```text
 //!   prerouting ─► pod, outside ─┐   not in the source ranges ─────────────────► log
 //!   output ─────► node ─────────┴─► a frontend that refuses such clients ─────► log
+//!                               ├─► a frontend with limits ─────────────────► log
 //!                               └─► another port of a cluster IP, or none ────► log
 //! ```
 //!
 //! The rules do not change packets. They come before all rules of Services in any mode, so that one table serves all
 //! modes. [`Refusals`] decides by the prefix of a logged packet.
+//!
+//! Only the rules of a Service decide whether a connection is beyond its limits. The first packets of connections to
+//! Services with limits are therefore logged before these rules, and again after them.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -34,6 +38,8 @@ pub(crate) struct Watched<'a> {
     pub(crate) settings: &'a FamilySettings,
     /// The frontends at which some connections are refused.
     pub(crate) refusing: Vec<(Frontend, &'a Refusals)>,
+    /// The frontends with limits.
+    pub(crate) limited: Vec<Frontend>,
     /// All frontends with addresses, if other ports of cluster IPs are refused.
     pub(crate) frontends: Vec<Frontend>,
     /// Whether node ports are refused at all addresses of the node, not only at those that serve node ports.
@@ -75,6 +81,13 @@ pub(crate) enum Logged {
         /// The sender may use the frontend.
         is_permitted: bool,
     },
+    /// Sent to a frontend with limits.
+    Limited {
+        /// The class of its sender.
+        client: Client,
+    },
+    /// Let through by the rules of a Service with limits.
+    Admitted,
     /// Sent to a port that the Service of the address does not have.
     UnknownPort,
     /// Sent to an address in a network of cluster IPs that no Service has.
@@ -83,7 +96,7 @@ pub(crate) enum Logged {
 
 impl Logged {
     /// All prefixes with their kinds of packets.
-    const PREFIXES: [(&'static str, Self); 8] = {
+    const PREFIXES: [(&'static str, Self); 12] = {
         use Client::{Node, Outside, Pod};
         const fn frontend(client: Client, is_permitted: bool) -> Logged {
             Logged::Frontend { client, is_permitted }
@@ -95,6 +108,10 @@ impl Logged {
             ("restricted-pod", frontend(Pod, false)),
             ("restricted-node", frontend(Node, false)),
             ("restricted-outside", frontend(Outside, false)),
+            ("limited-pod", Self::Limited { client: Pod }),
+            ("limited-node", Self::Limited { client: Node }),
+            ("limited-outside", Self::Limited { client: Outside }),
+            ("admitted", Self::Admitted),
             ("unknown-port", Self::UnknownPort),
             ("unassigned-address", Self::UnassignedAddress),
         ]
@@ -135,7 +152,7 @@ struct Table<'a, 'b> {
 
 impl Table<'_, '_> {
     fn add(&mut self) {
-        let Watched { settings, refusing, frontends, cluster_ips, .. } = self.watched;
+        let Watched { settings, refusing, limited, frontends, cluster_ips, .. } = self.watched;
         let address = DataType::address(settings.family);
         let at_address = [address, DataType::InetProto, DataType::InetService];
         let sources = || refusing.iter().filter_map(|(frontend, refusals)| Some((*frontend, refusals.sources()?)));
@@ -155,6 +172,12 @@ impl Table<'_, '_> {
             self.set(&NODE_PORT_ADDRESSES, [address], keys(addresses.to_vec()));
         }
         self.set(&FRONTENDS, at_address, frontends.iter().map(|frontend| frontend_key(*frontend)));
+        if !limited.is_empty() {
+            let (at_addresses, node_ports): (Vec<Frontend>, Vec<Frontend>) =
+                limited.iter().partition(|frontend| frontend.address.is_some());
+            self.set(&LIMITED_FRONTENDS, at_address, at_addresses.into_iter().map(frontend_key));
+            self.set(&LIMITED_NODE_PORTS, &at_address[1..], node_ports.into_iter().map(frontend_key));
+        }
         for client in Client::ALL {
             let permitted = refusing.iter().filter(|(_, refusals)| refusals.of(client, true).is_some());
             let (at_addresses, node_ports): (Vec<Frontend>, Vec<Frontend>) =
@@ -188,18 +211,22 @@ impl Table<'_, '_> {
         let refused = [in_set(&AT_ADDRESS, &names.frontends)].into_iter().chain(log(true));
         let to_node = self.watched.to_node().into_iter().chain([in_set(&AT_NODE, &names.node_ports)]);
         let at_node = to_node.chain(log(true));
+        let limited = [
+            vec![in_set(&AT_ADDRESS, &LIMITED_FRONTENDS)],
+            self.watched.to_node().into_iter().chain([in_set(&AT_NODE, &LIMITED_NODE_PORTS)]).collect(),
+        ];
+        let limited = limited.into_iter().filter(|_| self.has_limits()).map(|conditions| {
+            Rule::new(conditions.into_iter().chain(log_here(Logged::Limited { client })).collect::<Vec<_>>())
+        });
         let served = [in_set(&AT_ADDRESS, &FRONTENDS), Verdict::Accept.into()];
         let unknown_port = [in_set(&[Field::Daddr], &CLUSTER_IPS)].into_iter().chain(log_here(Logged::UnknownPort));
         let unassigned = self.watched.networks.iter().map(|net| {
             let to = Match::Daddr { net: *net, eq: true };
             Rule::new([to.into()].into_iter().chain(log_here(Logged::UnassignedAddress)).collect::<Vec<_>>())
         });
-        let mut permitted_rules = vec![
-            Rule::new(refused.collect::<Vec<_>>()),
-            Rule::new(at_node.collect::<Vec<_>>()),
-            Rule::new(served),
-            Rule::new(unknown_port.collect::<Vec<_>>()),
-        ];
+        let mut permitted_rules = vec![Rule::new(refused.collect::<Vec<_>>()), Rule::new(at_node.collect::<Vec<_>>())];
+        permitted_rules.extend(limited);
+        permitted_rules.extend([Rule::new(served), Rule::new(unknown_port.collect::<Vec<_>>())]);
         permitted_rules.extend(unassigned);
         let from_permitted = lengths.iter().map(|length| {
             let key = [Field::SaddrNetwork(*length), Field::Daddr, Field::L4proto, Field::Dport];
@@ -211,6 +238,10 @@ impl Table<'_, '_> {
         rules.push(Rule::new([Verdict::Goto(names.permitted.clone()).into()]));
         self.transaction.add_chain(Chain::new(names.permitted).rules(permitted_rules));
         self.transaction.add_chain(Chain::new(names.chain).rules(rules));
+    }
+
+    fn has_limits(&self) -> bool {
+        !self.watched.limited.is_empty()
     }
 
     fn base_chains(&mut self) {
@@ -232,6 +263,21 @@ impl Table<'_, '_> {
         let base = |name, hook| Chain::new(Name::fixed(name)).base(ChainType::Filter, hook, PRIORITY);
         self.transaction.add_chain(base("prerouting", Hook::Prerouting).rules(prerouting));
         self.transaction.add_chain(base("output", Hook::Output).rules([Rule::new([new(), to(Client::Node)])]));
+        if self.has_limits() {
+            let rules = || {
+                let to = [
+                    (&ORIGINALLY_AT_ADDRESS[..], LIMITED_FRONTENDS),
+                    (&ORIGINALLY_AT_ADDRESS[1..], LIMITED_NODE_PORTS),
+                ];
+                to.map(|(key, set)| {
+                    Rule::new([new(), in_set(key, &set), Logged::Admitted.log(self.group), Verdict::Accept.into()])
+                })
+            };
+            for (name, hook) in [("admitted", Hook::Prerouting), ("admitted-output", Hook::Output)] {
+                let chain = Chain::new(Name::fixed(name)).base(ChainType::Filter, hook, PRIORITY_AFTER);
+                self.transaction.add_chain(chain.rules(rules()));
+            }
+        }
     }
 }
 
@@ -272,13 +318,18 @@ fn in_set(key: &[Field], set: &Name) -> Statement {
 
 const AT_ADDRESS: [Field; 3] = [Field::Daddr, Field::L4proto, Field::Dport];
 const AT_NODE: [Field; 2] = [Field::L4proto, Field::Dport];
+const ORIGINALLY_AT_ADDRESS: [Field; 3] = [Field::CtOriginalDaddr, Field::L4proto, Field::CtOriginalDport];
 const CLUSTER_IPS: Name = Name::fixed("cluster-ips");
 const FRONTENDS: Name = Name::fixed("frontends");
+const LIMITED_FRONTENDS: Name = Name::fixed("limited-frontends");
+const LIMITED_NODE_PORTS: Name = Name::fixed("limited-node-ports");
 const NODE_PORT_ADDRESSES: Name = Name::fixed("node-port-addresses");
 const COMMENT: Comment = Comment::fixed("ferroute flows: packets that rules refuse");
 /// After connection tracking (-200), and before all rules of Services: the first of which are the rules of source
 /// ranges in nftables mode (-110).
 const PRIORITY: i32 = -115;
+/// After the translation of destinations, where nftables mode applies limits: all chains of type nat at -100.
+const PRIORITY_AFTER: i32 = -99;
 
 #[cfg(test)]
 mod tests;

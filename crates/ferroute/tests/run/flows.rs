@@ -334,6 +334,57 @@ fn refused_packets_are_flows_with_their_reasons(mode: Mode) {
     wait("the end of the rules", || (!rules().contains("ferroute-refused")).then_some(()));
 }
 
+/// Returns a Service with these annotations, a node port and an endpoint.
+fn limited(name: &str, address: &str, node_port: u16, annotations: &str) -> String {
+    other(name, address, "10.244.0.2", 8080)
+        .replace(&format!("{{name: {name}}}"), &format!("{{name: {name}, annotations: {{{annotations}}}}}"))
+        .replace("port: 80}", &format!("port: 80, nodePort: {node_port}}}"))
+        .replace("spec:\n", "spec:\n  type: NodePort\n")
+}
+
+#[test]
+fn connections_beyond_limits_are_flows() {
+    let rate = limited("rate", "10.96.0.2", 30002, "ferroute.io/max-new-connections: 3/minute");
+    let drop_further = "ferroute.io/max-new-connections-per-client: 1/hour, ferroute.io/over-limit: drop";
+    let dropping = limited("dropping", "10.96.0.3", 30003, drop_further);
+    let filtered = limited("filtered", "10.96.0.7", 30007, "ferroute.io/max-connections: \"9\"")
+        .replace("10.244.0.2", "10.244.0.3");
+    let case = Case::new(Mode::Nftables, &format!("{}{rate}{dropping}{filtered}", web(&[0, 1])));
+    let (client, node) = (&case.cluster.client, &case.cluster.node);
+    let reader = Reader::start(node, &["--state", "rejected", "--state", "dropped"]);
+    // Another program drops connections that are within the limit.
+    node.command(
+        "nft",
+        &["add table ip filter; add chain ip filter forward { type filter hook forward priority 0; }; \
+        add rule ip filter forward ip daddr 10.244.0.3 drop"],
+    );
+    let connect = |from: &NetNs, to: &str| {
+        let to = to.parse().unwrap();
+        from.run(|| TcpStream::connect_timeout(&to, Duration::from_millis(200)).is_ok())
+    };
+    let served = |from, to| (0..6).filter(|_| connect(from, to)).count();
+    assert_eq!(served(client, "10.96.0.2:80"), 3);
+    assert_eq!(served(node, "10.96.0.2:80"), 0);
+    assert_eq!(served(client, "192.168.0.1:30003"), 1);
+    assert_eq!(served(client, "10.96.0.7:80"), 0);
+    for to in web_tcp() {
+        case.connect(to).unwrap();
+    }
+    let flows = wait("all refused connections", || Some(reader.flows()).filter(|flows| flows.len() >= 14));
+    std::thread::sleep(Duration::from_millis(500));
+    assert_eq!(reader.flows().len(), flows.len());
+    let mut counts = BTreeMap::<[String; 4], usize>::new();
+    for flow in flows.values() {
+        let fields = ["servicePort", "kind", "reason", "state"].map(|field| flow[field].as_str().unwrap().to_owned());
+        *counts.entry(fields).or_default() += 1;
+    }
+    let expected = [
+        (["default/dropping:tcp", "nodePort", "limit", "dropped"], 5),
+        (["default/rate:tcp", "clusterIp", "limit", "rejected"], 9),
+    ];
+    assert_eq!(counts, expected.map(|(fields, count)| (fields.map(str::to_owned), count)).into());
+}
+
 /// Use of a connection by a client.
 #[derive(Clone, Copy, Debug)]
 enum Use {

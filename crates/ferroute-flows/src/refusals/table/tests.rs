@@ -146,6 +146,40 @@ fn node_ports_are_watched_only_at_addresses_where_the_mode_refuses_them() {
 }
 
 #[test]
+fn packets_to_services_with_limits_are_logged_before_and_after_their_rules() {
+    let limited = |traits| {
+        let web = service("shop/web").cluster_ip("10.96.0.1").port("http", 80).node_port(30001);
+        let cluster = Cluster::new("node-1")
+            .service(web.annotation("ferroute.io/max-connections", "9"))
+            .slice(slice("shop/web-a", "web").port("http", 8080).pod(pod("10.244.0.2")));
+        let mut frontends = Frontends::new(traits, ProxySettings::default());
+        frontends.set(&cluster.table(IpFamily::V4), &host());
+        let text = table(&frontends.watched(IpFamily::V4).unwrap(), 7).to_string();
+        let lines = text.lines().filter(|line| line.contains("limited") || line.contains("admitted"));
+        lines.map(|line| line.replace(" ip ferroute-refused-7", "")).collect::<Vec<_>>().join("\n")
+    };
+    assert_eq!(limited(&ModeTraits::IPTABLES), "");
+    insta::assert_snapshot!(limited(&ModeTraits::NFTABLES), @r#"
+    add set limited-frontends { type ipv4_addr . inet_proto . inet_service ; }
+    add element limited-frontends { 10.96.0.1 . tcp . 80 }
+    add set limited-node-ports { type inet_proto . inet_service ; }
+    add element limited-node-ports { tcp . 30001 }
+    add rule from-permitted-pod ip daddr . meta l4proto . th dport @limited-frontends log prefix "limited-pod" group 7 accept
+    add rule from-permitted-pod fib daddr type local meta l4proto . th dport @limited-node-ports log prefix "limited-pod" group 7 accept
+    add rule from-permitted-node ip daddr . meta l4proto . th dport @limited-frontends log prefix "limited-node" group 7 accept
+    add rule from-permitted-node fib daddr type local meta l4proto . th dport @limited-node-ports log prefix "limited-node" group 7 accept
+    add rule from-permitted-outside ip daddr . meta l4proto . th dport @limited-frontends log prefix "limited-outside" group 7 accept
+    add rule from-permitted-outside fib daddr type local meta l4proto . th dport @limited-node-ports log prefix "limited-outside" group 7 accept
+    add chain admitted { type filter hook prerouting priority -99 ; policy accept ; }
+    add rule admitted ct state new ct original ip daddr . meta l4proto . ct original proto-dst @limited-frontends log prefix "admitted" group 7 accept
+    add rule admitted ct state new meta l4proto . ct original proto-dst @limited-node-ports log prefix "admitted" group 7 accept
+    add chain admitted-output { type filter hook output priority -99 ; policy accept ; }
+    add rule admitted-output ct state new ct original ip daddr . meta l4proto . ct original proto-dst @limited-frontends log prefix "admitted" group 7 accept
+    add rule admitted-output ct state new meta l4proto . ct original proto-dst @limited-node-ports log prefix "admitted" group 7 accept
+    "#);
+}
+
+#[test]
 fn every_prefix_is_understood() {
     for (prefix, logged) in Logged::PREFIXES {
         assert_eq!(Logged::from_prefix(prefix), Some(logged));
