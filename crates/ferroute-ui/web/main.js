@@ -57,7 +57,7 @@ function languageButton() {
         document.getElementById("language").focus();
       },
     },
-  }, other === "zh" ? "中文" : "EN");
+  }, other === "zh" ? "中文" : "English");
 }
 
 /** The node, the mode and the source of the page's data. */

@@ -555,17 +555,19 @@ fn axe_finds_nothing_in_any_view() {
     let axe = axe();
     let namespace = NetNs::new();
     let server = Server::with_example(&namespace, "nftables");
-    let browser = Browser::start(&namespace, "en-US");
-    // Before any packet was traced.
-    open_view(&browser, &server, ("#/packet", ".welcome"));
-    assert_accessible(&browser, &axe, "the packet's view without a question");
-    for theme in ["light", "dark"] {
-        browser.prefer_dark(theme == "dark");
-        for (width, height) in [(1400, 900), (390, 780)] {
-            browser.resize(width, height);
-            for view in VIEWS {
-                open_view(&browser, &server, view);
-                assert_accessible(&browser, &axe, &format!("{view:?} {theme} {width}"));
+    for locale in ["en-US", "zh-CN"] {
+        let browser = Browser::start(&namespace, locale);
+        // Before any packet was traced.
+        open_view(&browser, &server, ("#/packet", ".welcome"));
+        assert_accessible(&browser, &axe, "the packet's view without a question");
+        for theme in ["light", "dark"] {
+            browser.prefer_dark(theme == "dark");
+            for (width, height) in [(1400, 900), (390, 780)] {
+                browser.resize(width, height);
+                for view in VIEWS {
+                    open_view(&browser, &server, view);
+                    assert_accessible(&browser, &axe, &format!("{view:?} {locale} {theme} {width}"));
+                }
             }
         }
     }
