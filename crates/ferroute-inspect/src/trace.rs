@@ -28,7 +28,7 @@ pub use self::{
     dump::DumpedRules,
     node::TraceNode,
     outline::write_outline_into,
-    packet::{Arrival, resolve},
+    packet::{Arrival, Unresolved, resolve},
     report::{RulesSource, TraceReport, TracedFrontend},
     rules::{Rules, load},
 };

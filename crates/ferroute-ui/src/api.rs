@@ -15,7 +15,7 @@ use ferroute_inspect::{
     doctor::{Diagnosis, diagnose, read_inputs},
     explain::explain_on_host,
     report::Versioned,
-    trace::{Request, TraceNode, TraceReport, load, resolve},
+    trace::{Request, TraceNode, TraceReport, Unresolved, load, resolve},
 };
 use ferroute_modes::REGISTRY;
 use serde::{Deserialize, Serialize};
@@ -47,7 +47,9 @@ impl Refusal {
 
 impl From<anyhow::Error> for Refusal {
     fn from(error: anyhow::Error) -> Self {
-        Self::new(StatusCode::BAD_REQUEST, format!("{error:#}"))
+        // The page has no flags.
+        let reason = error.downcast_ref().map(|error: &Unresolved| error.reason().to_owned());
+        Self::new(StatusCode::BAD_REQUEST, reason.unwrap_or_else(|| format!("{error:#}")))
     }
 }
 

@@ -10,6 +10,7 @@ import { mountPacket } from "./packet.js";
 import { keepLink, parseRoute, serviceLink } from "./route.js";
 import { mountServices } from "./services.js";
 import { follow, load, on, store } from "./store.js";
+import { translate } from "./texts.js";
 
 const VIEWS = { services: mountServices, map: mountMap, packet: mountPacket, changes: mountChanges };
 const THEMES = ["auto", "light", "dark"];
@@ -65,7 +66,7 @@ function context() {
   const { overview, live } = store;
   if (!overview) return el("p", { class: "context" }, nodeChooser());
   const source = t(`source.${overview.source}`);
-  return el("p", { class: "context", title: overview.origin ?? null },
+  return el("p", { class: "context", title: translate(overview.origin) || null },
     el("span", { class: `pulse ${live ? "pulse-live" : ""}`, role: "img", "aria-label": t(live ? "live.on" : "live.off"),
       title: t(live ? "live.on" : "live.off") }),
     nodeChooser() ?? el("strong", {}, overview.node), el("span", { class: "chip" }, overview.mode), el("span", { class: "muted" }, source));

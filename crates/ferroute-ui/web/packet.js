@@ -209,7 +209,7 @@ export function mountPacket(container, route) {
     } catch (error) {
       if (mine !== serial) return undefined;
       trace = null;
-      replace(body, notice("error", error.message), welcome());
+      replace(body, notice("error", translate(error.message)), welcome());
     }
     body.inert = false;
     return undefined;

@@ -5,15 +5,21 @@ import { t } from "./i18n.js";
 import { store } from "./store.js";
 import { translate } from "./texts.js";
 
+/** Returns the owner of an address, with its type. */
+function ownerOf(trace, text) {
+  const owner = trace.names?.[text] ?? trace.names?.[hostOf(text)];
+  return owner?.replace(/^(pod|node) /, (_, kind) => `${t(`machine.${kind}`)} `);
+}
+
 /** Returns an address with its owner: `10.244.1.5:8080 (pod shop/web-1)`. */
 export function owned(trace, text) {
-  const owner = trace.names?.[text] ?? trace.names?.[hostOf(text)];
+  const owner = ownerOf(trace, text);
   return owner ? `${text} (${owner})` : text;
 }
 
 /** The owner of an address with the address, as a title: `pod shop/web-1, 10.244.1.5:8080`. */
 function nameAndAddress(trace, text) {
-  const owner = trace.names?.[text] ?? trace.names?.[hostOf(text)];
+  const owner = ownerOf(trace, text);
   return owner ? `${owner}, ${text}` : text;
 }
 

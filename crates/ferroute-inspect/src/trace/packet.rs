@@ -1,8 +1,10 @@
 //! The requested packet, and how it arrives at the node.
 
-use std::net::{IpAddr, SocketAddr};
+use std::{
+    fmt,
+    net::{IpAddr, SocketAddr},
+};
 
-use anyhow::{Context, anyhow, bail, ensure};
 use ferroute_core::{IpFamily, Protocol, ServicePortName};
 use ferroute_trace::Packet;
 
@@ -23,29 +25,71 @@ pub enum Arrival {
     ByRoute,
 }
 
+/// Reason why a request has no packet. As text, it names the flags of the command line.
+#[derive(Debug)]
+pub struct Unresolved {
+    /// The flag with the wrong value; `None` if no flag alone is wrong.
+    flag: Option<&'static str>,
+    reason: String,
+    /// Flags that help.
+    remedy: Option<&'static str>,
+}
+
+impl Unresolved {
+    fn new(reason: String) -> Self {
+        Self { flag: None, reason, remedy: None }
+    }
+
+    /// Returns the reason without flags.
+    pub fn reason(&self) -> &str {
+        &self.reason
+    }
+}
+
+impl fmt::Display for Unresolved {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { flag, reason, remedy } = self;
+        flag.iter().try_for_each(|flag| write!(f, "{flag} "))?;
+        f.write_str(reason)?;
+        remedy.iter().try_for_each(|remedy| write!(f, ": {remedy}"))
+    }
+}
+
+impl std::error::Error for Unresolved {}
+
 /// Resolves names to addresses, and returns the packet.
 ///
 /// # Errors
 /// If the source, the destination or the input interface cannot be determined.
-pub fn resolve(args: &Request, node: &TraceNode) -> anyhow::Result<(Packet, Arrival)> {
+pub fn resolve(args: &Request, node: &TraceNode) -> Result<(Packet, Arrival), Unresolved> {
     let protocol = args.protocol;
-    let destinations = destinations(args, protocol, node)?;
+    let wrong = |flag| move |reason| Unresolved { flag: Some(flag), ..Unresolved::new(reason) };
+    let destinations = destinations(args, protocol, node).map_err(wrong("--to"))?;
     let from = args.from.as_deref().map(|from| machine_name(from, args.namespace.as_deref()));
     let (from, to) = match from.filter(|name| *name != node.desired.node().name) {
-        Some(from) => pair(&senders(&from, node)?, &destinations)
-            .with_context(|| format!("{from} and {} have no addresses of the same IP family", args.to))?,
+        Some(from) => {
+            let senders = senders(&from, node).map_err(wrong("--from"))?;
+            pair(&senders, &destinations).ok_or_else(|| {
+                Unresolved::new(format!("{from} and {} have no addresses of the same IP family", args.to))
+            })?
+        }
         None => {
             // In modes that bind it, the address of a Service belongs to the host.
             let is_bound = |to: IpAddr| args.plans_rules() && node.desired.binds(to);
             let source = |to: IpAddr| if is_bound(to) { Some(to) } else { node.host.source_to(to) };
             let addresses = destinations.iter().find_map(|to| Some((source(to.ip())?, *to)));
-            let remedy = match args.from {
-                Some(_) => {
-                    "the kernel looks up a route before rules translate the destination, so add one that covers the Service addresses"
+            addresses.ok_or_else(|| {
+                let mut error = no_route(node, &args.to, destinations.first().map(SocketAddr::ip));
+                match args.from {
+                    _ if node.desired.missing_node.is_some() => {}
+                    Some(_) => error.reason += ROUTE_FIRST,
+                    None => {
+                        error.remedy =
+                            Some("set the source with --from, or add a route that covers the Service addresses")
+                    }
                 }
-                None => "set the source with --from, or add a route that covers the Service addresses",
-            };
-            addresses.with_context(|| no_route(node, &args.to, destinations.first().map(SocketAddr::ip), remedy))?
+                error
+            })?
         }
     };
     let source = SocketAddr::new(from, args.source_port.get());
@@ -59,21 +103,21 @@ pub fn resolve(args: &Request, node: &TraceNode) -> anyhow::Result<(Packet, Arri
     match node.host.path_to(from) {
         Some((interface, _)) => Ok((Packet::arriving(protocol, source, to, &interface), Arrival::ByRoute)),
         None => {
-            bail!(no_route(node, &from.to_string(), Some(from), "set the input interface with --in, or use --local"))
+            let remedy =
+                node.desired.missing_node.is_none().then_some("set the input interface with --in, or use --local");
+            Err(Unresolved { remedy, ..no_route(node, &from.to_string(), Some(from)) })
         }
     }
 }
 
-/// Returns the reason why there is no route, as far as known, with a hint.
-fn no_route(node: &TraceNode, to: &str, address: Option<IpAddr>, remedy: &str) -> String {
+/// Returns the reason why there is no route, as far as known.
+fn no_route(node: &TraceNode, to: &str, address: Option<IpAddr>) -> Unresolved {
     let refusal = address.and_then(|address| node.host.refusal(address));
-    match (&node.desired.missing_node, refusal) {
+    Unresolved::new(match (&node.desired.missing_node, refusal) {
         (Some(reason), _) => format!("the node has no route to {to}: {reason}"),
-        (None, Some(reason)) => {
-            format!("the node has no route to {to} but one that refuses packets ({reason}): {remedy}")
-        }
-        (None, None) => format!("the node has no route to {to}, and no default route: {remedy}"),
-    }
+        (None, Some(reason)) => format!("the node has no route to {to} but one that refuses packets ({reason})"),
+        (None, None) => format!("the node has no route to {to}, and no default route"),
+    })
 }
 
 /// Returns the first source and destination of the same IP family.
@@ -85,7 +129,7 @@ fn pair(senders: &[IpAddr], destinations: &[SocketAddr]) -> Option<(IpAddr, Sock
 }
 
 /// Returns the addresses of a source: an address, or the name of a node or pod.
-fn senders(from: &str, node: &TraceNode) -> anyhow::Result<Vec<IpAddr>> {
+fn senders(from: &str, node: &TraceNode) -> Result<Vec<IpAddr>, String> {
     if let Ok(address) = from.parse::<IpAddr>() {
         return Ok(vec![address.to_canonical()]);
     }
@@ -94,23 +138,27 @@ fn senders(from: &str, node: &TraceNode) -> anyhow::Result<Vec<IpAddr>> {
     owners.sort();
     owners.dedup();
     match owners.len() {
-        0 => bail!("--from {from}: neither an address nor the name of a known pod or node"),
+        0 => Err(format!("{from}: neither an address nor the name of a known pod or node")),
         1 => Ok(addresses.into_iter().map(|(address, _)| address).collect()),
-        _ => bail!("--from {from}: ambiguous, use NAMESPACE/NAME of {}", owners.join(" or ")),
+        _ => Err(format!("{from}: ambiguous, use NAMESPACE/NAME of {}", owners.join(" or "))),
     }
 }
 
 /// Returns the addresses of a destination: an address and port, or the name of a Service, for its cluster IPs.
-fn destinations(args: &Request, protocol: Protocol, node: &TraceNode) -> anyhow::Result<Vec<SocketAddr>> {
+fn destinations(args: &Request, protocol: Protocol, node: &TraceNode) -> Result<Vec<SocketAddr>, String> {
     let to = args.to.as_str();
     if let Ok(address) = to.parse::<SocketAddr>() {
-        ensure!(address.port() != 0, "--to {to}: invalid port 0");
+        if address.port() == 0 {
+            return Err(format!("{to}: invalid port 0"));
+        }
         return Ok(vec![SocketAddr::new(address.ip().to_canonical(), address.port())]);
     }
-    ensure!(to.parse::<IpAddr>().is_err(), "--to {to}: the port is missing (want ADDRESS:PORT or [ADDRESS]:PORT)");
+    if to.parse::<IpAddr>().is_ok() {
+        return Err(format!("{to}: the port is missing (want ADDRESS:PORT or [ADDRESS]:PORT)"));
+    }
     let (name, port) = to.rsplit_once(':').map_or((to, None), |(name, port)| (name, Some(port)));
     let namespace = args.namespace.as_deref().unwrap_or("default");
-    let service = service_name(name, namespace).map_err(|error| anyhow!("--to {to}: {error}"))?;
+    let service = service_name(name, namespace).map_err(|error| format!("{to}: {error}"))?;
     let mut ports: Vec<(&ServicePortName, SocketAddr)> = Vec::new();
     for family in IpFamily::BOTH {
         let entries = node.desired.table(family).ports_of(&service);
@@ -124,7 +172,7 @@ fn destinations(args: &Request, protocol: Protocol, node: &TraceNode) -> anyhow:
             true => not_served(&name, &node.desired).unwrap_or_else(|| format!("Service {name} has no cluster IP")),
             false => not_found(&name, &node.desired),
         };
-        bail!("--to {to}: {reason}: want ADDRESS:PORT, or a Service with a cluster IP");
+        return Err(format!("{to}: {reason}: want ADDRESS:PORT, or a Service with a cluster IP"));
     }
     let is_selected = |(name, address): &(&ServicePortName, SocketAddr)| {
         let has_port = port.is_none_or(|port| *name.port == *port || address.port().to_string() == port);
@@ -133,10 +181,10 @@ fn destinations(args: &Request, protocol: Protocol, node: &TraceNode) -> anyhow:
     let selected: Vec<(&ServicePortName, SocketAddr)> =
         ports.iter().filter(|port| is_selected(port)).copied().collect();
     if selected.is_empty() {
-        bail!("--to {to}: {service} has no such {protocol} port (it has {})", list(&ports));
+        return Err(format!("{to}: {service} has no such {protocol} port (it has {})", list(&ports)));
     }
     if selected.iter().any(|(name, _)| *name != selected[0].0) {
-        bail!("--to {to}: {service} has several ports, select one of {}", list(&selected));
+        return Err(format!("{to}: {service} has several ports, select one of {}", list(&selected)));
     }
     Ok(selected.into_iter().map(|(_, address)| address).collect())
 }
@@ -149,3 +197,5 @@ fn list(ports: &[(&ServicePortName, SocketAddr)]) -> String {
     texts.dedup();
     texts.join(", ")
 }
+
+const ROUTE_FIRST: &str = ": the kernel looks up a route before rules translate the destination, so add one that covers the Service addresses";

@@ -294,6 +294,14 @@ fn chinese_page_is_in_chinese() {
     let others = [
         ("#/services/shop/headless", ".service-body .notice:not(.notice-loading)"),
         ("#/packet?from=10.244.1.9&to=shop/cart:9000", ".verdict"),
+        ("#/packet?from=10.244.1.5&to=10.96.0.80:80", ".verdict"),
+        ("#/packet?from=nobody&to=shop/web:80", ".notice-error"),
+        ("#/packet?from=fd00::9&to=shop/cart:9000", ".notice-error"),
+        ("#/packet?from=outside&to=shop/headless:80", ".notice-error"),
+        ("#/packet?from=outside&to=shop/none:80", ".notice-error"),
+        ("#/packet?from=outside&to=shop/web:81", ".notice-error"),
+        ("#/packet?from=outside&to=10.96.0.80", ".notice-error"),
+        ("#/packet?from=outside&to=10.96.0.80:0", ".notice-error"),
     ];
     for mode in ["nftables", "iptables"] {
         let paths = ["--manifests", manifests.to_str().unwrap()];
@@ -303,8 +311,10 @@ fn chinese_page_is_in_chinese() {
         for view in VIEWS.into_iter().chain(others) {
             open_view(&browser, &server, view);
             assert_eq!(browser.run(ENGLISH), json!([]), "{mode} {view:?}");
+            let owners = "return document.querySelector('main').innerText.match(/\\((pod|node) .*\\)/)";
+            assert_eq!(browser.run(owners), json!(null), "{mode} {view:?}");
         }
-        browser.assert_clean(&server.url, None);
+        browser.assert_clean(&server.url, Some("400"));
     }
 }
 
