@@ -5,8 +5,8 @@ use std::{
 };
 
 use ferroute_core::{
-    Changes, Endpoints, FamilySettings, Frontend, FrontendKind, IpFamily, ModeTraits, OverLimit, Protocol,
-    ProxySettings, ServicePortEntry, ServicePortName, ServiceTable, Sources, Unserved, forwarding,
+    Changes, Endpoints, FamilySettings, Frontend, FrontendKind, IpFamily, ModeTraits, NodePortMatch, OverLimit,
+    Protocol, ProxySettings, ServicePortEntry, ServicePortName, ServiceTable, Sources, Unserved, forwarding,
 };
 use ipnet::IpNet;
 
@@ -163,7 +163,19 @@ impl Frontends {
     pub fn find(&self, destination: SocketAddr, protocol: Protocol) -> Option<&FrontendOwner> {
         let (family, port) = (IpFamily::of(destination.ip()), destination.port());
         let at = |address| self.owners.get(&(family, Frontend { address, protocol, port }));
-        at(Some(destination.ip())).or_else(|| at(None))
+        at(Some(destination.ip())).or_else(|| at(None).filter(|_| self.is_for_node_ports(destination.ip())))
+    }
+
+    /// Reports whether rules serve or refuse node ports at an address. Other programs may translate other addresses.
+    fn is_for_node_ports(&self, address: IpAddr) -> bool {
+        let family = self.families[IpFamily::of(address).index()].as_ref();
+        match family.map(|family| &family.settings.node_ports) {
+            Some(NodePortMatch::Addresses(addresses)) if !self.traits.refuses_node_ports_at_all_addresses => {
+                addresses.contains(&address)
+            }
+            // Without its addresses, the host is not this one.
+            _ => self.host.is_empty() || address.is_loopback() || self.host.contains(&address),
+        }
     }
 
     /// Returns the endpoint of a connection whose replies come from `address`; `None` if a process of this node relays
@@ -231,7 +243,10 @@ impl SharedFrontends {
 
 #[cfg(test)]
 mod tests {
-    use ferroute_core::testing::{Cluster, pod, service, slice};
+    use ferroute_core::{
+        NodePortAddresses,
+        testing::{Cluster, pod, service, slice},
+    };
 
     use super::*;
 
@@ -265,6 +280,23 @@ mod tests {
         frontends.update(&empty, &Changes { previous, ..Changes::default() }, &[]);
         assert!(frontends.owners.is_empty());
     }
+
+    #[test]
+    fn node_ports_are_those_of_the_host() {
+        let web = service("shop/web").cluster_ip("10.96.0.1").port("http", 80).node_port(30080);
+        let table = Cluster::new("node-1").service(web).table(IpFamily::V4);
+        let host: Vec<IpAddr> = ["192.0.2.1", "10.244.0.1"].map(|address| address.parse().unwrap()).to_vec();
+        for (traits, own, other) in [(&ModeTraits::IPTABLES, true, true), (&ModeTraits::NFTABLES, true, false)] {
+            let node_port_addresses = NodePortAddresses::Within(vec!["192.0.2.0/24".parse().unwrap()]);
+            let mut frontends =
+                Frontends::new(traits, ProxySettings { node_port_addresses, ..ProxySettings::default() });
+            frontends.set(&table, &host);
+            let found = ["192.0.2.1:30080", "10.244.0.1:30080", "198.51.100.9:30080"]
+                .map(|destination| find(&frontends, destination).is_some());
+            assert_eq!(found, [own, other, false]);
+        }
+    }
+
     #[test]
     fn rules_are_written_again_only_if_what_they_watch_changes() {
         let cluster = |pods: &[&str]| {

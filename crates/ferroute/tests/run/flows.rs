@@ -33,7 +33,7 @@ in_every_mode!(
     refused_packets_are_flows_with_their_reasons,
     flows_agree_with_what_clients_saw,
 );
-in_each_mode!(failures_have_their_states, flows_need_no_proxy);
+in_each_mode!(failures_have_their_states, flows_need_no_proxy, translations_of_others_are_no_flows_of_node_ports);
 
 /// `ferroute flows -o json`, which is killed on drop.
 struct Reader {
@@ -383,6 +383,20 @@ fn connections_beyond_limits_are_flows() {
         (["default/rate:tcp", "clusterIp", "limit", "rejected"], 9),
     ];
     assert_eq!(counts, expected.map(|(fields, count)| (fields.map(str::to_owned), count)).into());
+}
+
+fn translations_of_others_are_no_flows_of_node_ports(mode: Mode) {
+    let case = Case::new(mode, &format!("{}{}", web(&[0]), limited("ported", "10.96.0.8", 30008, "")));
+    let node = &case.cluster.node;
+    let rule = "add table ip other; add chain ip other nat { type nat hook prerouting priority -100; }; \
+                add rule ip other nat ip daddr 198.51.100.99 tcp dport 30008 dnat to 10.244.0.2:8080";
+    node.command("nft", &[rule]);
+    let reader = Reader::start(node, &[]);
+    for to in ["198.51.100.99:30008", "192.168.0.1:30008"] {
+        assert_eq!(case.connect(to.parse().unwrap()).unwrap(), 0);
+    }
+    let flows = reader.wait(1, "tcp", "closed");
+    assert_eq!((&flows[0]["kind"], &flows[0]["destination"]), (&"nodePort".into(), &"192.168.0.1:30008".into()));
 }
 
 /// Use of a connection by a client.
