@@ -85,7 +85,7 @@ pub fn resolve(args: &Request, node: &TraceNode) -> Result<(Packet, Arrival), Un
                     Some(_) => error.reason += ROUTE_FIRST,
                     None => {
                         error.remedy =
-                            Some("set the source with --from, or add a route that covers the Service addresses")
+                            Some("set the source with --from, or add a route that covers the Service addresses");
                     }
                 }
                 error
