@@ -20,7 +20,7 @@ mod objects;
 mod settings;
 
 use std::{
-    collections::{BTreeMap, btree_map},
+    collections::BTreeMap,
     io::BufReader,
     net::{IpAddr, SocketAddr},
     path::Path,
@@ -35,7 +35,7 @@ use ferroute_config::{
 };
 use ferroute_core::{
     FrontendKind, IpFamily, NamespacedName, NodeView, OtherHosts, Protocol, ServicePortName, ServiceTable, Tracker,
-    error_chain, tracker::TrackerEvent,
+    error_chain, parse::parse_service, tracker::TrackerEvent,
 };
 use ferroute_host::KernelRoutes;
 use ferroute_modes::REGISTRY;
@@ -43,7 +43,7 @@ use ferroute_proxy::{
     ThisHost,
     control::{SourceInfo, request_bundle},
     feed::Feed,
-    recording::Bundle,
+    recording::{Bundle, UnusedServices},
     sync::Change,
 };
 use ferroute_source::{Event, Input};
@@ -375,7 +375,21 @@ impl Desired {
             desired.host.addresses.clone_from(&bundle.host_addresses);
         }
         desired.observe(bundle);
+        desired.add_unused(&bundle.unused);
         Ok(desired)
+    }
+
+    /// Adds what a proxy does not use of Services.
+    fn add_unused(&mut self, unused: &UnusedServices) {
+        for (name, service) in &unused.not_served {
+            // Of an invalid Service, the last valid version stays applied.
+            self.services.entry(name.clone()).or_insert_with(|| service.clone());
+        }
+        for name in &unused.load_balancers {
+            if let Some(service) = self.services.get_mut(name) {
+                service.spec.type_ = Some("LoadBalancer".to_owned());
+            }
+        }
     }
 
     /// Adds the observations that the proxy of a recording has made about endpoints: ejections and shares.
@@ -440,8 +454,9 @@ impl Desired {
     /// Adds an invalid Service, which the tracker does not have, unless there is a valid definition.
     fn add_invalid(&mut self, service: Service, place: FilePlace) {
         let name = NamespacedName::from_metadata(&service.metadata).to_string();
-        if let btree_map::Entry::Vacant(entry) = self.services.entry(name.clone()) {
-            entry.insert(service);
+        let is_invalid = |kept: &Service| parse_service(kept).is_err() && !self.invalid.contains_key(&name);
+        if self.services.get(&name).is_none_or(is_invalid) {
+            self.services.insert(name.clone(), service);
             self.invalid.insert(name, place);
         }
     }

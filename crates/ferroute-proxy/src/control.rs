@@ -43,7 +43,7 @@ use crate::{
         problems::Problems,
         traffic::TrafficSampler,
     },
-    recording::{Bundle, BundleRequests},
+    recording::{Bundle, BundleRequests, SharedUnused},
 };
 
 pub use crate::observers::{
@@ -70,6 +70,7 @@ pub(crate) struct Control {
     pub(crate) problems: Problems,
     pub(crate) history: Arc<History>,
     pub(crate) bundles: BundleRequests,
+    pub(crate) unused: SharedUnused,
     pub(crate) versions: VersionRequests,
     pub(crate) flows: Flows,
     pub(crate) observed: Observed,
@@ -436,13 +437,15 @@ async fn bundle(control: &Control) -> io::Result<Vec<u8>> {
         Err(_) => return Ok(LOOP_BUSY.to_vec()),
     };
     let (mode, configuration, flags) = (control.mode, control.configuration.clone(), control.flags.clone());
+    let unused = control.unused.get();
     // A bundle of a large cluster takes a while, which must not delay the source.
     let response = run_blocking("bundle", move || {
         let mut response = OK.to_vec();
         let version = env!("CARGO_PKG_VERSION");
         let bundle =
             Bundle::new(contents.snapshot, version, SystemTime::now(), mode, configuration, contents.host_addresses)
-                .with_flags(flags);
+                .with_flags(flags)
+                .with_unused(unused);
         bundle.write(&mut response).map(|()| response)
     });
     response.await?

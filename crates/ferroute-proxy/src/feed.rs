@@ -25,7 +25,7 @@ use ferroute_source::{Event, Problem, Resource};
 use ipnet::IpNet;
 
 use self::node_wait::Missing;
-use crate::{observers::events::EventRecorder, sync::Change};
+use crate::{observers::events::EventRecorder, recording::SharedUnused, sync::Change};
 
 /// Converts the events of a source to changes for one node.
 ///
@@ -49,6 +49,7 @@ pub struct Feed<'a> {
     events: EventRecorder,
     /// The ignored fields of objects that were reported.
     ignored: BTreeMap<(&'static str, NamespacedName), Vec<FieldError>>,
+    unused: SharedUnused,
 }
 
 impl<'a> Feed<'a> {
@@ -66,6 +67,7 @@ impl<'a> Feed<'a> {
             other_nodes: BTreeMap::new(),
             events: EventRecorder::none(),
             ignored: BTreeMap::new(),
+            unused: SharedUnused::default(),
         }
     }
 
@@ -119,6 +121,11 @@ impl<'a> Feed<'a> {
         self.other_hosts(self.other_hosts.api_server.clone())
     }
 
+    /// Returns what is not used of Services. It changes with the feed.
+    pub(crate) fn unused(&self) -> SharedUnused {
+        self.unused.clone()
+    }
+
     /// Returns the current state of the node.
     pub fn node(&self) -> &NodeView {
         &self.node
@@ -155,7 +162,9 @@ impl<'a> Feed<'a> {
         match event {
             Event::ServiceApplied(mut service) => {
                 let disabled = self.remove_disabled(&mut service);
-                match self.valid(TrackerEvent::from_service(&service))? {
+                let parsed = TrackerEvent::from_service(&service);
+                self.unused.apply(&service, &parsed);
+                match self.valid(parsed)? {
                     TrackerEvent::ServiceApplied(mut view) => {
                         view.ignored = view.ignored.into_iter().chain(disabled).collect();
                         let traits = REGISTRY.active(self.resolved.mode).traits();
@@ -169,6 +178,7 @@ impl<'a> Feed<'a> {
             }
             Event::ServiceDeleted(service) => {
                 self.report_ignored(SERVICE, &service, &[]);
+                self.unused.delete(&service);
                 Some(Change::Desired(TrackerEvent::ServiceDeleted(service), unversioned))
             }
             Event::SliceApplied(slice) => match self.valid(TrackerEvent::from_slice(&slice, &self.node.name))? {

@@ -8,17 +8,20 @@
 mod bundle;
 pub mod objects;
 mod recorder;
+mod unused;
 
 use std::{net::IpAddr, time::SystemTime};
 
 use ferroute_core::{DataplaneError, IpFamily, Tracker, error_chain};
 
+pub(crate) use self::unused::SharedUnused;
 pub use self::{
     bundle::{
         Bundle, DesiredObjects, FORMAT, FamilyRecord, Outcome, ReadError, RecordedChange, RecordedShares, SyncRecord,
         ejections, shares,
     },
     recorder::{Limits, Recorder, Snapshot},
+    unused::UnusedServices,
 };
 use crate::{
     observers::{FamilySynced, Observer, requests::Requests},

@@ -249,6 +249,7 @@ impl Daemon<'_> {
             problems: status.problems(),
             history: status.history(),
             bundles: recording.requests(),
+            unused: feed.unused(),
             versions: versions.requests(),
             flows: flows.clone(),
             observed: observed.clone(),

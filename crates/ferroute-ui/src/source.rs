@@ -73,7 +73,12 @@ impl Source {
     pub(crate) fn load(&self) -> anyhow::Result<Desired> {
         match self {
             Self::Objects(args) => Desired::load_again(args),
-            Self::Node(args) => Desired::load_again(args),
+            Self::Node(args) => {
+                let mut desired = Desired::load_again(args)?;
+                // A recording does not have Services in manifests that are invalid.
+                desired.complete_from_manifests();
+                Ok(desired)
+            }
             Self::Bundle { bundle, origin } => Desired::from_bundle(bundle, origin),
             Self::Demo(cluster) => {
                 let args = demo_args(cluster);

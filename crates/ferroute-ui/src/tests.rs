@@ -6,13 +6,15 @@ use axum::{
     body::Body,
     http::{Request, Response, StatusCode},
 };
-use ferroute_api::{Object, Service, manifest};
+use ferroute_api::{Object, ObjectMeta, Service, manifest};
 use ferroute_config::{
     FlagSettings, KubeProxyConfiguration,
     flags::{DesiredArgs, SettingsArgs, SourceArgs},
 };
 use ferroute_core::{IpFamily, OtherHosts};
-use ferroute_proxy::recording::{Bundle, DesiredObjects, FORMAT, FamilyRecord, Outcome, RecordedChange, SyncRecord};
+use ferroute_proxy::recording::{
+    Bundle, DesiredObjects, FORMAT, FamilyRecord, Outcome, RecordedChange, SyncRecord, UnusedServices,
+};
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
 use tower::ServiceExt;
@@ -323,6 +325,7 @@ fn bundle() -> Bundle {
         flags: FlagSettings::default(),
         host_addresses: Vec::new(),
         other_hosts: OtherHosts::default(),
+        unused: UnusedServices::default(),
         base,
         syncs: vec![
             sync(vec![change], synced(false, 2)),
@@ -331,6 +334,29 @@ fn bundle() -> Bundle {
             sync(Vec::new(), FamilyRecord::failed(IpFamily::V4, "no memory".to_owned())),
         ],
     }
+}
+
+#[tokio::test]
+async fn recording_shows_services_that_the_proxy_does_not_serve() {
+    let invalid = Service {
+        metadata: ObjectMeta { namespace: "shop".into(), name: "bad".into(), ..ObjectMeta::default() },
+        ..Service::default()
+    };
+    let unused = UnusedServices {
+        not_served: [("shop/bad".to_owned(), invalid.clone()), ("shop/web".to_owned(), invalid)].into(),
+        load_balancers: ["shop/web".to_owned(), "shop/gone".to_owned()].into(),
+    };
+    let source = Source::Bundle { bundle: Arc::new(bundle().with_unused(unused)), origin: "night.json".to_owned() };
+    let app = App::load(source).unwrap();
+    let services = ok(&app, "services").await;
+    let row = |name: &str| {
+        let rows = services["services"].as_array().unwrap();
+        rows.iter().find(|row| row["name"] == name).map(|row| [row["type"].clone(), row["state"].clone()])
+    };
+    assert_eq!(row("shop/bad"), Some([json!("ClusterIP"), json!("invalid")]));
+    // The last valid version of a Service stays applied.
+    assert_eq!(row("shop/web"), Some([json!("LoadBalancer"), json!("served")]));
+    assert_eq!((row("shop/gone"), &ok(&app, "overview").await["counts"]["invalid"]), (None, &json!(1)));
 }
 
 #[tokio::test]

@@ -26,6 +26,13 @@ impl Desired {
         self.complete_where(&|_| true);
     }
 
+    /// Like [`complete`](Self::complete), if the source is manifests: to read them often costs other machines nothing.
+    pub fn complete_from_manifests(&mut self) {
+        if self.source.manifests.is_some() {
+            self.complete();
+        }
+    }
+
     /// Like [`complete`](Self::complete), limited to data of one Service.
     pub fn complete_for(&mut self, service: &NamespacedName) {
         let addresses: BTreeSet<String> = IpFamily::BOTH

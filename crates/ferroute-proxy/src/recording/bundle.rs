@@ -17,7 +17,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Snapshot, objects,
+    Snapshot, UnusedServices, objects,
     recorder::{Ports, RecordedSync, Replaced},
 };
 
@@ -47,6 +47,9 @@ pub struct Bundle {
     /// Other hosts that the node connected to when the bundle was created. Bundles of early versions have none.
     #[serde(default)]
     pub other_hosts: OtherHosts,
+    /// What the proxy did not use of Services when the bundle was created. Bundles of early versions have none.
+    #[serde(default, skip_serializing_if = "UnusedServices::is_empty")]
+    pub unused: UnusedServices,
     /// The applied state before the first sync.
     pub base: DesiredObjects,
     /// Syncs, oldest first. The last one has no families if its changes have not been applied yet.
@@ -258,6 +261,7 @@ impl Bundle {
             flags: FlagSettings::default(),
             host_addresses,
             other_hosts,
+            unused: UnusedServices::default(),
             base: state.state(),
             syncs: records,
         }
@@ -267,6 +271,12 @@ impl Bundle {
     #[must_use]
     pub fn with_flags(self, flags: FlagSettings) -> Self {
         Self { flags, ..self }
+    }
+
+    /// Sets what the proxy does not use of Services.
+    #[must_use]
+    pub fn with_unused(self, unused: UnusedServices) -> Self {
+        Self { unused, ..self }
     }
 
     /// Writes the bundle as JSON.

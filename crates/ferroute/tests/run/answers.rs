@@ -1,15 +1,16 @@
 //! Commands on a node without any flags, which refer to the proxy that runs there.
 
-use std::process::Output;
+use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
 use crate::{
     Case, Cluster, Mode,
     cluster::{PORT, pod_addresses},
+    http::get,
     in_every_mode,
     proxy::{FERROUTE, Files, Proxy, run_command},
-    web,
+    wait, web,
 };
 
 in_every_mode!(commands_without_flags_answer_for_the_running_proxy, flags_override_facts_of_the_running_proxy,);
@@ -19,6 +20,54 @@ fn run(cluster: &Cluster, arguments: &[&str]) -> (Option<i32>, String, String) {
     let Output { status, stdout, stderr } = cluster.node.try_command(FERROUTE, arguments);
     let text = |bytes| String::from_utf8(bytes).unwrap();
     (status.code(), text(stdout), text(stderr))
+}
+
+/// Services that the proxy does not serve, or serves like a Service of another type.
+const OTHERS: &str = r#"---
+apiVersion: v1
+kind: Service
+metadata: {name: pending}
+spec: {type: LoadBalancer, clusterIP: 10.96.0.7, ports: [{port: 80, nodePort: 30007}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: headless}
+spec: {clusterIP: None, ports: [{port: 80}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: bad}
+spec: {clusterIP: 10.96.0.8, ports: [{port: 80}], sessionAffinity: Cookie}
+"#;
+
+#[test]
+fn page_of_a_running_proxy_has_services_that_are_not_served() {
+    let case = Case::new(Mode::Nftables, &format!("{}{OTHERS}", web(&[0])));
+    let node = &case.cluster.node;
+    let at = "127.0.0.1:8249".parse().unwrap();
+    let mut command = Command::new(FERROUTE);
+    command.args(["ui", "--listen", "127.0.0.1:8249"]).stdin(Stdio::null()).stdout(Stdio::null());
+    let mut ui = node.run(|| command.spawn()).unwrap();
+    let services = wait("the page", || {
+        let text = get(node, at, "/api/v1/services").ok()?.body;
+        Some(serde_json::from_str::<Value>(&text).unwrap()["services"].as_array().unwrap().clone())
+    });
+    let overview: Value = serde_json::from_str(&get(node, at, "/api/v1/overview").unwrap().body).unwrap();
+    ui.kill().unwrap();
+    ui.wait().unwrap();
+    let rows: Vec<[&str; 3]> =
+        services.iter().map(|row| ["name", "type", "state"].map(|field| row[field].as_str().unwrap())).collect();
+    let expected = [
+        ["default/bad", "ClusterIP", "invalid"],
+        ["default/headless", "ClusterIP", "notServed"],
+        ["default/pending", "LoadBalancer", "served"],
+        ["default/web", "ClusterIP", "served"],
+    ];
+    assert_eq!(rows, expected);
+    assert_eq!((&overview["source"], &overview["counts"]["invalid"]), (&"node".into(), &1.into()));
+    // The place of an invalid Service is that in the proxy's manifests.
+    let (_, text, error) = run(&case.cluster, &["explain", "service", "default/bad"]);
+    assert!(text.contains("invalid in ") && text.contains(".yaml:"), "{text}{error}");
 }
 
 /// The calls of all commands without flags, and their exit status on a healthy node.
