@@ -1,5 +1,5 @@
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
     fmt,
     sync::Arc,
 };
@@ -167,15 +167,30 @@ fn write_summary(out: &mut impl fmt::Write, summary: &FlowSummary, is_exact: boo
             &counts,
             is_exact,
         )?;
-        for edge in edges {
-            let endpoint = edge.endpoint.as_ref().map_or("(none)".to_owned(), Peer::to_string);
-            write_row(out, &format!("  {} -> {endpoint}", client(&edge.client)), summary, &edge.counts, is_exact)?;
+        for (name, counts) in rows(&edges) {
+            write_row(out, &name, summary, &counts, is_exact)?;
         }
     }
     match summary.omitted {
         0 => Ok(()),
         omitted => writeln!(out, "not listed, because there are too many clients: {omitted} connections"),
     }
+}
+
+/// Returns the rows of a service port. Edges between the same names, with addresses of both IP families, are one row.
+fn rows(edges: &[&Edge]) -> Vec<(String, Counts)> {
+    let (mut rows, mut numbers) = (Vec::<(String, Counts)>::new(), HashMap::new());
+    for edge in edges {
+        let endpoint = edge.endpoint.as_ref().map_or("(none)".to_owned(), Peer::to_string);
+        let name = format!("  {} -> {endpoint}", client(&edge.client));
+        let number = *numbers.entry(name).or_insert_with_key(|name| {
+            rows.push((name.clone(), Counts::default()));
+            rows.len() - 1
+        });
+        rows[number].1.merge(&edge.counts);
+    }
+    rows.sort_by_key(|(_, counts)| std::cmp::Reverse(counts.connections));
+    rows
 }
 
 fn write_row(

@@ -128,6 +128,30 @@ fn summary_has_services_with_their_clients_and_endpoints() {
 }
 
 #[test]
+fn summary_has_one_row_for_both_ip_families_of_the_same_names() {
+    let named = |address: &str, port, name: &str| Peer {
+        port,
+        name: Some(name.into()),
+        kind: Some(PeerKind::Pod),
+        ..Peer::new(format!("{address}:80").parse().unwrap())
+    };
+    let edge = |client: &str, endpoint: &str, connections| Edge {
+        client: named(client, None, "shop/client"),
+        service_port: Some("shop/web:http".into()),
+        protocol: Protocol::Tcp,
+        endpoint: Some(named(endpoint, Some(8080), "shop/web-1")),
+        counts: Counts { connections, ..Counts::default() },
+    };
+    let edges = vec![edge("10.244.0.9", "10.244.0.2", 4), edge("[fd00::9]", "[fd00::2]", 3)];
+    let mut text = String::new();
+    let summary = FlowSummary { window_seconds: 10.0, edges, omitted: 0 };
+    FlowTable::new(false).write_summary_into(&mut text, &summary).unwrap();
+    let rows: Vec<&str> = text.lines().skip(3).collect();
+    assert!(rows.len() == 1 && rows[0].starts_with("  pod shop/client -> shop/web-1:8080  "), "{text}");
+    assert!(rows[0].contains(" 7 "), "{text}");
+}
+
+#[test]
 fn times_below_the_accuracy_of_receiving_are_not_shown() {
     let mut table = FlowTable::new(true);
     table.start("exact", &FlowStart { timestamps: true, ..FlowStart::default() });
