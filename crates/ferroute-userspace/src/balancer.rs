@@ -33,7 +33,7 @@ struct Candidate {
     address: SocketAddr,
     /// The end of the time for which a failed endpoint is tried last.
     suspect_until: Option<Instant>,
-    /// Connections that were established.
+    /// Connections that were established, and those that reached no endpoint and tried this one last.
     connections: u64,
 }
 
@@ -96,7 +96,7 @@ impl Balancer {
         self.endpoints.iter().any(|candidate| candidate.address == endpoint)
     }
 
-    /// Returns the number of connections that each endpoint got, in the order of the last update.
+    /// Returns the number of connections that each endpoint got, or was the last to refuse, in the order of the last update.
     pub(crate) fn connections(&self) -> Vec<u64> {
         self.endpoints.iter().map(|candidate| candidate.connections).collect()
     }
@@ -137,6 +137,13 @@ impl Balancer {
     pub(crate) fn failed(&mut self, endpoint: SocketAddr, now: Instant) {
         if let Some(candidate) = self.endpoints.iter_mut().find(|candidate| candidate.address == endpoint) {
             candidate.suspect_until = Some(now + SUSPECT_FOR);
+        }
+    }
+
+    /// Records that a connection has reached no endpoint, and that this one was tried last.
+    pub(crate) fn given_up(&mut self, endpoint: SocketAddr) {
+        if let Some(candidate) = self.endpoints.iter_mut().find(|candidate| candidate.address == endpoint) {
+            candidate.connections += 1;
         }
     }
 

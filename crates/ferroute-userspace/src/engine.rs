@@ -35,7 +35,7 @@ pub struct EngineListener<'a, K> {
     pub spec: &'a ListenerSpec,
     /// Statistics since it was opened.
     pub stats: ListenerStats,
-    /// The number of connections or flows that each of its endpoints got.
+    /// The number of connections or flows that each of its endpoints got, or was the last to refuse.
     pub connections: Vec<u64>,
 }
 

@@ -87,7 +87,8 @@ async fn serve_connection(listener: &Listener, client: TcpStream, address: Socke
 async fn connect(listener: &Listener, client: SocketAddr) -> Option<(TcpStream, OwnSocket)> {
     let start = Instant::now();
     let path = listener.shared.own_sockets.path(Protocol::Tcp, client);
-    for attempt in ATTEMPT_TIMEOUTS {
+    let mut last = None;
+    'attempts: for attempt in ATTEMPT_TIMEOUTS {
         for endpoint in listener.candidates(client.ip(), &path) {
             if let Ok(Ok(connection)) = timeout(attempt, connect_to(listener, endpoint, &path)).await {
                 listener.balancer().connected(client.ip(), endpoint, Instant::now());
@@ -95,10 +96,14 @@ async fn connect(listener: &Listener, client: SocketAddr) -> Option<(TcpStream, 
             }
             listener.counters.failed_attempts.fetch_add(1, Relaxed);
             listener.balancer().failed(endpoint, Instant::now());
+            last = Some(endpoint);
             if start.elapsed() > CONNECT_DEADLINE {
-                return None;
+                break 'attempts;
             }
         }
+    }
+    if let Some(endpoint) = last {
+        listener.balancer().given_up(endpoint);
     }
     None
 }

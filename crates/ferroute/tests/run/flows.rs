@@ -519,11 +519,25 @@ fn flows_need_no_proxy(mode: Mode) {
 #[test]
 fn top_counts_flows_where_rules_do_not_count() {
     let case = Case::new(Mode::Nftables, &web(&[0]));
+    assert_eq!(top(&case, web_tcp()[0]), ["default/web:tcp", "10.244.0.2:8080", "100", "%"]);
+    wait("the end of the subscription", || (!is_subscribed(&case.cluster.node)).then_some(()));
+}
+
+#[test]
+fn top_counts_refused_connections_in_userspace_mode() {
+    let shut = other("shut", "10.96.0.2", "10.244.0.2", 9);
+    let case = Case::new(Mode::Userspace, &format!("{}{shut}", web(&[0])));
+    assert_eq!(top(&case, "10.96.0.2:80".parse().unwrap()), ["default/shut:tcp", "10.244.0.2:9", "100", "%"]);
+}
+
+/// Returns the first row of `top`, without the rate, while a client opens connections.
+fn top(case: &Case, to: SocketAddr) -> Vec<String> {
     let done = AtomicBool::new(false);
     let text = std::thread::scope(|scope| {
         scope.spawn(|| {
             while !done.load(Ordering::Relaxed) {
-                case.connect(web_tcp()[0]).unwrap();
+                // It may be refused.
+                _ = case.connect(to);
             }
         });
         let text = case.cluster.node.command(FERROUTE, &["top", "--once", "--interval", "1s"]);
@@ -531,9 +545,8 @@ fn top_counts_flows_where_rules_do_not_count() {
         text
     });
     let columns: Vec<&str> = text.lines().nth(2).unwrap_or_default().split_whitespace().collect();
-    assert_eq!(columns.get(1..).unwrap_or_default(), ["default/web:tcp", "10.244.0.2:8080", "100", "%"], "{text}");
     assert!(columns[0].parse::<f64>().unwrap() > 0.0, "{text}");
-    wait("the end of the subscription", || (!is_subscribed(&case.cluster.node)).then_some(()));
+    columns[1..].iter().map(|column| (*column).to_owned()).collect()
 }
 
 #[test]
