@@ -25,7 +25,7 @@ pub enum Hook {
 }
 
 /// The final result for a packet.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", tag = "verdict")]
 pub enum Verdict {
     /// The packet reaches a local process, or leaves the host for its destination.
@@ -70,7 +70,7 @@ pub struct Leaf {
 }
 
 /// An assumption about a condition that cannot be evaluated.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Assumption {
     /// The condition, as a sentence.
     pub condition: String,
@@ -138,7 +138,7 @@ pub enum Event {
 }
 
 /// The effect of a rule on a packet.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", tag = "effect")]
 pub enum Effect {
     /// The mark changes.

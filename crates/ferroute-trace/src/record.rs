@@ -17,7 +17,7 @@ pub(crate) enum Detail {
 #[derive(Clone)]
 pub(crate) enum Record {
     Verdict,
-    Steps(Vec<Event>),
+    Steps(EventList),
     Events(EventList),
 }
 
@@ -34,7 +34,7 @@ impl Record {
     pub(crate) fn new(detail: Detail) -> Self {
         match detail {
             Detail::Verdict => Self::Verdict,
-            Detail::Steps => Self::Steps(Vec::new()),
+            Detail::Steps => Self::Steps(EventList::default()),
             Detail::Events => Self::Events(EventList::default()),
         }
     }
@@ -43,8 +43,7 @@ impl Record {
     pub(crate) fn step(&mut self, event: impl FnOnce() -> Event) {
         match self {
             Self::Verdict => {}
-            Self::Steps(steps) => steps.push(event()),
-            Self::Events(events) => events.push(event()),
+            Self::Steps(events) | Self::Events(events) => events.push(event()),
         }
     }
 
@@ -59,8 +58,7 @@ impl Record {
     pub(crate) fn steps(&self) -> Vec<Event> {
         match self {
             Self::Verdict => Vec::new(),
-            Self::Steps(steps) => steps.clone(),
-            Self::Events(events) => events.filter(Event::is_step),
+            Self::Steps(events) | Self::Events(events) => events.filter(Event::is_step),
         }
     }
 

@@ -8,6 +8,7 @@ use ferroute_userspace::Listeners;
 use crate::{
     Hook, Host, Ipsets, Leaf, Packet, Trace, iptables, ipvs, nftables,
     record::Detail,
+    trace::Branches,
     userspace,
     walk::{ChainVerdict, Forks, Walk, Walker},
 };
@@ -142,9 +143,21 @@ impl<'a> Ruleset<'a> {
     }
 
     fn merged(&self, host: &Host, packet: &Packet, detail: Detail) -> Trace {
-        let mut trace = Trace::default();
-        self.walk(host, packet, detail).for_each(|(verdict, walker)| trace.add(verdict, &walker));
-        trace.merge_equal_ends();
+        let mut branches = Branches::default();
+        let _ = self.walk(host, packet, Detail::Steps).all(|(verdict, walker)| branches.add(verdict, &walker));
+        let (mut trace, leaves) = branches.merge_equal_ends();
+        if detail == Detail::Events {
+            // Only the branches that remain get events: there may be thousands of leaves with a long list each.
+            let (mut walk, mut leaf, mut events) = (self.walk(host, packet, detail), 0, 0);
+            for (branch, first) in trace.branches.iter_mut().zip(leaves) {
+                while events < MAX_EVENTS && walk.rules() < MAX_EVENTS && leaf <= first {
+                    let walker = walk.next().map(|(_, walker)| walker).filter(|_| leaf == first);
+                    branch.events = walker.map(|walker| walker.record.events()).unwrap_or_default();
+                    events += branch.events.len();
+                    leaf += 1;
+                }
+            }
+        }
         trace
     }
 
@@ -184,6 +197,10 @@ fn index(hook: Hook) -> usize {
         Hook::Postrouting => 4,
     }
 }
+
+/// Number of events, and of rules that were evaluated again to get them, from which further branches of a trace have
+/// none.
+const MAX_EVENTS: usize = 1 << 18;
 
 pub(crate) const HOOKS: [Hook; 5] = [Hook::Prerouting, Hook::Input, Hook::Forward, Hook::Output, Hook::Postrouting];
 

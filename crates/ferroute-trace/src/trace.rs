@@ -1,12 +1,16 @@
 use std::{
     borrow::Cow,
-    collections::HashMap,
+    collections::{HashMap, HashSet, VecDeque},
+    hash::{DefaultHasher, Hash, Hasher},
     net::{IpAddr, SocketAddr},
 };
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Assumption, Effect, Event, Hook, Verdict, walk::Walker};
+use crate::{
+    Assumption, Effect, Event, Hook, Verdict,
+    walk::{Walker, too_many_branches},
+};
 
 /// All possible results of a packet. Leaves that differ only in the randomly selected endpoint are merged into one
 /// branch.
@@ -35,7 +39,8 @@ pub struct Branch {
     /// Result; with several choices, the result of the first one.
     #[serde(flatten)]
     pub verdict: Verdict,
-    /// All events, in order; with several choices, the events of the first one. Empty in a summary.
+    /// All events, in order; with several choices, the events of the first one. Empty in a summary, and
+    /// in the last branches of a trace that would have too many events.
     pub events: Vec<Event>,
 }
 
@@ -130,77 +135,152 @@ impl Trace {
             Outcome::Unknown
         }
     }
-
-    /// Adds the end of a walk: merges it into a branch with the same steps, or adds a branch.
-    pub(crate) fn add(&mut self, verdict: Verdict, walker: &Walker<'_>) {
-        let new = Branch::new(verdict, walker);
-        match self.branches.iter_mut().find(|branch| branch.has_same_steps(&new)) {
-            Some(branch) => branch.merge(new),
-            None => self.branches.push(Branch { events: walker.record.events(), ..new }),
-        }
-    }
 }
 
-impl Trace {
-    /// Merges branches with the same result under all assumptions, and those with the same result under several
-    /// assumptions.
-    pub(crate) fn merge_equal_ends(&mut self) {
-        self.branches.iter_mut().for_each(Branch::merge_choices);
-        while self.drop_an_assumption() {}
-        let mut merged: Vec<Branch> = Vec::new();
-        for branch in std::mem::take(&mut self.branches) {
-            let same = |other: &&mut Branch| !other.assumptions.is_empty() && other.ends_like(&branch);
-            match merged.iter_mut().find(same) {
-                Some(other) if !branch.assumptions.is_empty() => other.alternatives.push(branch.assumptions),
-                _ => merged.push(branch),
-            }
+/// The branches of a trace while its leaves are added, each with the number of its first leaf.
+#[derive(Default)]
+pub(crate) struct Branches {
+    branches: Vec<(Branch, usize)>,
+    /// Indices of the branches by the hash of what their leaves have in common.
+    index: HashMap<u64, Vec<usize>>,
+    leaves: usize,
+    /// Number of steps of all branches.
+    steps: usize,
+}
+
+impl Branches {
+    /// Adds a leaf: merges it into a branch with the same steps, or adds a branch. Returns `false` if there are too many.
+    pub(crate) fn add(&mut self, verdict: Verdict, walker: &Walker<'_>) -> bool {
+        let mut new = Branch::new(verdict, walker);
+        let leaf = self.leaves;
+        self.leaves += 1;
+        let known = self.index.entry(new.steps_hash()).or_default();
+        let same = known.iter().copied().find(|n| self.branches[*n].0.has_same_steps(&new));
+        if let Some((branch, _)) = same.and_then(|n| self.branches.get_mut(n)) {
+            branch.merge(new);
+            return true;
         }
-        self.branches = merged;
+        let is_excess = self.branches.len() + 1 == MAX_BRANCHES || self.steps + new.steps.len() > MAX_STEPS;
+        if is_excess {
+            new.verdict = too_many_branches();
+        }
+        self.steps += new.steps.len();
+        known.push(self.branches.len());
+        self.branches.push((new, leaf));
+        !is_excess
     }
 
-    /// Merges branches with the same result that differ in one assumption, which is irrelevant; returns `false` if
-    /// there are none.
-    fn drop_an_assumption(&mut self) -> bool {
-        let (mut first, mut is_changed) = (0, false);
-        while let Some((one, others)) = self.branches.get_mut(first..).and_then(<[Branch]>::split_first_mut) {
-            let merge = |(n, other): (usize, &Branch)| {
-                let index = irrelevant_assumption(&one.assumptions, &other.assumptions)?;
-                one.ends_like(other).then_some((n, index))
-            };
-            match others.iter().enumerate().find_map(merge) {
-                Some((n, index)) => {
-                    one.assumptions.remove(index);
-                    self.branches.remove(first + 1 + n);
-                    is_changed = true;
+    /// Merges branches with the same result under all assumptions, and those with the same result under several
+    /// assumptions. Returns the trace and the number of the first leaf of each branch.
+    pub(crate) fn merge_equal_ends(mut self) -> (Trace, Vec<usize>) {
+        self.branches.iter_mut().for_each(|(branch, _)| branch.merge_choices());
+        self.drop_assumptions();
+        let mut merged: Vec<(Branch, usize)> = Vec::new();
+        let mut ends: HashMap<u64, Vec<usize>> = HashMap::new();
+        for (branch, leaf) in self.branches {
+            if !branch.assumptions.is_empty() {
+                let known = ends.entry(branch.end_hash()).or_default();
+                if let Some(n) = known.iter().copied().find(|n| merged[*n].0.ends_like(&branch)) {
+                    merged[n].0.alternatives.push(branch.assumptions);
+                    continue;
                 }
-                None => first += 1,
+                known.push(merged.len());
             }
+            merged.push((branch, leaf));
         }
-        is_changed
+        let (branches, leaves) = merged.into_iter().unzip();
+        (Trace { branches }, leaves)
+    }
+
+    /// Merges branches with the same result that differ in one assumption, which is irrelevant, as long as there are
+    /// any.
+    fn drop_assumptions(&mut self) {
+        let mut branches: Vec<Option<(Branch, usize)>> =
+            std::mem::take(&mut self.branches).into_iter().map(Some).collect();
+        let ends: Vec<u64> = branches.iter().flatten().map(|(branch, _)| branch.end_hash()).collect();
+        // A branch is found by its end and its assumptions in any order.
+        let key = |n: usize, sum: u64| hash(&(ends[n], sum));
+        let sum = |assumptions: &[Assumption]| assumptions.iter().map(hash).fold(0, u64::wrapping_add);
+        let mut index: HashMap<u64, Vec<usize>> = HashMap::new();
+        for (n, (branch, _)) in branches.iter().flatten().enumerate() {
+            index.entry(key(n, sum(&branch.assumptions))).or_default().push(n);
+        }
+        let mut queue: VecDeque<usize> = (0..branches.len()).collect();
+        while let Some(n) = queue.pop_front() {
+            let Some((one, _)) = &branches[n] else { continue };
+            let all = sum(&one.assumptions);
+            let partner = |assumption: &Assumption| {
+                let opposite = Assumption { holds: !assumption.holds, ..assumption.clone() };
+                let wanted = all.wrapping_sub(hash(assumption)).wrapping_add(hash(&opposite));
+                let candidates = index.get(&key(n, wanted))?.iter();
+                let candidates = candidates.filter_map(|other| Some((*other, &branches[*other].as_ref()?.0)));
+                let mut candidates = candidates.filter(|(_, other)| one.ends_like(other));
+                candidates.find(|(_, other)| irrelevant_assumption(&one.assumptions, &other.assumptions).is_some())
+            };
+            let Some((other, _)) = one.assumptions.iter().find_map(partner) else { continue };
+            // The first branch remains.
+            let (first, last) = (n.min(other), n.max(other));
+            let dropped = branches[last].take();
+            if let (Some((branch, _)), Some((dropped, _))) = (&mut branches[first], dropped) {
+                if let Some(irrelevant) = irrelevant_assumption(&branch.assumptions, &dropped.assumptions) {
+                    branch.assumptions.remove(irrelevant);
+                }
+                index.entry(key(first, sum(&branch.assumptions))).or_default().push(first);
+            }
+            queue.push_front(first);
+        }
+        self.branches = branches.into_iter().flatten().collect();
     }
 }
 
 /// Returns the index in `one` of the only assumption that has the opposite value in `other`.
 fn irrelevant_assumption(one: &[Assumption], other: &[Assumption]) -> Option<usize> {
-    if one.len() != other.len() || one.is_empty() {
+    if one.len() != other.len() {
         return None;
     }
-    let mut differing = one.iter().enumerate().filter(|(_, assumption)| !other.contains(assumption));
+    let known: HashSet<&Assumption> = other.iter().collect();
+    let mut differing = one.iter().enumerate().filter(|(_, assumption)| !known.contains(assumption));
     let (index, assumption) = differing.next()?;
     let opposite = Assumption { holds: !assumption.holds, ..assumption.clone() };
-    (differing.next().is_none() && other.contains(&opposite)).then_some(index)
+    (differing.next().is_none() && known.contains(&opposite)).then_some(index)
+}
+
+fn hash(value: &impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    value.hash(&mut hasher);
+    hasher.finish()
 }
 
 impl Branch {
     /// Reports whether packets of two branches have the same result; marks and accepting rules are ignored. Each
     /// endpoint must have the same share.
     fn ends_like(&self, other: &Self) -> bool {
-        use Effect::{Accept, Mark};
-        let is_relevant = |step: &&Step| !matches!(step, Step::Effect { effect: Accept | Mark { .. }, .. });
         (self.share - other.share).abs() < 1e-9
             && self.verdict == other.verdict
             && self.choices == other.choices
-            && self.steps.iter().filter(is_relevant).eq(other.steps.iter().filter(is_relevant))
+            && self.relevant_steps().eq(other.relevant_steps())
+    }
+
+    fn relevant_steps(&self) -> impl Iterator<Item = &Step> {
+        use Effect::{Accept, Mark};
+        self.steps.iter().filter(|step| !matches!(step, Step::Effect { effect: Accept | Mark { .. }, .. }))
+    }
+
+    /// Returns a hash that is equal for branches that [end alike](Self::ends_like).
+    fn end_hash(&self) -> u64 {
+        let endpoints: Vec<(SocketAddr, IpAddr)> = self.choices.iter().map(|choice| (choice.to, choice.from)).collect();
+        let steps: Vec<u64> = self.relevant_steps().map(Step::similar_hash).collect();
+        hash(&(&self.verdict, endpoints, steps))
+    }
+
+    /// Returns a hash that is equal for branches that have the [same steps](Self::has_same_steps).
+    fn steps_hash(&self) -> u64 {
+        let steps: Vec<u64> = self.steps.iter().map(Step::similar_hash).collect();
+        let verdict = match &self.verdict {
+            Verdict::Delivered { .. } => None,
+            other => Some(other),
+        };
+        hash(&(verdict, &self.assumptions, steps))
     }
 
     /// A branch with one leaf, without its events.
@@ -307,6 +387,26 @@ impl Step {
         }
     }
 
+    /// Returns a hash that is equal for [similar](Self::is_similar) steps.
+    fn similar_hash(&self) -> u64 {
+        use Effect::{Connect, Dnat, Masquerade};
+        match self {
+            Self::Choice { hook, table, path, before, relayed } => {
+                hash(&(hook, table, path.as_slice(), before, relayed))
+            }
+            Self::Effect { hook, table, path, effect: Dnat { before, .. } } => {
+                hash(&(hook, table, without_last(path), before, false))
+            }
+            Self::Effect { hook, table, path, effect: Connect { before, .. } } => {
+                hash(&(hook, table, without_last(path), before, true))
+            }
+            Self::Effect { hook, table, path, effect: Masquerade { before, .. } }
+            | Self::Masquerade { hook, table, path, before } => hash(&(hook, table, path, before)),
+            Self::Effect { hook, table, path, effect } => hash(&(hook, table, path, effect)),
+            Self::Discarded { reason } => hash(reason),
+        }
+    }
+
     /// Turns the step into one that describes both.
     fn generalize(&mut self, other: &Self) {
         let differs = self != other;
@@ -333,3 +433,9 @@ impl Step {
 fn without_last(path: &[String]) -> &[String] {
     path.split_last().map_or(&[], |(_, rest)| rest)
 }
+
+/// The maximum number of branches of a trace before they are merged by their ends.
+const MAX_BRANCHES: usize = 1024;
+
+/// The maximum number of steps of all these branches.
+const MAX_STEPS: usize = 1 << 17;

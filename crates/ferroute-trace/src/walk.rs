@@ -75,7 +75,13 @@ pub enum ChainVerdict {
 
 /// The branches of a walk that are still to be evaluated.
 #[derive(Default)]
-pub struct Forks<'a>(Vec<Fork<'a>>);
+pub struct Forks<'a> {
+    branches: Vec<Fork<'a>>,
+    /// The weight of all leaves so far, and of these branches, of which each has at least one.
+    weight: usize,
+    /// Number of rules that were evaluated so far.
+    rules: usize,
+}
 
 struct Fork<'a> {
     walker: Walker<'a>,
@@ -89,7 +95,6 @@ type Rest<'a> = dyn FnOnce(&mut Walker<'a>, &mut Forks<'a>) -> ChainVerdict + 'a
 pub(crate) struct Walk<'a> {
     rules: &'a Ruleset<'a>,
     forks: Forks<'a>,
-    weight: usize,
 }
 
 impl<'a> Walker<'a> {
@@ -226,10 +231,15 @@ impl<'a> Walker<'a> {
                 let mut other = before.clone();
                 other.packet.path = Some(path);
                 other.multiply_share(share);
-                forks.0.push(Fork { walker: other, rest: None });
+                forks.add(other, None);
             }
         }
         result
+    }
+
+    /// Returns the weight of a leaf of this branch.
+    fn weight(&self) -> usize {
+        if self.assumptions.is_empty() { 1 } else { ASSUMPTION_WEIGHT }
     }
 
     fn resend(&mut self) -> Result<(), Verdict> {
@@ -246,14 +256,43 @@ impl<'a> Forks<'a> {
     where
         F: FnOnce(&mut Walker<'a>, &mut Self) -> ChainVerdict + 'a,
     {
-        self.0.push(Fork { walker, rest: Some(Box::new(rest)) });
+        self.add(walker, Some(Box::new(rest)));
+    }
+
+    fn add(&mut self, walker: Walker<'a>, rest: Option<Box<Rest<'a>>>) {
+        self.weight += walker.weight();
+        self.branches.push(Fork { walker, rest });
+    }
+
+    fn pop(&mut self) -> Option<Fork<'a>> {
+        let fork = self.branches.pop()?;
+        self.weight -= fork.walker.weight();
+        Some(fork)
+    }
+
+    /// Returns the verdict that ends the walk, if there are too many branches to follow all.
+    pub(crate) fn excess(&self) -> Option<Verdict> {
+        (self.weight >= MAX_LEAVES || self.rules >= MAX_RULES).then(too_many_branches)
+    }
+
+    /// Counts a rule, and returns the verdict that ends the walk like [`excess`](Self::excess).
+    pub(crate) fn count_rule(&mut self) -> Option<Verdict> {
+        // However long the rules are, a single path through them is followed.
+        self.rules += usize::from(self.weight > 0);
+        self.excess()
     }
 }
 
 impl<'a> Walk<'a> {
     pub(crate) fn new(rules: &'a Ruleset<'a>, host: &'a Host, packet: &'a Packet, detail: Detail) -> Self {
-        let first = Fork { walker: Walker::new(rules, host, packet, detail), rest: None };
-        Self { rules, forks: Forks(vec![first]), weight: 0 }
+        let mut forks = Forks::default();
+        forks.add(Walker::new(rules, host, packet, detail), None);
+        Self { rules, forks }
+    }
+
+    /// Returns the number of rules that were evaluated after the first fork.
+    pub(crate) fn rules(&self) -> usize {
+        self.forks.rules
     }
 }
 
@@ -262,11 +301,11 @@ impl<'a> Iterator for Walk<'a> {
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
-            let Fork { mut walker, rest } = self.forks.0.pop()?;
-            if self.weight >= MAX_LEAVES {
-                self.forks.0.clear();
-                let reason = "there are too many branches to follow all".to_owned();
-                return Some((Verdict::Unknown { reason }, walker));
+            let excess = self.forks.excess();
+            let Fork { mut walker, rest } = self.forks.pop()?;
+            if let Some(verdict) = excess {
+                self.forks.branches.clear();
+                return Some((verdict, walker));
             }
             let verdict = match rest {
                 Some(rest) => rest(&mut walker, &mut self.forks),
@@ -281,14 +320,22 @@ impl<'a> Iterator for Walk<'a> {
                 ChainVerdict::End(verdict) => Some(verdict),
             };
             match end {
-                None => self.forks.0.push(Fork { walker, rest: None }),
+                None => self.forks.add(walker, None),
                 Some(verdict) => {
-                    self.weight += if walker.assumptions.is_empty() { 1 } else { ASSUMPTION_WEIGHT };
+                    self.forks.weight += walker.weight();
+                    if matches!(verdict, Verdict::Unknown { .. }) && self.forks.excess().is_some() {
+                        self.forks.branches.clear();
+                    }
                     return Some((verdict, walker));
                 }
             }
         }
     }
+}
+
+/// Returns the verdict of a walk that was not completed.
+pub(crate) fn too_many_branches() -> Verdict {
+    Verdict::Unknown { reason: "there are too many branches to follow all".to_owned() }
 }
 
 /// Returns the reason why the walk ends at the call of a chain.
@@ -304,6 +351,9 @@ const MAX_LEAVES: usize = 1 << 17;
 
 /// The weight of a leaf that depends on assumptions, each of which may double the number of branches.
 const ASSUMPTION_WEIGHT: usize = 128;
+
+/// The maximum number of rules that are evaluated in all branches but the first.
+const MAX_RULES: usize = 1 << 23;
 
 /// Maximum number of chains that a packet enters from one base chain. The kernel rejects loops, but a file may contain them,
 /// and a few chains that call each other several times are entered millions of times.

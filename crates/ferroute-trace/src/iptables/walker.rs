@@ -51,6 +51,9 @@ impl<'a> ChainWalker<'a> {
     /// Evaluates the rest of the built-in chain.
     pub(super) fn run(mut self, walker: &mut Walker<'a>, forks: &mut Forks<'a>) -> ChainVerdict {
         loop {
+            if let Some(verdict) = forks.count_rule() {
+                return ChainVerdict::End(verdict);
+            }
             let next = match self.next_rule() {
                 Some((rule, number)) => self.evaluate(rule, number, walker, forks),
                 None => self.leave_chain(walker),

@@ -87,6 +87,9 @@ impl<'a> ChainWalker<'a> {
     /// Evaluates the rest of the base chain.
     pub(super) fn run(mut self, walker: &mut Walker<'a>, forks: &mut Forks<'a>) -> ChainVerdict {
         loop {
+            if let Some(verdict) = forks.count_rule() {
+                return ChainVerdict::End(verdict);
+            }
             let next = match self.current.take().or_else(|| self.next_rule()) {
                 Some(rule) => self.evaluate(rule, walker, forks),
                 None => self.leave_chain(walker),

@@ -208,3 +208,28 @@ fn walk_with_many_unknown_conditions_is_cut_off() {
     assert!(verdicts.len() < 1 << 15, "{}", verdicts.len());
     assert!(verdicts.last().unwrap().contains("unknown: there are too many branches"));
 }
+
+#[test]
+fn traces_with_many_different_branches_end() {
+    let rules_of = |count: u32, rule: &dyn Fn(u32) -> String| (0..count).map(rule).collect::<String>();
+    let random = |count, target: &str| {
+        rules_of(count, &|n| {
+            format!("-A INPUT -m statistic --mode random --probability 0.5 -j {target} {:#x}\n", 1 << n)
+        })
+    };
+    let limited = |count| rules_of(count, &|n| format!("-A INPUT -m limit --limit {n}/sec -j MARK --set-xmark {n}\n"));
+    let others = rules_of(1000, &|n| format!("-A INPUT -p udp -m udp --dport {n} -j DROP\n"));
+    let branches = |text: &str| {
+        let rules = rules(IpFamily::V4, &format!("*filter\n{text}"));
+        let trace = Ruleset::from_rules(&rules).trace(&host(), &from_pod("172.17.0.1:80"));
+        assert!(trace.branches.len() <= 1024);
+        let unknown = trace.branches.iter().filter(|branch| matches!(branch.verdict, Verdict::Unknown { .. })).count();
+        (trace.branches.len(), unknown)
+    };
+    for marks in [random(20, "MARK --or-mark"), random(20, "CONNMARK --or-mark"), limited(3000)] {
+        assert_eq!(branches(&marks).1, 1);
+    }
+    assert_eq!(branches(&(random(20, "MARK --or-mark") + &others)).1, 1);
+    // The marks have no effect on the result.
+    assert_eq!(branches(&(limited(9) + &others)), (1, 0));
+}
