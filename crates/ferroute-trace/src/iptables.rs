@@ -12,6 +12,7 @@ pub use self::foreign::value_and_mask;
 use self::walker::ChainWalker;
 pub(crate) use self::{
     conditions::ExtensionResult,
+    foreign::field_value,
     recent::Recent,
     targets::{MAX_ADDRESSES, TargetResult, address_count, is_irrelevant, nth_address},
 };

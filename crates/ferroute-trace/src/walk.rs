@@ -5,6 +5,7 @@ use ferroute_nftables::model::Property;
 use crate::{
     Assumption, Effect, Event, Hook, Host, Packet, Verdict,
     event::negation,
+    iptables::field_value,
     record::{Detail, Record},
     ruleset::{BaseChain, Ruleset},
     state::PacketState,
@@ -127,12 +128,19 @@ impl<'a> Walker<'a> {
         self.subjects.push((self.packet.source, self.packet.destination));
     }
 
-    /// Returns the existing assumption of this branch about a condition that cannot be evaluated.
+    /// Returns the existing assumption of this branch about a condition that cannot be evaluated: that it is true or
+    /// false, or that the same field has another value.
     pub fn assumed(&self, condition: &str) -> Option<bool> {
         let subject = (self.packet.source, self.packet.destination);
         let known = self.assumptions.iter().zip(&self.subjects);
-        let mut known = known.filter(|(assumption, about)| assumption.condition == condition && **about == subject);
-        known.next().map(|(assumption, _)| assumption.holds)
+        let known = || known.clone().filter(|(_, about)| **about == subject).map(|(assumption, _)| assumption);
+        let same = known().find(|assumption| assumption.condition == condition).map(|assumption| assumption.holds);
+        same.or_else(|| {
+            let (field, value) = field_value(condition)?;
+            let values =
+                known().filter(|assumption| assumption.holds).filter_map(|other| field_value(&other.condition));
+            values.into_iter().any(|(other, known)| other == field && known != value).then_some(false)
+        })
     }
 
     /// Remembers the value of a hash.

@@ -259,6 +259,21 @@ impl PacketState<'_> {
     }
 }
 
+/// Returns the field and the value of a condition that a field has one value.
+pub(crate) fn field_value(condition: &str) -> Option<(&str, u64)> {
+    let (field, value) = condition.strip_prefix('`')?.strip_suffix("` matches")?.rsplit_once(' ')?;
+    if !SINGLE_VALUES.contains(&field) {
+        return None;
+    }
+    match value.split(':').collect::<Vec<_>>()[..] {
+        [value] => number(value).map(u64::from),
+        // A MAC address.
+        [_, _, _, _, _, _] => u64::from_str_radix(&value.replace(':', ""), 16).ok(),
+        _ => None,
+    }
+    .map(|value| (field, value))
+}
+
 fn in_ports(range: &str, port: u16) -> Option<bool> {
     let (first, last) = range.split_once(':').unwrap_or((range, range));
     let first: u16 = if first.is_empty() { 0 } else { first.parse().ok()? };
@@ -326,3 +341,13 @@ const HEADERS: [&str; 13] =
     ["ah", "dst", "dccp", "esp", "frag", "hbh", "icmp", "icmp6", "ipcomp", "mh", "rt", "srh", "udplite"];
 /// The flag of the first packet of a TCP connection.
 const SYN: u8 = 0x02;
+/// Options that name the value of a field which a packet keeps.
+const SINGLE_VALUES: [&str; 7] = [
+    "-m dscp --dscp",
+    "-m length --length",
+    "-m tcpmss --mss",
+    "-m cpu --cpu",
+    "-m mac --mac-source",
+    "-m owner --uid-owner",
+    "-m owner --gid-owner",
+];

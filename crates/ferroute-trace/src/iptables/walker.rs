@@ -1,3 +1,5 @@
+use std::collections::HashSet;
+
 use ferroute_iptables::{ChainName, Policy, Rule, Target};
 
 use super::{
@@ -86,13 +88,16 @@ impl<'a> ChainWalker<'a> {
             }
             MatchResult::Match { chance, unknown } => (chance, unknown),
         };
-        let has_effect = |target: &&Target| match unknown.is_empty() {
+        let is_certain = unknown.is_empty() && chance >= 1.0;
+        let has_effect = |target: &&Target| match is_certain {
             true => !is_irrelevant(target),
-            false => !is_irrelevant(target) && (!changes_set(target) || self.base.reads_sets()),
+            false => self.has_effect(target, walker, &mut HashSet::new()),
         };
         let Some(target) = rule.target.as_ref().filter(has_effect) else {
             // The rule has no effect, whether it matches or not.
-            self.record_rule(walker, rule, number, None, None);
+            let reason =
+                unknown.first().map(|unknown| format!("unknown whether {unknown}, but the rule has no effect"));
+            self.record_rule(walker, rule, number, reason, (chance < 1.0).then_some(chance));
             return Next::Rule;
         };
         if let Some(unknown) = unknown.iter().find(|unknown| walker.decide(unknown) == Some(false)) {
@@ -182,6 +187,32 @@ impl<'a> ChainWalker<'a> {
             Some(target) => self.apply(target, None, walker, forks),
             None => Next::Rule,
         }
+    }
+
+    /// Reports whether a target may affect the packet. A chain has an effect if one of its rules has one: `seen` are the
+    /// chains whose rules are known.
+    fn has_effect(&self, target: &Target, walker: &Walker<'a>, seen: &mut HashSet<ChainName>) -> bool {
+        match target {
+            Target::Jump(chain) => {
+                let rules = self.base.rules.rules(self.base.table, *chain);
+                seen.insert(*chain) && rules.iter().any(|rule| self.rule_has_effect(rule, walker, seen))
+            }
+            target => !is_irrelevant(target) && (!changes_set(target) || self.base.reads_sets()),
+        }
+    }
+
+    /// Reports whether a rule of a chain that may be called may affect the packet.
+    fn rule_has_effect(&self, rule: &Rule, walker: &Walker<'a>, seen: &mut HashSet<ChainName>) -> bool {
+        if rule.matches.iter().filter_map(Recent::of).any(|recent| recent.changes()) {
+            return true;
+        }
+        let has_effect = match &rule.target {
+            // The caller continues.
+            None | Some(Target::Return) => false,
+            Some(Target::Goto(chain)) => self.has_effect(&Target::Jump(*chain), walker, seen),
+            Some(target) => self.has_effect(target, walker, seen),
+        };
+        has_effect && !matches!(walker.packet.matches_rule(rule), MatchResult::Mismatch(_))
     }
 
     /// Applies a target; `nth` selects one of its addresses.

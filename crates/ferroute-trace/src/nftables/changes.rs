@@ -7,7 +7,8 @@ use ferroute_nftables::{
     ClassId, Value,
     kernel::MemoryTable,
     model::{
-        CmpOp, Data, Element, ElementOp, Field, Key, KeyText, Name, Operand, Property, SetKind, Source, Values, Words,
+        CmpOp, Data, Element, ElementOp, Field, Foreign, Key, KeyText, Name, Named, Opaque, Operand, Outcome, Property,
+        SetKind, Source, Statement, Values, Words,
     },
 };
 
@@ -176,6 +177,18 @@ impl<'a> PacketState<'a> {
         }
     }
 
+    /// Keeps the value that a field has if a condition matches, or does not: all later conditions on it are then known.
+    pub(super) fn assume_value(&mut self, condition: &Statement, matches: bool) {
+        let Statement::Opaque(Opaque { outcome: Outcome::Foreign(foreign), .. }) = condition else { return };
+        if let Foreign::Compare { operand, op, value } = foreign
+            && *op == if matches { CmpOp::Eq } else { CmpOp::Neq }
+            && *operand == Operand::from(operand.property)
+            && is_kept(operand.property)
+        {
+            self.changes.write(operand.property, Some(*value));
+        }
+    }
+
     /// Writes a value to a property; returns `false` if the value is unknown and the packet's path depends on it.
     pub(super) fn write(&mut self, property: Property, value: Option<Value>) -> bool {
         let number = value.map(|value| value.number());
@@ -201,6 +214,19 @@ impl<'a> PacketState<'a> {
             (property, ..) => self.changes.write(property, number),
         }
         true
+    }
+}
+
+/// Reports whether a packet of unknown content keeps a property on its whole path, unless a rule writes it.
+fn is_kept(property: Property) -> bool {
+    const KEPT: [&str; 9] = ["ip ", "ip6 ", "tcp ", "udp ", "sctp ", "ether ", "vlan ", "osf ", "meta cpu"];
+    match property {
+        Property::Sender(_) => true,
+        Property::Named(Named { text, .. }) => {
+            let is_changed = ["ip ttl", "ip6 hoplimit"].contains(text) || text.ends_with("checksum");
+            !is_changed && KEPT.iter().any(|start| text.starts_with(start))
+        }
+        _ => false,
     }
 }
 

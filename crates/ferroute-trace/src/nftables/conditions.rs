@@ -1,4 +1,4 @@
-use std::{fmt, net::IpAddr};
+use std::{collections::HashSet, fmt, net::IpAddr};
 
 use ferroute_iptables::CtStates;
 use ferroute_nftables::{
@@ -6,7 +6,7 @@ use ferroute_nftables::{
     kernel::MemoryTable,
     model::{
         CmpOp, Field, Foreign, HashInput, IfName, Key, KeyText, Match, Name, Opaque, Operand, Outcome, Property,
-        Statement, Words, fields_text,
+        Statement, Verdict, Words, fields_text,
     },
 };
 use ipnet::IpNet;
@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     PacketState,
-    iptables::{ExtensionResult, MAX_ADDRESSES, address_count, is_irrelevant},
+    iptables::{ExtensionResult, MAX_ADDRESSES, Recent, address_count, is_irrelevant},
     walk::Unknown,
 };
 
@@ -298,17 +298,45 @@ impl PacketState<'_> {
                 }
                 Statement::Opaque(Opaque { outcome: Outcome::Iptables, text, .. }) => match self.matches_module(text) {
                     Some(ExtensionResult::Mismatch(reason)) => return Relevance::Mismatch(reason),
+                    Some(_) if Recent::parse(text).is_some_and(|recent| recent.changes()) => {
+                        return Relevance::Relevant;
+                    }
                     Some(_) => {}
                     None if self.target_of(text).is_some_and(|target| is_irrelevant(&target)) => {}
                     None => return Relevance::Relevant,
                 },
                 Statement::Opaque(Opaque { outcome: Outcome::Nothing | Outcome::Condition, .. })
                 | Statement::FlowAdd(_)
-                | Statement::Log { .. } => {}
+                | Statement::Log { .. }
+                | Statement::Verdict(Verdict::Continue) => {}
+                Statement::Verdict(Verdict::Jump(chain)) if !self.has_effect(chain, table, &mut HashSet::new()) => {}
                 _ => return Relevance::Relevant,
             }
         }
         Relevance::NoEffect
+    }
+
+    /// Reports whether a rule of a chain, or of those that it calls, may affect the packet. `seen` are the chains whose
+    /// rules are known.
+    fn has_effect<'t>(&self, chain: &'t Name, table: &'t MemoryTable, seen: &mut HashSet<&'t Name>) -> bool {
+        // The caller continues after a chain that ends.
+        table.chain(chain).is_none_or(|chain| {
+            chain.rules.iter().any(|rule| match rule.statements.split_last() {
+                Some((Statement::Verdict(Verdict::Return), rest)) => self.affects(rest, table),
+                Some((Statement::Verdict(Verdict::Jump(next) | Verdict::Goto(next)), rest)) => {
+                    self.affects(rest, table) || seen.insert(next) && self.has_effect(next, table, seen)
+                }
+                _ => self.affects(&rule.statements, table),
+            })
+        })
+    }
+
+    fn affects(&self, statements: &[Statement], table: &MemoryTable) -> bool {
+        // Later rules may read what a rule writes.
+        let writes = |statement: &Statement| {
+            matches!(statement, Statement::Opaque(Opaque { outcome: Outcome::Foreign(Foreign::Write { .. }), .. }))
+        };
+        statements.iter().any(writes) || matches!(self.relevance(statements, table), Relevance::Relevant)
     }
 
     /// Returns the bytes that are hashed, as the kernel loads them.

@@ -188,9 +188,11 @@ impl<'a> ChainWalker<'a> {
                         Some(format!("assuming that {}", unknown.opposite())),
                     );
                     other.assume_match(&unknown, false);
+                    other.packet.assume_value(statement, false);
                     let rest = self.clone();
                     forks.push(other, move |walker, forks| rest.run(walker, forks));
                     walker.assume_match(&unknown, true);
+                    walker.packet.assume_value(statement, true);
                     current.random = None;
                     current.next += 1;
                 }

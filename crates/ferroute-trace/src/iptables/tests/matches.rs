@@ -233,3 +233,32 @@ fn traces_with_many_different_branches_end() {
     // The marks have no effect on the result.
     assert_eq!(branches(&(limited(9) + &others)), (1, 0));
 }
+
+#[test]
+fn conditions_on_chains_without_effect_and_on_known_values_lead_to_no_branch() {
+    let chains = "*filter
+        -A logs -j LOG --log-prefix x
+        -A logs -s 192.0.2.1 -j DROP
+        -A logs -j more
+        -A logs -j RETURN
+        -A more -m limit --limit 1/sec -j RETURN
+        -A marks -j LOG
+        -A marks -j MARK --set-xmark 0x1
+        -A lists -m recent --set --name x\n";
+    let rules = |count: u32, rule: &dyn Fn(u32) -> String| (0..count).map(rule).collect::<String>();
+    let limits = rules(25, &|n| format!("-A INPUT -m limit --limit {}/min -j logs\n", n + 1));
+    let random = rules(25, &|_| "-A INPUT -m statistic --mode random --probability 0.5 -j logs\n".to_owned());
+    let values = rules(18, &|n| format!("-A INPUT -m dscp --dscp {n:#04x} -j MARK --set-xmark {n:#x}\n"));
+    for (rules, count) in [
+        (limits, 1),
+        (random, 1),
+        ("-A INPUT -m limit --limit 1/sec -j marks\n".to_owned(), 2),
+        ("-A INPUT -m limit --limit 1/sec -j lists\n".to_owned(), 2),
+        // The chain is left.
+        ("-A INPUT -m limit --limit 1/sec -g logs\n".to_owned(), 2),
+        (values, 19),
+        ("-A INPUT -m ttl --ttl-eq 3 -j MARK --set-xmark 1\n-A INPUT -m ttl --ttl-eq 4 -j ACCEPT\n".to_owned(), 4),
+    ] {
+        assert_eq!(verdicts(&format!("{chains}{rules}"), &from_pod("172.17.0.1:80")).len(), count, "{rules}");
+    }
+}

@@ -169,3 +169,28 @@ fn random_numbers_that_are_too_many_to_try_are_not_tried() {
         assert_eq!(ends.len(), count, "{rule}: {ends:?}");
     }
 }
+
+#[test]
+fn conditions_on_chains_without_effect_and_on_known_values_lead_to_no_branch() {
+    let chains = "chain logs {\n counter log prefix \"x\"\n ip saddr 192.0.2.1 drop\n jump more\n return\n }
+        chain more {\n limit rate 1/second return\n log\n }
+        chain marks {\n log\n ip dscp set cs1\n }\n";
+    let rules = |count: u32, rule: &dyn Fn(u32) -> String| (0..count).map(rule).collect::<String>();
+    let limits = |chain| rules(25, &|n| format!("limit rate {}/minute jump {chain}\n", n + 1));
+    let values = rules(18, &|n| format!("ip dscp {n} meta mark set {n}\n"));
+    for (rules, count) in [
+        (limits("logs"), 1),
+        ("limit rate 1/second jump marks\n".to_owned(), 2),
+        // One branch for each value, and one for others.
+        (values.clone(), 19),
+        (values + "ip dscp 3 meta mark 5 drop\nip dscp { 3, 4 } meta mark 5 drop\n", 19),
+        ("ip dscp != 3 accept\nip dscp < 3 drop\nip dscp 4-9 drop\n".to_owned(), 2),
+        ("ip ttl 3 accept\nip ttl 4 meta mark set 1\n".to_owned(), 3),
+    ] {
+        let text = format!("table inet t {{\n{chains}{}\n}}\n", before(&rules));
+        let tables = script::parse(IpFamily::V4, &text).unwrap();
+        let leaves = Ruleset::from_nftables_table("t", &tables[0].table).verdicts(&host(), &from_pod("10.0.0.1:80"));
+        assert!(leaves.iter().all(|leaf| matches!(leaf.verdict, Verdict::Delivered { .. })), "{rules}: {leaves:?}");
+        assert_eq!(leaves.len(), count, "{rules}");
+    }
+}
