@@ -320,19 +320,31 @@ impl RuleReader {
         self.skip_value(cursor, reading)
     }
 
-    /// Skips an assigned value: words with commas between them, or the result of an expression.
+    /// Skips an assigned value: words with commas between them, or the result of an expression. A rule ends if its map
+    /// has no such key.
     fn skip_value(&mut self, cursor: &mut Cursor<'_>, reading: &mut Reading) -> Option<()> {
         let start = cursor.at;
+        let mut key = None;
         if cursor.peek() == "(" {
             let length = cursor.tokens[start..].iter().position(|token| token.text == ")")?;
             cursor.at += length + 1;
-        } else if self.key(cursor, reading).is_none() {
-            cursor.at = start + 1;
+        } else {
+            key = self.key(cursor, reading);
+            if key.is_none() {
+                cursor.at = start + 1;
+            }
         }
         while [",", "&", "|", "^", "<<", ">>", "and", "or", "xor"].contains(&cursor.peek()) {
             cursor.at += 2;
+            key = None;
         }
-        if cursor.accept("map") && !cursor.take().starts_with('@') {
+        if !cursor.accept("map") {
+            return Some(());
+        }
+        if let Some(key) = key {
+            let set = self.set(cursor, &key, false)?;
+            reading.foreign(Foreign::Lookup { key, set, eq: true });
+        } else if !cursor.take().starts_with('@') {
             cursor.block()?;
         }
         Some(())
@@ -400,27 +412,32 @@ fn extension(kind: &str, name: &str, reading: &mut Reading) -> Option<()> {
     Some(())
 }
 
-/// Adds unsupported words: as a condition, if a verdict or another effect follows.
+/// Adds unsupported words: as a condition, if a verdict or another effect follows and they have none themselves.
 fn unknown(cursor: &mut Cursor<'_>, reading: &mut Reading) {
     let (start, mut depth) = (cursor.at, 0_i32);
     // Words about a header require packets with this header.
     if cursor.peek_at(2) != "set" {
         reading.require(expression::requirements(cursor.peek()));
     }
+    let mut has_effect = EFFECTS.contains(&cursor.peek());
     cursor.at += 1;
     while !cursor.is_at_end() {
         match cursor.peek() {
             "{" => depth += 1,
             "}" => depth -= 1,
+            // The words after it may be those of the value: `ct mark set ct mark >> 1`.
+            "set" if depth == 0 => has_effect = true,
             word if depth == 0 && STATEMENTS.contains(&word) => break,
             _ => {}
         }
         cursor.at += 1;
     }
-    let outcome = if cursor.is_at_end() { Outcome::Anything } else { Outcome::Condition };
+    let outcome = if has_effect || cursor.is_at_end() { Outcome::Anything } else { Outcome::Condition };
     reading.opaque(join(cursor.since(start)), outcome);
 }
 
+/// The first words of statements with an effect on the packet.
+const EFFECTS: [&str; 9] = ["jump", "goto", "reject", "masquerade", "dnat", "snat", "redirect", "tproxy", "synproxy"];
 /// The first words of statements that may follow a condition.
 const STATEMENTS: [&str; 22] = [
     "accept",

@@ -31,6 +31,7 @@ impl SetReader {
     pub(super) fn read(&self, name: Name, body: &[Token]) -> (Set, Vec<Element>, ReadElements) {
         let mut cursor = Cursor::new(body);
         let (mut key, mut data, mut elements) = (Fields::default(), Fields::default(), None);
+        let mut has_data = self.is_map;
         let (mut kind, mut size) = (SetKind::Exact, 0);
         while !cursor.is_at_end() {
             match cursor.take() {
@@ -39,6 +40,7 @@ impl SetReader {
                     let at = words.iter().position(|word| word.text == ":").unwrap_or(words.len());
                     key = self.fields(keyword, &words[..at]);
                     data = self.fields(keyword, words.get(at + 1..).unwrap_or_default());
+                    has_data &= words.get(at + 1).is_none_or(|word| !OBJECTS.contains(&word.text.as_str()));
                 }
                 "size" => size = cursor.take().parse().unwrap_or(0),
                 "flags" => {
@@ -59,7 +61,7 @@ impl SetReader {
             }
         }
         let (elements, read) =
-            elements.map_or_else(Default::default, |list| read_elements(list, &key, self.is_map.then_some(&data)));
+            elements.map_or_else(Default::default, |list| read_elements(list, &key, has_data.then_some(&data)));
         let set = Set::new(name, key.0.iter().map(|words| data_type(*words)).collect::<Vec<_>>());
         let set = if self.is_map { set.verdict_map() } else { set };
         if let SetKind::Dynamic { size: max, .. } = &mut kind {
@@ -282,6 +284,8 @@ pub(super) fn value(text: &str, words: Words) -> Option<Value> {
     })
 }
 
+/// First words of the types of maps to names of objects, which no rule compares.
+const OBJECTS: [&str; 6] = ["counter", "quota", "limit", "ct", "secmark", "synproxy"];
 /// Words that begin a condition of an element.
 const CONDITIONS: [&str; 3] = ["limit", "ct", "quota"];
 /// Words that may follow the key of an element.

@@ -180,14 +180,34 @@ fn rules_are_printed_as_nft_prints_those_of_the_kernel() {
         ),
         (
             "counter name ip saddr map @counters limit name \"l\" quota name tcp dport map { 80 : \"q\" } drop",
-            "meta nfproto ipv4 counter name ip saddr map @counters limit name \"l\" meta l4proto tcp \
-             quota name tcp dport map { 80 : \"q\" } drop",
+            "meta nfproto ipv4 ip saddr @counters counter name ip saddr map @counters limit name \"l\" meta l4proto tcp \
+             th dport { 80 } quota name tcp dport map { 80 : \"q\" } drop",
         ),
         ("ip daddr 10.0.0.1 snat to 10.0.0.9/32", "meta nfproto ipv4 ip daddr 10.0.0.1 snat to 10.0.0.9"),
         ("tcp flags ! syn,rst drop", "meta l4proto tcp tcp flags & (syn | rst) == 0x0 drop"),
         ("tcp flags syn,rst drop", "meta l4proto tcp tcp flags syn,rst drop"),
     ] {
         assert_eq!(rule(text), expected, "{text}");
+    }
+}
+
+#[test]
+fn unsupported_assignments_have_an_unknown_effect() {
+    use crate::model::{Opaque, Outcome, Statement};
+    for (text, is_effect) in [
+        ("meta mark set meta mark << 4", true),
+        ("meta mark set meta mark << 4 counter", true),
+        ("meta mark set meta mark | ct mark accept", true),
+        ("ct mark set ct mark >> 1 accept", true),
+        ("dnat to 10.0.0.1-foo accept", true),
+        ("tcp option foo 5 accept", false),
+    ] {
+        let script = format!("table inet t {{\n\tchain c {{\n\t\t{text}\n\t}}\n}}\n");
+        let tables = parse(IpFamily::V4, &script).unwrap();
+        let mut statements = tables[0].table.chains().flat_map(|chain| &chain.rules).flat_map(|rule| &rule.statements);
+        let is = |wanted: Outcome| move |it: &Statement| matches!(it, Statement::Opaque(Opaque { outcome, .. }) if *outcome == wanted);
+        let expected = if is_effect { Outcome::Anything } else { Outcome::Condition };
+        assert!(statements.any(is(expected)), "{text}");
     }
 }
 

@@ -194,3 +194,20 @@ fn conditions_on_chains_without_effect_and_on_known_values_lead_to_no_branch() {
         assert_eq!(leaves.len(), count, "{rules}");
     }
 }
+
+#[test]
+fn rules_end_where_a_map_of_objects_has_no_key() {
+    const MAPS: &str = "map objects {\n type ipv4_addr : counter\n elements = { 172.17.0.14 : \"c\" }\n }\n";
+    for (rule, is_dropped) in [
+        ("counter name ip saddr map { 192.0.2.1 : \"c\" } drop", false),
+        ("counter name ip saddr map { 192.0.2.1 : \"c\", 172.17.0.14 : \"d\" } drop", true),
+        ("counter name ip saddr map @objects drop", true),
+        ("counter name ip daddr map @objects drop", false),
+        ("ct helper set tcp dport map { 21 : \"ftp\" } drop", false),
+        ("counter name \"c\" drop", true),
+    ] {
+        let end = if is_dropped { "dropped" } else { "not translated" };
+        let ends = ends(&format!("{MAPS}{}", before(rule)), &from_pod("10.0.0.1:80"));
+        assert!(ends.len() == 1 && ends[0].starts_with(end), "{rule}: {ends:?}");
+    }
+}
