@@ -2,15 +2,23 @@
 
 use std::ops::RangeInclusive;
 
-use ferroute_core::Protocol;
+use ferroute_core::{IpFamily, Protocol};
 use ferroute_trace::{RouteDecision, RoutedPacket, value_and_mask};
 use ipnet::IpNet;
 
 use super::routes::parse_network;
 
-/// The policy rules of a host.
+/// The policy rules of a host: a list for each output of `ip rule`.
 #[derive(Debug, Default)]
-pub(super) struct PolicyRules(Vec<PolicyRule>);
+pub(super) struct PolicyRules(Vec<RuleList>);
+
+/// The policy rules of an IP family.
+#[derive(Debug, Default)]
+struct RuleList {
+    /// The family, as far as the command or an address tells it.
+    family: Option<IpFamily>,
+    rules: Vec<PolicyRule>,
+}
 
 /// A policy rule.
 #[derive(Debug)]
@@ -60,21 +68,48 @@ pub(super) enum Action {
 }
 
 impl PolicyRules {
+    /// Begins the output of a command for an IP family.
+    pub(super) fn begin(&mut self, family: IpFamily) {
+        self.0.push(RuleList { family: Some(family), rules: Vec::new() });
+    }
+
     /// Adds the rule in a line whose first word is `priority`; returns `false` if it contains no rule.
     pub(super) fn add(&mut self, priority: &str, words: &[&str]) -> bool {
         let number = priority.strip_suffix(':').and_then(|number| number.parse().ok());
         let Some(priority) = number.filter(|_| words.contains(&"from")) else { return false };
-        self.0.push(PolicyRule::parse(priority, words));
+        let rule = PolicyRule::parse(priority, words);
+        let family = rule.family();
+        let continues = |list: &RuleList| {
+            let is_of_other = list.family.is_some() && family.is_some() && list.family != family;
+            let begins_again = rule.is_first() && list.rules.iter().any(PolicyRule::is_first);
+            !is_of_other && !begins_again
+        };
+        if !self.0.last().is_some_and(continues) {
+            self.0.push(RuleList::default());
+        }
+        if let Some(list) = self.0.last_mut() {
+            list.family = list.family.or(family);
+            list.rules.push(rule);
+        }
         true
     }
 
-    /// Returns the rules in the order of their evaluation; if there are none, the rules that every host has.
-    pub(super) fn in_order(&self) -> Vec<&PolicyRule> {
+    /// Returns the rules for an IP family in the order of their evaluation; if there are none, the rules that every
+    /// host has.
+    pub(super) fn in_order(&self, family: IpFamily) -> Vec<&PolicyRule> {
         static DEFAULT: std::sync::LazyLock<[PolicyRule; 3]> = std::sync::LazyLock::new(|| {
             [(0, "local"), (32_766, "main"), (32_767, "default")]
                 .map(|(priority, table)| PolicyRule::parse(priority, &["from", "all", "lookup", table]))
         });
-        let mut rules: Vec<&PolicyRule> = self.0.iter().collect();
+        // Rules of IPv4 come first, as `ip` has them by default.
+        let is_known = |list: &RuleList, family| list.family == Some(family) && !list.rules.is_empty();
+        let mut unknown =
+            IpFamily::BOTH.into_iter().filter(|family| !self.0.iter().any(|list| is_known(list, *family)));
+        let of = |list: &RuleList| list.family.or_else(|| unknown.next()).unwrap_or(IpFamily::V6);
+        let mut families: Vec<IpFamily> = Vec::with_capacity(self.0.len());
+        families.extend(self.0.iter().map(of));
+        let lists = self.0.iter().zip(families).filter(|(_, of)| *of == family);
+        let mut rules: Vec<&PolicyRule> = lists.flat_map(|(list, _)| &list.rules).collect();
         if rules.is_empty() {
             rules.extend(DEFAULT.iter());
         }
@@ -140,6 +175,19 @@ impl PolicyRule {
             }
         }
         rule
+    }
+
+    /// Reports whether this is the first rule of every host.
+    fn is_first(&self) -> bool {
+        self.priority == 0 && matches!(&self.action, Some(Action::Table(table)) if table == "local")
+    }
+
+    /// Returns the IP family of the addresses that the rule matches.
+    fn family(&self) -> Option<IpFamily> {
+        self.selectors.iter().find_map(|selector| match selector {
+            Selector::From(net) | Selector::To(net) => Some(IpFamily::of(net.addr())),
+            _ => None,
+        })
     }
 
     /// Returns the priority.
@@ -230,7 +278,7 @@ mod tests {
             let words: Vec<&str> = line.split_whitespace().collect();
             assert!(rules.add(words[0], &words[1..]), "{line}");
         }
-        let actions = rules.in_order().into_iter().map(|rule| rule.action_for(packet));
+        let actions = rules.in_order(IpFamily::V4).into_iter().map(|rule| rule.action_for(packet));
         let text = |action: Result<Option<&Action>, String>| match action {
             Ok(None) => None,
             Ok(Some(Action::Table(table))) => Some(table.clone()),
@@ -294,9 +342,45 @@ mod tests {
     }
 
     #[test]
+    fn rules_are_those_of_one_family() {
+        const V4: &str = "0: from all lookup local\n100: from 10.0.0.0/8 lookup 4\n";
+        const V6: &str = "0: from all lookup local\n100: from all lookup 6\n";
+        const ADDRESSES: &str = "100: from fd00::/8 lookup 6\n";
+        let command = |family| format!("begin {family}\n");
+        for (text, expected) in [
+            (V4.to_owned(), ["4", "default"]),
+            (format!("{V4}{V6}"), ["4", "6"]),
+            (format!("{V4}{ADDRESSES}"), ["4", "6"]),
+            (format!("{ADDRESSES}{V4}"), ["4", "6"]),
+            (V6.to_owned(), ["6", "default"]),
+            (format!("{}{V6}", command(IpFamily::V6)), ["default", "6"]),
+            (format!("{}{V6}{V4}", command(IpFamily::V6)), ["4", "6"]),
+            (format!("{}{V6}{}{V4}", command(IpFamily::V6), command(IpFamily::V4)), ["4", "6"]),
+            (ADDRESSES.to_owned(), ["default", "6"]),
+        ] {
+            let mut rules = PolicyRules::default();
+            for line in text.lines() {
+                match line.split_whitespace().collect::<Vec<_>>().as_slice() {
+                    ["begin", family] => rules.begin(if *family == "IPv6" { IpFamily::V6 } else { IpFamily::V4 }),
+                    words => assert!(rules.add(words[0], &words[1..])),
+                }
+            }
+            let tables = IpFamily::BOTH.map(|family| {
+                let rules = rules.in_order(family);
+                let of = |rule: &&PolicyRule| rule.priority == 100;
+                rules.into_iter().find(of).map_or("default".to_owned(), |rule| match &rule.action {
+                    Some(Action::Table(table)) => table.clone(),
+                    other => format!("{other:?}"),
+                })
+            });
+            assert_eq!(tables, expected, "{text}");
+        }
+    }
+
+    #[test]
     fn without_rules_there_are_those_of_every_host() {
         let rules = PolicyRules::default();
-        assert_eq!(rules.in_order().len(), 3);
+        assert_eq!(rules.in_order(IpFamily::V4).len(), 3);
         assert!(!PolicyRules::default().add("1:", &["lo:", "<LOOPBACK>"]), "no rule");
     }
 }

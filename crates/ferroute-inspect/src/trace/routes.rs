@@ -24,6 +24,8 @@ struct StaticRouter {
     masters: HashMap<String, String>,
     /// The tables of VRFs and of their ports, by interface, which `ip -details` prints.
     vrf_tables: HashMap<String, String>,
+    /// The tables that commands beside the routes print.
+    listed: Vec<String>,
     /// Whether the routes of all tables are known.
     has_all_tables: bool,
 }
@@ -88,8 +90,18 @@ impl StaticRouter {
         let mut interface = String::new();
         // Source of the multipath route whose first line was read last.
         let mut multipath = None;
+        // What the last command says about the routes that it prints.
+        let mut command = Command::default();
         for line in text.lines() {
             let words: Vec<&str> = line.split_whitespace().collect();
+            if let Some(next) = Command::parse(&words) {
+                if next.object == Object::Rule {
+                    router.rules.begin(next.family);
+                }
+                router.listed.extend(next.table.clone());
+                command = next;
+                continue;
+            }
             match words.as_slice() {
                 [priority, rest @ ..] if router.rules.add(priority, rest) => {}
                 // `2: eth0@if3: <BROADCAST> …` of `ip address`.
@@ -122,7 +134,7 @@ impl StaticRouter {
                 }
                 _ if words.contains(&"dead") => {}
                 [first, rest @ ..] => {
-                    let family = if text_is_v6(line) { IpFamily::V6 } else { IpFamily::V4 };
+                    let family = if text_is_v6(line) { IpFamily::V6 } else { command.family };
                     let source = after(&words, "src").and_then(|text| text.parse::<IpAddr>().ok());
                     let unicast = || Kind::Unicast(NextHop::parse(&words).into_iter().collect());
                     let (to, kind) = match (*first, rest.first()) {
@@ -136,7 +148,7 @@ impl StaticRouter {
                     };
                     let Some(to) = network(to, family) else { continue };
                     multipath = matches!(&kind, Kind::Unicast(paths) if paths.is_empty()).then_some(source);
-                    let table = after(&words, "table").unwrap_or("main");
+                    let table = after(&words, "table").or(command.table.as_deref()).unwrap_or("main");
                     router.has_all_tables |= table == "local";
                     router.routes.push(StaticRoute { table: table.to_owned(), to, kind });
                 }
@@ -197,7 +209,9 @@ impl StaticRouter {
     }
 
     fn is_known(&self, table: &str) -> bool {
-        self.has_all_tables || DEFAULT_TABLES.contains(&table) || self.routes.iter().any(|route| route.table == table)
+        let is_listed = || self.listed.iter().any(|listed| listed == table);
+        let has_routes = || self.routes.iter().any(|route| route.table == table);
+        self.has_all_tables || DEFAULT_TABLES.contains(&table) || is_listed() || has_routes()
     }
 
     /// Returns the decision of a route; `None` if the search continues.
@@ -254,6 +268,67 @@ impl StaticRouter {
     }
 }
 
+/// A command of a shell whose output follows.
+#[derive(Debug)]
+struct Command {
+    object: Object,
+    family: IpFamily,
+    /// The table whose routes are printed, without its name.
+    table: Option<String>,
+}
+
+/// What a command prints.
+#[derive(Debug, PartialEq, Eq)]
+enum Object {
+    Route,
+    Rule,
+    Other,
+}
+
+impl Default for Command {
+    fn default() -> Self {
+        Self { object: Object::Other, family: IpFamily::V4, table: None }
+    }
+}
+
+impl Command {
+    /// Reads a line with a command: `ip` with its options, or another one after a prompt.
+    fn parse(words: &[&str]) -> Option<Self> {
+        let is_ip = |word: &&str| word.trim_start_matches(QUOTES).rsplit('/').next() == Some("ip");
+        let mut rest = words.iter().position(is_ip).map_or(&[][..], |at| &words[at + 1..]);
+        let mut family = IpFamily::V4;
+        while let [option, after @ ..] = rest
+            && let Some(name) = option.strip_prefix('-')
+        {
+            rest = after;
+            match name.trim_start_matches('-') {
+                "6" => family = IpFamily::V6,
+                "f" | "family" | "n" | "netns" | "b" | "batch" | "l" | "loops" | "rc" | "rcvbuf" => {
+                    if let [value, after @ ..] = rest {
+                        family = if *value == "inet6" { IpFamily::V6 } else { family };
+                        rest = after;
+                    }
+                }
+                _ => {}
+            }
+        }
+        // `ip` accepts beginnings of words, and prefers the first of these objects.
+        let objects = [("address", Object::Other), ("route", Object::Route), ("rule", Object::Rule)];
+        let object = rest.first().map(|word| word.trim_end_matches(QUOTES)).filter(|word| !word.is_empty());
+        let object = object.and_then(|word| objects.into_iter().find(|(name, _)| name.starts_with(word)));
+        let is_output = !rest.get(1).is_some_and(|word| NO_LISTS.contains(word));
+        let Some((_, object)) = object.filter(|_| is_output) else {
+            let is_prompt = |word: &&str| word.ends_with(['#', '$']);
+            let has_prompt = words.len() > 1 && words.iter().take(MAX_PROMPT).any(is_prompt);
+            return has_prompt.then(Self::default);
+        };
+        let is_table = |word: &&str| ["t", "ta", "tab", "tabl", "table"].contains(word);
+        let table = rest.iter().position(is_table).and_then(|at| rest.get(at + 1));
+        let table = table.map(|table| table.trim_end_matches(QUOTES)).filter(|table| !["all", "0"].contains(table));
+        Some(Self { table: table.filter(|_| object == Object::Route).map(str::to_owned), object, family })
+    }
+}
+
 impl NextHop {
     /// Reads a path of a route; `None` if there is no interface.
     fn parse(words: &[&str]) -> Option<Self> {
@@ -280,7 +355,7 @@ impl Router for StaticRouter {
             return RouteDecision::Local { source: None };
         }
         let mut first = 0;
-        for rule in self.rules.in_order() {
+        for rule in self.rules.in_order(IpFamily::of(destination)) {
             if rule.priority() < first {
                 continue;
             }
@@ -409,6 +484,16 @@ pub(super) fn parse_network(text: &str) -> Option<IpNet> {
     text.parse::<IpNet>().or_else(|_| text.parse::<IpAddr>().map(IpNet::from)).ok()
 }
 
+/// Characters around commands.
+const QUOTES: [char; 8] = ['\'', '"', '`', '(', ')', ':', ';', ','];
+
+/// Commands of `ip route` and `ip rule` that print no list.
+const NO_LISTS: [&str; 11] =
+    ["add", "append", "prepend", "replace", "change", "del", "delete", "get", "flush", "save", "restore"];
+
+/// The maximum number of words of a prompt.
+const MAX_PROMPT: usize = 3;
+
 /// Tables that every host has.
 const DEFAULT_TABLES: [&str; 3] = ["local", "main", "default"];
 
@@ -506,6 +591,50 @@ mod tests {
             route("198.51.100.7", "10.244.1.9", 0).contains("table 102: add the output of ip route show table all")
         );
         assert!(route("192.168.6.121", "10.244.1.9", 0).starts_with("Local"));
+    }
+
+    #[test]
+    fn commands_beside_routes_tell_their_table_and_family() {
+        let v4 = "default via 192.168.7.1 dev eth1\n";
+        let main = "default via 192.168.6.1 dev eth0\n";
+        for command in [
+            "root@node:~# ip route show table 2\n",
+            "[root@node ~]# ip r s t 2\n",
+            "ip -4 -d route list table 2\n",
+            "$ sudo ip -n red r ls tab 2\n",
+            "# ip route show table 2:\n",
+            "+ /sbin/ip route show table 2\n",
+            "kubectl exec -n x pod -- ip route show table 2\n",
+            "Output of `ip route show table 2`\n",
+        ] {
+            for text in [format!("{command}{v4}root@node:~# ip route\n{main}"), format!("{main}{command}{v4}$ exit\n")]
+            {
+                let router = StaticRouter::parse(&text);
+                let tables: Vec<String> =
+                    router.routes.iter().map(|route| format!("{} {}", route.table, route.to)).collect();
+                let mut sorted = tables.clone();
+                sorted.sort();
+                assert_eq!(sorted, ["2 0.0.0.0/0", "main 0.0.0.0/0"], "{text}");
+            }
+        }
+        let text = "$ ip -6 route\ndefault dev eth0 metric 1024\n$ ip route show table 5\n$ ip rule\n0: from all lookup local\n\
+                    5: from all lookup 5\n32766: from all lookup main\n$ ip -6 rule\n0: from all lookup local\n5: from all lookup 6\n\
+                    $ ip route show table all\n10.0.0.0/8 dev eth1 table 7\n192.0.2.0/24 dev eth0\n";
+        let router = StaticRouter::parse(text);
+        let tables: Vec<String> = router.routes.iter().map(|route| format!("{} {}", route.table, route.to)).collect();
+        assert_eq!(tables, ["main ::/0", "7 10.0.0.0/8", "main 192.0.2.0/24"]);
+        let route = |to: &str| {
+            let destination = to.parse().unwrap();
+            router.route(&RoutedPacket { destination, source: None, input: None, mark: 0, transport: None })
+        };
+        // Scripts that change routes and rules have no output.
+        let text = "ip rule add from fd00::/8 lookup 5\nip route add 10.0.0.0/8 dev eth1 table 5\ndefault via 192.168.6.1 dev eth0\n";
+        let changed = StaticRouter::parse(text);
+        assert_eq!((changed.routes.len(), changed.routes[0].table.as_str()), (1, "main"));
+        assert!(!changed.is_known("5"));
+        // Table 5 is empty.
+        assert!(matches!(route("192.0.2.7"), RouteDecision::Unicast { .. }));
+        assert!(matches!(route("2001:db8::1"), RouteDecision::Unknown(reason) if reason.contains("table 6")));
     }
 
     #[test]
