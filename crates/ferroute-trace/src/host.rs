@@ -86,8 +86,11 @@ pub struct RoutedPacket<'a> {
     /// The mark.
     pub mark: u32,
     /// The transport protocol, source port and destination port.
-    pub transport: Option<(Protocol, u16, u16)>,
+    pub transport: Option<Transport>,
 }
+
+/// A transport protocol, source port and destination port.
+pub type Transport = (Protocol, u16, u16);
 
 /// The result of a route lookup.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -203,29 +206,35 @@ impl Host {
     }
 
     /// Returns the output interface and source of the host's own packets to `address`; `None` for the host's own addresses
-    /// and for unreachable ones.
-    pub fn path_to(&self, address: IpAddr) -> Option<(Arc<str>, Option<IpAddr>)> {
-        let packet = RoutedPacket { destination: address, source: None, input: None, mark: 0, transport: None };
-        match self.decide_first(&packet) {
+    /// and for unreachable ones. Policy rules may match the packet's protocol and ports.
+    pub fn path_to(&self, address: IpAddr, transport: Option<Transport>) -> Option<(Arc<str>, Option<IpAddr>)> {
+        match self.decide_first(&own_packet(address, transport)) {
             RouteDecision::Unicast { interface, source, .. } => Some((interface, source)),
             _ => None,
         }
     }
 
     /// Returns the reason why the route to `address` refuses packets; `None` if it does not, or if there is none.
-    pub fn refusal(&self, address: IpAddr) -> Option<Cow<'static, str>> {
-        let packet = RoutedPacket { destination: address, source: None, input: None, mark: 0, transport: None };
-        match self.decide_first(&packet) {
+    pub fn refusal(&self, address: IpAddr, transport: Option<Transport>) -> Option<Cow<'static, str>> {
+        match self.decide_first(&own_packet(address, transport)) {
             RouteDecision::Dropped(reason) => Some(reason),
             RouteDecision::Prohibited => Some("prohibit route".into()),
             _ => None,
         }
     }
 
+    /// Returns the reason why the route to `address` is unknown; `None` if it is known.
+    pub fn unknown_route(&self, address: IpAddr, transport: Option<Transport>) -> Option<String> {
+        match self.decide_first(&own_packet(address, transport)) {
+            RouteDecision::Unknown(reason) => Some(reason),
+            _ => None,
+        }
+    }
+
     /// Returns the source of the host's own packets to `address`; `None` for unreachable ones. Uses the router if there
     /// is one, because the route to an address of the host may have another address as its source.
-    pub fn source_to(&self, address: IpAddr) -> Option<IpAddr> {
-        let packet = RoutedPacket { destination: address, source: None, input: None, mark: 0, transport: None };
+    pub fn source_to(&self, address: IpAddr, transport: Option<Transport>) -> Option<IpAddr> {
+        let packet = own_packet(address, transport);
         let mut decision = match &self.router {
             Some(router) => router.route(&packet),
             None => self.decide(&packet),
@@ -330,4 +339,9 @@ impl Host {
             None => None,
         }
     }
+}
+
+/// Returns a packet of the host itself whose source has not been selected yet.
+fn own_packet(destination: IpAddr, transport: Option<Transport>) -> RoutedPacket<'static> {
+    RoutedPacket { destination, source: None, input: None, mark: 0, transport }
 }

@@ -58,7 +58,7 @@ mod userspace;
 mod walk;
 
 pub use event::{Assumption, Effect, Event, Hook, Leaf, Verdict};
-pub use host::{AddressKind, Host, Route, RouteDecision, RoutedPacket, Router};
+pub use host::{AddressKind, Host, Route, RouteDecision, RoutedPacket, Router, Transport};
 pub use ipset::{Ipset, IpsetEntry, Ipsets};
 pub use iptables::value_and_mask;
 pub use packet::{Origin, Packet};

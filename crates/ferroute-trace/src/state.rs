@@ -223,11 +223,12 @@ impl<'a> PacketState<'a> {
     /// Replaces the packet by the first packet of a connection that a local process opens on behalf of the sender.
     pub(crate) fn connect(&mut self, endpoint: SocketAddr) -> Effect {
         let before = std::mem::replace(&mut self.destination, endpoint);
+        // The kernel chooses a port.
+        let transport = Some((self.protocol(), self.source.port(), endpoint.port()));
         let source = match self.is_local(endpoint.ip()) {
             true => endpoint.ip(),
-            false => self.host.source_to(endpoint.ip()).unwrap_or(before.ip()),
+            false => self.host.source_to(endpoint.ip(), transport).unwrap_or(before.ip()),
         };
-        // The kernel chooses a port.
         self.source.set_ip(source);
         (self.mark, self.connection, self.looped) = (0, BEFORE_TRACKING, false);
         Effect::Connect { before, after: endpoint }

@@ -6,7 +6,7 @@ use std::{
 };
 
 use ferroute_core::{IpFamily, Protocol, ServicePortName};
-use ferroute_trace::Packet;
+use ferroute_trace::{Packet, Transport};
 
 use super::{Request, node::TraceNode};
 use crate::{
@@ -76,10 +76,15 @@ pub fn resolve(args: &Request, node: &TraceNode) -> Result<(Packet, Arrival), Un
         None => {
             // In modes that bind it, the address of a Service belongs to the host.
             let is_bound = |to: IpAddr| args.plans_rules() && node.desired.binds(to);
-            let source = |to: IpAddr| if is_bound(to) { Some(to) } else { node.host.source_to(to) };
-            let addresses = destinations.iter().find_map(|to| Some((source(to.ip())?, *to)));
+            let transport = |to: &SocketAddr| (protocol, args.source_port.get(), to.port());
+            let source = |to: &SocketAddr| match is_bound(to.ip()) {
+                true => Some(to.ip()),
+                false => node.host.source_to(to.ip(), Some(transport(to))),
+            };
+            let addresses = destinations.iter().find_map(|to| Some((source(to)?, *to)));
             addresses.ok_or_else(|| {
-                let mut error = no_route(node, &args.to, destinations.first().map(SocketAddr::ip));
+                let first = destinations.first().map(|to| (to.ip(), transport(to)));
+                let mut error = no_route(node, &args.to, first);
                 match args.from {
                     _ if node.desired.missing_node.is_some() => {}
                     Some(_) => error.reason += ROUTE_FIRST,
@@ -100,23 +105,26 @@ pub fn resolve(args: &Request, node: &TraceNode) -> Result<(Packet, Arrival), Un
         let arrival = if args.local { Arrival::Requested } else { Arrival::OwnAddress };
         return Ok((Packet::local(protocol, source, to), arrival));
     }
-    match node.host.path_to(from) {
+    let replies = (protocol, to.port(), source.port());
+    match node.host.path_to(from, Some(replies)) {
         Some((interface, _)) => Ok((Packet::arriving(protocol, source, to, &interface), Arrival::ByRoute)),
         None => {
             let remedy =
                 node.desired.missing_node.is_none().then_some("set the input interface with --in, or use --local");
-            Err(Unresolved { remedy, ..no_route(node, &from.to_string(), Some(from)) })
+            Err(Unresolved { remedy, ..no_route(node, &from.to_string(), Some((from, replies))) })
         }
     }
 }
 
 /// Returns the reason why there is no route, as far as known.
-fn no_route(node: &TraceNode, to: &str, address: Option<IpAddr>) -> Unresolved {
-    let refusal = address.and_then(|address| node.host.refusal(address));
-    Unresolved::new(match (&node.desired.missing_node, refusal) {
-        (Some(reason), _) => format!("the node has no route to {to}: {reason}"),
-        (None, Some(reason)) => format!("the node has no route to {to} but one that refuses packets ({reason})"),
-        (None, None) => format!("the node has no route to {to}, and no default route"),
+fn no_route(node: &TraceNode, to: &str, packet: Option<(IpAddr, Transport)>) -> Unresolved {
+    let refusal = packet.and_then(|(address, transport)| node.host.refusal(address, Some(transport)));
+    let unknown = packet.and_then(|(address, transport)| node.host.unknown_route(address, Some(transport)));
+    Unresolved::new(match (&node.desired.missing_node, refusal, unknown) {
+        (Some(reason), ..) => format!("the node has no route to {to}: {reason}"),
+        (None, Some(reason), _) => format!("the node has no route to {to} but one that refuses packets ({reason})"),
+        (None, None, Some(reason)) => format!("the route of the node to {to} is unknown, because of {reason}"),
+        (None, None, None) => format!("the node has no route to {to}, and no default route"),
     })
 }
 

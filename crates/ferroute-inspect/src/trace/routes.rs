@@ -552,8 +552,29 @@ mod tests {
             ("203.0.113.7", "192.168.6.121"),
             ("127.0.0.1", "127.0.0.1"),
         ] {
-            assert_eq!(host.source_to(to.parse().unwrap()).unwrap().to_string(), source, "{to}");
+            assert_eq!(host.source_to(to.parse().unwrap(), None).unwrap().to_string(), source, "{to}");
         }
+    }
+
+    #[test]
+    fn source_of_the_host_depends_on_rules_for_protocols_and_ports() {
+        let text = "2: eth0: <UP>\n    inet 192.168.6.121/24 scope global eth0\n3: eth1: <UP>\n    inet 192.168.7.121/24 scope global eth1\n\
+                    0:\tfrom all lookup local\n100:\tfrom all ipproto udp lookup 101\n101:\tfrom all dport 80 lookup 101\n\
+                    102:\tfrom all dport 90 lookup 102\n32766:\tfrom all lookup main\n\
+                    default via 192.168.6.1 dev eth0\ndefault via 192.168.7.1 dev eth1 table 101\n";
+        let router = StaticRouter::parse(text);
+        let host = Host { addresses: router.own_addresses(), router: Some(Arc::new(router)), ..Host::default() };
+        let to = "198.51.100.7".parse().unwrap();
+        let source =
+            |protocol, port| host.source_to(to, Some((protocol, 40_000, port))).map(|source| source.to_string());
+        use ferroute_core::Protocol::{Tcp, Udp};
+        let [first, second] = ["192.168.6.121", "192.168.7.121"].map(|source| Some(source.to_owned()));
+        assert_eq!(
+            [source(Tcp, 443), source(Tcp, 80), source(Udp, 443), source(Tcp, 90)],
+            [first, second.clone(), second, None]
+        );
+        let reason = host.unknown_route(to, Some((Tcp, 40_000, 90))).unwrap();
+        assert!(reason.contains("table 102"), "{reason}");
     }
 
     #[test]

@@ -81,8 +81,8 @@ pub(super) fn walk(desired: &Desired, rules: &KernelRules) -> Reading<Walks> {
             false => (Client::Pod, pods.clone()),
         };
         let packets = sources.into_iter().filter_map(|source| {
-            let (interface, _) = host.path_to(source)?;
             let (from, to) = (SocketAddr::new(source, CLIENT_PORT), destination.socket());
+            let (interface, _) = host.path_to(source, Some((destination.protocol, to.port(), CLIENT_PORT)))?;
             Some(Packet::arriving(destination.protocol, from, to, &interface))
         });
         let results: Vec<Option<Refusal>> =
@@ -148,8 +148,8 @@ fn local_pods(desired: &Desired, family: IpFamily) -> Vec<IpAddr> {
 /// the node has none.
 fn outside_clients(family: IpFamily, host: &Host, address: IpAddr) -> Vec<IpAddr> {
     let far = outside_address(family);
-    let own = host.path_to(far).and_then(|(_, source)| source).unwrap_or(address);
-    [far, neighbour(own)].into_iter().filter(|client| host.path_to(*client).is_some()).collect()
+    let own = host.path_to(far, None).and_then(|(_, source)| source).unwrap_or(address);
+    [far, neighbour(own)].into_iter().filter(|client| host.path_to(*client, None).is_some()).collect()
 }
 
 /// Returns another address of the same network, even a small one.

@@ -84,10 +84,11 @@ fn by_walks(destinations: &[Destination], rules: &KernelRules, host: &Host, foun
 fn packets(destination: &Destination, host: &Host) -> Vec<Packet> {
     let to = destination.socket();
     let outside = outside_address(IpFamily::of(to.ip()));
-    let arriving = host.path_to(outside).map(|(interface, _)| {
+    let protocol = destination.protocol;
+    let arriving = host.path_to(outside, Some((protocol, to.port(), CLIENT_PORT))).map(|(interface, _)| {
         Packet::arriving(destination.protocol, SocketAddr::new(outside, CLIENT_PORT), to, &interface)
     });
-    let source = host.source_to(to.ip());
+    let source = host.source_to(to.ip(), Some((protocol, CLIENT_PORT, to.port())));
     let local = source.map(|source| Packet::local(destination.protocol, SocketAddr::new(source, CLIENT_PORT), to));
     arriving.into_iter().chain(local).collect()
 }
