@@ -141,6 +141,7 @@ impl<'a> Module<'a> {
 
     fn has_option(&self, option: &str) -> bool {
         self.extension.is_some_and(|extension| extension.has_option(option))
+            || SHARED_OPTIONS.iter().any(|(name, options)| *name == self.name && options.contains(&option))
     }
 
     fn options(&self, family: IpFamily) -> Options<'_> {
@@ -310,6 +311,17 @@ fn protocol(negated: bool, text: &str) -> Option<Sense<ProtocolMatch>> {
     };
     Some(Sense::new(negated, protocol))
 }
+
+/// Options of unsupported modules that a supported module has as well: of several, the last module owns them.
+const SHARED_OPTIONS: [(&str, &[&str]); 6] = [
+    ("connmark", &["--mark"]),
+    ("policy", &["--mode"]),
+    ("dccp", PORTS),
+    ("udplite", PORTS),
+    ("quota2", &["--name"]),
+    ("pknock", &["--name"]),
+];
+const PORTS: &[&str] = &["--sport", "--source-port", "--dport", "--destination-port"];
 
 /// Names of verdicts and of unsupported target extensions. `iptables` rejects chains with these names.
 #[rustfmt::skip]

@@ -341,3 +341,23 @@ fn unsupported_parts_are_kept_whatever_separates_the_words() {
     let (_, rule) = read(IpFamily::V4, "-A X -m strange --x \"a\"-m comment --comment b -j Y");
     assert_eq!(rule.matches, [Match::Other("-m strange --x \"a\"".into()), Match::Comment("b".into())]);
 }
+
+#[test]
+fn option_of_several_modules_belongs_to_the_last_of_them() {
+    for line in [
+        "-A X -m mark --mark 0x0/0x5 -m connmark --mark 0x5/0xf -j DROP",
+        "-A X -m connmark --mark 0x5/0xf -m mark --mark 0x0/0x5 -j DROP",
+        "-A X -m statistic --mode random --probability 0.50000000000 -m policy --dir in --pol ipsec --mode tunnel -j DROP",
+        "-A X -m policy --dir in --pol ipsec --mode tunnel -m statistic --mode random --probability 0.50000000000 -j DROP",
+        "-A X -p dccp -m dccp --sport 1:2 --dport 5 -j DROP",
+    ] {
+        assert_unchanged(line);
+        let (_, rule) = read(IpFamily::V4, line);
+        let modules = line.matches(" -m ").count();
+        assert_eq!(rule.matches.len(), modules, "{line}: {rule:?}");
+        let others = rule.matches.iter().filter(|module| matches!(module, Match::Other(_))).count();
+        assert_eq!(others, 1, "{line}: {rule:?}");
+    }
+    let (_, rule) = read(IpFamily::V4, "-A X -p tcp -m limit --limit 1/sec --dport 80 -j DROP");
+    assert!(rule.matches.iter().any(|module| matches!(module, Match::Transport { .. })), "{rule:?}");
+}
