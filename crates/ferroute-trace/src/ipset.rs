@@ -54,6 +54,16 @@ pub struct IpsetEntry {
     pub set: Option<String>,
 }
 
+/// A set in the output of `ipset list`.
+#[derive(Default)]
+struct Listed {
+    name: String,
+    kind: String,
+    /// Number of entries that have not been read; `None` if it is not printed.
+    missing: Option<usize>,
+    has_members: bool,
+}
+
 /// Maximum depth of sets within sets. The kernel allows one level.
 const MAX_DEPTH: usize = 4;
 
@@ -66,22 +76,49 @@ impl Ipsets {
         }
     }
 
-    /// Adds the sets in the output of `ipset save`. Entries in other forms are left out, so that their set is unknown.
+    /// Adds the sets in the output of `ipset save` or `ipset list`. A set with entries in other forms, or of which entries
+    /// are missing, is unknown.
     pub fn add_save(&mut self, text: &str) {
+        let mut listed = Listed::default();
         for line in text.lines() {
             let words: Vec<&str> = line.split_whitespace().collect();
             match words.as_slice() {
                 ["create", name, kind, options @ ..] => self.add(name, Ipset::from_save(kind, options)),
-                ["add", name, entry, options @ ..] => {
-                    let Some(set) = self.0.get_mut(*name) else { continue };
-                    match IpsetEntry::from_save(&set.kind, entry, options) {
-                        Some(entry) => set.entries.push(entry),
-                        // It is unknown whether a packet belongs to a set of an unknown type.
-                        None => set.kind.clear(),
-                    }
+                ["add", name, entry, options @ ..] => self.add_entry(name, entry, options),
+                ["Name:", name] => {
+                    self.end(std::mem::take(&mut listed));
+                    (*name).clone_into(&mut listed.name);
+                }
+                ["Type:", kind] => (*kind).clone_into(&mut listed.kind),
+                ["Header:", options @ ..] => self.add(&listed.name, Ipset::from_save(&listed.kind, options)),
+                ["Number", "of", "entries:", number] => listed.missing = number.parse().ok(),
+                ["Members:"] => listed.has_members = true,
+                [] => self.end(std::mem::take(&mut listed)),
+                [entry, options @ ..] if listed.has_members && listed.missing != Some(0) => {
+                    listed.missing = listed.missing.map(|missing| missing - 1);
+                    self.add_entry(&listed.name, entry, options);
                 }
                 _ => {}
             }
+        }
+        self.end(listed);
+    }
+
+    fn add_entry(&mut self, name: &str, entry: &str, options: &[&str]) {
+        let Some(set) = self.0.get_mut(name) else { return };
+        match IpsetEntry::from_save(&set.kind, entry, options) {
+            Some(entry) => set.entries.push(entry),
+            // It is unknown whether a packet belongs to a set of an unknown type.
+            None => set.kind.clear(),
+        }
+    }
+
+    /// Ends a set in the output of `ipset list`, whose entries `-terse` leaves out.
+    fn end(&mut self, listed: Listed) {
+        if let Some(set) = self.0.get_mut(&listed.name)
+            && (!listed.has_members || listed.missing.is_some_and(|missing| missing > 0))
+        {
+            set.kind.clear();
         }
     }
 

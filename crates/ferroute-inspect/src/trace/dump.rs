@@ -1,4 +1,4 @@
-//! Rules in files: the output of `iptables-save`, `nft list ruleset` and `ipset save`, of any host.
+//! Rules in files: the output of `iptables-save`, `nft list ruleset`, `ipset save` and `ipset list`, of any host.
 
 use std::{
     fs::File,
@@ -185,20 +185,22 @@ fn why_unknown(text: &str) -> &'static str {
 /// them.
 fn parts(text: &str) -> Vec<String> {
     let mut parts: Vec<(Option<Kind>, String)> = vec![(None, String::new())];
-    for line in text.lines() {
-        let line = line.trim_start_matches('\u{feff}').trim_start().trim_start_matches("> ").trim();
+    let plain = |line| str::trim_start_matches(line, '\u{feff}').trim_start().trim_start_matches("> ").trim();
+    let mut lines = text.lines().map(plain).peekable();
+    while let Some(line) = lines.next() {
         let begins = if let Some(kind) = header(line) {
             Some(kind)
         } else if script::is_table_head(line) {
             Some(Kind::Nftables)
-        } else if line.starts_with("create ") {
+        } else if line.starts_with("create ") || lines.peek().is_some_and(|next| is_set_head(line, next)) {
             Some(Kind::Ipset)
         } else {
             None
         };
         let Some((current, text)) = parts.last() else { continue };
         // The first table of rules without a header follows the output of other commands.
-        let is_first_table = current.is_none() && is_table(line) && !text.lines().any(is_table);
+        let is_first_table =
+            !matches!(current, Some(Kind::Iptables(_))) && is_table(line) && !text.lines().any(is_table);
         // Each table has a separate header.
         if is_first_table || begins.is_some() && begins != *current {
             parts.push((begins, String::new()));
@@ -228,7 +230,8 @@ fn kind(text: &str) -> Option<Kind> {
     if script::is_script(text) {
         return Some(Kind::Nftables);
     }
-    if text.lines().any(|line| line.starts_with("create ")) {
+    let is_listed = || text.lines().zip(text.lines().skip(1)).any(|(line, next)| is_set_head(line, next));
+    if text.lines().any(|line| line.starts_with("create ")) || is_listed() {
         return Some(Kind::Ipset);
     }
     let is_v6 = |line: &str| {
@@ -239,6 +242,12 @@ fn kind(text: &str) -> Option<Kind> {
     };
     let rules = || text.lines().filter(|line| line.contains("-A "));
     text.lines().any(is_table).then(|| Kind::Iptables(if rules().any(is_v6) { IpFamily::V6 } else { IpFamily::V4 }))
+}
+
+/// Reports whether two lines are the first ones of a set of `ipset list`.
+fn is_set_head(line: &str, next: &str) -> bool {
+    let kind = next.strip_prefix("Type: ").unwrap_or_default();
+    line.starts_with("Name: ") && ["hash:", "bitmap:", "list:"].iter().any(|start| kind.starts_with(start))
 }
 
 /// Reports whether a line is the first one of a table of `iptables-save`.
@@ -347,6 +356,15 @@ mod tests {
         rules.add(text, IpFamily::V4).unwrap();
         assert_eq!(rules.iptables.iter().map(|rules| rules.tables.len()).sum::<usize>(), 2);
         assert!(rules.ipsets.is_some());
+        let listed = "Name: s\nType: hash:ip\nHeader: family inet\nMembers:\n10.0.0.1\n\n";
+        for text in [format!("{listed}*filter\n-A FORWARD -j DROP\nCOMMIT\n"), listed.to_owned()] {
+            let mut of_list = DumpedRules::default();
+            of_list.add(&text, IpFamily::V4).unwrap();
+            let mut saved = Ipsets::default();
+            saved.add_save("create s hash:ip family inet\nadd s 10.0.0.1\n");
+            assert_eq!(of_list.ipsets, Some(saved), "{text}");
+            assert_eq!(of_list.iptables.len(), text.matches("*filter").count());
+        }
     }
 
     #[test]

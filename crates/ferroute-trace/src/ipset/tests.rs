@@ -127,3 +127,29 @@ fn saved_sets_have_limits_and_unsupported_masks() {
     state.change_ipset("port", &dst, false);
     assert_eq!(state.is_in_ipset("port", &dst), Some(false));
 }
+
+#[test]
+fn output_of_list_is_read_like_that_of_save() {
+    let save = "create s hash:ip,port family inet hashsize 1024 maxelem 65536\nadd s 10.0.0.1,tcp:80\n\
+                add s 10.0.0.2,udp:53 timeout 5\ncreate all list:set size 8\nadd all s\n";
+    let list = "Name: s\nType: hash:ip,port\nRevision: 5\nHeader: family inet hashsize 1024 maxelem 65536\nSize in memory: 248\n\
+                References: 0\nNumber of entries: 2\nMembers:\n10.0.0.1,tcp:80\n10.0.0.2,udp:53 timeout 5\n\nName: all\n\
+                Type: list:set\nRevision: 3\nHeader: size 8\nSize in memory: 80\nReferences: 1\nNumber of entries: 1\nMembers:\ns\n\
+                root@node:~# exit\n";
+    let read = |text: &str| {
+        let mut sets = Ipsets::default();
+        sets.add_save(text);
+        sets
+    };
+    assert_eq!(read(list), read(save));
+    assert_eq!(read(list).0["s"].entries.len(), 2);
+    // Older versions do not print the number of entries.
+    let without = |start: &str| {
+        list.lines().filter(|line| !line.starts_with(start)).map(|line| format!("{line}\n")).collect::<String>()
+    };
+    assert_eq!(read(&without("Number").replace("root@node:~# exit", "")), read(save));
+    for incomplete in [without("10.0.0.2"), list.replace("Members:\n10.0.0.1,tcp:80\n10.0.0.2,udp:53 timeout 5\n", "")]
+    {
+        assert_eq!(read(&incomplete).0["s"].dimensions(), None, "{incomplete}");
+    }
+}
