@@ -11,16 +11,17 @@
 use std::{
     collections::{BTreeMap, BTreeSet, btree_map},
     fmt,
+    net::IpAddr,
     path::{Path, PathBuf},
 };
 
 use ferroute_api::{
-    Kind, MirrorSkipReason, Object,
+    Kind, MirrorSkipReason, Object, Service, ServiceSpec,
     manifest::{CheckedDocument, DocumentError, Parsed, Place, documents},
 };
 use ferroute_config::flags::SettingsArgs;
 use ferroute_core::{
-    Escaped, FrontendKind, NamespacedName, error_chain,
+    Escaped, FrontendKind, IpFamily, NamespacedName, error_chain,
     parse::{SliceSkipReason, validate},
     tracker::TrackerEvent,
 };
@@ -200,7 +201,7 @@ impl Check {
                             continue;
                         }
                         *self.counts.entry(kind.as_str()).or_default() += 1;
-                        let definition = Definition { file: file.clone(), place };
+                        let definition = Definition { file: file.clone(), place: place.clone() };
                         let is_first = self.define(format!("{kind} {name}"), definition);
                         // In a list, another object may have the same key.
                         for key in object.metadata().annotations.keys().filter(|_| is_single && is_first) {
@@ -210,6 +211,7 @@ impl Check {
                         match *object {
                             Object::EndpointSlice(slice) => self.check_slice(&slice),
                             Object::Endpoints(endpoints) => self.check_endpoints(&endpoints),
+                            Object::Service(service) if is_first => self.check_fields(&service, &place),
                             _ => {}
                         }
                     }
@@ -233,6 +235,18 @@ impl Check {
                     self.redefinitions.entry((entry.key().clone(), file)).or_insert(line);
                 }
                 false
+            }
+        }
+    }
+
+    /// Adds the fields of a Service that have no effect with its other fields.
+    fn check_fields(&mut self, service: &Service, place: &Place) {
+        let object = format!("Service {}", NamespacedName::from_metadata(&service.metadata));
+        for (field, line) in &place.spec {
+            let line = line.map(|line| ((object.clone(), format!("spec.{field}")), line));
+            self.lines.extend(line);
+            if let Some(reason) = why_without_effect(&service.spec, field) {
+                self.add_for(&object, Some(&format!("spec.{field}")), Effect::Ignored, reason);
             }
         }
     }
@@ -407,6 +421,56 @@ impl Problem {
             problem: error.cause.to_string(),
         }
     }
+}
+
+/// Returns the reason why a field of a Service that is set has no effect; `None` if it has one. The conditions are those of
+/// the API server's validation.
+fn why_without_effect(spec: &ServiceSpec, field: &str) -> Option<String> {
+    let kind = spec.type_.as_deref().filter(|kind| !kind.is_empty()).unwrap_or("ClusterIP");
+    let is_load_balancer = kind == "LoadBalancer";
+    let is_external = match kind {
+        "ClusterIP" => !spec.external_ips.is_empty(),
+        kind => kind == "NodePort" || is_load_balancer,
+    };
+    let has_health_check = is_load_balancer && spec.external_traffic_policy.as_deref() == Some("Local");
+    let unsupported = |value: &str, supported: &[&str]| {
+        (!supported.contains(&value)).then(|| format!("unsupported value {value:?} (want {})", supported.join(", ")))
+    };
+    let reason = match field {
+        // The API server permits it.
+        "loadBalancerIP" => return (!is_load_balancer).then(|| "only the type LoadBalancer has it".to_owned()),
+        "loadBalancerClass" | "allocateLoadBalancerNodePorts" if !is_load_balancer => {
+            "only the type LoadBalancer has it".to_owned()
+        }
+        "externalTrafficPolicy" if !is_external => {
+            "only Services with node ports, a load balancer or external IPs have it".to_owned()
+        }
+        "healthCheckNodePort" if !has_health_check && spec.health_check_node_port != Some(0) => {
+            "only the type LoadBalancer with externalTrafficPolicy Local has health checks".to_owned()
+        }
+        "sessionAffinityConfig" if spec.session_affinity.as_deref() != Some("ClientIP") => {
+            "sessionAffinity is not ClientIP".to_owned()
+        }
+        "trafficDistribution" => {
+            unsupported(spec.traffic_distribution.as_deref()?, &["PreferClose", "PreferSameZone", "PreferSameNode"])?
+        }
+        "ipFamilyPolicy" => {
+            unsupported(spec.ip_family_policy.as_deref()?, &["SingleStack", "PreferDualStack", "RequireDualStack"])?
+        }
+        "ipFamilies" => {
+            let known = spec.ip_families.iter().find_map(|family| unsupported(family, &["IPv4", "IPv6"]));
+            let first = spec.cluster_ip.as_slice().iter().filter(|_| spec.cluster_ips.is_empty());
+            let addresses = first.chain(&spec.cluster_ips).filter_map(|address| address.parse::<IpAddr>().ok());
+            let contradiction = || {
+                let mut pairs = addresses.zip(&spec.ip_families);
+                let (address, _) = pairs.find(|(address, family)| IpFamily::of(*address).to_string() != **family)?;
+                Some(format!("the cluster IP {address} is of the other family"))
+            };
+            known.or_else(contradiction)?
+        }
+        _ => return None,
+    };
+    Some(format!("{reason}; the API server rejects the Service"))
 }
 
 fn count_of_kind(ObjectCount { kind, count }: &ObjectCount) -> String {

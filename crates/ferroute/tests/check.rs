@@ -377,3 +377,55 @@ fn each_annotation_has_an_example_that_nothing_is_ignored_of() {
         assert!(!text(&output.stdout).contains("annotations"), "{file}: {}", text(&output.stdout));
     }
 }
+
+#[test]
+fn fields_without_effect_are_reported_with_their_lines() {
+    let checked = |fields: &str| {
+        let (status, lines) = Manifest::new(format!("{WEB}{fields}\n{SLICE}")).check(&[]);
+        let problems: Vec<String> = lines.into_iter().filter(|line| line.contains("ignored: ")).collect();
+        assert_eq!(status, Some(i32::from(!problems.is_empty())), "{fields}: {problems:?}");
+        problems
+    };
+    for (fields, expected) in [
+        (
+            "  loadBalancerSourceRanges: [192.0.2.0/24]",
+            Some("loadBalancerSourceRanges: ignored: only load balancer addresses"),
+        ),
+        ("  externalTrafficPolicy: Local", Some("externalTrafficPolicy: ignored: only Services with node ports")),
+        ("  externalTrafficPolicy: Local\n  externalIPs: [203.0.113.1]", None),
+        ("  externalTrafficPolicy: Local\n  type: NodePort", None),
+        (
+            "  sessionAffinityConfig: {clientIP: {timeoutSeconds: 5}}",
+            Some("sessionAffinityConfig: ignored: sessionAffinity is not"),
+        ),
+        ("  sessionAffinityConfig: {clientIP: {timeoutSeconds: 5}}\n  sessionAffinity: ClientIP", None),
+        ("  healthCheckNodePort: 30001\n  type: LoadBalancer", Some("healthCheckNodePort: ignored: only the type")),
+        ("  healthCheckNodePort: 30001\n  externalTrafficPolicy: Local\n  type: LoadBalancer", None),
+        ("  healthCheckNodePort: 0", None),
+        ("  ipFamilies: [IPv6]", Some("ipFamilies: ignored: the cluster IP 10.96.0.1 is of the other family")),
+        ("  ipFamilies: [IPv4, IPv6]\n  ipFamilyPolicy: PreferDualStack", None),
+        ("  ipFamilyPolicy: Dual", Some("ipFamilyPolicy: ignored: unsupported value \"Dual\"")),
+        (
+            "  trafficDistribution: PreferCloser",
+            Some("trafficDistribution: ignored: unsupported value \"PreferCloser\""),
+        ),
+        ("  trafficDistribution: PreferSameNode", None),
+        ("  loadBalancerClass: example.com/x\n  type: NodePort", Some("loadBalancerClass: ignored: only the type")),
+        ("  loadBalancerClass: null\n  loadBalancerIP: \"\"", None),
+        ("  loadBalancerIP: 198.51.100.1", Some("loadBalancerIP: ignored: only the type LoadBalancer has it")),
+        ("  loadBalancerClass: example.com/x\n  loadBalancerIP: 198.51.100.1\n  type: LoadBalancer", None),
+    ] {
+        let problems = checked(fields);
+        let expected = expected.map(|text| format!("shop.yaml:8: Service shop/web: spec.{text}"));
+        assert_eq!(problems.len(), usize::from(expected.is_some()), "{fields}: {problems:?}");
+        assert!(problems.iter().zip(&expected).all(|(line, text)| line.starts_with(text)), "{fields}: {problems:?}");
+    }
+    // In a list.
+    let items = "apiVersion: v1\nkind: List\nitems:\n- apiVersion: v1\n  kind: Service\n  metadata: {name: web, namespace: shop}\n  \
+                 spec:\n    clusterIP: 10.96.0.1\n    loadBalancerClass: x\n    ports: [{port: 80}]\n";
+    let (_, lines) = Manifest::new(items).check(&[]);
+    assert!(
+        lines.iter().any(|line| line.starts_with("shop.yaml:9: Service shop/web: items[0].spec.loadBalancerClass")),
+        "{lines:?}"
+    );
+}

@@ -37,6 +37,9 @@ pub struct IgnoredObject {
 pub struct Place {
     /// Its first line, from 1; `None` if unknown, as for items of a list in JSON.
     pub line: Option<usize>,
+    /// Names and lines of the fields in `spec` that have a value, also those that no proxy reads; empty unless the document
+    /// is checked.
+    pub spec: Vec<(String, Option<usize>)>,
     /// Index in each list that contains the object, the outermost first.
     items: Vec<usize>,
 }
@@ -101,6 +104,9 @@ impl Reader<'_, '_> {
     fn object(&mut self, mut node: Node<'_>, list: Option<&ListType>) {
         let Some(items) = node.take_items() else {
             self.location.set_line(node.line);
+            if self.unknown.is_some() {
+                self.location.set_spec(&node);
+            }
             if let Some(parsed) = self.location.decode(node, list, &mut self.unknown).transpose() {
                 (self.each)(&self.location.place, parsed);
             }
@@ -145,6 +151,16 @@ impl Location<'_> {
     fn set_line(&mut self, line: u32) {
         let is_item = !self.place.items.is_empty();
         self.place.line = absolute_line(self.document, line).or((!is_item).then_some(self.document.line));
+    }
+
+    fn set_spec(&mut self, object: &Node<'_>) {
+        let entries = match object.get("spec").map(|spec| &spec.value) {
+            Some(Value::Map(entries)) => entries.as_slice(),
+            _ => &[],
+        };
+        let is_set = |node: &Node<'_>| !matches!(&node.value, Value::Null) && node.value != Value::String("".into());
+        let set = entries.iter().filter(|(_, node)| is_set(node));
+        self.place.spec = set.map(|(key, node)| (key.to_string(), absolute_line(self.document, node.line))).collect();
     }
 
     /// Decodes an object. Returns `None` for an empty document or item.

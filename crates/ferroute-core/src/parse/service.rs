@@ -100,6 +100,15 @@ pub fn parse_service(service: &api::Service) -> Result<Option<ServiceView>, Inva
             format!("no {family} range, so all {family} clients may use the load balancer's {family} addresses");
         errors.ignore(SOURCE_RANGES, problem);
     }
+    if common.has_unused_ranges(type_) {
+        let problem = "only load balancer addresses have source ranges, and the type is not LoadBalancer, so all clients may use \
+                       the Service";
+        let field = match service.spec.load_balancer_source_ranges.is_empty() {
+            true => format!("metadata.annotations[{}]", labels::SOURCE_RANGES),
+            false => SOURCE_RANGES.to_owned(),
+        };
+        errors.ignore(field, problem.to_owned());
+    }
     let ignored = std::mem::take(&mut errors.ignored).into();
     let mut view = ServiceView { name, ports: Default::default(), ignored };
     for family in IpFamily::BOTH {
@@ -246,6 +255,14 @@ impl Common {
                 && !self.source_ranges.iter().any(|net| IpFamily::of(net.addr()) == *family)
         };
         IpFamily::BOTH.into_iter().filter(is_unrestricted).collect()
+    }
+
+    /// Reports whether the source ranges restrict no clients, because the Service has no load balancer.
+    fn has_unused_ranges(&self, type_: Type) -> bool {
+        type_ != Type::LoadBalancer
+            && !self.source_ranges.is_empty()
+            && self.load_balancer_vips.is_empty()
+            && self.source_ranges_scope == SourceRangesScope::default()
     }
 
     fn service_port(

@@ -270,6 +270,31 @@ fn load_balancer_addresses_without_a_range_of_their_family_are_reported() {
 }
 
 #[test]
+fn source_ranges_without_a_load_balancer_are_reported() {
+    let reported = |service: ServiceBuilder| {
+        let ignored = parse_service(&service.build()).unwrap().unwrap().ignored;
+        ignored.iter().map(|error| error.field.clone()).collect::<Vec<_>>()
+    };
+    let ranges = || web().source_range("192.0.2.0/24");
+    let of_type =
+        |type_: &str, service: ServiceBuilder| service.with(|service| service.spec.type_ = Some(type_.into()));
+    assert_eq!(reported(ranges().node_port(30080)), ["spec.loadBalancerSourceRanges"]);
+    assert_eq!(reported(of_type("ClusterIP", ranges().external_ip("203.0.113.1"))), ["spec.loadBalancerSourceRanges"]);
+    let by_annotation = web().node_port(30080).with(|service| {
+        service.metadata.annotations.insert(ferroute_api::labels::SOURCE_RANGES.into(), "192.0.2.0/24".into());
+    });
+    assert_eq!(reported(by_annotation), ["metadata.annotations[ferroute.io/source-ranges]"]);
+    // The controller has not assigned an address yet.
+    assert_eq!(reported(of_type("LoadBalancer", ranges())), [""; 0]);
+    assert_eq!(reported(ranges().load_balancer("198.51.100.1")), [""; 0]);
+    // An annotation extends them to other addresses.
+    let scope = |service: &mut ferroute_api::Service| {
+        service.metadata.annotations.insert(ferroute_api::labels::SOURCE_RANGES_SCOPE.into(), "node-ports".into());
+    };
+    assert_eq!(reported(ranges().node_port(30080).with(scope)), [""; 0]);
+}
+
+#[test]
 fn load_balancer_addresses_in_proxy_mode_are_ignored() {
     let vips = |service: ServiceBuilder| port(service).load_balancer_vips;
     let mixed =
