@@ -42,7 +42,11 @@ pub fn write_trace_into(
         }
         if n == MAX_BRANCHES && !options.all {
             let more = trace.branches.len() - n;
-            return writeln!(out, "{more} more branches, which depend on other assumptions (--all shows them)");
+            writeln!(out, "{more} more branches, which depend on other assumptions (--all shows them)")?;
+            let hidden = trace.branches.iter().skip(n);
+            let mut unknown = hidden.filter(|branch| matches!(branch.verdict, Verdict::Unknown { .. }));
+            let writer = BranchWriter { options, choices: &[] };
+            return unknown.next().map_or(Ok(()), |branch| writer.write_verdict_into(out, branch));
         }
         write_header_into(out, trace, branch, options.style)?;
         let writer = BranchWriter { options, choices: &branch.choices };
@@ -281,6 +285,9 @@ fn run_of_mismatches(events: &[Event]) -> Vec<EvaluatedRule<'_>> {
 fn subject(mismatch: &str) -> &str {
     if let Some((_, set)) = mismatch.split_once(" is not in ") {
         return set;
+    }
+    if mismatch.ends_with(", but the rule has no effect") {
+        return "no effect";
     }
     let parts = [" is ", " decides "].into_iter().filter_map(|verb| mismatch.split_once(verb));
     parts.map(|(subject, _)| subject).next().unwrap_or(mismatch)

@@ -78,6 +78,7 @@ export const SENTENCES = [
   ["packet is no later fragment", "数据包不是后续分片"],
   ["by assumption, {condition}", "假设：{condition}"],
   ["assuming that {condition}", "假设 {condition}"],
+  ["unknown whether {condition}, but the rule has no effect", "不确定 {condition} 是否成立，但该规则没有作用"],
   ["chance decides otherwise", "随机选择了其他分支"],
   ["no element of the set {set} has the packet's other fields", "集合 {set} 中没有与数据包其他字段相同的元素"],
   ["the packet has no {property}", "数据包没有 {property}"],

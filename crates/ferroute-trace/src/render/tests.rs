@@ -95,6 +95,20 @@ fn long_runs_of_mismatches_are_abbreviated_without_all() {
 }
 
 #[test]
+fn unknown_rest_of_many_branches_is_shown_without_all() {
+    let mark = |n| format!("-A INPUT -m statistic --mode random --probability 0.5 -j MARK --or-mark {:#x}\n", 1 << n);
+    let text = format!("*filter\n{}COMMIT\n", (0..12).map(mark).collect::<String>());
+    let some = trace(&read(&text), &from_outside("192.168.49.2:22"), plain());
+    let end = "1012 more branches, which depend on other assumptions (--all shows them)\n\
+               => unknown: there are too many branches to follow all\n";
+    assert!(some.ends_with(end), "{some}");
+    let log = |n| format!("-A INPUT -m limit --limit {n}/min -j LOG\n");
+    let text = format!("*filter\n{}COMMIT\n", (1..12).map(log).collect::<String>());
+    let quiet = trace(&read(&text), &from_outside("192.168.49.2:22"), plain());
+    assert!(quiet.contains("INPUT 1 to 11: no match (11 by no effect)"), "{quiet}");
+}
+
+#[test]
 fn long_endpoint_lists_are_abbreviated_without_all() {
     let rules = rules(&ferroute_core::testing::Cluster::uniform(1, 100));
     let packet = from_pod("10.96.0.1:80");
