@@ -86,14 +86,14 @@ impl Ipsets {
                 ["create", name, kind, options @ ..] => self.add(name, Ipset::from_save(kind, options)),
                 ["add", name, entry, options @ ..] => self.add_entry(name, entry, options),
                 ["Name:", name] => {
-                    self.end(std::mem::take(&mut listed));
+                    self.end(&std::mem::take(&mut listed));
                     (*name).clone_into(&mut listed.name);
                 }
                 ["Type:", kind] => (*kind).clone_into(&mut listed.kind),
                 ["Header:", options @ ..] => self.add(&listed.name, Ipset::from_save(&listed.kind, options)),
                 ["Number", "of", "entries:", number] => listed.missing = number.parse().ok(),
                 ["Members:"] => listed.has_members = true,
-                [] => self.end(std::mem::take(&mut listed)),
+                [] => self.end(&std::mem::take(&mut listed)),
                 [entry, options @ ..] if listed.has_members && listed.missing != Some(0) => {
                     listed.missing = listed.missing.map(|missing| missing - 1);
                     self.add_entry(&listed.name, entry, options);
@@ -101,7 +101,7 @@ impl Ipsets {
                 _ => {}
             }
         }
-        self.end(listed);
+        self.end(&listed);
     }
 
     fn add_entry(&mut self, name: &str, entry: &str, options: &[&str]) {
@@ -114,7 +114,7 @@ impl Ipsets {
     }
 
     /// Ends a set in the output of `ipset list`, whose entries `-terse` leaves out.
-    fn end(&mut self, listed: Listed) {
+    fn end(&mut self, listed: &Listed) {
         if let Some(set) = self.0.get_mut(&listed.name)
             && (!listed.has_members || listed.missing.is_some_and(|missing| missing > 0))
         {

@@ -52,7 +52,9 @@ pub(super) fn property(cursor: &mut Cursor<'_>, family: IpFamily) -> Option<(Pro
                 "flags" if word == "tcp" => Property::TcpFlags,
                 field => Property::named(&format!("{word} {field}"))?,
             };
-            Some((property, requirements(word)))
+            // Packets of other protocols lack any option and chunk.
+            let is_existence = property.words(family) == Words::Existence;
+            Some((property, if is_existence { Requirements::default() } else { requirements(word) }))
         }
         "icmp" | "icmpv6" | "igmp" | "ah" | "esp" | "comp" | "hbh" | "dst" | "frag" | "mh" | "srh" | "exthdr" => {
             Some((Property::named(&format!("{word} {}", cursor.take()))?, requirements(word)))

@@ -129,10 +129,7 @@ fn rules_are_printed_as_nft_prints_those_of_the_kernel() {
         ("exthdr frag missing rt type 0 drop", "meta nfproto ipv6 exthdr frag missing rt type 0 drop"),
         ("rt classid 5 ip option lsrr exists drop", "rt classid 5 meta nfproto ipv4 ip option lsrr exists drop"),
         ("mh type home-test-init hbh nexthdr tcp", "meta nfproto ipv6 mh type home-test-init hbh nexthdr tcp"),
-        (
-            "tcp option mptcp exists sctp chunk init exists",
-            "meta l4proto tcp tcp option mptcp exists meta l4proto sctp sctp chunk init exists",
-        ),
+        ("tcp option mptcp exists sctp chunk init exists", "tcp option mptcp exists sctp chunk init exists"),
         (
             "ah spi 3 igmp type leave-group",
             "meta l4proto ah ah spi 3 meta nfproto ipv4 meta l4proto igmp igmp type leave-group",

@@ -211,3 +211,19 @@ fn rules_end_where_a_map_of_objects_has_no_key() {
         assert!(ends.len() == 1 && ends[0].starts_with(end), "{rule}: {ends:?}");
     }
 }
+
+#[test]
+fn packets_of_other_protocols_lack_options() {
+    let udp = Packet { protocol: ferroute_core::Protocol::Udp, ..from_pod("10.0.0.1:80") };
+    for (rule, is_dropped) in [
+        ("tcp option window missing drop", true),
+        ("tcp option window exists drop", false),
+        ("sctp chunk data missing drop", true),
+        ("tcp option maxseg size != 5 drop", false),
+        ("exthdr hbh missing drop", false),
+    ] {
+        let end = if is_dropped { "dropped" } else { "not translated" };
+        let ends = ends(&before(rule), &udp);
+        assert!(ends.len() == 1 && ends[0].starts_with(end), "{rule}: {ends:?}");
+    }
+}
