@@ -666,6 +666,14 @@ fn options_of_other_programs_iptables_rules_are_read_from_the_kernel() {
             assert_eq!(results.len(), 2, "{rule}: {results:?}");
         }
     }
+    let hmark =
+        ["-j", "HMARK", "--hmark-tuple", "src,dst", "--hmark-mod", "4", "--hmark-offset", "16", "--hmark-rnd", "1"];
+    if node.try_command("iptables-nft", &[&["-t", "mangle", "-A", "OUTPUT"][..], &hmark].concat()).status.success() {
+        let rules = "*mangle\n-A PREROUTING HMARK\nCOMMIT\n*filter\n-A FORWARD -m mark --mark 0x11 -j DROP\n";
+        iptables(&node, &rules.replace("HMARK", &hmark.join(" ")));
+        let output = String::from_utf8(trace(&node, "--from 10.244.1.5 --to 10.244.1.6:80").stdout).unwrap();
+        assert!(!output.contains("unknown") && output.contains("in 25.0 % of all cases"), "{output}");
+    }
     iptables(
         &node,
         "*mangle

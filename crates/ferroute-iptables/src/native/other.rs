@@ -268,6 +268,7 @@ pub(super) fn target_text(structure: &Structure<'_>, family: IpFamily) -> Option
             format!("{name}{ports}{}", range.options())
         }
         ("SET", 1..=3) => set_text(bytes)?,
+        ("HMARK", 0) => hmark_text(bytes, family)?,
         ("NETMAP", _) => {
             let (first, last) = Range::read(structure, family)?.addresses?;
             let length = (0..=128).filter_map(|length| ipnet::IpNet::new(first, length).ok());
@@ -288,6 +289,33 @@ pub(super) fn target_text(structure: &Structure<'_>, family: IpFamily) -> Option
         }
         _ => return None,
     })
+}
+
+/// Returns the text of target HMARK: `struct xt_hmark_info`.
+fn hmark_text(bytes: &[u8], family: IpFamily) -> Option<String> {
+    let flags = u32_at(bytes, 40)?;
+    // Those of SPIs are not supported.
+    if flags & (1 << 2 | 1 << 3) != 0 {
+        return None;
+    }
+    let port = |at| Some(u16::from_be_bytes(*bytes.get(at..)?.first_chunk()?));
+    let prefix = |at| ipnet::ip_mask_to_prefix(address(bytes, at, family)?).ok();
+    let options = [
+        (0, "src-prefix", prefix(0)?.to_string()),
+        (1, "dst-prefix", prefix(16)?.to_string()),
+        (4, "sport", port(36)?.to_string()),
+        (5, "dport", port(38)?.to_string()),
+        (6, "sport-mask", format!("{:#06x}", port(32)?)),
+        (7, "dport-mask", format!("{:#06x}", port(34)?)),
+        (8, "proto-mask", format!("{:#x}", u16_at(bytes, 44)?)),
+        (9, "rnd", format!("{:#010x}", u32_at(bytes, 48)?)),
+        (10, "mod", u32_at(bytes, 52)?.to_string()),
+        (11, "offset", u32_at(bytes, 56)?.to_string()),
+        (12, "tuple", "ct".to_owned()),
+    ];
+    let given = options.iter().filter(|(bit, ..)| flags & 1 << bit != 0);
+    let words: String = given.map(|(_, name, value)| format!(" --hmark-{name} {value}")).collect();
+    Some(format!("HMARK{words}"))
 }
 
 /// Returns the text of target SET, with the numbers of sets instead of their names: `struct xt_set_info_target_v1` to
