@@ -130,6 +130,22 @@ part_repair() {
     done
     check_flows "repaired addresses"
 
+    echo "== the device is deleted while no proxy runs"
+    end_proxy
+    ip link delete kube-ipvs0
+    /files/ferroute run --cleanup >cleanup.log 2>&1 || fail "ferroute run --cleanup: $(cat cleanup.log)"
+    sysctl -qw net.ipv4.conf.all.arp_ignore=0 net.ipv4.conf.all.arp_announce=0
+    check_clean "cleanup without the device"
+    start
+    end_proxy
+    ip link delete kube-ipvs0
+    settings iptables
+    run_proxy
+    wait_for "the removal of virtual servers without the device" lacks eval "has_server 10.96.0.1:80 || has_server [fd00:96::1]:80"
+    check_foreign_servers "a switch without the device"
+    end_proxy
+    start "ipvs: {strictARP: true}"
+
     echo "== the end of strict ARP"
     settings ipvs
     wait_for "the former arp_ignore" has_sysctl net.ipv4.conf.all.arp_ignore 0

@@ -348,6 +348,16 @@ impl IpSets {
         }
     }
 
+    /// Reports whether one of the sets of ipvs mode has entries.
+    pub fn are_used(&mut self, family: IpFamily) -> Result<bool, SetError> {
+        for kind in SetKind::ALL {
+            if !self.entries(kind, family)?.is_empty() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// Appends the message that adds or deletes an entry. It is not an error if the entry already exists, or is already
     /// missing.
     pub(crate) fn encode(batch: &mut Batch, added: bool, kind: SetKind, family: IpFamily, entry: Entry) {

@@ -100,6 +100,23 @@ fn a_set_of_another_type_that_rules_use_is_reported_with_a_remedy() {
     ferroute_testing::wait("the release of the set", || create(IpFamily::V4).ok());
 }
 
+#[test]
+fn sets_with_entries_show_that_the_mode_was_active() {
+    let host = NetNs::new();
+    let are_used = || IpFamily::BOTH.map(|family| host.run(|| IpSets::open().unwrap().are_used(family)).unwrap());
+    assert_eq!(are_used(), [false, false]);
+    for family in IpFamily::BOTH {
+        SetKind::ALL.into_iter().for_each(|kind| host.run(|| IpSets::open().unwrap().create(kind, family)).unwrap());
+    }
+    host.command("ipset", &["create", "theirs", "hash:ip"]);
+    host.command("ipset", &["add", "theirs", "192.0.2.1"]);
+    assert_eq!(are_used(), [false, false]);
+    host.command("ipset", &["add", "KUBE-6-CLUSTER-IP", "fd00:96::1,tcp:443"]);
+    assert_eq!(are_used(), [false, true]);
+    host.command("ipset", &["add", "KUBE-NODE-PORT-TCP", "30080"]);
+    assert_eq!(are_used(), [true, true]);
+}
+
 /// Destroys a set once the kernel has released it.
 fn destroy(host: &NetNs, name: &str) {
     ferroute_testing::wait("the release of a set", || host.run(|| IpSets::open().unwrap().destroy(name)).ok());

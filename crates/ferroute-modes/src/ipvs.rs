@@ -16,7 +16,7 @@ use ferroute_iptables::{
     native::Modules,
 };
 use ferroute_ipvs::{
-    DUMMY_DEVICE, DUMMY_KIND, Devices, IpvsDataplane, Timeouts, VirtualServers,
+    DUMMY_DEVICE, DUMMY_KIND, Devices, IpSets, IpvsDataplane, SetError, Timeouts, VirtualServers,
     kernel::{MemoryKernel, NetlinkKernel},
     plan::{IpvsContext, IpvsPlan, IpvsSettings, Scheduler},
 };
@@ -158,7 +158,12 @@ impl RemovableMode for Ipvs {
     fn is_present(&self) -> bool {
         let device = Devices::open().and_then(|mut devices| devices.find(DUMMY_DEVICE));
         let has_device = matches!(device, Ok(Some(device)) if device.kind.as_deref() == Some(DUMMY_KIND));
-        has_device || chain_modes().contains(&ChainMode::Ipvs)
+        // Another program may have deleted the device.
+        let has_sets = || {
+            let mut sets = IpSets::open()?;
+            Ok::<_, SetError>(sets.are_used(IpFamily::V4)? || sets.are_used(IpFamily::V6)?)
+        };
+        has_device || chain_modes().contains(&ChainMode::Ipvs) || has_sets().unwrap_or_default()
     }
 }
 

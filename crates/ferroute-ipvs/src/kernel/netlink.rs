@@ -206,18 +206,21 @@ impl Kernel for NetlinkKernel {
     }
 }
 
-/// Reads all objects of an IP family in the calling thread's network namespace; `None` without the dummy device, which shows
-/// that ipvs mode is, or was, active.
+/// Reads all objects of an IP family in the calling thread's network namespace; `None` without the dummy device and entries of
+/// sets, which show that ipvs mode is, or was, active.
 ///
 /// # Errors
 /// If the kernel returns an error. A kernel without ipvs is not an error.
 pub fn read_state(family: IpFamily) -> Result<Option<KernelState>, KernelError> {
     let mut devices = Devices::open()?;
-    if devices.find(DUMMY_DEVICE)?.is_none_or(|device| device.kind.as_deref() != Some(DUMMY_KIND)) {
+    let mut sets = IpSets::open()?;
+    let has_device = devices.find(DUMMY_DEVICE)?.is_some_and(|device| device.kind.as_deref() == Some(DUMMY_KIND));
+    // Another program may have deleted the device.
+    if !has_device && !sets.are_used(family)? {
         return Ok(None);
     }
     let Some(mut servers) = VirtualServers::open()? else { return Ok(None) };
-    let (mut sets, mut routes) = (IpSets::open()?, KernelRoutes::open()?);
+    let mut routes = KernelRoutes::open()?;
     read(family, &mut servers, &mut sets, &mut devices, &mut routes, &|_| true).map(Some)
 }
 

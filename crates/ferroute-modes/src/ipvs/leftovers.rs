@@ -5,7 +5,9 @@ use std::{net::IpAddr, thread, time::Duration};
 
 use ferroute_core::{IpFamily, Protocol};
 use ferroute_host::{HostAddresses, KernelAddresses, Sysctls};
-use ferroute_ipvs::{DUMMY_DEVICE, DUMMY_KIND, Devices, IpSets, SetError, VirtualServers, kube_proxy_set_names};
+use ferroute_ipvs::{
+    DUMMY_DEVICE, DUMMY_KIND, Device, Devices, IpSets, SetError, VirtualServers, kube_proxy_set_names,
+};
 
 use super::strict_arp;
 use crate::cleanup::{Leftovers, RemovalReport};
@@ -41,9 +43,7 @@ fn remove_servers_of(families: &[IpFamily], report: &mut RemovalReport) -> anyho
         return Ok(());
     }
     let mut devices = Devices::open()?;
-    let device = devices.find(DUMMY_DEVICE)?.filter(|device| device.kind.as_deref() == Some(DUMMY_KIND));
-    let Some(device) = device else { return Ok(()) };
-    let addresses = devices.addresses(&device)?;
+    let (_, addresses) = device_and_addresses(&mut devices)?;
     remove_servers(families, &addresses, &mut IpSets::open()?, false, report).map(drop)
 }
 
@@ -71,21 +71,11 @@ fn remove(drain: bool, report: &mut RemovalReport) {
 /// Removes virtual servers, then the device. Returns false if a virtual server remains.
 fn remove_servers_and_device(sets: &mut IpSets, drain: bool, report: &mut RemovalReport) -> anyhow::Result<bool> {
     let mut devices = Devices::open()?;
-    let device = match devices.find(DUMMY_DEVICE)? {
-        Some(device) if device.kind.as_deref() == Some(DUMMY_KIND) => device,
-        Some(device) => {
-            let kind = device.kind.as_deref().unwrap_or("hardware");
-            tracing::warn!(
-                "keeping device {DUMMY_DEVICE}, which is not kube-proxy's (got kind {kind}, want {DUMMY_KIND})"
-            );
-            return Ok(true);
-        }
-        None => return Ok(true),
-    };
-    let addresses = devices.addresses(&device)?;
+    let (device, addresses) = device_and_addresses(&mut devices)?;
     if !remove_servers(&IpFamily::BOTH, &addresses, sets, drain, report)? {
         return Ok(false);
     }
+    let Some(device) = device else { return Ok(true) };
     // The device keeps the previous values, and strict ARP concerns its addresses.
     match strict_arp::restore(&Sysctls::from_kernel()) {
         Ok(restored) => restored.iter().for_each(|sysctl| report.removed(format!("strict ARP: {sysctl}"))),
@@ -98,6 +88,18 @@ fn remove_servers_and_device(sets: &mut IpSets, drain: bool, report: &mut Remova
     Ok(true)
 }
 
+/// Returns kube-proxy's device with its addresses. If another program has deleted it, sets still name the virtual servers.
+fn device_and_addresses(devices: &mut Devices) -> anyhow::Result<(Option<Device>, Vec<IpAddr>)> {
+    let Some(device) = devices.find(DUMMY_DEVICE)? else { return Ok((None, Vec::new())) };
+    if device.kind.as_deref() != Some(DUMMY_KIND) {
+        let kind = device.kind.as_deref().unwrap_or("hardware");
+        tracing::warn!("keeping device {DUMMY_DEVICE}, which is not kube-proxy's (got kind {kind}, want {DUMMY_KIND})");
+        return Ok((None, Vec::new()));
+    }
+    let addresses = devices.addresses(&device)?;
+    Ok((Some(device), addresses))
+}
+
 /// Removes virtual servers of some IP families. Returns false if some may remain.
 fn remove_servers(
     families: &[IpFamily],
@@ -106,6 +108,12 @@ fn remove_servers(
     drain: bool,
     report: &mut RemovalReport,
 ) -> anyhow::Result<bool> {
+    // Opening the virtual servers may load the kernel's module.
+    let has_sets =
+        families.iter().try_fold(false, |found, family| Ok::<_, SetError>(found || sets.are_used(*family)?))?;
+    if device_addresses.is_empty() && !has_sets {
+        return Ok(true);
+    }
     let Some(mut servers) = VirtualServers::open()? else { return Ok(true) };
     let host_addresses = KernelAddresses::open()?.list()?;
     let mut all_removed = true;
