@@ -250,6 +250,14 @@ part_firewall() {
     # The kernel's counters of the conntrack table, which another part moves, cannot be set to 0.
     findings=$(findings 'finding["severity"] != "note" and finding["check"] != "conntrack-table"')
     [ -z "$findings" ] || fail "doctor: $findings: $(cat doctor.json)"
+    echo "== translations of other programs"
+    nft "table ip theirs { chain late { type nat hook postrouting priority 110; ip saddr 198.51.100.0/24 masquerade; }; }"
+    findings=$(findings 'finding["check"] == "earlier-translation"')
+    [ -z "$findings" ] || fail "doctor: $findings: $(cat doctor.json)"
+    nft "table ip theirs { chain early { type nat hook prerouting priority -110; tcp dport 30080 dnat to 198.51.100.1; }; }"
+    findings=$(findings 'finding["check"] == "earlier-translation" and "30080 dnat to" in str(finding)')
+    [ -n "$findings" ] || fail "doctor finds no earlier translation: $(cat doctor.json)"
+    nft delete table ip theirs
     echo "== a last rule that rejects"
     for iptables in iptables ip6tables; do
         $iptables -P INPUT ACCEPT

@@ -73,5 +73,5 @@ fn forward(walker: &mut Walker<'_>, key: ServerKey, real: SocketAddr) -> ChainVe
     ChainVerdict::Resend
 }
 
-/// The name that traces show in place of a table's.
-const TABLE: &str = "ipvs";
+/// The name that traces show in place of a table's where a virtual server translates a packet.
+pub const TABLE: &str = "ipvs";

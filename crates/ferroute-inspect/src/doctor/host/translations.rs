@@ -19,7 +19,7 @@ use ferroute_nftables::{
     kernel::{TableFamily, TableSnapshot},
     model::ChainType,
 };
-use ferroute_trace::{Effect, Event, Host, Packet, Ruleset};
+use ferroute_trace::{Effect, Event, Host, IPVS_TABLE, Packet, Ruleset};
 
 use crate::{
     desired::Desired,
@@ -118,7 +118,9 @@ impl Translation<'_> {
         };
         let is_proxy_chain =
             |name: &String| ChainName::new(name).is_ok_and(|chain| is_proxy_chain(TableName::Nat, chain));
-        OWNERS.into_iter().any(is_proxy_table) || self.path.iter().any(is_proxy_chain)
+        // The kernel's tables have an IP family in their names.
+        let is_virtual_server = self.table == IPVS_TABLE;
+        is_virtual_server || OWNERS.into_iter().any(is_proxy_table) || self.path.iter().any(is_proxy_chain)
     }
 }
 
@@ -310,6 +312,31 @@ mod tests {
         assert_eq!(translation(30080, &format!("{HOST_PORT}{ENTRY}{other}")), None);
         let redirect = "-A HOSTPORT -p tcp -j REDIRECT --to-ports 15001\n";
         assert!(translation(30080, &format!("{HOST_PORT}{ENTRY}{redirect}")).is_some());
+    }
+
+    #[test]
+    fn virtual_servers_are_not_another_programs_translation() {
+        let socket = |text: &str| text.parse().unwrap();
+        let effect = |table: &'static str, chain: &str| Event::Effect {
+            hook: ferroute_trace::Hook::Input,
+            table: table.into(),
+            path: vec![chain.to_owned()],
+            effect: Effect::Dnat { before: socket("10.96.0.1:80"), after: socket("10.244.0.2:8080") },
+        };
+        let rule = |chain: &str, text: &str| Event::Rule {
+            chain: chain.to_owned(),
+            number: 1,
+            text: text.to_owned(),
+            depth: 0,
+            mismatch: None,
+            chance: None,
+        };
+        let is_ours = |events: &[Event]| first_translation(events).unwrap().is_ours(IpFamily::V4);
+        let server = [rule("KUBE-SERVICES", "-j ACCEPT"), effect(IPVS_TABLE, "10.96.0.1:80/tcp")];
+        assert!(is_ours(&server));
+        let other = [rule("early", "dnat to 10.244.0.2:8080"), effect("ip ipvs", "early")];
+        assert!(!is_ours(&other));
+        assert!(!is_ours(&[&other[..], &server[..]].concat()));
     }
 
     #[test]
