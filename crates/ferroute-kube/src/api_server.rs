@@ -31,6 +31,8 @@ use crate::{
 pub struct ApiServer {
     client: Arc<ApiClient>,
     node: String,
+    /// Whether the Nodes of other hosts are listed, too.
+    all_nodes: bool,
 }
 
 #[derive(Deserialize)]
@@ -134,7 +136,7 @@ impl ApiServer {
         let rate_limiter = RateLimiter::new(connection.qps, connection.burst);
         let client =
             ApiClient::new(access, rate_limiter, connection.accepted(), Timing::default(), Arc::new(NoMetrics));
-        Ok(Self { client: Arc::new(client), node: node.to_owned() })
+        Ok(Self { client: Arc::new(client), node: node.to_owned(), all_nodes: false })
     }
 
     /// Reads the credentials and prepares a connection, which the first request does otherwise. Nothing is sent yet.
@@ -150,6 +152,12 @@ impl ApiServer {
     #[must_use]
     pub fn with_timing(self, timing: Timing) -> Self {
         Self { client: Arc::new(self.client.with_timing(timing)), ..self }
+    }
+
+    /// Sets whether all Nodes are listed and watched, and not only that of this node.
+    #[must_use]
+    pub fn with_all_nodes(self, all_nodes: bool) -> Self {
+        Self { all_nodes, ..self }
     }
 
     /// Sets the recorder of request metrics.
@@ -190,7 +198,7 @@ impl ApiServer {
                 self.report_addresses(&batches),
                 run(Collection::services()),
                 run(Collection::endpoint_slices()),
-                run(Collection::node(&self.node)),
+                run(Collection::nodes((!self.all_nodes).then_some(&*self.node))),
                 run(Collection::service_cidrs())
             );
         };

@@ -25,9 +25,10 @@ impl Collection {
         Self { resource: Resource::EndpointSlices, selector: Some(without_label(labels::HEADLESS)) }
     }
 
-    /// The Node with this name.
-    pub(crate) fn node(name: &str) -> Self {
-        Self { resource: Resource::Nodes, selector: Some(("fieldSelector", format!("metadata.name={name}"))) }
+    /// The Node with this name, or all Nodes.
+    pub(crate) fn nodes(name: Option<&str>) -> Self {
+        let selector = name.map(|name| ("fieldSelector", format!("metadata.name={name}")));
+        Self { resource: Resource::Nodes, selector }
     }
 
     /// Returns all ServiceCIDRs. Servers before 1.33 have none, and older roles do not permit them.
@@ -184,9 +185,10 @@ mod tests {
             format!("/apis/discovery.k8s.io/v1/endpointslices?{selector}&limit=500&continue=a%2Bb%3D%2F%26c")
         );
         assert_eq!(
-            Collection::node("node-1").path_and_query(&[("watch", "true")]),
+            Collection::nodes(Some("node-1")).path_and_query(&[("watch", "true")]),
             "/api/v1/nodes?fieldSelector=metadata.name%3Dnode-1&watch=true"
         );
+        assert_eq!(Collection::nodes(None).path_and_query(&[("watch", "true")]), "/api/v1/nodes?watch=true");
         assert_eq!(
             Collection::service_cidrs().path_and_query(&[("limit", "500")]),
             "/apis/networking.k8s.io/v1/servicecidrs?limit=500"

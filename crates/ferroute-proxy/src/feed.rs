@@ -46,6 +46,8 @@ pub struct Feed<'a> {
     next_hops: BTreeSet<IpAddr>,
     /// Addresses of other Nodes, if they are needed and the source has them.
     other_nodes: BTreeMap<NamespacedName, Vec<IpAddr>>,
+    /// Whether they differ from those of the last change.
+    have_nodes_changed: bool,
     events: EventRecorder,
     /// The ignored fields of objects that were reported.
     ignored: BTreeMap<(&'static str, NamespacedName), Vec<FieldError>>,
@@ -65,6 +67,7 @@ impl<'a> Feed<'a> {
             other_hosts: OtherHosts::default(),
             next_hops: BTreeSet::new(),
             other_nodes: BTreeMap::new(),
+            have_nodes_changed: false,
             events: EventRecorder::none(),
             ignored: BTreeMap::new(),
             unused: SharedUnused::default(),
@@ -111,14 +114,20 @@ impl<'a> Feed<'a> {
     }
 
     /// Sets the addresses of another Node; `None` if it was deleted.
-    fn set_other_node(&mut self, name: NamespacedName, node: Option<&Node>) -> Option<Change> {
-        self.other_hosts.addresses.as_ref()?;
-        match node.map(parse_node) {
-            Some(Ok(view)) => self.other_nodes.insert(name, view.addresses),
-            Some(Err(_)) => return None,
+    fn set_other_node(&mut self, name: NamespacedName, node: Option<&Node>) {
+        if self.other_hosts.addresses.is_none() {
+            return;
+        }
+        let addresses = match node.map(parse_node) {
+            Some(Ok(view)) => Some(view.addresses),
+            Some(Err(_)) => return,
+            None => None,
+        };
+        self.have_nodes_changed |= self.other_nodes.get(&name) != addresses.as_ref();
+        match addresses {
+            Some(addresses) => self.other_nodes.insert(name, addresses),
             None => self.other_nodes.remove(&name),
         };
-        self.other_hosts(self.other_hosts.api_server.clone())
     }
 
     /// Returns what is not used of Services. It changes with the feed.
@@ -148,6 +157,11 @@ impl<'a> Feed<'a> {
         let received = Instant::now();
         let mut changes: Vec<Change> =
             events.into_iter().filter_map(|event| self.translate_event(event, received)).collect();
+        // Once for all Nodes of the first list, of which there may be thousands.
+        if self.have_nodes_changed && !self.unsynced.contains(&Resource::Nodes) {
+            self.have_nodes_changed = false;
+            changes.extend(self.other_hosts(self.other_hosts.api_server.clone()));
+        }
         if self.is_synced() && !was_synced {
             tracing::info!("initial lists received");
             changes.push(Change::Synced);
@@ -211,8 +225,14 @@ impl<'a> Feed<'a> {
                 self.node.zone = None;
                 Some(Change::Desired(TrackerEvent::NodeApplied(self.node.clone()), unversioned))
             }
-            Event::NodeApplied(node) => self.set_other_node(NamespacedName::from_metadata(&node.metadata), Some(&node)),
-            Event::NodeDeleted(node) => self.set_other_node(node, None),
+            Event::NodeApplied(node) => {
+                self.set_other_node(NamespacedName::from_metadata(&node.metadata), Some(&node));
+                None
+            }
+            Event::NodeDeleted(node) => {
+                self.set_other_node(node, None);
+                None
+            }
             Event::ApiServer(addresses) => self.other_hosts(addresses),
             Event::ServiceCidrApplied(cidr) => {
                 let networks = self.valid(parse_service_cidr(&cidr))?;
@@ -408,6 +428,32 @@ mod tests {
         tracker.update(ferroute_core::IpFamily::V4);
         let table = tracker.table(ferroute_core::IpFamily::V4);
         assert_eq!(table.lost.len(), 1, "{:?}", table.lost);
+    }
+
+    #[test]
+    fn addresses_of_other_nodes_are_applied_once_for_a_list_and_where_they_differ() {
+        let resolved = resolve("ClusterCIDR");
+        let mut feed = feed(&resolved).with_addresses_bound();
+        let node = |number: u8, address: &str| {
+            let mut node = Cluster::new(&format!("node-{number}")).node;
+            node.status.addresses.truncate(1);
+            node.status.addresses[0].address = address.into();
+            Event::NodeApplied(Box::new(node))
+        };
+        let mut after = |events| match &feed.translate(events)[..] {
+            [] => None,
+            [Change::Desired(TrackerEvent::OtherHostsApplied(hosts), _)] => {
+                Some(hosts.addresses.iter().flatten().map(ToString::to_string).collect::<Vec<_>>())
+            }
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(after(vec![node(2, "192.0.2.2")]), None, "the list has not ended");
+        assert_eq!(after(vec![node(3, "192.0.2.3")]), None);
+        let both = ["192.0.2.2", "192.0.2.3"].map(str::to_owned).to_vec();
+        assert_eq!(after(vec![Event::Synced(Resource::Nodes)]), Some(both));
+        assert_eq!(after(vec![node(2, "192.0.2.2")]), None, "another field has changed");
+        let deleted = Event::NodeDeleted(NamespacedName::new("", "node-2"));
+        assert_eq!(after(vec![deleted, node(3, "192.0.2.4")]), Some(vec!["192.0.2.4".to_owned()]));
     }
 
     #[test]

@@ -143,13 +143,14 @@ impl Source {
         args: &RunArgs,
         connection: &ClientConnectionConfiguration,
         node: &str,
+        all_nodes: bool,
         counter: Arc<dyn RequestCounter>,
     ) -> anyhow::Result<Self> {
         if let Some(path) = &args.manifests {
             return Ok(Self::Manifests(Manifests::new(path)));
         }
         let server = ApiServer::new(connection, Some(&args.proxy.client.master), node).await;
-        let server = server.map(|server| Self::ApiServer(server.with_counter(counter)));
+        let server = server.map(|server| Self::ApiServer(server.with_all_nodes(all_nodes).with_counter(counter)));
         server.context("no source of Services (use --manifests to run without an API server)")
     }
 
@@ -184,7 +185,9 @@ impl Daemon<'_> {
         let resolved = &settings.resolved;
         let hold_node_ports = args.args.hold_node_ports.0;
         let (node, counter) = (node_name(resolved)?, status.request_counter());
-        let source = Source::new(&args.args, &settings.config.client_connection, &node, counter).await?;
+        let binds_addresses = registry.active(resolved.mode).traits().binds_service_addresses;
+        let connection = &settings.config.client_connection;
+        let source = Source::new(&args.args, connection, &node, binds_addresses, counter).await?;
         let source_info = source_info(&args.args);
         let config = ConfigWatch::new(registry, args, settings);
         let http_tasks = tasks.clone();
@@ -209,7 +212,6 @@ impl Daemon<'_> {
         let events = EventRecorder::start(source.writer(), &node.name, &tasks);
         events.starting(setup, reason);
         let mut feed = Feed::new(resolved, node).with_events(events.clone());
-        let binds_addresses = registry.active(resolved.mode).traits().binds_service_addresses;
         let (next_hop_sender, mut next_hops) = mpsc::channel(1);
         if binds_addresses {
             feed = feed.with_addresses_bound();

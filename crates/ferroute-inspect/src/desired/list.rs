@@ -6,6 +6,7 @@ use anyhow::{Context, bail};
 use ferroute_api::Pod;
 use ferroute_config::{ClientConnectionConfiguration, KubeProxyConfiguration, Resolved, flags::SourceArgs};
 use ferroute_kube::ApiServer;
+use ferroute_modes::REGISTRY;
 use ferroute_proxy::node_name;
 use ferroute_source::{Event, Resource};
 use tokio::{sync::mpsc, time::Instant};
@@ -66,7 +67,8 @@ fn ask<T, F: Future<Output = anyhow::Result<T>>>(
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let response = async {
         let server = ApiServer::new(&connection, source.master.as_deref(), &node).await;
-        let server = server.context("cannot connect to the API server")?;
+        let binds_addresses = REGISTRY.active(resolved.mode).traits().binds_service_addresses;
+        let server = server.context("cannot connect to the API server")?.with_all_nodes(binds_addresses);
         // The reflector would retry, but such an error is permanent.
         server.prepare().await?;
         request(server).await

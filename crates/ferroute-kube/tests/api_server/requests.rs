@@ -43,6 +43,23 @@ async fn every_request_is_recorded_and_only_the_latency_of_lists_is_measured() {
 }
 
 #[tokio::test]
+async fn nodes_of_other_hosts_are_read_only_on_request() {
+    for (all_nodes, other) in [(false, Vec::<String>::new()), (true, vec!["Nodes node-9 1".to_owned()])] {
+        let fake = FakeApiServer::start().await;
+        fake.apply(Resource::Nodes, node("node-9", "1"));
+        let source = ApiServer::new(&connection(), Some(&fake.url()), NODE).await.unwrap();
+        let mut consumer = Consumer::from_source(source.with_timing(timing()).with_all_nodes(all_nodes));
+        consumer.until_synced().await;
+        assert_eq!(consumer.take_log(), other);
+        consumer.catch_up(&fake).await;
+        let requests = fake.requests().into_iter().filter(|request| request.starts_with("/api/v1/nodes"));
+        let requests: Vec<String> = requests.collect();
+        let selects_one = |request: &String| request.contains("fieldSelector=metadata.name%3D");
+        assert!(requests.iter().all(|request| selects_one(request) != all_nodes), "{requests:?}");
+    }
+}
+
+#[tokio::test]
 async fn requests_without_a_response_are_recorded() {
     let recorder = Arc::new(Recorder::default());
     let source = ApiServer::new(&connection(), Some("http://127.0.0.1:1"), NODE).await.unwrap();
