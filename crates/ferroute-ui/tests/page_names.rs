@@ -129,7 +129,7 @@ fn services_are_shown_with_the_fields_of_an_explanation() {
 
 /// Enums whose values are part of the names of texts: the start of the name, the file with the enum, its name, and the
 /// values without such a text.
-const ENUMS: [(&str, &str, &str, &[&str]); 22] = [
+const ENUMS: [(&str, &str, &str, &[&str]); 23] = [
     ("answer.", "inspect/src/explain/explanation.rs", "Outcome", &[]),
     ("clients.", "inspect/src/explain/explanation.rs", "Clients", &[]),
     ("diff.", "inspect/src/diff/report.rs", "Answer", &[]),
@@ -141,6 +141,8 @@ const ENUMS: [(&str, &str, &str, &[&str]); 22] = [
     ("endpoint.", "inspect/src/explain/explanation.rs", "EndpointState", &[]),
     ("frontend.", "core/src/frontend.rs", "FrontendKind", &[]),
     ("outcome.", "proxy/src/recording/bundle.rs", "Outcome", &[]),
+    // The page has no line for Services that eject no endpoints.
+    ("policy.ejection-", "core/src/balancing.rs", "Ejection", &["off"]),
     ("policy.limits-", "core/src/connection_limits.rs", "OverLimit", &[]),
     ("reason.", "inspect/src/explain/explanation.rs", "Reason", &[]),
     ("reserved.", "core/src/reservation.rs", "Reservation", &[]),
