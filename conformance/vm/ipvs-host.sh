@@ -129,6 +129,24 @@ part_repair() {
         has_local_route $address || fail "no route to $address"
     done
     check_flows "repaired addresses"
+    sysctl -qw net.ipv6.conf.kube-ipvs0.disable_ipv6=1
+    wait_for "IPv6 on the device" has_sysctl net.ipv6.conf.kube-ipvs0.disable_ipv6 0
+    wait_for "the repair of IPv6 addresses" has_address fd00:96::1
+    check_flows "IPv6 that was disabled"
+
+    echo "== repair of limits, masks and exceptions"
+    service sticky 60 LoadBalancer node-1 "  sessionAffinity: ClientIP" "  loadBalancerSourceRanges: [192.0.2.0/24]" \
+        "status: {loadBalancer: {ingress: [{ip: 203.0.113.60}]}}"
+    wait_for "virtual servers with affinity" has_server "203.0.113.60:80 -r"
+    ipvsadm -E -t 10.96.0.60:80 -s rr -p 10800 -M 255.255.255.0
+    ipvsadm -e -t 10.96.0.60:80 -r ${POD_NET}2:8080 -m -w 1 -x 5 -y 2
+    ipset -exist add KUBE-LOAD-BALANCER-SOURCE-CIDR 203.0.113.60,tcp:80,192.0.2.0/24 nomatch
+    wait_for "the repair of the mask" eval "ipvsadm -Sn | grep -qxF -- '-A -t 10.96.0.60:80 -s rr -p 10800'"
+    wait_for "the repair of limits" lacks eval "ipvsadm -Ln --thresholds | grep -q '${POD_NET}2:8080 *5 '"
+    wait_for "the repair of a source range" lacks eval "ipset list KUBE-LOAD-BALANCER-SOURCE-CIDR | grep -q nomatch"
+    case $(inside client bash -c "request 203.0.113.60:80" || true) in pod-*) ;; *) fail "no answer to a permitted source" ;; esac
+    rm manifests/sticky.yaml
+    wait_for "the removal of a Service" lacks has_server 203.0.113.60:80
 
     echo "== the device is deleted while no proxy runs"
     end_proxy
@@ -147,11 +165,16 @@ part_repair() {
     start "ipvs: {strictARP: true}"
 
     echo "== the end of strict ARP"
+    # The former values outlive the device, and stand beside the text of another program.
+    ip link delete kube-ipvs0
+    wait_for "the device with an alias" eval "ip link show dev kube-ipvs0 | grep -q 'arp_ignore and arp_announce were 0 0'"
+    wait_for "the addresses of a new device" has_address 10.96.0.1
     settings ipvs
     wait_for "the former arp_ignore" has_sysctl net.ipv4.conf.all.arp_ignore 0
     wait_for "the former arp_announce" has_sysctl net.ipv4.conf.all.arp_announce 0
     # Other former values, and restarts.
     sysctl -qw net.ipv4.conf.all.arp_announce=1
+    ip link set dev kube-ipvs0 alias theirs
     settings ipvs "ipvs: {strictARP: true}"
     wait_for "strict ARP" has_sysctl net.ipv4.conf.all.arp_announce 2
     end_proxy
@@ -161,6 +184,7 @@ part_repair() {
     start
     sysctl_is net.ipv4.conf.all.arp_ignore 0
     sysctl_is net.ipv4.conf.all.arp_announce 1
+    ip link show dev kube-ipvs0 | grep -q 'alias theirs$' || fail "alias: $(ip link show dev kube-ipvs0)"
     settings ipvs "ipvs: {strictARP: true}"
     wait_for "strict ARP" has_sysctl net.ipv4.conf.all.arp_announce 2
     finish repair

@@ -1,5 +1,6 @@
 use std::net::IpAddr;
 
+use ferroute_host::{Ensured, SysctlError, Sysctls};
 use ferroute_netlink::{Batch, Error, Message, Protocol, Refusals, Request, Socket, flags};
 
 use crate::DUMMY_KIND;
@@ -126,6 +127,20 @@ impl Devices {
         self.find(name)?.ok_or_else(|| failed(missing))
     }
 
+    /// Permits IPv6 addresses on a device. Another program, or the default for new devices, may have disabled them.
+    pub fn enable_ipv6(&self, device: &Device) -> Result<(), SysctlError> {
+        let name = format!("net/ipv6/conf/{}/disable_ipv6", device.name);
+        match Sysctls::from_kernel().ensure(&name, "0") {
+            Ok(Ensured::Changed { .. }) => {
+                tracing::info!("set {name} to 0 for IPv6 addresses of Services");
+                Ok(())
+            }
+            // The kernel does not support IPv6, and there is nothing to enable.
+            Ok(Ensured::Unchanged) | Err(SysctlError::Missing { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Appends the message that adds an address to a device, or deletes it.
     pub(crate) fn encode(batch: &mut Batch, added: bool, device: &Device, address: IpAddr) {
         let (family, length) = if address.is_ipv4() { (libc::AF_INET, 32) } else { (libc::AF_INET6, 128) };
@@ -157,12 +172,23 @@ impl Devices {
             .map_err(|source| DeviceError::Addresses { name: device.name.clone(), source })
     }
 
-    /// Sets the alias of a device; an empty one deletes it. The kernel's limit is 255 bytes.
+    /// Sets the alias of a device; an empty one deletes it.
     pub fn set_alias(&mut self, device: &Device, alias: &str) -> Result<(), DeviceError> {
         let mut request = Request::new(libc::RTM_SETLINK, 0, &device.header());
         // The kernel takes a terminating zero byte for a part of the text.
         request.attributes().put_bytes(libc::IFLA_IFALIAS, alias.as_bytes());
         self.socket.request_ack(&mut request).map_err(|source| DeviceError::Alias { name: device.name.clone(), source })
+    }
+
+    /// Adds a text to the alias of a device, unless it has it. Another program's text stays if there is room for both.
+    pub fn add_to_alias(&mut self, device: &Device, text: &str) -> Result<(), DeviceError> {
+        match &device.alias {
+            Some(alias) if alias.contains(text) => Ok(()),
+            Some(alias) if !alias.is_empty() && alias.len() + ALIAS_SEPARATOR.len() + text.len() <= MAX_ALIAS => {
+                self.set_alias(device, &format!("{alias}{ALIAS_SEPARATOR}{text}"))
+            }
+            _ => self.set_alias(device, text),
+        }
     }
 
     /// Deletes a device with its addresses.
@@ -222,6 +248,11 @@ fn number_at(header: &[u8], offset: usize) -> u32 {
     bytes.copy_from_slice(&header[offset..offset + 4]);
     u32::from_ne_bytes(bytes)
 }
+
+/// The text between two in an alias.
+pub const ALIAS_SEPARATOR: &str = "; ";
+/// The kernel's limit of an alias, in bytes.
+const MAX_ALIAS: usize = 255;
 
 /// Bytes of `struct ifinfomsg` (`include/uapi/linux/rtnetlink.h`), and the offset of `ifi_index`.
 pub(crate) const LINK_HEADER: usize = 16;

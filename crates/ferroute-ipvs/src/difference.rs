@@ -95,7 +95,10 @@ impl Difference {
             let settings = old.config != new.settings(scheduler).with_scheduler(scheduler);
             let add: Vec<_> = new.real_servers().iter().filter(|(real, _)| !existing.contains_key(real)).collect();
             let differs = |(real, weight): &(RealServer, u16)| {
-                existing.get(real).is_some_and(|old| old.weight != u32::from(*weight) || !old.is_masqueraded)
+                let differs = |old: &&KernelRealServer| {
+                    old.weight != u32::from(*weight) || !old.is_masqueraded || old.has_limits
+                };
+                existing.get(real).is_some_and(differs)
             };
             let restore: Vec<_> = new.real_servers().iter().filter(differs).collect();
             let others = old.real_servers.iter().map(|old| old.real);
@@ -110,8 +113,14 @@ impl Difference {
                 difference.add_entries.push((kind, entry));
             }
         });
+        // Adding a network ends its exception; deleting the exception would delete the network.
+        let is_replaced = |kind: SetKind, entry: &Entry| match entry {
+            Entry::ServiceExceptNetwork(key, net) => state.has_entry(kind, Entry::ServiceAndNetwork(*key, *net)),
+            _ => false,
+        };
         for kind in SetKind::ALL {
-            difference.delete_entries.extend(kernel.entries[kind.index()].iter().map(|entry| (kind, *entry)));
+            let others = kernel.entries[kind.index()].iter().filter(|entry| !is_replaced(kind, entry));
+            difference.delete_entries.extend(others.map(|entry| (kind, *entry)));
         }
         difference.bind = state.addresses().filter(|address| !kernel.addresses.contains(address)).collect();
         difference.rebind = kernel.unrouted.iter().filter(|address| state.has_address(**address)).copied().collect();

@@ -80,6 +80,8 @@ pub struct KernelRealServer {
     pub weight: u32,
     /// Whether packets are forwarded by NAT, like those to kube-proxy's real servers.
     pub is_masqueraded: bool,
+    /// Whether its number of connections is limited, which only other programs do (`ipvsadm -x`, `-y`).
+    pub has_limits: bool,
     /// Number of connections that are established, in setup, half closed, or were closed in the last two minutes.
     pub connections: u64,
     /// Number of connections since it was added.
@@ -101,7 +103,7 @@ impl KernelState {
     /// Returns the sets that contain the frontend of a virtual server, with the entry of each.
     pub fn entries_of(&self, key: ServerKey) -> Vec<(SetKind, Entry)> {
         let contains = |entry: &Entry| match entry {
-            Entry::Service(of) | Entry::ServiceAndNetwork(of, _) => *of == key,
+            Entry::Service(of) | Entry::ServiceAndNetwork(of, _) | Entry::ServiceExceptNetwork(of, _) => *of == key,
             // The set of endpoints that connect to themselves contains addresses of endpoints.
             Entry::ServiceAndAddress(of, address) => *of == key && *address == key.address,
             Entry::Address(_) | Entry::Port(_) => false,
@@ -182,7 +184,10 @@ impl Operation {
             | Self::SetWeight(key, ..)
             | Self::DeleteRealServer(key, _) => Some(*key),
             Self::AddEntry(_, entry) | Self::DeleteEntry(_, entry) => match entry {
-                Entry::Service(key) | Entry::ServiceAndAddress(key, _) | Entry::ServiceAndNetwork(key, _) => Some(*key),
+                Entry::Service(key)
+                | Entry::ServiceAndAddress(key, _)
+                | Entry::ServiceAndNetwork(key, _)
+                | Entry::ServiceExceptNetwork(key, _) => Some(*key),
                 Entry::Address(_) | Entry::Port(_) => None,
             },
             Self::Bind(_) | Self::Unbind(_) => None,

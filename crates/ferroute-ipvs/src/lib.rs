@@ -49,7 +49,7 @@ mod termination;
 pub mod testing;
 
 pub use dataplane::IpvsDataplane;
-pub use device::{Device, DeviceError, Devices};
+pub use device::{ALIAS_SEPARATOR, Device, DeviceError, Devices};
 pub use objects::IpvsObjects;
 pub use servers::{ServerError, Timeouts, VirtualServers};
 pub use sets::{IpSets, SetError, kube_proxy_set_names};

@@ -54,9 +54,15 @@ impl IpvsObjects for KernelState {
     }
 
     fn permits_source(&self, key: ServerKey, source: IpAddr) -> bool {
-        let permits =
-            |entry: &Entry| matches!(entry, Entry::ServiceAndNetwork(of, net) if *of == key && net.contains(&source));
-        self.entries[SetKind::LoadBalancerSourceCidr.index()].iter().any(permits)
+        let entries = self.entries[SetKind::LoadBalancerSourceCidr.index()].iter();
+        let of_networks = entries.filter_map(|entry| match entry {
+            Entry::ServiceAndNetwork(of, net) => Some((*of, net, true)),
+            Entry::ServiceExceptNetwork(of, net) => Some((*of, net, false)),
+            _ => None,
+        });
+        let matching = of_networks.filter(|(of, net, _)| *of == key && net.contains(&source));
+        // The smallest network decides.
+        matching.max_by_key(|(_, net, _)| net.prefix_len()).is_some_and(|(.., permits)| permits)
     }
 
     fn has_address(&self, address: IpAddr) -> bool {

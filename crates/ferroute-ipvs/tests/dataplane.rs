@@ -121,6 +121,32 @@ fn a_resync_repairs_what_other_programs_changed() {
 }
 
 #[test]
+fn a_resync_removes_limits_masks_and_exceptions_of_other_programs() {
+    let mut lab = Lab::new(&IpvsSettings::default(), &["10.244.2.1"]);
+    lab.server().config.netmask = Some(24);
+    lab.server().real_servers[0].has_limits = true;
+    assert!(lab.dataplane.was_modified_externally().unwrap());
+    insta::assert_snapshot!(lab.resync(), @r"
+    ipvsadm -E -t 10.96.0.1:80 -s rr
+    ipvsadm -e -t 10.96.0.1:80 -r 10.244.2.1:8080 -m -w 1
+    ");
+    let web = service("shop/web").cluster_ip("10.96.0.1").port("http", 80).load_balancer("203.0.113.1");
+    Edit::SetService(Box::new(web.source_range("192.0.2.0/24").build())).apply_to(&mut lab.tracker);
+    lab.tracker.update(IpFamily::V4);
+    lab.resync();
+    let vip = key("203.0.113.1:80");
+    let (planned, other) = ("192.0.2.0/24".parse().unwrap(), "192.0.2.128/25".parse().unwrap());
+    let entries = &mut lab.dataplane.kernel_mut().state.entries[SetKind::LoadBalancerSourceCidr.index()];
+    assert!(entries.remove(&Entry::ServiceAndNetwork(vip, planned)));
+    entries.extend([planned, other].map(|net| Entry::ServiceExceptNetwork(vip, net)));
+    insta::assert_snapshot!(lab.resync(), @r"
+    ipset add KUBE-LOAD-BALANCER-SOURCE-CIDR 203.0.113.1,tcp:80,192.0.2.0/24
+    ipset del KUBE-LOAD-BALANCER-SOURCE-CIDR 203.0.113.1,tcp:80,192.0.2.128/25 nomatch
+    ");
+    assert!(!lab.dataplane.was_modified_externally().unwrap());
+}
+
+#[test]
 fn addresses_without_a_local_route_are_assigned_again() {
     let mut lab = Lab::new(&IpvsSettings::default(), &["10.244.2.1"]);
     let address = key("10.96.0.1:80").address;
@@ -155,7 +181,7 @@ fn a_changed_virtual_server_is_detected() {
 fn virtual_servers_of_other_programs_and_in_excluded_networks_are_kept() {
     let settings = IpvsSettings { exclude_cidrs: vec!["203.0.113.0/24".parse().unwrap()], ..IpvsSettings::default() };
     let mut lab = Lab::new(&settings, &["10.244.2.1"]);
-    let config = ServerConfig { scheduler: "rr".into(), flags: 0, timeout: 0 };
+    let config = ServerConfig { scheduler: "rr".into(), flags: 0, timeout: 0, netmask: None };
     let state = &mut lab.dataplane.kernel_mut().state;
     for theirs in ["192.168.0.1:8080", "198.51.100.1:30080", "203.0.113.1:80"] {
         state.servers.insert(key(theirs), KernelServer { config: config.clone(), real_servers: Vec::new() });
@@ -226,7 +252,7 @@ fn virtual_servers_of_node_ports_do_not_outlive_the_address_of_the_host() {
         // The proxy starts again on a host without the address.
         let mut after = dataplane(IpFamily::V4, &settings, &host_addresses());
         let other = key("198.51.100.1:30080");
-        let config = ServerConfig { scheduler: "rr".into(), flags: 0, timeout: 0 };
+        let config = ServerConfig { scheduler: "rr".into(), flags: 0, timeout: 0, netmask: None };
         after.kernel_mut().state = kernel;
         after.kernel_mut().state.servers.insert(other, KernelServer { config, real_servers: Vec::new() });
         if is_deleted {

@@ -180,6 +180,11 @@ fn entries_of_every_type_are_read_as_ipset_shows_them() {
             IpFamily::V6,
             Entry::ServiceAndNetwork(service6, "fd00::/16".parse().unwrap()),
         ),
+        (
+            SetKind::LoadBalancerSourceCidr,
+            IpFamily::V6,
+            Entry::ServiceExceptNetwork(service6, "fd00:1::/32".parse().unwrap()),
+        ),
     ];
     host.run(|| {
         let mut sets = IpSets::open().unwrap();
@@ -187,7 +192,8 @@ fn entries_of_every_type_are_read_as_ipset_shows_them() {
     });
     for (kind, family, entry) in cases {
         let name = kind.name(family);
-        host.command("ipset", &["add", name, &entry.to_string()]);
+        let words = entry.to_string();
+        host.command("ipset", &[&["add", name], &words.split(' ').collect::<Vec<_>>()[..]].concat());
         let line = format!("add {name} {entry}\n");
         assert!(host.command("ipset", &["save", name]).contains(&line), "{line}");
         let read = host.run(|| IpSets::open().unwrap().entries(kind, family)).unwrap();
@@ -197,6 +203,21 @@ fn entries_of_every_type_are_read_as_ipset_shows_them() {
         host.run(|| IpSets::open().unwrap().entries(SetKind::ExternalIp, IpFamily::V4)).unwrap(),
         HashSet::new()
     );
+}
+
+#[test]
+fn adding_a_network_ends_its_exception() {
+    let host = NetNs::new();
+    let kind = SetKind::LoadBalancerSourceCidr;
+    let (service, net) = (key(Protocol::Tcp, "198.51.100.1:443"), "192.0.2.0/24".parse().unwrap());
+    host.run(|| {
+        let mut sets = IpSets::open().unwrap();
+        sets.create(kind, IpFamily::V4).unwrap();
+        for entry in [Entry::ServiceExceptNetwork(service, net), Entry::ServiceAndNetwork(service, net)] {
+            sets.add(kind, IpFamily::V4, [entry]).unwrap();
+            assert_eq!(sets.entries(kind, IpFamily::V4).unwrap(), HashSet::from([entry]));
+        }
+    });
 }
 
 #[test]
@@ -257,6 +278,37 @@ fn a_device_has_its_kind_and_addresses_and_can_be_deleted() {
         assert!(devices.find("other0").unwrap().is_some());
         assert_eq!(devices.find("lo").unwrap().unwrap().kind, None);
     });
+}
+
+#[test]
+fn a_text_is_added_to_an_alias_once_and_replaces_one_that_leaves_no_room() {
+    let host = NetNs::new();
+    host.command("ip", &["link", "add", "kube-ipvs0", "type", "bridge"]);
+    let long = "x".repeat(252);
+    for (before, after) in [("", "ours"), ("ours", "ours"), ("theirs", "theirs; ours"), (&long, "ours")] {
+        host.run(|| {
+            let mut devices = Devices::open().unwrap();
+            let mut find = || devices.find("kube-ipvs0").unwrap().unwrap();
+            let device = find();
+            Devices::open().unwrap().set_alias(&device, before).unwrap();
+            (0..2).for_each(|_| Devices::open().unwrap().add_to_alias(&find(), "ours").unwrap());
+            assert_eq!(find().alias.as_deref(), Some(after));
+        });
+    }
+}
+
+#[test]
+fn ipv6_addresses_are_permitted_on_a_device_where_they_are_disabled() {
+    let host = NetNs::new();
+    host.command("sysctl", &["-qw", "net.ipv6.conf.default.disable_ipv6=1"]);
+    host.command("ip", &["link", "add", "kube-ipvs0", "type", "bridge"]);
+    host.run(|| {
+        let mut devices = Devices::open().unwrap();
+        let device = devices.find("kube-ipvs0").unwrap().unwrap();
+        (0..2).for_each(|_| devices.enable_ipv6(&device).unwrap());
+    });
+    host.command("ip", &["address", "add", "fd00:96::1/128", "dev", "kube-ipvs0", "nodad"]);
+    assert_eq!(host.command("sysctl", &["-n", "net.ipv6.conf.default.disable_ipv6"]).trim(), "1");
 }
 
 #[test]

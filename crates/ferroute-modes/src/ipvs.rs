@@ -58,12 +58,13 @@ impl Mode for Ipvs {
             servers.set_timeouts(timeouts)?;
         }
         let settings = IpvsSettings { missing_schedulers: missing_schedulers(&mut servers), ..settings(resolved) };
+        let alias = strict_arp::alias()?;
         let mut dataplanes: Vec<(IpFamily, Box<dyn Dataplane>)> = Vec::new();
         for (family, chosen) in families {
             tracing::info!(%family, rules = %chosen, scheduler = settings.scheduler(), "using ipvs");
             let host = HostState { random_fully: chosen.access.has_random_fully(), ..HostState::default() };
             let rules = GroupWriter::new(chosen.access, generations.clone());
-            let kernel = NetlinkKernel::open(family, settings.scheduler())?;
+            let kernel = NetlinkKernel::open(family, settings.scheduler())?.with_alias(alias.clone());
             let dataplane = IpvsDataplane::new(family, settings.clone(), kernel, rules, host);
             dataplanes.push((family, Box::new(dataplane)));
         }

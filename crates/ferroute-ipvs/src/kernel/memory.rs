@@ -4,7 +4,7 @@ use ferroute_core::IpFamily;
 
 use super::{Kernel, KernelRealServer, KernelServer, KernelState, Operation, Refused};
 use crate::{
-    plan::{RealServer, ServerKey, SetKind},
+    plan::{Entry, RealServer, ServerKey, SetKind},
     sets::DEFAULT_CAPACITY,
 };
 
@@ -61,7 +61,7 @@ impl MemoryKernel {
         std::mem::take(&mut self.text)
     }
 
-    fn entries(&mut self, kind: SetKind) -> &mut HashSet<crate::plan::Entry> {
+    fn entries(&mut self, kind: SetKind) -> &mut HashSet<Entry> {
         &mut self.state.entries[kind.index()]
     }
 
@@ -73,9 +73,18 @@ impl MemoryKernel {
                 if entries.len() >= capacity && !entries.contains(&entry) {
                     return Err(MemoryError::Full);
                 }
+                // A network is in a set once, with or without the option.
+                if let Entry::ServiceAndNetwork(key, net) = entry {
+                    entries.remove(&Entry::ServiceExceptNetwork(key, net));
+                }
                 entries.insert(entry);
             }
-            Operation::DeleteEntry(kind, entry) => _ = self.entries(kind).remove(&entry),
+            Operation::DeleteEntry(kind, entry) => {
+                self.entries(kind).remove(&entry);
+                if let Entry::ServiceExceptNetwork(key, net) = entry {
+                    self.entries(kind).remove(&Entry::ServiceAndNetwork(key, net));
+                }
+            }
             Operation::AddServer(key, settings) => {
                 if self.state.servers.contains_key(&key) {
                     return Err(MemoryError::Exists);
@@ -95,6 +104,7 @@ impl MemoryKernel {
                     real,
                     weight: weight.into(),
                     is_masqueraded: true,
+                    has_limits: false,
                     connections: 0,
                     total_connections: 0,
                 };
@@ -103,7 +113,8 @@ impl MemoryKernel {
             Operation::SetWeight(key, real, weight) => {
                 let real_servers = &mut self.server(key)?.real_servers;
                 let at = position(real_servers, real).map_err(|_| MemoryError::NotFound)?;
-                (real_servers[at].weight, real_servers[at].is_masqueraded) = (weight.into(), true);
+                let real = &mut real_servers[at];
+                (real.weight, real.is_masqueraded, real.has_limits) = (weight.into(), true, false);
             }
             Operation::DeleteRealServer(key, real) => {
                 let real_servers = &mut self.server(key)?.real_servers;

@@ -1,7 +1,7 @@
 use std::net::IpAddr;
 
 use ferroute_core::{IpFamily, error_chain};
-use ferroute_host::{KernelRoutes, RouteError};
+use ferroute_host::{KernelRoutes, RouteError, SysctlError};
 use ferroute_netlink::{Batch, Error, Refusal, Refusals, ipset};
 
 use super::{Kernel, KernelRealServer, KernelServer, KernelState, Operation, Refused};
@@ -21,6 +21,10 @@ pub struct NetlinkKernel {
     routes: KernelRoutes,
     /// Dummy device, once its index is known.
     device: Option<Device>,
+    /// A text that the device's alias must contain.
+    alias: Option<String>,
+    /// Whether the device is known to accept IPv6 addresses.
+    is_ipv6_enabled: bool,
     /// Encoded changes of [`NetlinkKernel::pending`].
     batch: Batch,
     /// Changes that have not been sent, all of one subsystem.
@@ -40,6 +44,9 @@ pub enum KernelError {
     /// Error of the dummy device.
     #[error(transparent)]
     Device(#[from] DeviceError),
+    /// IPv6 addresses are not permitted on the device.
+    #[error(transparent)]
+    Sysctl(#[from] SysctlError),
     /// Error of routes.
     #[error(transparent)]
     Routes(#[from] RouteError),
@@ -106,10 +113,18 @@ impl NetlinkKernel {
             devices: Devices::open()?,
             routes: KernelRoutes::open()?,
             device: None,
+            alias: None,
+            is_ipv6_enabled: false,
             batch: Batch::new(),
             pending: Vec::new(),
             refused: Vec::new(),
         })
+    }
+
+    /// Sets a text that the alias of the dummy device must contain, also after another program has deleted the device.
+    #[must_use]
+    pub fn with_alias(self, alias: Option<String>) -> Self {
+        Self { alias, ..self }
     }
 
     fn device(&mut self) -> Result<Device, KernelError> {
@@ -158,7 +173,11 @@ impl Kernel for NetlinkKernel {
     fn prepare(&mut self) -> Result<(), KernelError> {
         // Another program may have deleted and recreated it.
         self.device = None;
-        self.device()?;
+        self.is_ipv6_enabled = false;
+        let device = self.device()?;
+        if let Some(alias) = &self.alias {
+            self.devices.add_to_alias(&device, alias)?;
+        }
         SetKind::ALL.into_iter().try_for_each(|kind| self.sets.create(kind, self.family))?;
         Ok(())
     }
@@ -188,6 +207,10 @@ impl Kernel for NetlinkKernel {
             Operation::DeleteEntry(kind, entry) => IpSets::encode(&mut self.batch, false, kind, self.family, entry),
             Operation::Bind(address) => {
                 let device = self.device()?;
+                if address.is_ipv6() && !self.is_ipv6_enabled {
+                    self.devices.enable_ipv6(&device)?;
+                    self.is_ipv6_enabled = true;
+                }
                 Devices::encode(&mut self.batch, true, &device, address);
             }
             Operation::Unbind(address) => {

@@ -146,7 +146,7 @@ impl IpvsPlan {
         }
         let key = match entry {
             Entry::Address(address) => return self.bound.contains_key(&address),
-            Entry::Port(_) => return false,
+            Entry::Port(_) | Entry::ServiceExceptNetwork(..) => return false,
             Entry::Service(key) | Entry::ServiceAndAddress(key, _) | Entry::ServiceAndNetwork(key, _) => key,
         };
         let mut found = false;

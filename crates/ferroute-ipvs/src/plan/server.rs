@@ -39,6 +39,9 @@ pub struct ServerConfig {
     pub flags: u32,
     /// The timeout of persistence in seconds, and 0 without.
     pub timeout: u32,
+    /// How many bits of a client's address persistence distinguishes, as an IPv4 mask or an IPv6 prefix length, if
+    /// another program has set it (`ipvsadm -M`); `None` for all.
+    pub netmask: Option<u32>,
 }
 
 /// The settings of a virtual server that differ between servers; see [`ServerConfig`].
@@ -241,7 +244,7 @@ impl ServerSettings {
     /// Returns all settings, where this scheduler is configured.
     pub fn with_scheduler(self, configured: &str) -> ServerConfig {
         let Self { scheduler: _, flags, timeout } = self;
-        ServerConfig { scheduler: self.scheduler(configured).into(), flags, timeout }
+        ServerConfig { scheduler: self.scheduler(configured).into(), flags, timeout, netmask: None }
     }
 }
 

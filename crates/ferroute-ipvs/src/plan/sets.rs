@@ -80,6 +80,8 @@ pub enum Entry {
     ServiceAndAddress(ServerKey, IpAddr),
     /// Entry of a set of type `hash:ip,port,net`. The prefix length is at least one, because ipset cannot store zero.
     ServiceAndNetwork(ServerKey, IpNet),
+    /// The same with option `nomatch`, which other programs set: an exception from wider networks.
+    ServiceExceptNetwork(ServerKey, IpNet),
     /// Entry of a set of type `bitmap:port`.
     Port(u16),
 }
@@ -265,14 +267,15 @@ impl fmt::Display for Entry {
                 service(f, key)?;
                 write!(f, ",{address}")
             }
-            Self::ServiceAndNetwork(key, net) => {
+            Self::ServiceAndNetwork(key, net) | Self::ServiceExceptNetwork(key, net) => {
                 service(f, key)?;
                 // ipset omits the length of a single address.
                 if net.prefix_len() == net.max_prefix_len() {
-                    write!(f, ",{}", net.addr())
+                    write!(f, ",{}", net.addr())?;
                 } else {
-                    write!(f, ",{net}")
+                    write!(f, ",{net}")?;
                 }
+                f.write_str(if matches!(self, Self::ServiceExceptNetwork(..)) { " nomatch" } else { "" })
             }
         }
     }

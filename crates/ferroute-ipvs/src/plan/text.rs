@@ -1,7 +1,7 @@
 //! The text form of planned objects, in the syntax of the tools that read it: `ip -batch`, `ipset restore`,
 //! `iptables-restore` and `ipvsadm --restore`.
 
-use std::{collections::BTreeSet, fmt};
+use std::{collections::BTreeSet, fmt, net::Ipv4Addr};
 
 use ferroute_core::{IpFamily, Protocol};
 
@@ -107,10 +107,15 @@ pub(crate) struct ServerLine<'a> {
 
 impl fmt::Display for ServerLine<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { command, key, config: ServerConfig { scheduler, flags, timeout } } = self;
+        let Self { command, key, config: ServerConfig { scheduler, flags, timeout, netmask } } = self;
         write!(f, "{command} {} -s {scheduler}", Identity(*key))?;
         if flags & FLAG_PERSISTENT != 0 {
             write!(f, " -p {timeout}")?;
+            match netmask {
+                Some(mask) if key.address.is_ipv4() => write!(f, " -M {}", Ipv4Addr::from(mask.to_ne_bytes()))?,
+                Some(length) => write!(f, " -M {length}")?,
+                None => {}
+            }
         }
         if flags & FLAG_SOURCE_HASH != 0 {
             write!(f, " -b {scheduler}-port")?;

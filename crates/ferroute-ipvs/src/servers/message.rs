@@ -34,8 +34,12 @@ pub(super) fn write_service(attributes: &mut Writer<'_>, server: ServerKey, sett
     flags[4..].copy_from_slice(&u32::MAX.to_ne_bytes());
     service.put_bytes(IPVS_SVC_ATTR_FLAGS, &flags);
     service.put_u32_ne(IPVS_SVC_ATTR_TIMEOUT, settings.timeout);
-    // Clients with the same bits under the mask count as one: an IPv4 mask or an IPv6 prefix length.
-    service.put_u32_ne(IPVS_SVC_ATTR_NETMASK, if server.address.is_ipv4() { u32::MAX } else { 128 });
+    service.put_u32_ne(IPVS_SVC_ATTR_NETMASK, full_netmask(server.address.is_ipv4()));
+}
+
+/// Returns the mask with which each client counts separately: an IPv4 mask or an IPv6 prefix length.
+fn full_netmask(is_ipv4: bool) -> u32 {
+    if is_ipv4 { u32::MAX } else { 128 }
 }
 
 /// Writes a real server: all attributes if it has a weight, otherwise the identifying ones.
@@ -80,7 +84,7 @@ pub(crate) fn parse_server(message: Message<'_>) -> Result<Option<(ServerKey, Se
 /// Parses a virtual server; `None` if it has no address, or a protocol that Services do not support.
 fn parse_service(attributes: Attributes<'_>) -> Result<Option<(ServerKey, ServerConfig)>, Error> {
     let (mut family, mut protocol, mut address, mut port) = (None, None, None, None);
-    let mut config = ServerConfig { scheduler: "".into(), flags: 0, timeout: 0 };
+    let mut config = ServerConfig { scheduler: "".into(), flags: 0, timeout: 0, netmask: None };
     for attribute in attributes {
         let attribute = attribute?;
         match attribute.kind {
@@ -94,6 +98,7 @@ fn parse_service(attributes: Attributes<'_>) -> Result<Option<(ServerKey, Server
                 config.flags = u32::from_ne_bytes([a, b, c, d]) & !FLAG_HASHED;
             }
             IPVS_SVC_ATTR_TIMEOUT => config.timeout = attribute.u32_ne()?,
+            IPVS_SVC_ATTR_NETMASK => config.netmask = Some(attribute.u32_ne()?),
             _ => {}
         }
     }
@@ -101,7 +106,9 @@ fn parse_service(attributes: Attributes<'_>) -> Result<Option<(ServerKey, Server
         return Ok(None);
     };
     let Some(protocol) = u8::try_from(protocol).ok().and_then(Protocol::from_number) else { return Ok(None) };
-    let address = unpadded(address, i32::from(family) == libc::AF_INET);
+    let is_ipv4 = i32::from(family) == libc::AF_INET;
+    config.netmask = config.netmask.filter(|netmask| *netmask != full_netmask(is_ipv4));
+    let address = unpadded(address, is_ipv4);
     Ok(Some((ServerKey { address, port, protocol }, config)))
 }
 
@@ -115,6 +122,7 @@ fn parse_destination(attributes: Attributes<'_>, is_ipv4: bool) -> Result<Option
         real: RealServer { address: Ipv4Addr::UNSPECIFIED.into(), port: 0 },
         weight: 0,
         is_masqueraded: true,
+        has_limits: false,
         connections: 0,
         total_connections: 0,
     };
@@ -128,6 +136,7 @@ fn parse_destination(attributes: Attributes<'_>, is_ipv4: bool) -> Result<Option
                 server.is_masqueraded = attribute.u32_ne()? & IP_VS_CONN_F_FWD_MASK == IP_VS_CONN_F_MASQ;
             }
             IPVS_DEST_ATTR_WEIGHT => server.weight = attribute.u32_ne()?,
+            IPVS_DEST_ATTR_U_THRESH | IPVS_DEST_ATTR_L_THRESH => server.has_limits |= attribute.u32_ne()? != 0,
             IPVS_DEST_ATTR_ACTIVE_CONNS | IPVS_DEST_ATTR_INACT_CONNS => {
                 server.connections += u64::from(attribute.u32_ne()?);
             }
@@ -249,7 +258,7 @@ mod tests {
             let real = RealServer::from(real.parse::<std::net::SocketAddr>().unwrap());
             let write = |attributes: &mut Writer<'_>| write_real_server(attributes, server, real, Some(7));
             let parsed = parsed(write, |message| parse_real_server(message, server.address.is_ipv4())).unwrap();
-            assert_eq!((parsed.real, parsed.weight, parsed.is_masqueraded), (real, 7, true));
+            assert_eq!((parsed.real, parsed.weight, parsed.is_masqueraded, parsed.has_limits), (real, 7, true, false));
         }
     }
 
@@ -284,6 +293,27 @@ mod tests {
         };
         let parsed = parsed(write, |message| parse_real_server(message, true)).unwrap();
         assert_eq!((parsed.connections, parsed.total_connections), (70_003, 1 << 40));
+    }
+
+    #[test]
+    fn limits_and_masks_of_other_programs_are_read() {
+        for attribute in [IPVS_DEST_ATTR_U_THRESH, IPVS_DEST_ATTR_L_THRESH] {
+            let write = |message: &mut Writer<'_>| {
+                let mut dest = message.nest(IPVS_CMD_ATTR_DEST);
+                dest.put_bytes(IPVS_DEST_ATTR_ADDR, &[0; 16]);
+                dest.put_u16_be(IPVS_DEST_ATTR_PORT, 8080);
+                dest.put_u32_ne(attribute, 5);
+            };
+            assert!(parsed(write, |message| parse_real_server(message, true)).unwrap().has_limits);
+        }
+        for (address, netmask) in [("10.96.0.1:80", u32::from_ne_bytes([255, 255, 255, 0])), ("[fd00:96::1]:80", 64)] {
+            let write = |message: &mut Writer<'_>| {
+                let mut service = message.nest(IPVS_CMD_ATTR_SERVICE);
+                write_identity(&mut service, server(Protocol::Tcp, address));
+                service.put_u32_ne(IPVS_SVC_ATTR_NETMASK, netmask);
+            };
+            assert_eq!(parsed(write, parse_server).unwrap().1.netmask, Some(netmask));
+        }
     }
 
     #[test]

@@ -28,10 +28,13 @@ pub(super) fn write_entry(attributes: &mut Writer<'_>, name: &str, entry: Entry)
             service(&mut data, key);
             write_address(&mut data, IPSET_ATTR_IP2, address);
         }
-        Entry::ServiceAndNetwork(key, net) => {
+        Entry::ServiceAndNetwork(key, net) | Entry::ServiceExceptNetwork(key, net) => {
             service(&mut data, key);
             write_address(&mut data, IPSET_ATTR_IP2, net.addr());
             data.put_u8(IPSET_ATTR_CIDR2, net.prefix_len());
+            if matches!(entry, Entry::ServiceExceptNetwork(..)) {
+                data.put_u32_be(IPSET_ATTR_CADT_FLAGS | NET_BYTEORDER, IPSET_FLAG_NOMATCH);
+            }
         }
     }
 }
@@ -115,7 +118,7 @@ pub(crate) fn parse_header(message: Message<'_>) -> Result<SetHeader, Error> {
 
 fn parse_entry(attributes: Attributes<'_>, kind: SetKind, family: IpFamily) -> Result<Option<Entry>, Error> {
     let (mut address, mut second, mut port, mut protocol) = (None, None, None, None);
-    let mut length = if family == IpFamily::V4 { 32 } else { 128 };
+    let (mut length, mut is_exception) = (if family == IpFamily::V4 { 32 } else { 128 }, false);
     for attribute in attributes {
         let attribute = attribute?;
         match attribute.kind {
@@ -124,6 +127,7 @@ fn parse_entry(attributes: Attributes<'_>, kind: SetKind, family: IpFamily) -> R
             IPSET_ATTR_PORT => port = Some(attribute.u16_be()?),
             IPSET_ATTR_PROTO => protocol = Protocol::from_number(attribute.u8()?),
             IPSET_ATTR_CIDR2 => length = attribute.u8()?,
+            IPSET_ATTR_CADT_FLAGS => is_exception = attribute.u32_be()? & IPSET_FLAG_NOMATCH != 0,
             _ => {}
         }
     }
@@ -135,9 +139,13 @@ fn parse_entry(attributes: Attributes<'_>, kind: SetKind, family: IpFamily) -> R
         SetType::ServiceAndAddress => {
             service().zip(second).map(|(key, address)| Entry::ServiceAndAddress(key, address))
         }
-        SetType::ServiceAndNetwork => service()
-            .zip(second)
-            .and_then(|(key, address)| Some(Entry::ServiceAndNetwork(key, IpNet::new(address, length).ok()?))),
+        SetType::ServiceAndNetwork => service().zip(second).and_then(|(key, address)| {
+            let net = IpNet::new(address, length).ok()?;
+            Some(match is_exception {
+                true => Entry::ServiceExceptNetwork(key, net),
+                false => Entry::ServiceAndNetwork(key, net),
+            })
+        }),
     })
 }
 

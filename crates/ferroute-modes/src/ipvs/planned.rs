@@ -104,9 +104,10 @@ impl KernelIpvs {
             in_sets.extend(self.objects.entries_of(*key).into_iter().filter(|(_, entry)| is_about(entry)));
         }
         let family = |entry: &Entry| match entry {
-            Entry::Service(key) | Entry::ServiceAndAddress(key, _) | Entry::ServiceAndNetwork(key, _) => {
-                Some(IpFamily::of(key.address))
-            }
+            Entry::Service(key)
+            | Entry::ServiceAndAddress(key, _)
+            | Entry::ServiceAndNetwork(key, _)
+            | Entry::ServiceExceptNetwork(key, _) => Some(IpFamily::of(key.address)),
             Entry::Address(address) => Some(IpFamily::of(*address)),
             Entry::Port(_) => self.objects.servers.keys().next().map(|key| IpFamily::of(key.address)),
         };

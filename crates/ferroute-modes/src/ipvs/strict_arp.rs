@@ -1,10 +1,11 @@
 //! Strict ARP (`ipvs.strictARP`): the host answers ARP requests only for addresses of the device on which they arrive.
 //!
-//! The previous values of the sysctls are kept as the alias of the dummy device, which exists as long as they do: until
-//! a reboot. They are restored when strict ARP is turned off or the device is removed.
+//! The previous values of the sysctls are kept in the alias of the dummy device, which exists as long as they do: until
+//! a reboot. If another program deletes the device, a running proxy writes them again. They are restored when strict ARP is
+//! turned off or the device is removed.
 
 use ferroute_host::{SysctlError, Sysctls};
-use ferroute_ipvs::{DUMMY_DEVICE, DUMMY_KIND, DeviceError, Devices};
+use ferroute_ipvs::{ALIAS_SEPARATOR, DUMMY_DEVICE, DUMMY_KIND, DeviceError, Devices};
 
 use crate::Sysctl;
 
@@ -35,11 +36,13 @@ impl Before {
         format!("{PREFIX}{ignore} {announce}")
     }
 
-    /// Parses an alias; `None` if another program set it.
-    fn from_alias(alias: &str) -> Option<Self> {
-        let (ignore, announce) = alias.strip_prefix(PREFIX)?.split_once(' ')?;
+    /// Parses an alias. Returns the values with the text of another program before them; `None` if it has no values.
+    fn from_alias(alias: &str) -> Option<(Self, &str)> {
+        let (others, values) = alias.split_once(PREFIX)?;
+        let (ignore, announce) = values.split_once(' ')?;
         let values = [ignore, announce];
-        values.iter().all(|value| value.parse::<u8>().is_ok()).then(|| Self(values.map(str::to_owned)))
+        let are_valid = values.iter().all(|value| value.parse::<u8>().is_ok());
+        are_valid.then(|| (Self(values.map(str::to_owned)), others.trim_end_matches(ALIAS_SEPARATOR)))
     }
 }
 
@@ -48,15 +51,22 @@ impl Before {
 pub(super) fn remember(sysctls: &Sysctls) -> Result<(), StrictArpError> {
     let mut devices = Devices::open()?;
     let device = devices.ensure_dummy(DUMMY_DEVICE)?;
-    if device.alias.is_some() {
+    if device.alias.as_deref().and_then(Before::from_alias).is_some() {
         return Ok(());
     }
     let [ignore, announce] = &SYSCTLS;
     let before = Before([sysctls.read(ignore.name)?, sysctls.read(announce.name)?]);
     if before.0.iter().zip(&SYSCTLS).any(|(before, sysctl)| before != sysctl.value) {
-        devices.set_alias(&device, &before.to_alias())?;
+        devices.add_to_alias(&device, &before.to_alias())?;
     }
     Ok(())
+}
+
+/// Returns the values from before strict ARP as a part of the device's alias, if there are any.
+pub(super) fn alias() -> Result<Option<String>, DeviceError> {
+    let device = Devices::open()?.find(DUMMY_DEVICE)?;
+    let before = device.as_ref().and_then(|device| Before::from_alias(device.alias.as_deref()?));
+    Ok(before.map(|(before, _)| before.to_alias()))
 }
 
 /// Restores the values from before strict ARP, except for those that another program has changed since. Returns a
@@ -65,7 +75,7 @@ pub(super) fn restore(sysctls: &Sysctls) -> Result<Vec<String>, StrictArpError> 
     let mut devices = Devices::open()?;
     let device = devices.find(DUMMY_DEVICE)?.filter(|device| device.kind.as_deref() == Some(DUMMY_KIND));
     let Some(device) = device else { return Ok(Vec::new()) };
-    let Some(before) = device.alias.as_deref().and_then(Before::from_alias) else { return Ok(Vec::new()) };
+    let Some((before, others)) = device.alias.as_deref().and_then(Before::from_alias) else { return Ok(Vec::new()) };
     let mut restored = Vec::new();
     for (before, Sysctl { name, value }) in before.0.iter().zip(&SYSCTLS) {
         if before != value && sysctls.read(name)? == *value {
@@ -73,11 +83,11 @@ pub(super) fn restore(sysctls: &Sysctls) -> Result<Vec<String>, StrictArpError> 
             restored.push(format!("{name} = {before}"));
         }
     }
-    devices.set_alias(&device, "")?;
+    devices.set_alias(&device, others)?;
     Ok(restored)
 }
 
-/// The start of the alias, which `ip link` shows.
+/// The start of the values in the alias, which `ip link` shows.
 const PREFIX: &str = "ferroute: arp_ignore and arp_announce were ";
 
 #[cfg(test)]
@@ -87,7 +97,8 @@ mod tests {
     #[test]
     fn values_are_read_back_from_the_alias_and_other_texts_are_none() {
         let before = Before(["0".to_owned(), "2".to_owned()]);
-        assert_eq!(Before::from_alias(&before.to_alias()), Some(before));
+        assert_eq!(Before::from_alias(&before.to_alias()), Some((before.clone(), "")));
+        assert_eq!(Before::from_alias(&format!("uplink; {}", before.to_alias())), Some((before, "uplink")));
         for text in ["", "uplink", PREFIX, &format!("{PREFIX}0"), &format!("{PREFIX}0 x"), &format!("{PREFIX}0 1 2")] {
             assert_eq!(Before::from_alias(text), None, "{text}");
         }
