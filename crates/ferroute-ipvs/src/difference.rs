@@ -95,9 +95,8 @@ impl Difference {
             let settings = old.config != new.settings(scheduler).with_scheduler(scheduler);
             let add: Vec<_> = new.real_servers().iter().filter(|(real, _)| !existing.contains_key(real)).collect();
             let differs = |(real, weight): &(RealServer, u16)| {
-                let differs = |old: &&KernelRealServer| {
-                    old.weight != u32::from(*weight) || !old.is_masqueraded || old.has_limits
-                };
+                let differs =
+                    |old: &&KernelRealServer| old.weight != u32::from(*weight) || !old.is_masqueraded || old.has_limits;
                 existing.get(real).is_some_and(differs)
             };
             let restore: Vec<_> = new.real_servers().iter().filter(differs).collect();
