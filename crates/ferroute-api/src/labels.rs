@@ -110,7 +110,12 @@ pub const SLICE_ANNOTATIONS: [&str; 3] = [LAST_CHANGE_TRIGGER_TIME, WEIGHT, CILI
 /// Reports whether an annotation is kept when an object is received: those that are read, and others with
 /// [`OWN_PREFIX`], which are reported.
 pub fn keeps_annotation(key: &str) -> bool {
-    key.starts_with(OWN_PREFIX) || SERVICE_ANNOTATIONS.contains(&key) || SLICE_ANNOTATIONS.contains(&key)
+    key.starts_with(OWN_PREFIX) || reads_annotation(key)
+}
+
+/// Reports whether an annotation of Services or EndpointSlices is read.
+pub fn reads_annotation(key: &str) -> bool {
+    SERVICE_ANNOTATIONS.contains(&key) || SLICE_ANNOTATIONS.contains(&key)
 }
 
 /// Label of a Node: its zone, which is compared with the zones in topology hints.

@@ -54,8 +54,7 @@ pub(super) fn ignore_unknown(
 ) {
     let own = |key: &str| key.starts_with(labels::OWN_PREFIX);
     for key in annotations.keys().filter(|key| own(key) && !read.contains(&key.as_str())) {
-        let problem = if [&labels::SERVICE_ANNOTATIONS[..], &labels::SLICE_ANNOTATIONS].concat().contains(&key.as_str())
-        {
+        let problem = if labels::reads_annotation(key) {
             format!("{kind}s do not have this annotation")
         } else {
             format!("unknown annotation{}", did_you_mean(similar(key, read.iter().copied().filter(|key| own(key)))))

@@ -197,9 +197,6 @@ impl IptablesDataplane {
 
     /// Reports whether packets no longer traverse a builtin chain, or a chain that all Services share was changed.
     fn is_chain_cut(&self) -> Result<bool, DataplaneError> {
-        if self.uses.is_empty() {
-            return Ok(false);
-        }
         let idle = self.access.idle_chain(&TableName::PROXY).map_err(|error| self.read_error(error))?;
         if let Some((table, chain)) = idle {
             tracing::info!(family = %self.family(), %table, %chain, "packets do not traverse the chain any more");

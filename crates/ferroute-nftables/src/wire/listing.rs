@@ -48,13 +48,7 @@ pub(crate) fn parse_chain(message: &Message<'_>, table: &Name) -> Result<Option<
 
 /// Reports whether a chain belongs to a rule, with which the kernel deletes it.
 pub(crate) fn is_bound_chain(message: &Message<'_>) -> Result<bool, Error> {
-    for attribute in attributes(message)? {
-        let attribute = attribute?;
-        if attribute.kind == NFTA_CHAIN_FLAGS {
-            return Ok(attribute.u32_be()? & NFT_CHAIN_BINDING != 0);
-        }
-    }
-    Ok(false)
+    Ok(first_u32(attributes(message)?, NFTA_CHAIN_FLAGS)?.is_some_and(|flags| flags & NFT_CHAIN_BINDING != 0))
 }
 
 /// Parses a rule with the name of its chain.
@@ -149,26 +143,12 @@ pub(crate) fn parse_table(message: &Message<'_>) -> Result<Option<(TableFamily, 
 
 /// Parses the flags of a table, `NFT_TABLE_F_*`.
 pub(crate) fn parse_table_flags(message: &Message<'_>) -> Result<u32, Error> {
-    let (_, attributes) = message.split_header::<{ nfnetlink::HEADER_LENGTH }>()?;
-    for attribute in attributes {
-        let attribute = attribute?;
-        if attribute.kind == NFTA_TABLE_FLAGS {
-            return Ok(attribute.u32_be()?);
-        }
-    }
-    Ok(0)
+    Ok(first_u32(attributes(message)?, NFTA_TABLE_FLAGS)?.unwrap_or_default())
 }
 
 /// Parses the netlink port of the process that owns a table; `None` without an owner.
 pub(crate) fn parse_table_owner(message: &Message<'_>) -> Result<Option<u32>, Error> {
-    let (_, attributes) = message.split_header::<{ nfnetlink::HEADER_LENGTH }>()?;
-    for attribute in attributes {
-        let attribute = attribute?;
-        if attribute.kind == NFTA_TABLE_OWNER {
-            return Ok(Some(attribute.u32_be()?));
-        }
-    }
-    Ok(None)
+    Ok(first_u32(attributes(message)?, NFTA_TABLE_OWNER)?)
 }
 
 #[derive(Default)]
@@ -198,7 +178,7 @@ impl SetParts {
             NFTA_SET_KEY_LEN => self.key_length = attribute.u32_be()?,
             NFTA_SET_DATA_LEN => self.data_length = attribute.u32_be()?,
             NFTA_SET_DATA_TYPE => self.data = Some(attribute.u32_be()?),
-            NFTA_SET_DESC => self.size = first_u32(attribute, NFTA_SET_DESC_SIZE)?,
+            NFTA_SET_DESC => self.size = first_u32(attribute.nested(), NFTA_SET_DESC_SIZE)?,
             NFTA_SET_COUNT => self.count = usize::try_from(attribute.u32_be()?).ok(),
             NFTA_SET_USERDATA => self.userdata = attribute.payload.to_vec(),
             NFTA_SET_EXPR => {
@@ -386,15 +366,15 @@ const OTHER_TYPES: [(u32, u8, bool); 38] = [
 ];
 
 fn parse_hook(attribute: &Attribute<'_>) -> Result<(Option<Hook>, i32), Malformed> {
-    let number = first_u32(attribute, NFTA_HOOK_HOOKNUM)?;
-    let priority = first_u32(attribute, NFTA_HOOK_PRIORITY)?.unwrap_or_default();
+    let number = first_u32(attribute.nested(), NFTA_HOOK_HOOKNUM)?;
+    let priority = first_u32(attribute.nested(), NFTA_HOOK_PRIORITY)?.unwrap_or_default();
     let hooks = [Hook::Prerouting, Hook::Input, Hook::Forward, Hook::Output, Hook::Postrouting];
     let hook = hooks.into_iter().find(|hook| Some(hook_number(*hook)) == number);
     Ok((hook, priority.cast_signed()))
 }
 
-fn first_u32(nest: &Attribute<'_>, kind: u16) -> Result<Option<u32>, Malformed> {
-    nest.nested().first(kind)?.map(|number| number.u32_be()).transpose()
+fn first_u32(attributes: Attributes<'_>, kind: u16) -> Result<Option<u32>, Malformed> {
+    attributes.first(kind)?.map(|number| number.u32_be()).transpose()
 }
 
 fn attributes<'a>(message: &Message<'a>) -> Result<Attributes<'a>, Malformed> {
