@@ -82,7 +82,7 @@ fn kernel_answers_for_routes_of_both_families() {
     ip("link set one up");
     ip("address add 192.0.2.1/24 dev one");
     ip("address add 192.0.2.10/24 dev one");
-    ip("address add 2001:db8::10/64 dev one nodad");
+    namespace.add_address("2001:db8::10/64", "one");
     ip("link add pod type bridge");
     ip("link set pod up");
     ip("route add default via 192.0.2.7");
@@ -153,8 +153,8 @@ fn local_addresses_are_those_with_a_route_in_the_table_local() {
     ip("link set one up");
     ip("address add 192.0.2.1/24 dev one");
     ip("address add 192.0.2.9/32 dev one");
-    ip("address add 2001:db8::1/64 dev one nodad");
-    ip("address add 2001:db8::9/128 dev one nodad");
+    namespace.add_address("2001:db8::1/64", "one");
+    namespace.add_address("2001:db8::9/128", "one");
     ip("route add local 198.51.100.1 dev lo table 100");
     ip("route add local 203.0.113.0/24 dev lo");
     let mut before = listed(IpFamily::V6);
@@ -174,7 +174,7 @@ fn next_hops_of_all_routes_and_ends_of_tunnels_are_listed() {
     ip("link add one type bridge");
     ip("link set one up");
     ip("address add 192.0.2.1/24 dev one");
-    ip("address add 2001:db8::10/64 dev one nodad");
+    namespace.add_address("2001:db8::10/64", "one");
     ip("route add default via 192.0.2.7");
     ip("route add 10.244.1.0/24 via 192.0.2.8 table 100");
     ip("route add 10.244.2.0/24 nexthop via 192.0.2.9 nexthop via 192.0.2.10 weight 2");

@@ -76,7 +76,7 @@ impl Lab {
         node.link("void", &void, "eth0");
         for (ns, device, number) in [(&node, "void", 1), (&void, "eth0", 2)] {
             ip(ns, &format!("addr add 10.99.0.{number}/24 dev {device}"));
-            ip(ns, &format!("-6 addr add fd00:99::{number}/64 dev {device} nodad"));
+            ns.add_address(&format!("fd00:99::{number}/64"), device);
         }
         ip(&node, "route add default via 10.99.0.2");
         ip(&node, "-6 route add default via fd00:99::2");
@@ -85,8 +85,8 @@ impl Lab {
             ip(&node, &format!("addr add 10.244.{i}.1/24 dev pod{i}"));
             ip(pod, &format!("addr add 10.244.{i}.2/24 dev eth0"));
             ip(pod, &format!("route add default via 10.244.{i}.1"));
-            ip(&node, &format!("-6 addr add fd00:244:0:{i}::1/64 dev pod{i} nodad"));
-            ip(pod, &format!("-6 addr add fd00:244:0:{i}::2/64 dev eth0 nodad"));
+            node.add_address(&format!("fd00:244:0:{i}::1/64"), &format!("pod{i}"));
+            pod.add_address(&format!("fd00:244:0:{i}::2/64"), "eth0");
             ip(pod, &format!("-6 route add default via fd00:244:0:{i}::1"));
             serve(pod, i);
         }

@@ -86,7 +86,7 @@ fn full_lists_of_session_affinity_are_reported() {
     let limit: u16 = limit.trim().parse().unwrap();
     let connect = |client: u16| {
         let address = format!("fd00:168::1:{client:x}");
-        case.cluster.client.command("ip", &["address", "add", &format!("{address}/64"), "dev", "eth0", "nodad"]);
+        case.cluster.client.add_address(&format!("{address}/64"), "eth0");
         let from = std::net::SocketAddr::new(address.parse().unwrap(), 0);
         case.cluster.client.run(|| {
             let socket = socket2::Socket::new(socket2::Domain::IPV6, socket2::Type::STREAM, None)?;
