@@ -229,6 +229,20 @@ pub(crate) fn negation(condition: &str) -> String {
     }
 }
 
+/// Returns the reason why a condition on a value does not match.
+pub(crate) fn mismatch_text(
+    subject: &str,
+    actual: impl fmt::Display,
+    wanted: &impl fmt::Display,
+    negated: bool,
+) -> String {
+    if negated {
+        format!("{subject} is {actual}, and {wanted} is excluded")
+    } else {
+        format!("{subject} is {actual}, not {wanted}")
+    }
+}
+
 /// Ends of conditions, with their opposites.
 const VERBS: [(&str, &str); 3] = [
     (" matches", " does not match"),

@@ -9,7 +9,7 @@ use ferroute_iptables::{
 use ferroute_ipvs::IpvsObjects;
 
 use super::recent::Recent;
-use crate::{AddressKind, PacketState, walk::Unknown};
+use crate::{AddressKind, PacketState, event::mismatch_text, walk::Unknown};
 
 /// The result of matching a packet against a rule.
 #[derive(Debug, PartialEq)]
@@ -221,19 +221,6 @@ impl PacketState<'_> {
             false => String::new(),
         };
         (!wanted.allows(matches)).then(reason)
-    }
-}
-
-pub(super) fn mismatch_text(
-    subject: &str,
-    actual: impl fmt::Display,
-    wanted: &impl fmt::Display,
-    negated: bool,
-) -> String {
-    if negated {
-        format!("{subject} is {actual}, and {wanted} is excluded")
-    } else {
-        format!("{subject} is {actual}, not {wanted}")
     }
 }
 

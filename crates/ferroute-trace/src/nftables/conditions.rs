@@ -1,4 +1,4 @@
-use std::{collections::HashSet, fmt, net::IpAddr};
+use std::{collections::HashSet, net::IpAddr};
 
 use ferroute_iptables::CtStates;
 use ferroute_nftables::{
@@ -18,6 +18,7 @@ use super::{
 };
 use crate::{
     PacketState,
+    event::mismatch_text,
     iptables::{ExtensionResult, MAX_ADDRESSES, Recent, address_count, is_irrelevant},
     walk::Unknown,
 };
@@ -502,14 +503,6 @@ pub(super) fn over_limit(table: &MemoryTable, set: &Name) -> Option<String> {
 
 fn interface(name: Option<&str>) -> Value {
     Value::IfName(IfName::new(name.unwrap_or_default()))
-}
-
-fn mismatch_text(subject: &str, actual: impl fmt::Display, wanted: &impl fmt::Display, negated: bool) -> String {
-    if negated {
-        format!("{subject} is {actual}, and {wanted} is excluded")
-    } else {
-        format!("{subject} is {actual}, not {wanted}")
-    }
 }
 
 fn field_name(field: Field) -> &'static str {
