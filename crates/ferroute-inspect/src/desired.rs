@@ -488,10 +488,8 @@ impl Desired {
 
 /// Returns the tables that a proxy would apply on `node`, the state of the node until its Node is received.
 pub fn track(resolved: &Resolved, node: NodeView, events: Vec<Event>) -> Tracker {
-    let mut feed = Feed::new(resolved, resolved.effective_node(node));
-    if REGISTRY.active(resolved.mode).traits().binds_service_addresses {
-        feed = feed.with_addresses_bound();
-    }
+    let traits = REGISTRY.active(resolved.mode).traits();
+    let mut feed = Feed::new(resolved, traits, resolved.effective_node(node));
     let mut tracker = feed.tracker();
     for change in feed.translate(events) {
         if let Change::Desired(event, _) = change {

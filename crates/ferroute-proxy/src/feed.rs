@@ -13,14 +13,13 @@ use ferroute_admin::history::ChangeOrigin;
 use ferroute_api::{Node, ObjectMeta, Service};
 use ferroute_config::Resolved;
 use ferroute_core::{
-    LocalTrafficDetector, NamespacedName, NodeView, OtherHosts, Tracker, error_chain,
+    LocalTrafficDetector, ModeTraits, NamespacedName, NodeView, OtherHosts, Tracker, error_chain,
     parse::{
         EXTERNAL_IPS, FieldError, InvalidObject, ObjectVersion, parse_node, parse_service_cidr, trigger_time,
         write_time,
     },
     tracker::TrackerEvent,
 };
-use ferroute_modes::REGISTRY;
 use ferroute_source::{Event, Problem, Resource};
 use ipnet::IpNet;
 
@@ -32,6 +31,7 @@ use crate::{observers::events::EventRecorder, recording::SharedUnused, sync::Cha
 /// Invalid objects are reported and ignored: their last valid version stays applied.
 pub struct Feed<'a> {
     resolved: &'a Resolved,
+    traits: &'static ModeTraits,
     node: NodeView,
     /// The host's addresses, for a Node without addresses.
     host_addresses: Vec<IpAddr>,
@@ -55,16 +55,21 @@ pub struct Feed<'a> {
 }
 
 impl<'a> Feed<'a> {
-    /// Creates a feed. `node` describes the node until its Node is received.
-    pub fn new(resolved: &'a Resolved, node: NodeView) -> Self {
+    /// Creates a feed. `node` describes the node until its Node is received. In modes that make Service addresses local,
+    /// Services may not take over addresses of other Nodes and, as set by [`Feed::set_next_hops`], of next hops.
+    pub fn new(resolved: &'a Resolved, traits: &'static ModeTraits, node: NodeView) -> Self {
         Self {
             resolved,
+            traits,
             host_addresses: node.addresses.clone(),
             node,
             has_node_addresses: false,
             service_cidrs: BTreeMap::new(),
             unsynced: Resource::ALL.into(),
-            other_hosts: OtherHosts::default(),
+            other_hosts: OtherHosts {
+                addresses: traits.binds_service_addresses.then(Vec::new),
+                ..OtherHosts::default()
+            },
             next_hops: BTreeSet::new(),
             other_nodes: BTreeMap::new(),
             have_nodes_changed: false,
@@ -79,18 +84,10 @@ impl<'a> Feed<'a> {
         Self { events, ..self }
     }
 
-    /// For modes that make Service addresses local: prevents Services from taking over addresses of other Nodes and, as
-    /// set by [`Feed::set_next_hops`], of next hops.
-    #[must_use]
-    pub fn with_addresses_bound(mut self) -> Self {
-        self.other_hosts.addresses = Some(Vec::new());
-        self
-    }
-
     /// Returns the state before the first change.
     #[must_use]
     pub fn tracker(&self) -> Tracker {
-        let mut tracker = Tracker::new(self.node.clone()).with_traits(REGISTRY.active(self.resolved.mode).traits());
+        let mut tracker = Tracker::new(self.node.clone()).with_traits(self.traits);
         tracker.apply(TrackerEvent::OtherHostsApplied(self.other_hosts.clone()));
         tracker
     }
@@ -181,9 +178,8 @@ impl<'a> Feed<'a> {
                 match self.valid(parsed)? {
                     TrackerEvent::ServiceApplied(mut view) => {
                         view.ignored = view.ignored.into_iter().chain(disabled).collect();
-                        let traits = REGISTRY.active(self.resolved.mode).traits();
-                        view.ignore_unsupported(traits);
-                        view.set_defaults(&self.resolved.balancing_defaults(traits));
+                        view.ignore_unsupported(self.traits);
+                        view.set_defaults(&self.resolved.balancing_defaults(self.traits));
                         self.report_ignored(SERVICE, &view.name, &view.ignored);
                         Some(Change::Desired(TrackerEvent::ServiceApplied(view), origin(&service.metadata)))
                     }
@@ -197,7 +193,7 @@ impl<'a> Feed<'a> {
             }
             Event::SliceApplied(slice) => match self.valid(TrackerEvent::from_slice(&slice, &self.node.name))? {
                 TrackerEvent::SliceApplied(mut view) => {
-                    view.ignore_unsupported(REGISTRY.active(self.resolved.mode).traits());
+                    view.ignore_unsupported(self.traits);
                     self.report_ignored(SLICE, &view.name, &view.ignored);
                     let event = TrackerEvent::SliceApplied(view);
                     let trigger = trigger_time(&slice.metadata);
@@ -322,8 +318,9 @@ const MAX_REMEMBERED: usize = 10_000;
 
 #[cfg(test)]
 mod tests {
-    use ferroute_config::KubeProxyConfiguration;
+    use ferroute_config::{KubeProxyConfiguration, ModeName};
     use ferroute_core::testing::{Cluster, service};
+    use ferroute_modes::REGISTRY;
 
     use super::*;
 
@@ -336,7 +333,11 @@ mod tests {
     /// Returns a feed on a host with one address.
     fn feed(resolved: &Resolved) -> Feed<'_> {
         let addresses = vec!["192.0.2.7".parse().unwrap()];
-        Feed::new(resolved, NodeView { name: "node-1".into(), addresses, ..NodeView::default() })
+        Feed::new(
+            resolved,
+            REGISTRY.active(resolved.mode).traits(),
+            NodeView { name: "node-1".into(), addresses, ..NodeView::default() },
+        )
     }
 
     /// Applies a Node and returns the resulting addresses of the node.
@@ -408,8 +409,8 @@ mod tests {
 
     #[test]
     fn host_of_the_api_server_is_reserved_without_next_hops_where_addresses_are_bound() {
-        let resolved = resolve("ClusterCIDR");
-        let mut feed = feed(&resolved).with_addresses_bound();
+        let resolved = Resolved { mode: ModeName::IPVS, ..resolve("ClusterCIDR") };
+        let mut feed = feed(&resolved);
         let mut tracker = feed.tracker();
         let api_server = service("default/kubernetes").cluster_ip("10.96.0.1").port("https", 443);
         let endpoints = ferroute_core::testing::slice("default/kubernetes", "kubernetes").port("https", 6443);
@@ -432,8 +433,8 @@ mod tests {
 
     #[test]
     fn addresses_of_other_nodes_are_applied_once_for_a_list_and_where_they_differ() {
-        let resolved = resolve("ClusterCIDR");
-        let mut feed = feed(&resolved).with_addresses_bound();
+        let resolved = Resolved { mode: ModeName::IPVS, ..resolve("ClusterCIDR") };
+        let mut feed = feed(&resolved);
         let node = |number: u8, address: &str| {
             let mut node = Cluster::new(&format!("node-{number}")).node;
             node.status.addresses.truncate(1);

@@ -8,7 +8,7 @@ use std::{fmt, fs, time::Duration};
 use ferroute_config::{Conntrack, Resolved};
 use ferroute_core::error_chain;
 use ferroute_host::{Ensured, SysctlError, Sysctls, has_net_admin};
-use ferroute_modes::{REGISTRY, Sysctl};
+use ferroute_modes::{Mode, Sysctl};
 
 /// Name and value of a setting.
 type Setting = (&'static str, String);
@@ -61,15 +61,10 @@ pub fn require_net_admin() -> anyhow::Result<()> {
     }
 }
 
-/// Applies all settings: those of the configuration, and `of_mode`. Errors are returned in the result, and do not affect
-/// other settings.
-pub fn apply(resolved: &Resolved, of_mode: &[Sysctl]) -> HostSetup {
-    let roots = Roots::from_kernel();
-    let mut setup = apply_to(&roots, resolved);
-    for Sysctl { name, value } in of_mode {
-        setup.ensure(&roots.sysctls, name, (*value).to_owned());
-    }
-    setup
+/// Applies all settings: those of the configuration, and those that `mode` relies on. Errors are returned in the result,
+/// and do not affect other settings.
+pub fn apply(resolved: &Resolved, mode: &dyn Mode) -> HostSetup {
+    apply_to(&Roots::from_kernel(), resolved, mode)
 }
 
 impl HostSetup {
@@ -133,9 +128,10 @@ impl Roots {
     }
 }
 
-fn apply_to(roots: &Roots, resolved: &Resolved) -> HostSetup {
+fn apply_to(roots: &Roots, resolved: &Resolved, mode: &dyn Mode) -> HostSetup {
     let mut setup = HostSetup::default();
-    for (name, value) in sysctls(resolved) {
+    let relied_on = relied_on(resolved, mode).into_iter().map(|Sysctl { name, value }| (name, value.to_owned()));
+    for (name, value) in sysctls(resolved).into_iter().chain(relied_on) {
         setup.ensure(&roots.sysctls, name, value);
     }
     if let Some(score) = resolved.oom_score_adj {
@@ -153,9 +149,8 @@ fn apply_to(roots: &Roots, resolved: &Resolved) -> HostSetup {
     setup
 }
 
-/// Returns the sysctls without which packets of Services are lost in the configured mode.
-pub fn relied_on(resolved: &Resolved) -> Vec<Sysctl> {
-    let mode = REGISTRY.active(resolved.mode);
+/// Returns the sysctls without which packets of Services are lost in a mode.
+pub fn relied_on(resolved: &Resolved, mode: &dyn Mode) -> Vec<Sysctl> {
     let mut sysctls = mode.sysctls(resolved);
     if mode.sets_route_localnet(&resolved.settings) {
         sysctls.push(ROUTE_LOCALNET);
@@ -163,7 +158,7 @@ pub fn relied_on(resolved: &Resolved) -> Vec<Sysctl> {
     sysctls
 }
 
-/// Returns the settings below `/proc/sys`.
+/// Returns the settings below `/proc/sys` that do not depend on the mode.
 fn sysctls(resolved: &Resolved) -> Vec<Setting> {
     let Conntrack {
         // A minimum, see `ensure_at_least`.
@@ -187,9 +182,6 @@ fn sysctls(resolved: &Resolved) -> Vec<Setting> {
     }
     if resolved.flags.count_traffic {
         settings.push(("net/netfilter/nf_conntrack_acct", "1".to_owned()));
-    }
-    if REGISTRY.active(resolved.mode).sets_route_localnet(&resolved.settings) {
-        settings.push((ROUTE_LOCALNET.name, ROUTE_LOCALNET.value.to_owned()));
     }
     settings
 }

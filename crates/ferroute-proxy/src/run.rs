@@ -185,7 +185,8 @@ impl Daemon<'_> {
         let resolved = &settings.resolved;
         let hold_node_ports = args.args.hold_node_ports.0;
         let (node, counter) = (node_name(resolved)?, status.request_counter());
-        let binds_addresses = registry.active(resolved.mode).traits().binds_service_addresses;
+        let mode = registry.active(resolved.mode);
+        let (traits, binds_addresses) = (mode.traits(), mode.traits().binds_service_addresses);
         let connection = &settings.config.client_connection;
         let source = Source::new(&args.args, connection, &node, binds_addresses, counter).await?;
         let source_info = source_info(&args.args);
@@ -211,11 +212,8 @@ impl Daemon<'_> {
         let ThisHost { node, .. } = ThisHost::read(resolved)?;
         let events = EventRecorder::start(source.writer(), &node.name, &tasks);
         events.starting(setup, reason);
-        let mut feed = Feed::new(resolved, node).with_events(events.clone());
+        let mut feed = Feed::new(resolved, traits, node).with_events(events.clone());
         let (next_hop_sender, mut next_hops) = mpsc::channel(1);
-        if binds_addresses {
-            feed = feed.with_addresses_bound();
-        }
         let (first_sync, first_synced) = FirstSync::new();
         if let Some((key, writer)) = args.args.startup_taint.as_deref().zip(source.writer()) {
             let removal = startup_taint::remove_taint(first_synced, writer, key.to_owned());
@@ -235,13 +233,13 @@ impl Daemon<'_> {
 
         let recording = RecordingObserver::new();
         let versions = VersionsObserver::new(status.history());
-        let flows = Flows::new(registry.active(resolved.mode).traits(), &resolved.settings);
+        let flows = Flows::new(traits, &resolved.settings);
         if resolved.flags.count_traffic {
             status.count_traffic(&flows, &tasks);
         }
         let observed = Observed::default();
         let control = Control {
-            mode: registry.active(settings.resolved.mode).name().as_str(),
+            mode: mode.name().as_str(),
             configuration: settings.config.to_yaml(),
             flags: resolved.flags.clone(),
             sync: resolved.sync,
@@ -278,16 +276,15 @@ impl Daemon<'_> {
             Box::new(flows.observer()),
             Box::new(observed),
             Box::new(status.observer()),
-            Box::new(status.drain_observer(&tasks, registry.active(resolved.mode).traits())),
+            Box::new(status.drain_observer(&tasks, traits)),
             Box::new(status.ejection_observer(&tasks, events.clone(), observe.clone())),
-            Box::new(SharesObserver::new(tasks.clone(), observe, registry.active(resolved.mode).traits())),
-            Box::new(SysctlWatch::new(Sysctls::from_kernel(), relied_on(resolved))),
+            Box::new(SharesObserver::new(tasks.clone(), observe, traits)),
+            Box::new(SysctlWatch::new(Sysctls::from_kernel(), relied_on(resolved, mode))),
         ];
         if hold_node_ports {
             observers.push(Box::new(HeldNodePorts::new(resolved.settings.clone(), events.clone(), http)));
         }
-        let localhost =
-            LocalhostObserver::new(&resolved.settings, registry.active(resolved.mode).traits(), status.metrics());
+        let localhost = LocalhostObserver::new(&resolved.settings, traits, status.metrics());
         observers.extend(localhost.map(|observer| Box::new(observer) as _));
         observers.extend(more_observers);
         // Must be the last observer: clients that read that a sync has ended must find its results in all other data.

@@ -30,13 +30,13 @@ use crate::desired::Desired;
 /// endpoints.
 pub fn read_inputs(desired: &Desired, connect: bool) -> Inputs {
     let resolved = &desired.resolved;
-    let required_sysctls: Vec<(String, String)> = relied_on(resolved)
+    let mode = REGISTRY.active(resolved.mode);
+    let required_sysctls: Vec<(String, String)> = relied_on(resolved, mode)
         .into_iter()
         .map(|sysctl| (sysctl.name.replace('/', "."), sysctl.value.to_owned()))
         .collect();
     let host = system::read(required_sysctls.iter().map(|(name, _)| name.as_str()));
     let bridges = ferroute_host::bridges().map_err(|error| error_chain(&error));
-    let mode = REGISTRY.active(resolved.mode);
     Inputs {
         mode: mode.name(),
         net_admin: ferroute_host::has_net_admin().map_err(|error| error.to_string()),

@@ -1,6 +1,7 @@
 use std::{collections::BTreeMap, path::Path};
 
 use ferroute_config::KubeProxyConfiguration;
+use ferroute_modes::REGISTRY;
 use tempfile::TempDir;
 
 use super::*;
@@ -39,6 +40,10 @@ fn resolve(change: impl FnOnce(&mut KubeProxyConfiguration)) -> Resolved {
     config.resolve().expect("a valid configuration")
 }
 
+fn applied(roots: &Roots, resolved: &Resolved) -> HostSetup {
+    apply_to(roots, resolved, REGISTRY.active(resolved.mode))
+}
+
 #[test]
 fn every_setting_of_configuration_is_applied() {
     let seconds = ferroute_config::GoDuration::from_secs;
@@ -54,7 +59,6 @@ fn every_setting_of_configuration_is_applied() {
         (netfilter("udp_timeout"), "5"),
         (netfilter("udp_timeout_stream"), "6"),
         (netfilter("tcp_be_liberal"), "1"),
-        ("net/ipv4/conf/all/route_localnet".to_owned(), "1"),
     ];
     assert_eq!(sysctls(&resolved), expected.each_ref().map(|(name, value)| (name.as_str(), (*value).to_owned())));
 }
@@ -78,7 +82,7 @@ fn errors_do_not_affect_other_settings() {
         ("self/oom_score_adj", "0"),
         ("module/nf_conntrack/parameters/hashsize", "16384"),
     ]);
-    let setup = apply_to(&kernel.roots(), &resolve(|_| ()));
+    let setup = applied(&kernel.roots(), &resolve(|_| ()));
     assert_eq!(
         setup.lines().collect::<Vec<_>>(),
         [
@@ -104,7 +108,7 @@ fn larger_conntrack_table_is_kept() {
     let settings =
         [("module/nf_conntrack/parameters/hashsize", "1000000"), ("sys/net/netfilter/nf_conntrack_max", "4000000")];
     let kernel = FakeSettings::new(&settings);
-    apply_to(&kernel.roots(), &resolve(|_| ()));
+    applied(&kernel.roots(), &resolve(|_| ()));
     let expected = settings.map(|(name, value)| (name.to_owned(), value.to_owned()));
     assert_eq!(kernel.values(&settings.map(|(name, _)| name)), BTreeMap::from(expected));
 }
@@ -112,7 +116,7 @@ fn larger_conntrack_table_is_kept() {
 #[test]
 fn buckets_are_kept_if_table_size_cannot_be_changed() {
     let kernel = FakeSettings::new(&[("module/nf_conntrack/parameters/hashsize", "16384")]);
-    let setup = apply_to(&kernel.roots(), &resolve(|_| ()));
+    let setup = applied(&kernel.roots(), &resolve(|_| ()));
     assert!(setup.failed.iter().any(|error| error.to_string().contains(CONNTRACK_MAX)), "{setup:?}");
     let buckets = format!("module/{CONNTRACK_BUCKETS}");
     assert_eq!(kernel.values(&[&buckets]), BTreeMap::from([(buckets.clone(), "16384".to_owned())]));
@@ -133,7 +137,7 @@ fn only_settings_of_network_namespace_are_changed() {
         config.conntrack.min = Some(1);
         config.conntrack.max_per_core = Some(1);
     });
-    let setup = namespace.run(|| apply_to(&roots, &resolved));
+    let setup = namespace.run(|| applied(&roots, &resolved));
     assert_eq!(setup.failed.iter().map(|error| error_chain(error)).collect::<Vec<_>>(), [""; 0]);
     for (name, value) in [
         ("net.netfilter.nf_conntrack_tcp_timeout_established", "1234\n"),
@@ -158,7 +162,7 @@ fn cpu_list_is_counted() {
 #[test]
 fn oom_score_that_cannot_be_set_is_tolerable() {
     let kernel = FakeSettings::new(&[]);
-    let setup = apply_to(&kernel.roots(), &resolve(|_| ()));
+    let setup = applied(&kernel.roots(), &resolve(|_| ()));
     let (fatal, tolerable) = setup.split_failed();
     assert_eq!(tolerable.iter().map(|error| error.name()).collect::<Vec<_>>(), [OOM_SCORE]);
     assert!(!fatal.is_empty() && fatal.iter().all(|error| error.name() != OOM_SCORE));

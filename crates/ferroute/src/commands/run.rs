@@ -61,7 +61,7 @@ pub(crate) fn run(args: &RawArgs<RunArgs>, called_as: CalledAs) -> anyhow::Resul
         Ok(restored) => tracing::info!("restored sysctls that the mode no longer sets: {}", restored.join("; ")),
         Err(error) => tracing::warn!("{}", error_chain(error.as_ref())),
     }
-    let setup = host_setup::apply(&settings.resolved, &mode.sysctls(&settings.resolved));
+    let setup = host_setup::apply(&settings.resolved, mode);
     tracing::info!("host settings: {}", setup.set.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "));
     let Some(shutdown) = shutdown else {
         // `--init-only`: setting them is the only purpose, so a failure is an error.
