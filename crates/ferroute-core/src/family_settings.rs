@@ -21,6 +21,8 @@ pub struct FamilySettings {
     pub node_ports: NodePortMatch,
     /// Node ports are served on localhost.
     pub localhost_node_ports: bool,
+    /// Node ports that are served at all addresses are served at IPv6 link-local ones, too.
+    pub link_local_node_ports: bool,
     /// The node's primary address, if it is known.
     pub node_ip: Option<IpAddr>,
 }
@@ -49,7 +51,25 @@ impl FamilySettings {
             local_traffic: settings.local_traffic(family, &table.node),
             node_ports,
             localhost_node_ports,
+            link_local_node_ports: traits.link_local_node_ports,
             node_ip: table.node.primary_address(family),
         }
+    }
+
+    /// Reports whether node ports are served at all addresses that a node may have.
+    pub fn serves_node_ports_everywhere(&self) -> bool {
+        self.node_ports == NodePortMatch::AnyLocal
+            && self.localhost_node_ports
+            && (self.family == IpFamily::V4 || self.link_local_node_ports)
+    }
+
+    /// Reports whether node ports are served at an address of the node.
+    pub fn serves_node_ports_at(&self, address: IpAddr) -> bool {
+        let is_link_local = matches!(address, IpAddr::V6(address) if address.is_unicast_link_local());
+        let is_selected = match &self.node_ports {
+            NodePortMatch::AnyLocal => self.link_local_node_ports || !is_link_local,
+            NodePortMatch::Addresses(addresses) => addresses.contains(&address),
+        };
+        is_selected && (!address.is_loopback() || self.localhost_node_ports)
     }
 }

@@ -79,6 +79,7 @@ pub mod testing;
 mod throttle;
 mod token_bucket;
 pub mod tracker;
+mod unsupported;
 
 pub use backoff::Backoff;
 pub use balancing::{Balancing, BalancingDefaults, Ejection, Method, Share, TableSize};
@@ -115,3 +116,4 @@ pub use table::{Changes, ServicePortEntry, ServiceTable};
 pub use throttle::Throttle;
 pub use token_bucket::TokenBucket;
 pub use tracker::Tracker;
+pub use unsupported::UnsupportedSetting;

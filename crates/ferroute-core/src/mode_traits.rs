@@ -1,7 +1,7 @@
 //! Differences between the proxy modes in the handling of connections: one field per difference, one constant per mode.
 
 use crate::{
-    Balancing, Client, IpFamily, Method, NodePortAddresses, Protocol,
+    Client, IpFamily, Method, NodePortAddresses, Protocol,
     limits::{EndpointLimits, MAX_ENDPOINTS},
 };
 
@@ -37,6 +37,8 @@ pub struct ModeTraits {
     pub refuses_node_ports_at_all_addresses: bool,
     /// IP families whose node ports can be served on localhost.
     pub localhost_node_ports: &'static [IpFamily],
+    /// Whether node ports that are served at all addresses of the node are also served at IPv6 link-local ones.
+    pub link_local_node_ports: bool,
     /// Whether Service addresses are addresses of the host, which respond to ping.
     pub binds_service_addresses: bool,
     /// Whether rules accept traffic of Services that a firewall in the iptables tables would drop.
@@ -130,11 +132,6 @@ impl Unserved {
 }
 
 impl ModeTraits {
-    /// Returns the requested method if the mode does not support it.
-    pub fn unsupported_method(&self, balancing: &Balancing) -> Option<Method> {
-        balancing.method.filter(|method| !self.methods.contains(method))
-    }
-
     /// kube-proxy's iptables mode.
     pub const IPTABLES: Self = Self {
         without_local_endpoints: WithoutLocalEndpoints::Drop,
@@ -150,6 +147,7 @@ impl ModeTraits {
         node_ports_by_default: NodePortsByDefault::AllAddresses,
         refuses_node_ports_at_all_addresses: true,
         localhost_node_ports: &[IpFamily::V4],
+        link_local_node_ports: true,
         binds_service_addresses: false,
         accepts_in_firewalls: true,
         methods: &[Method::Random],
@@ -197,6 +195,7 @@ impl ModeTraits {
         unknown_ports: Unserved::Rejected,
         refuses_node_ports_at_all_addresses: false,
         localhost_node_ports: &[],
+        link_local_node_ports: false,
         binds_service_addresses: true,
         // The default method is the configured scheduler.
         methods: &[Method::RoundRobin, Method::SourceHash, Method::SourcePortHash, Method::LeastConnections],
@@ -351,6 +350,12 @@ impl ModeTrait {
                 families => list(families.iter().map(|family| family.localhost().to_string())),
             },
             copy: |traits, other| traits.localhost_node_ports = other.localhost_node_ports,
+        },
+        Self {
+            name: "linkLocalNodePorts",
+            title: "node ports can be served on IPv6 link-local addresses",
+            value: |traits| yes(traits.link_local_node_ports),
+            copy: |traits, other| traits.link_local_node_ports = other.link_local_node_ports,
         },
         Self {
             name: "bindsServiceAddresses",

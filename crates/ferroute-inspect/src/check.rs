@@ -266,6 +266,7 @@ impl Check {
             Ok(TrackerEvent::SliceApplied(view)) => {
                 let service = view.service.clone();
                 self.endpoints.push(EndpointsObject { kind: Kind::EndpointSlice, name, service });
+                // Those of slices with a Service are added with the Service, too.
                 for field in &view.ignored {
                     self.add_for(&object, Some(&field.field), Effect::Ignored, field.problem.clone());
                 }
@@ -367,8 +368,10 @@ impl Check {
             Handling::Invalid { .. } => return,
         };
         for text in ignored {
+            let of_slice = text.split_once(": ").filter(|(start, _)| start.starts_with(Kind::EndpointSlice.as_str()));
+            let (object, text) = of_slice.unwrap_or((&object, text));
             let (field, text) = text.split_once(": ").unwrap_or(("", text));
-            self.add_for(&object, Some(field).filter(|field| !field.is_empty()), Effect::Ignored, text);
+            self.add_for(object, Some(field).filter(|field| !field.is_empty()), Effect::Ignored, text);
         }
         for slice in unused.iter().chain(ports.iter().flat_map(|port| &port.unused_slices)) {
             let object = format!("EndpointSlice {}", slice.slice);

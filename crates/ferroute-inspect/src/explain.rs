@@ -22,8 +22,8 @@ use ferroute_core::ServiceTable;
 
 pub use explanation::{
     Answer, Clients, ConnectionCount, EndpointState, ExplainedBalancing, ExplainedEndpoint, ExplainedFrontend,
-    ExplainedHealthCheck, ExplainedPort, Explanation, FrontendOwner, Handling, KernelState, Outcome, Policies, Reason,
-    ServiceRule, Source, UnusedSlice, Usage,
+    ExplainedHealthCheck, ExplainedPort, Explanation, FrontendOwner, Handling, KernelState, NodeAddresses, Outcome,
+    Policies, Reason, ServiceRule, Source, UnusedSlice, Usage,
 };
 pub use host::{explain_object, explain_on_host, not_found, not_served};
 pub use print::write_explanation_into;

@@ -8,7 +8,10 @@ use std::{
 };
 
 use super::{EndpointView, SlicePort, SliceView, interner::Interner};
-use crate::{Endpoint, Endpoints, Hints, IpFamily, NamespacedName, ServicePortName, Share, endpoints::Conditions};
+use crate::{
+    Endpoint, Endpoints, Hints, IpFamily, NamespacedName, ServicePortName, Share, endpoints::Conditions,
+    parse::FieldError,
+};
 
 /// The slices of a Service, sorted by name, so that the same slices always result in the same endpoints.
 ///
@@ -27,6 +30,8 @@ struct Slice {
     /// The weight of each address; empty if all have the default, which is usual.
     weights: Box<[u16]>,
     zones: Zones,
+    /// See [`SliceView::ignored`]; empty for nearly all slices.
+    ignored: Box<[FieldError]>,
 }
 
 /// The zone of each address.
@@ -127,7 +132,7 @@ impl Slices {
             family: slice.family(),
             ports: slice.ports.to_vec(),
             endpoints: slice.endpoints().collect(),
-            ignored: Box::default(),
+            ignored: slice.ignored.clone(),
         })
     }
 
@@ -139,7 +144,7 @@ impl Slices {
 
 impl Slice {
     fn new(slice: SliceView, shared_ports: &mut Interner<[SlicePort]>) -> Self {
-        let SliceView { service: _, name, family, ports, endpoints, ignored: _ } = slice;
+        let SliceView { service: _, name, family, ports, endpoints, ignored } = slice;
         let addresses = Addresses::new(family, &endpoints);
         let weighted = endpoints.iter().any(|endpoint| endpoint.weight != Endpoint::DEFAULT_WEIGHT);
         let weights =
@@ -148,7 +153,7 @@ impl Slice {
         let hinted = endpoints.iter().any(|endpoint| endpoint.hints.is_some());
         let hints =
             if hinted { endpoints.into_iter().map(|endpoint| endpoint.hints).collect() } else { Box::default() };
-        Self { name, ports: shared_ports.share(&ports), addresses, hints, weights, zones }
+        Self { name, ports: shared_ports.share(&ports), addresses, hints, weights, zones, ignored }
     }
 
     fn family(&self) -> IpFamily {

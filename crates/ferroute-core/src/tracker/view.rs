@@ -4,7 +4,7 @@ use std::{net::IpAddr, sync::Arc};
 
 use crate::{
     BalancingDefaults, Endpoint, Hints, IpFamily, ModeTraits, NamespacedName, Protocol, ServicePort, ServicePortName,
-    SourceRangesScope, parse::FieldError,
+    UnsupportedSetting, parse::FieldError,
 };
 
 /// A validated Service: its ports in each IP family in which it has a cluster IP.
@@ -30,31 +30,7 @@ impl ServiceView {
     /// Adds settings that a mode with these traits does not support to [`ServiceView::ignored`].
     pub fn ignore_unsupported(&mut self, traits: &ModeTraits) {
         let Some(port) = self.ports.iter().flatten().next() else { return };
-        let method = traits
-            .unsupported_method(&port.port.balancing)
-            .map(|method| format!("the proxy mode does not support {method} load balancing, and uses its own method"));
-        let limits = port
-            .port
-            .limits
-            .as_ref()
-            .filter(|_| !traits.limits)
-            .map(|_| "the proxy mode does not support limits of connections".to_owned());
-        let weights = port.port.balancing.slow_start.map(|_| "slow start of new endpoints");
-        let weights = weights.or(port.port.balancing.zone_weight.map(|_| "weights of zones"));
-        let weights = weights
-            .filter(|_| !traits.weights)
-            .map(|what| format!("the proxy mode does not support {what}: all endpoints have the same share"));
-        let drain_timeout =
-            port.port.balancing.drain_timeout.filter(|_| !traits.drain_timeouts).map(|_| {
-                "the proxy mode does not support a deadline of connections to terminating endpoints".to_owned()
-            });
-        let has_scope = port.port.source_ranges_scope != SourceRangesScope::default();
-        let scope = (has_scope && !traits.source_ranges_scope).then(|| {
-            "the proxy mode does not apply source ranges to other addresses than those of load balancers".to_owned()
-        });
-        let error = |problem| FieldError { field: "metadata.annotations".to_owned(), problem };
-        let unsupported: Vec<FieldError> =
-            method.into_iter().chain(weights).chain(drain_timeout).chain(scope).chain(limits).map(error).collect();
+        let unsupported = traits.unsupported(&port.port).map(UnsupportedSetting::error);
         self.ignored = std::mem::take(&mut self.ignored).into_iter().chain(unsupported).collect();
     }
 }
@@ -124,13 +100,10 @@ pub struct EndpointView {
 impl SliceView {
     /// Adds settings that a mode with these traits does not support to [`SliceView::ignored`].
     pub fn ignore_unsupported(&mut self, traits: &ModeTraits) {
-        // Endpoints of weight 0 get no connections in any mode.
-        if traits.weights || self.endpoints.iter().all(|endpoint| endpoint.weight <= Endpoint::DEFAULT_WEIGHT) {
-            return;
+        if self.endpoints.iter().any(|endpoint| traits.ignores_weight(endpoint.weight)) {
+            let error = UnsupportedSetting::Weights.error();
+            self.ignored = std::mem::take(&mut self.ignored).into_iter().chain([error]).collect();
         }
-        let problem = "the proxy mode does not support weights: all endpoints have the same share".to_owned();
-        let error = FieldError { field: "metadata.annotations".to_owned(), problem };
-        self.ignored = std::mem::take(&mut self.ignored).into_iter().chain([error]).collect();
     }
 
     /// Returns the ports that match a service port by name and protocol.

@@ -1,13 +1,10 @@
 //! The differences between the outcomes of packets in two modes that follow from the modes' traits.
 
-use std::{
-    collections::BTreeMap,
-    net::{IpAddr, SocketAddr},
-};
+use std::{collections::BTreeMap, net::SocketAddr};
 
 use ferroute_core::{
-    Connection, Endpoint, FamilySettings, Frontend, Method, ModeTrait, ModeTraits, NodePortMatch, Outcome,
-    ProxySettings, ServicePortEntry, ServicePortName, ServiceTable, SourceAddress, Sources, forwarding,
+    Connection, Endpoint, FamilySettings, Frontend, Method, ModeTrait, ModeTraits, Outcome, ProxySettings,
+    ServicePortEntry, ServicePortName, ServiceTable, SourceAddress, Sources, forwarding,
 };
 use ferroute_trace::{Host, Origin, Packet};
 
@@ -148,7 +145,7 @@ impl<'a> ModeDifferences<'a> {
         // An address of several kinds is served as the first of them.
         let kind = entry.service.frontends(name.protocol).find(|(_, other)| *other == frontend).map(|(kind, _)| kind);
         let Some(kind) = kind else { return Decision::Untouched };
-        let outcome = if frontend.address.is_none() && !side.serves_node_ports_on(to) {
+        let outcome = if frontend.address.is_none() && !side.settings.serves_node_ports_at(to) {
             forwarding.outcome_at_other_address()
         } else {
             forwarding.outcome_of(&Connection {
@@ -183,17 +180,6 @@ impl<'a> ModeDifferences<'a> {
             (endpoint.socket(), target)
         });
         Decision::Forwarded { endpoints: endpoints.collect(), method: forwarding.method() }
-    }
-}
-
-impl Side {
-    /// Reports whether node ports are served at an address of the node.
-    fn serves_node_ports_on(&self, address: IpAddr) -> bool {
-        let is_selected = match &self.settings.node_ports {
-            NodePortMatch::AnyLocal => true,
-            NodePortMatch::Addresses(addresses) => addresses.contains(&address),
-        };
-        is_selected && (!address.is_loopback() || self.settings.localhost_node_ports)
     }
 }
 

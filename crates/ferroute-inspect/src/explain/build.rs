@@ -1,7 +1,7 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use ferroute_admin::{health::HealthCheck, http::ListenScope};
-use ferroute_api as api;
+use ferroute_api::{self as api, Kind};
 use ferroute_core::{
     Balancing, Client, Endpoint, EndpointEligibility, FamilySettings, Frontend, FrontendKind, IpFamily, ModeTraits,
     NamespacedName, NodePortMatch, PortForwarding, Protocol, Route, ServicePortEntry, ServicePortName, ServiceTable,
@@ -12,7 +12,8 @@ use ferroute_core::{
 
 use super::{
     Answer, Clients, EndpointState, ExplainedBalancing, ExplainedEndpoint, ExplainedFrontend, ExplainedHealthCheck,
-    ExplainedPort, Explanation, FrontendOwner, Handling, Inputs, Outcome, Policies, Source, UnusedSlice, Usage,
+    ExplainedPort, Explanation, FrontendOwner, Handling, Inputs, NodeAddresses, Outcome, Policies, Source, UnusedSlice,
+    Usage,
 };
 
 pub(super) fn explanation(service: &api::Service, inputs: &Inputs<'_>) -> Explanation {
@@ -52,6 +53,11 @@ fn served(service: &api::Service, name: &NamespacedName, ignored: Vec<String>, i
         .flat_map(|table| table.ports_of(name).map(move |(name, entry)| (table, name, entry)))
         .collect();
     let slices: Vec<SliceView> = inputs.tracker.slices_of(name).collect();
+    let of_slices = slices.iter().flat_map(|slice| {
+        let object = format!("{} {}", Kind::EndpointSlice.as_str(), slice.name);
+        slice.ignored.iter().map(move |error| format!("{object}: {error}"))
+    });
+    let ignored = ignored.into_iter().chain(of_slices).collect();
     let unserved = slices.iter().filter(|slice| ports.iter().all(|(table, _, _)| table.family != slice.family));
     Handling::Served {
         policies: policies(service, &ports, inputs),
@@ -163,7 +169,8 @@ fn explained(
         state: state(endpoint),
         local: endpoint.local,
         keeps_sources: forwarding.keeps_sources(endpoint, false),
-        weight: (endpoint.weight != Endpoint::DEFAULT_WEIGHT).then_some(endpoint.weight),
+        weight: Some(endpoint.weight)
+            .filter(|weight| *weight != Endpoint::DEFAULT_WEIGHT && !inputs.traits.ignores_weight(*weight)),
         node_unknown: endpoint.node_unknown,
         hinted_zones: hints.map(|hints| names(&hints.zones)).unwrap_or_default(),
         hinted_nodes: hints.map(|hints| names(&hints.nodes)).unwrap_or_default(),
@@ -203,17 +210,31 @@ fn frontends(
     };
     let claimed = table.claimed(name).unwrap_or(&entry.service);
     let explained = |(kind, frontend): (FrontendKind, Frontend)| {
+        let answers = answers(forwarding, kind, frontend, settings.local_traffic.is_some());
+        let is_refused = |answer: &Answer| matches!(answer.outcome, Outcome::Rejected { .. } | Outcome::Dropped { .. });
+        let elsewhere = Some(forwarding.outcome_at_other_address()).filter(|elsewhere| {
+            frontend.address.is_none()
+                && !settings.serves_node_ports_everywhere()
+                && *elsewhere != ferroute_core::Outcome::NotOurs
+        });
+        let is_refused_everywhere = elsewhere.is_some() && answers.iter().all(is_refused);
+        let elsewhere = elsewhere.filter(|_| !is_refused_everywhere).map(|elsewhere| outcome(forwarding, elsewhere));
+        let mut except = Vec::new();
         let (addresses, unserved) = match (frontend.address, &settings.node_ports) {
             (Some(address), _) => (vec![address], false),
-            (None, NodePortMatch::AnyLocal) => (Vec::new(), false),
+            (None, _) if is_refused_everywhere => (Vec::new(), false),
+            (None, NodePortMatch::AnyLocal) => {
+                let is_v6 = settings.family == IpFamily::V6;
+                except.extend((!settings.localhost_node_ports).then_some(NodeAddresses::Localhost));
+                except.extend((is_v6 && !settings.link_local_node_ports).then_some(NodeAddresses::LinkLocal));
+                (Vec::new(), false)
+            }
             (None, NodePortMatch::Addresses(addresses)) => (addresses.clone(), addresses.is_empty()),
         };
         let owner = owner(kind, frontend);
-        let answers = match owner.is_some() || unserved {
-            true => Vec::new(),
-            false => answers(forwarding, kind, frontend, settings.local_traffic.is_some()),
-        };
-        ExplainedFrontend { kind, addresses, port: frontend.port, answers, unserved, owner }
+        let answers = if owner.is_some() || unserved { Vec::new() } else { answers };
+        let elsewhere = elsewhere.filter(|_| owner.is_none());
+        ExplainedFrontend { kind, addresses, except, port: frontend.port, answers, elsewhere, unserved, owner }
     };
     claimed.frontends(name.protocol).map(explained).collect()
 }

@@ -48,7 +48,7 @@ pub enum Handling {
     Served {
         /// Policies of all its ports.
         policies: Policies,
-        /// Ignored fields, with the reasons.
+        /// Ignored fields, with the reasons. Those of EndpointSlices begin with the slice.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         ignored: Vec<String>,
         /// Ports, IPv4 first.
@@ -184,16 +184,42 @@ pub struct ExplainedFrontend {
     pub kind: FrontendKind,
     /// Addresses; for a node port, the node addresses that serve it, empty for all.
     pub addresses: Vec<IpAddr>,
+    /// Addresses of the node that do not serve the node port, although all others do.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub except: Vec<NodeAddresses>,
     /// Port.
     pub port: u16,
     /// Handling of connections, by client; empty if the frontend has another owner, or if no address serves it.
     pub answers: Vec<Answer>,
+    /// The outcome of connections to the node port at the other addresses of the node, if they are refused as well.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub elsewhere: Option<Outcome>,
     /// Whether no address of the node serves the node port, because none is in `nodePortAddresses`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unserved: bool,
     /// The owner of the frontend, if it is not this service port.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<FrontendOwner>,
+}
+
+/// Addresses that every node may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum NodeAddresses {
+    /// `127.0.0.0/8` or `::1`.
+    Localhost,
+    /// IPv6 link-local addresses.
+    LinkLocal,
+}
+
+impl NodeAddresses {
+    /// Returns the addresses in words.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Localhost => "localhost",
+            Self::LinkLocal => "link-local ones",
+        }
+    }
 }
 
 /// The owner of a frontend that the service port does not have.
@@ -327,7 +353,7 @@ pub struct ExplainedEndpoint {
     /// see the node's.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub keeps_sources: bool,
-    /// Weight, if it is not 1.
+    /// Weight, if it is not 1 and the mode uses it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight: Option<u16>,
     /// Whether its node is unknown, because the slice has no `nodeName`.

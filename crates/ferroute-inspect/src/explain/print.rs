@@ -192,7 +192,11 @@ fn write_port_into(out: &mut impl fmt::Write, port: &ExplainedPort) -> fmt::Resu
 /// Returns a row for each group of clients; only the first row has the frontend's kind and address.
 fn frontend_rows(frontend: &ExplainedFrontend) -> Vec<Vec<String>> {
     let mut place = match frontend.addresses.as_slice() {
-        [] => format!("{} on all node addresses", frontend.port),
+        [] if frontend.except.is_empty() => format!("{} on all node addresses", frontend.port),
+        [] => {
+            let except: Vec<&str> = frontend.except.iter().map(|addresses| addresses.as_str()).collect();
+            format!("{} on all node addresses except {}", frontend.port, except.join(" and "))
+        }
         addresses => addresses
             .iter()
             .map(|address| SocketAddr::new(*address, frontend.port).to_string())
@@ -203,12 +207,16 @@ fn frontend_rows(frontend: &ExplainedFrontend) -> Vec<Vec<String>> {
     if let Some(owner) = &frontend.owner {
         return vec![vec![kind, place, format!("not served: it {owner}")]];
     }
+    let elsewhere = frontend.elsewhere.map(|outcome| {
+        let place = if frontend.unserved { "all node addresses" } else { "other node addresses" };
+        vec![String::new(), place.to_owned(), outcome_text(outcome)]
+    });
     if frontend.unserved {
         let text = "not served: no address of this node is in nodePortAddresses".to_owned();
-        return vec![vec![kind, frontend.port.to_string(), text]];
+        return [vec![kind, frontend.port.to_string(), text]].into_iter().chain(elsewhere).collect();
     }
     let row = |answer: &Answer| vec![std::mem::take(&mut kind), std::mem::take(&mut place), answer_text(answer)];
-    frontend.answers.iter().map(row).collect()
+    frontend.answers.iter().map(row).chain(elsewhere).collect()
 }
 
 fn answer_text(answer: &Answer) -> String {
@@ -221,7 +229,11 @@ fn answer_text(answer: &Answer) -> String {
         Clients::OutsideSourceRanges => "from outside of the source ranges: ",
         Clients::OthersOutsideSourceRanges => "from other clients outside of the source ranges: ",
     };
-    let outcome = match answer.outcome {
+    format!("{clients}{}", outcome_text(answer.outcome))
+}
+
+fn outcome_text(outcome: Outcome) -> String {
+    match outcome {
         Outcome::Rejected { reason } => format!("rejected: {}", reason.as_str()),
         Outcome::Dropped { reason } => format!("dropped: {}", reason.as_str()),
         Outcome::NotHandled => "not handled: the connection leaves the node".to_owned(),
@@ -233,8 +245,7 @@ fn answer_text(answer: &Answer) -> String {
             };
             format!("{} (policy {}), {source}", plural(endpoints, "endpoint"), policy)
         }
-    };
-    format!("{clients}{outcome}")
+    }
 }
 
 /// Returns one row, or one for each traffic policy if they differ.

@@ -93,11 +93,11 @@ fn frontends_in(traits: &'static ModeTraits, protocol: &str) -> String {
 #[test]
 fn ipvs_mode_uses_other_nodes_endpoints_where_the_policy_is_local() {
     assert_snapshot!(frontends_in(&ModeTraits::IPVS, "TCP"), @"
-    cluster IP        10.96.0.1:80                 1 endpoint (policy Cluster), masqueraded except from pods
-    load balancer IP  198.51.100.1:80              from pods and the node: 1 endpoint (policy Cluster), masqueraded except from pods
-                                                   from other clients: 1 endpoint (policy Cluster), source address kept
-    node port         30080 on all node addresses  from pods and the node: 1 endpoint (policy Cluster), masqueraded except from pods
-                                                   from other clients: 1 endpoint (policy Cluster), source address kept
+    cluster IP        10.96.0.1:80                                  1 endpoint (policy Cluster), masqueraded except from pods
+    load balancer IP  198.51.100.1:80                               from pods and the node: 1 endpoint (policy Cluster), masqueraded except from pods
+                                                                    from other clients: 1 endpoint (policy Cluster), source address kept
+    node port         30080 on all node addresses except localhost  from pods and the node: 1 endpoint (policy Cluster), masqueraded except from pods
+                                                                    from other clients: 1 endpoint (policy Cluster), source address kept
     ");
 }
 
@@ -414,16 +414,18 @@ fn owner_of_a_claimed_address_is_named() {
 
 #[test]
 fn node_ports_without_address_and_open_families_are_explained() {
-    let cluster = Cluster::new("node-1").service(
-        service("shop/web")
-            .cluster_ip("10.96.0.1")
-            .cluster_ip("fd00:10:96::1")
-            .port("http", 80)
-            .node_port(30080)
-            .load_balancer("198.51.100.1")
-            .load_balancer("2001:db8::1")
-            .source_range("192.0.2.0/24"),
-    );
+    let cluster = Cluster::new("node-1")
+        .service(
+            service("shop/web")
+                .cluster_ip("10.96.0.1")
+                .cluster_ip("fd00:10:96::1")
+                .port("http", 80)
+                .node_port(30080)
+                .load_balancer("198.51.100.1")
+                .load_balancer("2001:db8::1")
+                .source_range("192.0.2.0/24"),
+        )
+        .slice(slice("shop/web-a", "web").port("http", 8080).pod(pod("10.244.0.2").on("node-1")));
     let settings = ProxySettings {
         node_port_addresses: NodePortAddresses::Within(vec!["172.16.0.0/12".parse().unwrap()]),
         ..ProxySettings::default()

@@ -10,7 +10,8 @@ use std::{
 use ferroute_config::ModeName;
 use ferroute_core::{
     Client, FamilySettings, IpFamily, ModeTraits, NodePortMatch, Outcome, PortForwarding, ProxySettings, Refusal,
-    ServicePortEntry, ServicePortName, ServiceTable, SourceAddress, Sources, TrafficPolicy, forwarding,
+    ServicePortEntry, ServicePortName, ServiceTable, SourceAddress, Sources, TrafficPolicy, UnsupportedSetting,
+    forwarding,
 };
 use ferroute_modes::REGISTRY;
 use serde::{Deserialize, Serialize};
@@ -141,11 +142,11 @@ pub(super) fn differences(switch: &Switch<'_>) -> Vec<Difference> {
     }
     let mut differences = Vec::new();
     differences.extend(switch.localhost_node_ports());
+    differences.extend(switch.link_local_node_ports());
     differences.extend(switch.node_port_addresses());
     differences.extend(switch.health_check_addresses());
     differences.extend(switch.affinity());
-    differences.extend(switch.load_balancing());
-    differences.extend(switch.connection_limits());
+    differences.extend(switch.unsupported());
     differences.extend(switch.outcomes());
     differences.extend(switch.remains());
     differences.extend(switch.virtual_servers());
@@ -212,13 +213,31 @@ impl Switch<'_> {
         })
     }
 
+    fn link_local_node_ports(&self) -> Option<Difference> {
+        let [before, after] = self
+            .settings()
+            .map(|settings| settings.node_ports == NodePortMatch::AnyLocal && settings.link_local_node_ports);
+        let services = self.with_node_ports();
+        if before == after || self.family() == IpFamily::V4 || services.is_empty() {
+            return None;
+        }
+        let change = if after { "also" } else { "no longer" };
+        let summary = format!("node ports are {change} served on link-local addresses");
+        Some(Difference { services, ..self.difference(Kind::NodePortAddresses, summary) })
+    }
+
     fn node_port_addresses(&self) -> Option<Difference> {
         let [before, after] = self.settings().map(|settings| settings.node_ports);
         let services = self.with_node_ports();
         if before == after || services.is_empty() {
             return None;
         }
+        let are_listed = [&before, &after].iter().all(|matched| matches!(matched, NodePortMatch::Addresses(_)));
         let [before, after] = [before, after].map(|matched| self.addresses(&matched));
+        // Other differences say what changes at localhost.
+        if before == after && are_listed {
+            return None;
+        }
         let lost: Vec<String> = before.difference(&after).map(ToString::to_string).collect();
         let gained: Vec<String> = after.difference(&before).map(ToString::to_string).collect();
         let summary = match (lost.is_empty(), gained.is_empty()) {
@@ -270,25 +289,30 @@ impl Switch<'_> {
         all.iter().filter(is_relevant).copied().collect()
     }
 
-    /// Returns the Services whose method only one of the modes supports.
-    fn load_balancing(&self) -> Option<Difference> {
-        let services = self.services(|entry| {
-            let supports = |traits: &ModeTraits| traits.unsupported_method(&entry.service.balancing).is_none();
-            supports(self.from.traits()) != supports(self.to.traits())
-        });
-        let summary = "endpoints share connections differently: one of the modes does not support the requested method";
-        (!services.is_empty()).then(|| Difference { services, ..self.difference(Kind::LoadBalancing, summary) })
+    /// Returns the settings of Services that only one of the modes supports.
+    fn unsupported(&self) -> Vec<Difference> {
+        let unsupported = |side: Side<'_>, entry: &ServicePortEntry| -> BTreeSet<UnsupportedSetting> {
+            let traits = side.traits();
+            let weights = entry.endpoints.iter().any(|endpoint| traits.ignores_weight(endpoint.weight));
+            traits.unsupported(&entry.service).chain(weights.then_some(UnsupportedSetting::Weights)).collect()
+        };
+        let mut services: BTreeMap<(Kind, &'static str), BTreeSet<&str>> = BTreeMap::new();
+        for (name, entry) in &self.table.entries {
+            let [before, after] = [self.from, self.to].map(|side| unsupported(side, entry));
+            for setting in before.symmetric_difference(&after) {
+                let difference = support_difference(*setting, !after.contains(setting));
+                services.entry(difference).or_default().insert(name.service.as_str());
+            }
+        }
+        self.of_services(services)
     }
 
-    /// Returns the Services whose limits only one of the modes applies.
-    fn connection_limits(&self) -> Option<Difference> {
-        let [before, after] = [self.from, self.to].map(|side| side.traits().limits);
-        let services = self.services(|entry| entry.service.limits.is_some());
-        if before == after || services.is_empty() {
-            return None;
-        }
-        let summary = if after { "limits of connections apply" } else { "limits of connections no longer apply" };
-        Some(Difference { services, ..self.difference(Kind::ConnectionLimits, summary) })
+    fn of_services(&self, services: BTreeMap<(Kind, &'static str), BTreeSet<&str>>) -> Vec<Difference> {
+        let difference = |((kind, summary), services): ((Kind, &'static str), BTreeSet<&str>)| Difference {
+            services: services.into_iter().map(str::to_owned).collect(),
+            ..self.difference(kind, summary)
+        };
+        services.into_iter().map(difference).collect()
     }
 
     fn affinity(&self) -> Option<Difference> {
@@ -309,30 +333,41 @@ impl Switch<'_> {
                 services.entry(difference?).or_default().insert(name.service.as_str());
                 Some(())
             };
+            let refuses_elsewhere = |side: &PortForwarding<'_>, settings: &FamilySettings| {
+                entry.service.node_port.is_some()
+                    && !settings.serves_node_ports_everywhere()
+                    && side.outcome_at_other_address() != Outcome::NotOurs
+            };
+            add(match (refuses_elsewhere(&before, &settings[0]), refuses_elsewhere(&after, &settings[1])) {
+                (false, true) => Some((
+                    Kind::NodePortAddresses,
+                    "node ports that are refused are refused at all addresses of the node",
+                )),
+                (true, false) => Some((
+                    Kind::NodePortAddresses,
+                    "node ports that are refused are refused only at the addresses that serve node ports",
+                )),
+                _ => None,
+            });
             for (kind, frontend) in entry.service.frontends(name.protocol) {
                 for client in Client::ALL {
                     let seen = |side: &PortForwarding<'_>| side.as_seen(side.outcome(kind, client), client);
                     add(outcome_difference(seen(&before), seen(&after), client));
+                    let excludes = |side: &PortForwarding<'_>| {
+                        side.is_restricted(kind, frontend)
+                            && side.outcome_outside_source_ranges(kind, client) == Outcome::Drop(Refusal::SourceRanges)
+                    };
+                    add(match (excludes(&before), excludes(&after)) {
+                        (false, true) => Some((Kind::SourceRanges, "clients outside of the source ranges are dropped")),
+                        (true, false) => {
+                            Some((Kind::SourceRanges, "some clients outside of the source ranges are not dropped"))
+                        }
+                        _ => None,
+                    });
                 }
-                let excluded = |side: &PortForwarding<'_>| {
-                    side.is_restricted(kind, frontend)
-                        && Client::ALL.map(|client| side.outcome_outside_source_ranges(kind, client))
-                            == Client::ALL.map(|_| Outcome::Drop(Refusal::SourceRanges))
-                };
-                add(match (excluded(&before), excluded(&after)) {
-                    (false, true) => Some((Kind::SourceRanges, "clients outside of the source ranges are dropped")),
-                    (true, false) => {
-                        Some((Kind::SourceRanges, "some clients outside of the source ranges are not dropped"))
-                    }
-                    _ => None,
-                });
             }
         }
-        let difference = |((kind, summary), services): ((Kind, &'static str), BTreeSet<&str>)| Difference {
-            services: services.into_iter().map(str::to_owned).collect(),
-            ..self.difference(kind, summary)
-        };
-        services.into_iter().map(difference).collect()
+        self.of_services(services)
     }
 
     /// Returns the objects that the old mode leaves for open connections, and whether Service addresses are the host's.
@@ -421,6 +456,37 @@ impl Switch<'_> {
         let remedy = "configure these programs not to use chains of kube-proxy".to_owned();
         Some(Difference { remedy: Some(remedy), rules, ..self.difference(Kind::ForeignRules, summary) })
     }
+}
+
+/// Returns the difference if a mode supports a setting and the other one does not.
+fn support_difference(setting: UnsupportedSetting, is_supported: bool) -> (Kind, &'static str) {
+    use UnsupportedSetting::{DrainTimeout, Limits, Method, SlowStart, SourceRangesScope, Weights, ZoneWeight};
+    let (kind, gained, lost) = match setting {
+        Method(_) => {
+            let both =
+                "endpoints share connections differently: one of the modes does not support the requested method";
+            (Kind::LoadBalancing, both, both)
+        }
+        Weights => (Kind::LoadBalancing, "weights of endpoints apply", "weights of endpoints no longer apply"),
+        SlowStart => (
+            Kind::LoadBalancing,
+            "slow start of new endpoints applies",
+            "slow start of new endpoints no longer applies",
+        ),
+        ZoneWeight => (Kind::LoadBalancing, "weights of zones apply", "weights of zones no longer apply"),
+        DrainTimeout => (
+            Kind::OpenConnections,
+            "deadlines of connections to terminating endpoints apply",
+            "deadlines of connections to terminating endpoints no longer apply",
+        ),
+        SourceRangesScope => (
+            Kind::SourceRanges,
+            "source ranges apply to other addresses than those of load balancers",
+            "source ranges no longer apply to other addresses than those of load balancers",
+        ),
+        Limits => (Kind::ConnectionLimits, "limits of connections apply", "limits of connections no longer apply"),
+    };
+    (kind, if is_supported { gained } else { lost })
 }
 
 /// Returns the difference between the handling of a connection of a class of clients in two modes.

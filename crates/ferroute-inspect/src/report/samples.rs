@@ -32,8 +32,8 @@ use crate::{
     doctor::{self, Diagnosis, Severity, Unknown},
     explain::{
         self, Clients, ConnectionCount, EndpointState, ExplainedBalancing, ExplainedEndpoint, ExplainedFrontend,
-        ExplainedHealthCheck, ExplainedPort, Explanation, FrontendOwner, Handling, KernelState, Outcome, Policies,
-        Reason, ServiceRule, Source, UnusedSlice, Usage,
+        ExplainedHealthCheck, ExplainedPort, Explanation, FrontendOwner, Handling, KernelState, NodeAddresses, Outcome,
+        Policies, Reason, ServiceRule, Source, UnusedSlice, Usage,
     },
     flows::{Counts, Edge, Flow, FlowEvent, FlowStart, FlowState, FlowSummary, Losses, Peer, PeerKind, RecentEnd},
     preflight::{self, Difference, Kind},
@@ -157,6 +157,8 @@ fn served() -> Handling {
         Outcome::NotHandled,
     ];
     let frontend = ExplainedFrontend {
+        except: vec![NodeAddresses::Localhost],
+        elsewhere: Some(explain::Outcome::Rejected { reason: Reason::NoEndpoints }),
         kind: FrontendKind::LoadBalancer,
         addresses: vec!["198.51.100.1".parse().unwrap()],
         port: 80,

@@ -57,7 +57,9 @@ impl IpvsContext {
         };
         let host_addresses: BTreeSet<IpAddr> = host.addresses.iter().filter(is_reachable).copied().collect();
         let node_ports = match &settings.node_ports {
-            NodePortMatch::AnyLocal => host_addresses.iter().copied().collect(),
+            NodePortMatch::AnyLocal => {
+                host_addresses.iter().copied().filter(|address| settings.serves_node_ports_at(*address)).collect()
+            }
             NodePortMatch::Addresses(addresses) => addresses.clone(),
         };
         Self { settings, scheduler, missing_schedulers, node_ports, host_addresses, random_fully: host.random_fully }

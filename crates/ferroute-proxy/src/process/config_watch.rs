@@ -46,7 +46,7 @@ impl<'a> ConfigWatch<'a> {
     /// Reports whether the file contains a different valid configuration, and has not changed since the last poll.
     fn poll(&mut self) -> bool {
         let Some(file) = self.file else { return false };
-        let text = match fs::read_to_string(&file.path) {
+        let text = match read(&file.path) {
             Ok(text) => text,
             Err(error) => {
                 if !self.is_unreadable {
@@ -89,6 +89,14 @@ impl<'a> ConfigWatch<'a> {
     }
 }
 
+/// Reads a regular file. The end of a FIFO or a terminal may never come.
+fn read(path: &Path) -> io::Result<String> {
+    if !fs::metadata(path)?.is_file() {
+        return Err(io::Error::other("it is not a regular file"));
+    }
+    fs::read_to_string(path)
+}
+
 /// Executes this program again in place of this process, with the same command line.
 ///
 /// # Errors
@@ -114,6 +122,14 @@ mod tests {
     use ferroute_modes::REGISTRY;
 
     const HEAD: &str = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n";
+
+    #[test]
+    fn file_that_may_block_is_not_read() {
+        let directory = TempDir::new().expect("a directory");
+        let fifo = directory.path().join("config.conf");
+        assert!(Command::new("mkfifo").arg(&fifo).status().expect("mkfifo").success());
+        assert!(read(&fifo).is_err());
+    }
 
     /// Starts with the first text. For each of the other texts, `None` for no file, returns whether it takes effect.
     fn takes_effect(texts: &[Option<&str>]) -> Vec<bool> {

@@ -1,12 +1,20 @@
 use std::net::IpAddr;
 
+use ferroute_api::labels;
 use ferroute_config::KubeProxyConfiguration;
-use ferroute_core::testing::{Cluster, pod, service, slice};
+use ferroute_core::{
+    NamespacedName,
+    testing::{Cluster, arbitrary, pod, service, slice},
+};
 use ferroute_iptables::RuleSet;
 use insta::assert_snapshot;
+use proptest::prelude::*;
 
 use super::*;
-use crate::preflight::{PreflightReport, write_report_into};
+use crate::{
+    explain::{self, Answer, Clients, ExplainedFrontend, Handling, Inputs, Source},
+    preflight::{PreflightReport, write_report_into},
+};
 
 fn cluster() -> Cluster {
     let mut cluster = Cluster::new("node-1")
@@ -156,7 +164,7 @@ fn switches_between_any_two_modes_list_services() {
 fn explicit_settings_are_the_same_in_both_modes() {
     let fields = "nodePortAddresses: [192.168.0.0/24, 127.0.0.0/8]";
     let text = report(ModeName::IPTABLES, ModeName::NFTABLES, fields, &KernelSnapshot::default(), &table());
-    assert!(!text.contains("node port"), "{text}");
+    assert!(!text.contains("served on"), "{text}");
     let same = report(ModeName::IPTABLES, ModeName::IPTABLES, "", &KernelSnapshot::default(), &table());
     assert!(same.contains("no differences"), "{same}");
 }
@@ -178,4 +186,125 @@ fn differences_of_other_family_are_omitted() {
     };
     let text = report(ModeName::IPTABLES, ModeName::NFTABLES, "", &kernel, &table());
     assert!(!text.contains("THEIRS") && !text.contains("KUBE-FORWARD"), "{text}");
+}
+
+/// Annotations of Services with settings that not all modes support.
+const SETTINGS: [(&str, &str); 8] = [
+    (labels::LOAD_BALANCING, "source-hash"),
+    (labels::LOAD_BALANCING, "random"),
+    (labels::SLOW_START, "30s"),
+    (labels::ZONE_WEIGHT, "5"),
+    (labels::DRAIN_TIMEOUT, "60s"),
+    (labels::SOURCE_RANGES, "192.0.2.0/24"),
+    (labels::SOURCE_RANGES_SCOPE, "all"),
+    (labels::MAX_CONNECTIONS, "5"),
+];
+
+/// Replaces answers for several clients by one for each. The node's own connections always have one of its addresses.
+fn separate_clients(frontend: &mut ExplainedFrontend) {
+    let all = std::mem::take(&mut frontend.answers);
+    let of = |clients: Clients, groups: &[Clients]| {
+        let answer = all.iter().find(|answer| groups.contains(&answer.clients))?;
+        let outcome = match answer.outcome {
+            explain::Outcome::Served { policy, endpoints, source } => {
+                let source = match (clients, source) {
+                    (Clients::Node, _) | (Clients::Others, Source::PodOrNode) => Source::Node,
+                    (_, Source::PodOrNode) => Source::Client,
+                    (_, source) => source,
+                };
+                explain::Outcome::Served { policy, endpoints, source }
+            }
+            other => other,
+        };
+        Some(Answer { clients, outcome })
+    };
+    frontend.answers = [
+        of(Clients::Pods, &[Clients::All, Clients::PodsAndNode, Clients::Pods, Clients::Others]),
+        of(Clients::Node, &[Clients::All, Clients::PodsAndNode, Clients::Node, Clients::Others]),
+        of(Clients::Others, &[Clients::All, Clients::Others]),
+        of(Clients::OutsideSourceRanges, &[Clients::OutsideSourceRanges]),
+        of(Clients::OthersOutsideSourceRanges, &[Clients::OthersOutsideSourceRanges]),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// What a user reads in the answers of `explain` in two modes and in `preflight` is the same.
+    #[test]
+    fn services_are_listed_if_their_explanations_differ(
+        mut cluster in arbitrary::cluster(),
+        chosen in prop::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>()), 0..6),
+        weighted in any::<bool>(),
+        node_port_addresses in prop::sample::subsequence(vec!["127.0.0.0/8", "192.0.2.0/24", "2001:db8::/64"], 0..3),
+        family in prop::sample::select(IpFamily::BOTH.to_vec()),
+    ) {
+        let node_port_addresses: Vec<String> = node_port_addresses.into_iter().map(str::to_owned).collect();
+        for (service, setting) in chosen {
+            let (key, value) = SETTINGS[setting.index(SETTINGS.len())];
+            if !cluster.services.is_empty() {
+                let at = service.index(cluster.services.len());
+                cluster.services[at].metadata.annotations.insert(key.to_owned(), value.to_owned());
+            }
+        }
+        for slice in cluster.slices.iter_mut().take(weighted.into()) {
+            slice.metadata.annotations.insert(labels::WEIGHT.to_owned(), "7".to_owned());
+        }
+        let config = KubeProxyConfiguration { node_port_addresses, ..Default::default() }.defaulted();
+        let tracker = cluster.tracker();
+        let table = tracker.table(family);
+        let more = ["127.0.0.1", "192.0.2.1", "::1", "2001:db8::1", "fe80::1"].map(|address| address.parse().unwrap());
+        let host_addresses: Vec<IpAddr> = table.node.addresses.iter().copied().chain(more).collect();
+        let kernel = KernelSnapshot::default();
+        let names = REGISTRY.names();
+        let settings: Vec<ProxySettings> =
+            names.iter().map(|mode| crate::preflight::resolve_for(&config, *mode).unwrap().settings).collect();
+        let explained = |service: &ferroute_api::Service, i: usize| {
+            let inputs = Inputs {
+                tracker: &tracker,
+                settings: &settings[i],
+                traits: REGISTRY.active(names[i]).traits(),
+                addresses: &host_addresses,
+                pod: &|_| None,
+                node: &|_| None,
+                health_check: None,
+            };
+            match explain::explain(service, &inputs).handling {
+                Handling::Served { mut ports, policies, .. } => {
+                    ports.retain(|port| port.family == family);
+                    ports.iter_mut().flat_map(|port| &mut port.frontends).for_each(separate_clients);
+                    Some((ports, policies))
+                }
+                _ => None,
+            }
+        };
+        for i in 0..names.len() {
+            for j in 0..names.len() {
+                let side = |i: usize| Side { mode: names[i], settings: &settings[i] };
+                let switch =
+                    Switch { from: side(i), to: side(j), table, host_addresses: &host_addresses, kernel: &kernel };
+                let differences = differences(&switch);
+                let services_of = |left_out: &[Kind]| -> BTreeSet<&String> {
+                    let kept = differences.iter().filter(|difference| !left_out.contains(&difference.kind));
+                    kept.flat_map(|difference| &difference.services).collect()
+                };
+                let listed = services_of(&[Kind::Affinity]);
+                // Other addresses for node ports are listed with all Services that have some.
+                let exact = services_of(&[Kind::Affinity, Kind::NodePortAddresses, Kind::LocalhostNodePorts]);
+                for service in &cluster.services {
+                    let name = NamespacedName::from_metadata(&service.metadata).to_string();
+                    let (before, after) = (explained(service, i), explained(service, j));
+                    let is_served = before.as_ref().is_some_and(|(ports, _)| !ports.is_empty());
+                    let differs = is_served && before != after;
+                    let json = [&before, &after].map(|it| serde_json::to_string(it).unwrap());
+                    let what = format!("{name} from {} to {}: {json:#?}", names[i], names[j]);
+                    prop_assert!(listed.contains(&name) || !differs, "{}: {:#?}", what, differences);
+                    prop_assert!(differs || !exact.contains(&name), "{}: {:#?}", what, differences);
+                }
+            }
+        }
+    }
 }
