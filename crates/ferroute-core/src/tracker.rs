@@ -110,6 +110,25 @@ impl Tracker {
         Self { traits, ..self }
     }
 
+    /// Returns a tracker of the same objects for a mode with other traits, with the addresses of other hosts that matter in
+    /// that mode. Its tables are empty until they are updated.
+    #[must_use]
+    pub fn for_mode(&self, traits: &'static ModeTraits, other_hosts: OtherHosts) -> Self {
+        let mut tracker = Self::new((*self.node).clone()).with_traits(traits);
+        for (name, service) in &self.services {
+            if let Some(ports) = &service.ports {
+                let ports = ports.each_ref().map(|ports| ports.to_vec());
+                tracker.apply_service(ServiceView { name: name.clone(), ports, ignored: Box::default() });
+            }
+            service.slices.views(name).for_each(|slice| tracker.apply_slice(slice));
+        }
+        tracker.service_cidrs.clone_from(&self.service_cidrs);
+        tracker.apply(TrackerEvent::EndpointsEjected(self.ejections.clone()));
+        tracker.apply(TrackerEvent::SharesApplied(self.shares.clone()));
+        tracker.apply(TrackerEvent::OtherHostsApplied(other_hosts));
+        tracker
+    }
+
     /// Changes the desired state.
     pub fn apply(&mut self, event: TrackerEvent) {
         match event {

@@ -29,13 +29,15 @@ use std::{
 use anyhow::{Context, bail};
 use ferroute_api::Service;
 use ferroute_config::{
-    KubeProxyConfiguration, Resolved,
+    KubeProxyConfiguration, ModeName, Resolved,
     flags::{DesiredArgs, SettingsArgs, SourceArgs},
     settings::Settings,
 };
 use ferroute_core::{
     FrontendKind, IpFamily, NamespacedName, NodeView, OtherHosts, Protocol, ServicePortName, ServiceTable, Tracker,
-    error_chain, parse::parse_service, tracker::TrackerEvent,
+    error_chain,
+    parse::{parse_node, parse_service},
+    tracker::TrackerEvent,
 };
 use ferroute_host::KernelRoutes;
 use ferroute_modes::REGISTRY;
@@ -96,6 +98,9 @@ pub struct Desired {
     pub missing_node: Option<String>,
     /// Whether the node is this host.
     pub is_this_host: bool,
+    /// The addresses of other Nodes and of next hops, which Services may not have in modes that make Service addresses
+    /// local; `None` if they are unknown.
+    pub other_hosts: Option<Vec<IpAddr>>,
 }
 
 impl Desired {
@@ -369,6 +374,13 @@ impl Desired {
         let OtherHosts { api_server, addresses } = bundle.other_hosts.clone();
         // The bundle may be of another mode.
         let planned = &desired.tracker.other_hosts().addresses;
+        if planned.is_some() && addresses.is_none() {
+            tracing::warn!(
+                "the proxy's mode does not need the addresses of other Nodes: Services that have one of them are shown as \
+                 served"
+            );
+        }
+        desired.other_hosts = addresses.clone();
         let addresses = planned.as_ref().map(|planned| addresses.unwrap_or_else(|| planned.clone()));
         desired.tracker.apply(TrackerEvent::OtherHostsApplied(OtherHosts { api_server, addresses }));
         if !bundle.host_addresses.is_empty() {
@@ -410,6 +422,7 @@ impl Desired {
         events.iter().for_each(|event| names.add_event(event));
         let missing_node = missing_node(&this_host.node.name, &events, &about);
         let services = services(&events);
+        let other_nodes = addresses_of_other_nodes(&events, &this_host.node.name);
         let mut tracker = track(&resolved, this_host.node.clone(), events);
         let node = &tracker.table(IpFamily::V4).node;
         let mut host = network::node_host(node, &resolved);
@@ -419,8 +432,9 @@ impl Desired {
             add_next_hops(&mut tracker);
         }
         set_host(&mut tracker, &resolved, &host);
+        let other_hosts = tracker.other_hosts().addresses.clone().or(other_nodes);
         let desired = Self::new(config, resolved, tracker, services, names, host, about);
-        Self { source, missing_node, is_this_host, ..desired }
+        Self { source, missing_node, is_this_host, other_hosts, ..desired }
     }
 
     /// Returns the state of a node that may not be this host, without a source for more requests.
@@ -448,6 +462,7 @@ impl Desired {
             source: SourceArgs::default(),
             missing_node: None,
             is_this_host: false,
+            other_hosts: None,
         }
     }
 
@@ -459,6 +474,16 @@ impl Desired {
             self.services.insert(name.clone(), service);
             self.invalid.insert(name, place);
         }
+    }
+
+    /// Returns the tables of another mode with its settings, for the same objects.
+    pub(crate) fn for_mode(&self, mode: ModeName, resolved: &Resolved) -> Tracker {
+        let traits = REGISTRY.active(mode).traits();
+        let addresses = traits.binds_service_addresses.then(|| self.other_hosts.clone().unwrap_or_default());
+        let other_hosts = OtherHosts { addresses, ..self.tracker.other_hosts().clone() };
+        let mut tracker = self.tracker.for_mode(traits, other_hosts);
+        set_host(&mut tracker, resolved, &self.host);
+        tracker
     }
 
     /// Returns the Services of an IP family with all their endpoints.
@@ -500,6 +525,16 @@ pub fn track(resolved: &Resolved, node: NodeView, events: Vec<Event>) -> Tracker
         tracker.update(family);
     }
     tracker
+}
+
+/// Returns the addresses of other Nodes; `None` if there are none, as where only the own Node was requested.
+fn addresses_of_other_nodes(events: &[Event], own: &str) -> Option<Vec<IpAddr>> {
+    let views = events.iter().filter_map(|event| match event {
+        Event::NodeApplied(node) if node.metadata.name != own => parse_node(node).ok(),
+        _ => None,
+    });
+    let addresses: Vec<IpAddr> = views.flat_map(|view| view.addresses).collect();
+    (!addresses.is_empty()).then_some(addresses)
 }
 
 /// Adds the next hops of this host's routes to the hosts whose addresses Services may not take over, if the mode

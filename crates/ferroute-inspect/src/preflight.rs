@@ -18,7 +18,7 @@ use std::fmt;
 
 use anyhow::{Context, bail};
 use ferroute_config::{KubeProxyConfiguration, ModeName, Resolved};
-use ferroute_core::{Escaped, IpFamily};
+use ferroute_core::{Endpoint, Escaped, IpFamily, ServicePortName, Tracker};
 use ferroute_modes::REGISTRY;
 use serde::{Deserialize, Serialize};
 
@@ -70,17 +70,27 @@ pub fn preflight(desired: &Desired, from: Option<ModeName>) -> anyhow::Result<Pr
     };
     let to = REGISTRY.active(desired.resolved.mode).name();
     let from_settings = resolve_for(&desired.config, from)?;
+    let old = desired.for_mode(from, &from_settings);
     let for_family = |family| {
         differences(&Switch {
-            from: Side { mode: from, settings: &from_settings.settings },
-            to: Side { mode: to, settings: &desired.resolved.settings },
-            table: desired.table(family),
+            from: Side { mode: from, settings: &from_settings.settings, table: old.table(family) },
+            to: Side { mode: to, settings: &desired.resolved.settings, table: desired.table(family) },
+            has_weights: &|port| has_weights(&desired.tracker, family, port),
             host_addresses: &desired.host.addresses,
             kernel: &kernel,
         })
     };
     let differences = IpFamily::BOTH.into_iter().flat_map(for_family).collect();
     Ok(PreflightReport { node: desired.node().name.clone(), from, to, differences })
+}
+
+/// Reports whether the EndpointSlices of a service port give an endpoint another weight than the default.
+fn has_weights(tracker: &Tracker, family: IpFamily, port: &ServicePortName) -> bool {
+    let mut slices = tracker.slices_of(&port.service).filter(|slice| slice.family == family);
+    slices.any(|slice| {
+        slice.ports_for(port).next().is_some()
+            && slice.endpoints.iter().any(|endpoint| endpoint.weight > Endpoint::DEFAULT_WEIGHT)
+    })
 }
 
 /// Resolves the configuration for another mode, which has different defaults.

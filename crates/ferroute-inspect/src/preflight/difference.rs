@@ -3,6 +3,7 @@
 mod virtual_servers;
 
 use std::{
+    cmp::Ordering,
     collections::{BTreeMap, BTreeSet},
     net::IpAddr,
 };
@@ -23,6 +24,8 @@ use super::KernelSnapshot;
 pub(super) struct Side<'a> {
     pub(super) mode: ModeName,
     pub(super) settings: &'a ProxySettings,
+    /// The Services, with the limits and the reserved addresses of the mode.
+    pub(super) table: &'a ServiceTable,
 }
 
 impl Side<'_> {
@@ -32,11 +35,13 @@ impl Side<'_> {
 }
 
 /// A switch of modes, for one IP family.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub(super) struct Switch<'a> {
     pub(super) from: Side<'a>,
     pub(super) to: Side<'a>,
-    pub(super) table: &'a ServiceTable,
+    /// Reports whether the EndpointSlices of a service port give an endpoint another weight than the default. Those in
+    /// tables may follow from other settings.
+    pub(super) has_weights: &'a dyn Fn(&ServicePortName) -> bool,
     /// The addresses of the host's interfaces.
     pub(super) host_addresses: &'a [IpAddr],
     /// The state of the kernel before the switch.
@@ -78,6 +83,8 @@ pub enum Kind {
     LoadBalancing,
     /// Limits of connections.
     ConnectionLimits,
+    /// The number of endpoints that a mode uses of a Service.
+    EndpointLimits,
     /// Open connections.
     OpenConnections,
     /// Service addresses as addresses of the host.
@@ -117,6 +124,7 @@ impl Kind {
             Self::Affinity => "affinity",
             Self::LoadBalancing => "loadBalancing",
             Self::ConnectionLimits => "connectionLimits",
+            Self::EndpointLimits => "endpointLimits",
             Self::OpenConnections => "openConnections",
             Self::ServiceAddresses => "serviceAddresses",
             Self::LocalPolicy => "localPolicy",
@@ -158,7 +166,7 @@ pub(super) fn differences(switch: &Switch<'_>) -> Vec<Difference> {
 
 impl Switch<'_> {
     fn family(&self) -> IpFamily {
-        self.table.family
+        self.to.table.family
     }
 
     fn difference(&self, kind: Kind, summary: impl Into<String>) -> Difference {
@@ -174,7 +182,7 @@ impl Switch<'_> {
 
     /// Returns the Services with a port for which `is_affected` is true.
     fn services(&self, is_affected: impl Fn(&ServicePortEntry) -> bool) -> Vec<String> {
-        let ports = self.table.entries.iter().filter(|(_, entry)| is_affected(entry));
+        let ports = self.to.table.entries.iter().filter(|(_, entry)| is_affected(entry));
         let names: BTreeSet<&str> = ports.map(|(name, _): (&ServicePortName, _)| name.service.as_str()).collect();
         names.into_iter().map(str::to_owned).collect()
     }
@@ -182,7 +190,7 @@ impl Switch<'_> {
     /// Returns the settings of both modes.
     fn settings(&self) -> [FamilySettings; 2] {
         [self.from, self.to]
-            .map(|side| FamilySettings::new(side.settings, self.table, side.traits(), self.host_addresses))
+            .map(|side| FamilySettings::new(side.settings, side.table, side.traits(), self.host_addresses))
     }
 
     fn with_node_ports(&self) -> Vec<String> {
@@ -262,7 +270,7 @@ impl Switch<'_> {
             before.difference(&after).filter(|address| !of_load_balancer.contains(*address)).copied().collect()
         };
         let has_check = |entry: &&ServicePortEntry| entry.service.health_check_node_port.is_some();
-        let all_lost: BTreeSet<IpAddr> = self.table.entries.values().filter(has_check).flat_map(lost).collect();
+        let all_lost: BTreeSet<IpAddr> = self.to.table.entries.values().filter(has_check).flat_map(lost).collect();
         if all_lost.is_empty() {
             return None;
         }
@@ -291,14 +299,14 @@ impl Switch<'_> {
 
     /// Returns the settings of Services that only one of the modes supports.
     fn unsupported(&self) -> Vec<Difference> {
-        let unsupported = |side: Side<'_>, entry: &ServicePortEntry| -> BTreeSet<UnsupportedSetting> {
+        let unsupported = |side: Side<'_>, name: &ServicePortName, entry: &ServicePortEntry| -> BTreeSet<_> {
             let traits = side.traits();
-            let weights = entry.endpoints.iter().any(|endpoint| traits.ignores_weight(endpoint.weight));
+            let weights = !traits.weights && (self.has_weights)(name);
             traits.unsupported(&entry.service).chain(weights.then_some(UnsupportedSetting::Weights)).collect()
         };
         let mut services: BTreeMap<(Kind, &'static str), BTreeSet<&str>> = BTreeMap::new();
-        for (name, entry) in &self.table.entries {
-            let [before, after] = [self.from, self.to].map(|side| unsupported(side, entry));
+        for (name, entry) in &self.to.table.entries {
+            let [before, after] = [self.from, self.to].map(|side| unsupported(side, name, entry));
             for setting in before.symmetric_difference(&after) {
                 let difference = support_difference(*setting, !after.contains(setting));
                 services.entry(difference).or_default().insert(name.service.as_str());
@@ -326,9 +334,10 @@ impl Switch<'_> {
     fn outcomes(&self) -> Vec<Difference> {
         let settings = self.settings();
         let mut services: BTreeMap<(Kind, &'static str), BTreeSet<&str>> = BTreeMap::new();
-        for (name, entry) in &self.table.entries {
-            let of = |side: Side<'_>, settings| forwarding(self.table, name, entry, settings, side.traits());
-            let (before, after) = (of(self.from, &settings[0]), of(self.to, &settings[1]));
+        for (name, entry) in &self.to.table.entries {
+            let Some(from) = self.from.table.entries.get(name) else { continue };
+            let of = |side: Side<'_>, entry, settings| forwarding(side.table, name, entry, settings, side.traits());
+            let (before, after) = (of(self.from, from, &settings[0]), of(self.to, entry, &settings[1]));
             let mut add = |difference: Option<(Kind, &'static str)>| {
                 services.entry(difference?).or_default().insert(name.service.as_str());
                 Some(())
@@ -349,7 +358,32 @@ impl Switch<'_> {
                 )),
                 _ => None,
             });
-            for (kind, frontend) in entry.service.frontends(name.protocol) {
+            let [lost, left] =
+                [self.from, self.to].map(|side| side.table.excess.get(name).copied().unwrap_or_default());
+            add(match left.cmp(&lost) {
+                Ordering::Equal => None,
+                Ordering::Greater => {
+                    Some((Kind::EndpointLimits, "fewer endpoints are used: the mode has a lower limit"))
+                }
+                Ordering::Less => Some((Kind::EndpointLimits, "more endpoints are used: the mode has a higher limit")),
+            });
+            let claimed = self.to.table.claimed(name).unwrap_or(&entry.service);
+            for (kind, frontend) in claimed.frontends(name.protocol) {
+                let has = |entry: &ServicePortEntry| {
+                    entry.service.frontends(name.protocol).any(|own| own == (kind, frontend))
+                };
+                add(match (has(from), has(entry)) {
+                    (true, false) => {
+                        Some((Kind::ServiceAddresses, "Service addresses that belong to other hosts are not served"))
+                    }
+                    (false, true) => {
+                        Some((Kind::ServiceAddresses, "Service addresses that belong to other hosts are served again"))
+                    }
+                    _ => None,
+                });
+                if !has(from) || !has(entry) {
+                    continue;
+                }
                 for client in Client::ALL {
                     let seen = |side: &PortForwarding<'_>| side.as_seen(side.outcome(kind, client), client);
                     add(outcome_difference(seen(&before), seen(&after), client));
@@ -401,13 +435,13 @@ impl Switch<'_> {
         // If Service addresses belong to the host, the difference states this.
         let is_same = before.unknown_ports == after.unknown_ports
             || before.binds_service_addresses != after.binds_service_addresses;
-        if !is_same && !self.table.entries.is_empty() {
+        if !is_same && !self.to.table.entries.is_empty() {
             let (after, before) = (after.unknown_ports.as_str(), before.unknown_ports.as_str());
             let summary = format!("connections to unknown ports of cluster IPs are {after} instead of {before}");
             differences.push(self.difference(Kind::UnknownPorts, summary));
         }
-        if before.unassigned_addresses != after.unassigned_addresses && !self.table.service_cidrs.is_empty() {
-            let networks: Vec<String> = self.table.service_cidrs.iter().map(ToString::to_string).collect();
+        if before.unassigned_addresses != after.unassigned_addresses && !self.to.table.service_cidrs.is_empty() {
+            let networks: Vec<String> = self.to.table.service_cidrs.iter().map(ToString::to_string).collect();
             let (after, before) = (after.unassigned_addresses.as_str(), before.unassigned_addresses.as_str());
             let networks = networks.join(", ");
             let summary = format!("packets to unassigned addresses in {networks} are {after} instead of {before}");

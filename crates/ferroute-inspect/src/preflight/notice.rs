@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use ferroute_config::{ModeName, Resolved, settings::Settings};
-use ferroute_core::IpFamily;
+use ferroute_core::{Endpoint, IpFamily};
 use ferroute_modes::REGISTRY;
 use ferroute_proxy::observers::{FamilySynced, Observer};
 
@@ -44,9 +44,12 @@ impl Observer for SwitchNotice {
         }
         let (from, to) = (self.from.0, REGISTRY.active(self.to.mode).name());
         let differences = differences(&Switch {
-            from: Side { mode: from, settings: &self.from.1.settings },
-            to: Side { mode: to, settings: &self.to.settings },
-            table: sync.table,
+            from: Side { mode: from, settings: &self.from.1.settings, table: sync.table },
+            to: Side { mode: to, settings: &self.to.settings, table: sync.table },
+            has_weights: &|name| {
+                let endpoints = sync.table.entries.get(name).into_iter().flat_map(|entry| entry.endpoints.iter());
+                endpoints.map(|endpoint| endpoint.weight).any(|weight| weight > Endpoint::DEFAULT_WEIGHT)
+            },
             host_addresses: sync.host_addresses,
             kernel: &self.kernel,
         });

@@ -3,7 +3,7 @@ use std::net::IpAddr;
 use ferroute_api::labels;
 use ferroute_config::KubeProxyConfiguration;
 use ferroute_core::{
-    NamespacedName,
+    NamespacedName, OtherHosts, Tracker,
     testing::{Cluster, arbitrary, pod, service, slice},
 };
 use ferroute_iptables::RuleSet;
@@ -44,9 +44,9 @@ fn report(from: ModeName, to: ModeName, fields: &str, kernel: &KernelSnapshot, t
     let host_addresses: Vec<IpAddr> =
         ["127.0.0.1", "192.168.0.1", "172.17.0.1", "::1"].map(|address| address.parse().unwrap()).into();
     let switch = Switch {
-        from: Side { mode: from, settings: &from_settings },
-        to: Side { mode: to, settings: &to_settings },
-        table,
+        from: Side { mode: from, settings: &from_settings, table },
+        to: Side { mode: to, settings: &to_settings, table },
+        has_weights: &|_| false,
         host_addresses: &host_addresses,
         kernel,
     };
@@ -126,9 +126,10 @@ fn services_by_kind(from: ModeName, to: ModeName) -> Vec<(Kind, Vec<String>)> {
         .table(IpFamily::V4);
     let config = KubeProxyConfiguration::default().defaulted();
     let settings = [from, to].map(|mode| crate::preflight::resolve_for(&config, mode).unwrap().settings);
-    let side = |mode, i: usize| Side { mode, settings: &settings[i] };
+    let side = |mode, i: usize| Side { mode, settings: &settings[i], table: &table };
     let kernel = KernelSnapshot::default();
-    let switch = Switch { from: side(from, 0), to: side(to, 1), table: &table, host_addresses: &[], kernel: &kernel };
+    let (from, to) = (side(from, 0), side(to, 1));
+    let switch = Switch { from, to, has_weights: &|_| false, host_addresses: &[], kernel: &kernel };
     let with_services = differences(&switch).into_iter().filter(|difference| !difference.services.is_empty());
     with_services.map(|difference| (difference.kind, difference.services)).collect()
 }
@@ -240,7 +241,6 @@ proptest! {
         chosen in prop::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>()), 0..6),
         weighted in any::<bool>(),
         node_port_addresses in prop::sample::subsequence(vec!["127.0.0.0/8", "192.0.2.0/24", "2001:db8::/64"], 0..3),
-        family in prop::sample::select(IpFamily::BOTH.to_vec()),
     ) {
         let node_port_addresses: Vec<String> = node_port_addresses.into_iter().map(str::to_owned).collect();
         for (service, setting) in chosen {
@@ -254,17 +254,30 @@ proptest! {
             slice.metadata.annotations.insert(labels::WEIGHT.to_owned(), "7".to_owned());
         }
         let config = KubeProxyConfiguration { node_port_addresses, ..Default::default() }.defaulted();
-        let tracker = cluster.tracker();
-        let table = tracker.table(family);
+        let objects = cluster.tracker();
         let more = ["127.0.0.1", "192.0.2.1", "::1", "2001:db8::1", "fe80::1"].map(|address| address.parse().unwrap());
-        let host_addresses: Vec<IpAddr> = table.node.addresses.iter().copied().chain(more).collect();
+        let host_addresses: Vec<IpAddr> = objects.node().addresses.iter().copied().chain(more).collect();
+        let external = cluster.services.iter().take(1).flat_map(|service| &service.spec.external_ips);
+        let others: Vec<IpAddr> = external.filter_map(|address| address.parse().ok()).collect();
         let kernel = KernelSnapshot::default();
         let names = REGISTRY.names();
         let settings: Vec<ProxySettings> =
             names.iter().map(|mode| crate::preflight::resolve_for(&config, *mode).unwrap().settings).collect();
+        let trackers: Vec<Tracker> = (0..names.len())
+            .map(|i| {
+                let traits = REGISTRY.active(names[i]).traits();
+                let addresses = traits.binds_service_addresses.then(|| others.clone());
+                let mut tracker = objects.for_mode(traits, OtherHosts { addresses, ..OtherHosts::default() });
+                for family in IpFamily::BOTH {
+                    tracker.set_host_addresses(family, &settings[i], &host_addresses);
+                    tracker.update(family);
+                }
+                tracker
+            })
+            .collect();
         let explained = |service: &ferroute_api::Service, i: usize| {
             let inputs = Inputs {
-                tracker: &tracker,
+                tracker: &trackers[i],
                 settings: &settings[i],
                 traits: REGISTRY.active(names[i]).traits(),
                 addresses: &host_addresses,
@@ -274,7 +287,6 @@ proptest! {
             };
             match explain::explain(service, &inputs).handling {
                 Handling::Served { mut ports, policies, .. } => {
-                    ports.retain(|port| port.family == family);
                     ports.iter_mut().flat_map(|port| &mut port.frontends).for_each(separate_clients);
                     Some((ports, policies))
                 }
@@ -283,10 +295,14 @@ proptest! {
         };
         for i in 0..names.len() {
             for j in 0..names.len() {
-                let side = |i: usize| Side { mode: names[i], settings: &settings[i] };
-                let switch =
-                    Switch { from: side(i), to: side(j), table, host_addresses: &host_addresses, kernel: &kernel };
-                let differences = differences(&switch);
+                let of_family = |family| {
+                    let side =
+                        |i: usize| Side { mode: names[i], settings: &settings[i], table: trackers[i].table(family) };
+                    let has_weights = |port: &ServicePortName| crate::preflight::has_weights(&objects, family, port);
+                    let (from, to, host_addresses) = (side(i), side(j), host_addresses.as_slice());
+                    differences(&Switch { from, to, has_weights: &has_weights, host_addresses, kernel: &kernel })
+                };
+                let differences: Vec<Difference> = IpFamily::BOTH.into_iter().flat_map(of_family).collect();
                 let services_of = |left_out: &[Kind]| -> BTreeSet<&String> {
                     let kept = differences.iter().filter(|difference| !left_out.contains(&difference.kind));
                     kept.flat_map(|difference| &difference.services).collect()

@@ -7,7 +7,7 @@ impl Switch<'_> {
     /// local have.
     pub(super) fn virtual_servers(&self) -> Vec<Difference> {
         let [before, after] = [self.from, self.to].map(|side| side.traits().binds_service_addresses);
-        if before == after || self.table.entries.is_empty() {
+        if before == after || self.to.table.entries.is_empty() {
             return Vec::new();
         }
         if before {
