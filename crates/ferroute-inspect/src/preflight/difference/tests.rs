@@ -308,8 +308,14 @@ proptest! {
                     kept.flat_map(|difference| &difference.services).collect()
                 };
                 let listed = services_of(&[Kind::Affinity]);
-                // Other addresses for node ports are listed with all Services that have some.
-                let exact = services_of(&[Kind::Affinity, Kind::NodePortAddresses, Kind::LocalhostNodePorts]);
+                // Other addresses for node ports are listed with all Services that have some. Health checks are not
+                // explained here.
+                let exact = services_of(&[
+                    Kind::Affinity,
+                    Kind::NodePortAddresses,
+                    Kind::LocalhostNodePorts,
+                    Kind::HealthChecks,
+                ]);
                 for service in &cluster.services {
                     let name = NamespacedName::from_metadata(&service.metadata).to_string();
                     let (before, after) = (explained(service, i), explained(service, j));
