@@ -94,7 +94,7 @@ fn has_weights(tracker: &Tracker, family: IpFamily, port: &ServicePortName) -> b
 }
 
 /// Resolves the configuration for another mode, which has different defaults.
-fn resolve_for(config: &KubeProxyConfiguration, mode: ModeName) -> anyhow::Result<Resolved> {
+pub(crate) fn resolve_for(config: &KubeProxyConfiguration, mode: ModeName) -> anyhow::Result<Resolved> {
     let config = KubeProxyConfiguration { mode: mode.as_str().to_owned(), ..config.clone() };
     REGISTRY.resolve(&config).with_context(|| format!("the configuration is invalid in mode {mode}"))
 }

@@ -77,7 +77,7 @@ impl Planned {
         let (expected, actual) = (self.rules(), actual.rules());
         let compare = |expected, actual| {
             let (services, settings, host) = (&self.services, &self.settings, &self.host);
-            compare(&Expected { services, settings, host, rules: expected }, actual)
+            compare(&Expected { services, settings, settings_in: &|_| settings.clone(), host, rules: expected }, actual)
         };
         expected.iter().flat_map(|expected| actual.iter().map(move |actual| compare(expected, actual))).collect()
     }

@@ -41,7 +41,13 @@ fn recorded_rules_are_equal_to_planned_rules_of_both_modes() {
         kernel.commit(&ferroute_nftables::plan::render(&services, &nftables_settings, &host.addresses)).unwrap();
         let table = kernel.table(&TableId { family: record.family, name: TABLE }).unwrap();
         for rules in [Rules::iptables(&planned), Rules::nftables(table)] {
-            let expected = Expected { services: &services, settings: &settings, host: &host, rules: &rules };
+            let expected = Expected {
+                services: &services,
+                settings: &settings,
+                settings_in: &|_| settings.clone(),
+                host: &host,
+                rules: &rules,
+            };
             let report = compare(&expected, &Rules::iptables(&recorded));
             let mut text = String::new();
             write_report_into(&mut text, &report, 0).unwrap();

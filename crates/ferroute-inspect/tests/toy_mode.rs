@@ -60,7 +60,13 @@ fn diff(table: &ServiceTable) -> DiffReport {
         ..Host::default()
     };
     let rules = Rules::from(planned.view());
-    let expected = Expected { services: table, settings: &resolved.settings, host: &host, rules: &rules };
+    let expected = Expected {
+        services: table,
+        settings: &resolved.settings,
+        settings_in: &|_| resolved.settings.clone(),
+        host: &host,
+        rules: &rules,
+    };
     compare(&expected, &Rules::from(proxies[0].rules))
 }
 

@@ -6,6 +6,7 @@ use std::{
     thread,
 };
 
+use ferroute_config::ModeName;
 use ferroute_core::{Frontend, IpFamily, ModeTrait, ProxySettings, ServicePortEntry, ServicePortName, ServiceTable};
 use ferroute_trace::Host;
 use ipnet::IpNet;
@@ -26,6 +27,8 @@ pub struct Expected<'a> {
     pub services: &'a ServiceTable,
     /// The settings of the proxy.
     pub settings: &'a ProxySettings,
+    /// Returns the settings that the same configuration has in another mode.
+    pub settings_in: &'a (dyn Fn(ModeName) -> ProxySettings + Sync),
     /// The node's routes, and the addresses that the rules were planned for.
     pub host: &'a Host,
     /// The planned rules.
@@ -42,8 +45,10 @@ pub fn compare(expected: &Expected<'_>, actual: &Rules<'_>) -> DiffReport {
     let localhost_routes = localhost(IpFamily::V6, host.localhost_routes);
     let actual_host = Host { route_localnet, localhost_routes, ..host.clone() };
     let topology = Topology::new(expected.services, expected.settings, host);
-    let modes = traits
-        .map(|(planned, actual)| ModeDifferences::new(expected.services, expected.settings, host, planned, actual));
+    let modes = traits.map(|(planned, of_actual)| {
+        let settings = (expected.settings_in)(actual.kind().mode());
+        ModeDifferences::new(expected.services, host, (planned, expected.settings), (of_actual, &settings))
+    });
     let node = expected.host.addresses.iter().copied().collect();
     let begin = || Comparison {
         expected,

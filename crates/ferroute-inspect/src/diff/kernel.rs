@@ -15,7 +15,7 @@ use ferroute_trace::Host;
 use serde::{Deserialize, Serialize};
 
 use super::{Conclusion, DiffReport, Expected, Rules, Undetermined, compare};
-use crate::desired::Desired;
+use crate::{desired::Desired, preflight::resolve_for};
 
 /// Reports on all proxies whose rules are in the kernel, and their conclusion.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -70,7 +70,11 @@ fn reports_for(
     let addresses: &[IpAddr] = &host.addresses;
     let planned = REGISTRY.active(desired.resolved.mode).plan(&desired.resolved, services, addresses)?;
     let rules = Rules::from(planned.view());
-    let expected = Expected { services, settings: &desired.resolved.settings, host, rules: &rules };
+    let settings = &desired.resolved.settings;
+    // If the configuration is invalid in the other mode, its rules are those of another configuration.
+    let settings_in =
+        |mode| resolve_for(&desired.config, mode).map_or_else(|_| settings.clone(), |resolved| resolved.settings);
+    let expected = Expected { services, settings, settings_in: &settings_in, host, rules: &rules };
     // Elements that packets have added are client state, not rules.
     kernel.nftables.iter_mut().for_each(|snapshot| snapshot.table.clear_dynamic_sets());
     let proxies = REGISTRY.active_proxies(&kernel);

@@ -68,39 +68,44 @@ enum Seen {
 }
 
 impl<'a> ModeDifferences<'a> {
-    /// Creates the differences between two modes. `settings` are those of the expected mode; `host` has the addresses
-    /// that both sets of rules were planned for.
+    /// Creates the differences between two modes, each with the settings that the configuration has for it; `host` has the
+    /// addresses that both sets of rules were planned for.
     pub(super) fn new(
         services: &'a ServiceTable,
-        settings: &ProxySettings,
         host: &'a Host,
-        expected: &ModeTraits,
-        actual: &ModeTraits,
+        (expected, settings): (&ModeTraits, &ProxySettings),
+        (actual, actual_settings): (&ModeTraits, &ProxySettings),
     ) -> Self {
+        let side = |traits: ModeTraits, settings: &ProxySettings| Side {
+            settings: FamilySettings::new(settings, services, &traits, &host.addresses),
+            traits,
+        };
+        // The actual mode may have been configured without `nodePortAddresses`.
         let defaults = ProxySettings {
             node_port_addresses: actual.node_ports_by_default.into(),
             localhost_node_ports: true,
-            ..settings.clone()
+            ..actual_settings.clone()
         };
         let has_other_defaults = expected.node_ports_by_default != actual.node_ports_by_default;
-        let candidate = |uses_defaults: bool| {
-            let side = |traits: ModeTraits| {
-                let is_default = uses_defaults && traits.node_ports_by_default == actual.node_ports_by_default;
-                let settings = if is_default { &defaults } else { settings };
-                Side { settings: FamilySettings::new(settings, services, &traits, &host.addresses), traits }
-            };
+        let candidate = |actual_settings: &ProxySettings| {
             let mix = |it: &'static ModeTrait| {
                 let mixed = [it.replaced(expected, actual), it.replaced(actual, expected)];
-                (mixed[0] != *expected).then(|| (it, mixed.map(side)))
+                let settings =
+                    [with_setting(it, settings, actual_settings), with_setting(it, actual_settings, settings)];
+                (mixed[0] != *expected).then(|| (it, [0, 1].map(|i| side(mixed[i], &settings[i]))))
             };
-            Candidate { side: side(*actual), mixed: ModeTrait::ALL.iter().filter_map(mix).collect() }
+            let mixed = ModeTrait::ALL.iter().filter_map(mix).collect();
+            Candidate { side: side(*actual, actual_settings), mixed }
         };
-        let settings = FamilySettings::new(settings, services, expected, &host.addresses);
         Self {
             services,
             host,
-            expected: Side { traits: *expected, settings },
-            actual: [false, true].into_iter().filter(|it| !it || has_other_defaults).map(candidate).collect(),
+            expected: side(*expected, settings),
+            actual: [Some(actual_settings), Some(&defaults).filter(|_| has_other_defaults)]
+                .into_iter()
+                .flatten()
+                .map(candidate)
+                .collect(),
         }
     }
 
@@ -181,6 +186,19 @@ impl<'a> ModeDifferences<'a> {
         });
         Decision::Forwarded { endpoints: endpoints.collect(), method: forwarding.method() }
     }
+}
+
+/// Returns settings in which those that belong to a trait are taken from `other`.
+fn with_setting(it: &ModeTrait, settings: &ProxySettings, other: &ProxySettings) -> ProxySettings {
+    let mut mixed = settings.clone();
+    if ["nodePortsByDefault", "localhostNodePorts"].contains(&it.name) {
+        mixed.localhost_node_ports = other.localhost_node_ports;
+        mixed.ipv6_localhost_node_ports = other.ipv6_localhost_node_ports;
+    }
+    if it.name == "nodePortsByDefault" {
+        mixed.node_port_addresses.clone_from(&other.node_port_addresses);
+    }
+    mixed
 }
 
 impl Decision {

@@ -34,6 +34,17 @@ pub enum RulesKind {
     Other(ModeName),
 }
 
+impl RulesKind {
+    /// Returns the mode of the rules.
+    pub(super) fn mode(&self) -> ModeName {
+        match self {
+            Self::Iptables => ModeName::IPTABLES,
+            Self::Nftables | Self::KubeProxyNftables => ModeName::NFTABLES,
+            Self::Other(mode) => *mode,
+        }
+    }
+}
+
 /// The rules of a service proxy, prepared for a comparison by service port.
 pub struct Rules<'a>(Format<'a>);
 

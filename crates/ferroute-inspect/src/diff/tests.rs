@@ -3,13 +3,13 @@ use std::{
     net::IpAddr,
 };
 
-use ferroute_config::ModeName;
+use ferroute_config::{KubeProxyConfiguration, ModeName};
 use ferroute_core::{
     Frontend, HostState, IpFamily, LocalTrafficDetector, ProxySettings, ServiceTable,
     testing::{Cluster, HOSTILE, assert_visible, pod, service, slice},
 };
 use ferroute_iptables::{ChainName, IptablesContext, RuleSet, TableName};
-use ferroute_modes::ComparableRules;
+use ferroute_modes::{ComparableRules, REGISTRY};
 use ferroute_nftables::{
     kernel::{Kernel, MemoryKernel},
     model::{Change, Name, TableId, Transaction},
@@ -76,7 +76,7 @@ fn nftables(table: &ServiceTable, settings: &ProxySettings) -> MemoryKernel {
 
 fn report(services: &ServiceTable, settings: &ProxySettings, expected: &Rules<'_>, actual: &Rules<'_>) -> DiffReport {
     let host = host();
-    compare(&Expected { services, settings, host: &host, rules: expected }, actual)
+    compare(&Expected { services, settings, settings_in: &|_| settings.clone(), host: &host, rules: expected }, actual)
 }
 
 /// Compares rules for two clusters in every pair of modes, and asserts that all pairs have the same findings.
@@ -452,4 +452,58 @@ fn json_field_names_are_stable() {
         "expected": {"served": 3}, "actual": "untouched",
     });
     assert!(json["findings"].as_array().unwrap().contains(&answer), "{json:#}");
+}
+
+#[test]
+fn rules_of_one_configuration_in_two_modes_have_only_intended_differences() {
+    let cluster = Cluster::new("node-1")
+        .service(
+            service("shop/web").cluster_ip("10.96.0.1").cluster_ip("fd00:10:96::1").port("http", 80).node_port(30080),
+        )
+        .service(service("shop/idle").cluster_ip("10.96.0.3").port("http", 80).node_port(30081))
+        .slice(slice("shop/web-a", "web").port("http", 8080).pod(pod("10.244.0.2").on("node-1")))
+        .slice(slice("shop/web-b", "web").port("http", 8080).pod(pod("fd00:244::2").on("node-1")));
+    let mut host = host();
+    host.addresses.extend(["::1", "fd00:168::1", "fe80::1"].map(|ip| ip.parse::<IpAddr>().unwrap()));
+    let to_all = Route { to: "::/0".parse().unwrap(), interface: "eth0".to_owned(), source: host.addresses[4] };
+    host.routes.push(to_all);
+    for fields in [
+        "clusterCIDR: 10.244.0.0/16",
+        "nodePortAddresses: [primary, localhost]",
+        "nodePortAddresses: [192.168.0.0/24]",
+        "iptables: {localhostNodePorts: false}",
+    ] {
+        let text = format!("apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n{fields}\n");
+        let config = KubeProxyConfiguration::from_text(&text).unwrap().config.defaulted();
+        let resolved = |mode| crate::preflight::resolve_for(&config, mode).unwrap();
+        for (family, expected, actual) in IpFamily::BOTH.into_iter().flat_map(|family| {
+            let names = REGISTRY.names();
+            let pairs =
+                names.clone().into_iter().flat_map(move |one| names.clone().into_iter().map(move |two| (one, two)));
+            pairs.map(move |(one, two)| (family, one, two))
+        }) {
+            let services = cluster.table(family);
+            let plan = |mode| REGISTRY.active(mode).plan(&resolved(mode), &services, &host.addresses).unwrap();
+            let (planned, kernel) = (plan(expected), plan(actual));
+            let settings_in = |mode| resolved(mode).settings;
+            let (settings, rules) = (settings_in(expected), Rules::from(planned.view()));
+            let host = Host {
+                route_localnet: settings.localhost_node_ports(IpFamily::V4),
+                localhost_routes: settings.localhost_node_ports(IpFamily::V6),
+                ..host.clone()
+            };
+            let expected_state = Expected {
+                services: &services,
+                settings: &settings,
+                settings_in: &settings_in,
+                host: &host,
+                rules: &rules,
+            };
+            let report = compare(&expected_state, &Rules::from(kernel.view()));
+            let mut text = String::new();
+            write_report_into(&mut text, &report, 0).unwrap();
+            let what = format!("{fields}, {family}, {actual} instead of {expected}");
+            assert_eq!(report.conclusion(), Conclusion::Equal, "{what}: {text}");
+        }
+    }
 }
