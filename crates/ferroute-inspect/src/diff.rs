@@ -26,7 +26,7 @@ mod structure;
 
 pub use clients::Client;
 pub use compare::{Expected, compare};
-pub use kernel::{Comparison, compare_with_kernel};
+pub use kernel::{Comparison, compare_settled, compare_with_kernel};
 pub use outcomes::{Outcomes, PacketOutcome, outcomes};
 pub use print::write_report_into;
 pub use report::{

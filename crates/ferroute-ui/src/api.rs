@@ -11,7 +11,7 @@ use ferroute_admin::version;
 use ferroute_config::{ModeName, flags::DesiredArgs};
 use ferroute_core::Protocol;
 use ferroute_inspect::{
-    diff::{Comparison, compare_with_kernel},
+    diff::{Comparison, compare_settled, compare_with_kernel},
     doctor::{Diagnosis, diagnose, read_inputs},
     explain::explain_on_host,
     report::Versioned,
@@ -297,8 +297,8 @@ pub(crate) async fn diff(State(app): State<Arc<App>>) -> Result<JsonText, Refusa
 
 fn comparison(app: &App) -> anyhow::Result<Comparison> {
     anyhow::ensure!(app.source().has_kernel(), NO_KERNEL);
-    let desired = Arc::clone(&app.view().desired);
-    app.source().on_node(|| compare_with_kernel(&desired))?
+    let load = || Ok(Arc::clone(&app.view().desired));
+    Ok(compare_settled(load, |desired| app.source().on_node(|| compare_with_kernel(desired))?)?.1)
 }
 
 /// `GET /history`

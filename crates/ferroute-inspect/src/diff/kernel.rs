@@ -1,6 +1,6 @@
 //! The comparison of the kernel's rules with the desired state of this host.
 
-use std::{net::IpAddr, path::PathBuf};
+use std::{borrow::Borrow, net::IpAddr, path::PathBuf, thread, time::Duration};
 
 use ferroute_config::FamilySupport;
 use ferroute_core::IpFamily;
@@ -32,7 +32,43 @@ impl Comparison {
         let conclusion = reports.iter().map(DiffReport::conclusion).max().unwrap_or(Conclusion::Equal);
         Self { conclusion, reports }
     }
+
+    /// Removes the differences that an earlier comparison did not find.
+    fn confirming(mut self, earlier: &Self) -> Self {
+        for report in &mut self.reports {
+            let is_same = |other: &&DiffReport| (other.family, &other.actual) == (report.family, &report.actual);
+            if let Some(earlier) = earlier.reports.iter().find(is_same) {
+                report.confirm(earlier);
+            }
+        }
+        Self::new(self.reports)
+    }
 }
+
+/// Loads the desired state and compares the rules in the kernel with it. Services change while both are read, so that a
+/// difference has to be found again after a pause in which a proxy applies changes.
+///
+/// # Errors
+/// Those of `load` and `compare`, which is [`compare_with_kernel`] in the network namespace of the rules.
+pub fn compare_settled<D: Borrow<Desired>>(
+    mut load: impl FnMut() -> anyhow::Result<D>,
+    compare: impl Fn(&Desired) -> anyhow::Result<Comparison>,
+) -> anyhow::Result<(D, Comparison)> {
+    let mut desired = load()?;
+    let mut comparison = compare(desired.borrow())?;
+    for pause in SETTLING {
+        if comparison.conclusion != Conclusion::Different {
+            break;
+        }
+        thread::sleep(pause);
+        desired = load()?;
+        comparison = compare(desired.borrow())?.confirming(&comparison);
+    }
+    Ok((desired, comparison))
+}
+
+/// The pauses before further comparisons. An iptables mode with many Services may take a second for a change.
+const SETTLING: [Duration; 2] = [Duration::from_millis(300), Duration::from_secs(1)];
 
 /// Compares the rules in the kernel, of any program, with the desired state. Changes nothing.
 ///

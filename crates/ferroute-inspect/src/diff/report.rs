@@ -1,4 +1,4 @@
-use std::{borrow::Cow, net::SocketAddr};
+use std::{borrow::Cow, collections::HashSet, net::SocketAddr};
 
 use ferroute_core::{Frontend, IpFamily};
 use serde::{Deserialize, Serialize};
@@ -184,6 +184,17 @@ pub enum Conclusion {
 }
 
 impl DiffReport {
+    /// Removes the differences that an earlier report of the same rules does not have. The values of one may have changed.
+    pub(super) fn confirm(&mut self, earlier: &Self) {
+        let places: HashSet<_> =
+            earlier.findings.iter().map(|finding| (finding.service_port.as_str(), finding.frontend)).collect();
+        self.findings.retain(|finding| places.contains(&(finding.service_port.as_str(), finding.frontend)));
+        let stale: HashSet<_> = earlier.stale.iter().map(|stale| stale.frontend).collect();
+        self.stale.retain(|other| stale.contains(&other.frontend));
+        let structure: HashSet<_> = earlier.structure.iter().collect();
+        self.structure.retain(|text| structure.contains(text));
+    }
+
     /// Returns the result of the comparison.
     pub fn conclusion(&self) -> Conclusion {
         if !(self.findings.is_empty() && self.stale.is_empty() && self.structure.is_empty()) {

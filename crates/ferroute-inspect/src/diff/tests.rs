@@ -3,7 +3,7 @@ use std::{
     net::IpAddr,
 };
 
-use ferroute_config::{KubeProxyConfiguration, ModeName};
+use ferroute_config::{KubeProxyConfiguration, ModeName, flags::SettingsArgs};
 use ferroute_core::{
     Frontend, HostState, IpFamily, LocalTrafficDetector, ProxySettings, ServiceTable,
     testing::{Cluster, HOSTILE, assert_visible, pod, service, slice},
@@ -19,6 +19,7 @@ use ferroute_trace::{Host, Route, Ruleset, Traceable};
 use insta::assert_snapshot;
 
 use super::*;
+use crate::desired::Desired;
 
 fn shop() -> Cluster {
     Cluster::new("node-1")
@@ -506,4 +507,38 @@ fn rules_of_one_configuration_in_two_modes_have_only_intended_differences() {
             assert_eq!(report.conclusion(), Conclusion::Equal, "{what}: {text}");
         }
     }
+}
+
+#[test]
+fn differences_that_a_second_comparison_does_not_find_are_changes_meanwhile() {
+    let finding = |port: &str, missing: &str| Finding {
+        service_port: port.to_owned(),
+        frontend: None,
+        clients: Vec::new(),
+        mismatch: Mismatch::Endpoints { missing: vec![missing.parse().unwrap()], extra: Vec::new() },
+    };
+    let table = shop().table(IpFamily::V4);
+    let planned = iptables(&table, &settings());
+    let (host, settings) = (host(), settings());
+    let rules = Rules::iptables(&planned);
+    let settings_in = |_| settings.clone();
+    let expected =
+        Expected { services: &table, settings: &settings, settings_in: &settings_in, host: &host, rules: &rules };
+    let comparison = |findings: Vec<Finding>| {
+        let mut report = compare(&expected, &rules);
+        report.findings = findings;
+        Comparison { conclusion: report.conclusion(), reports: vec![report] }
+    };
+    let result = |comparisons: Vec<Vec<Finding>>| {
+        let left = std::cell::RefCell::new(comparisons.into_iter());
+        let desired = || Desired::from_given(&SettingsArgs::default(), Vec::new(), String::new());
+        let (_, last) = compare_settled(desired, |_| Ok(comparison(left.borrow_mut().next().unwrap()))).unwrap();
+        last.reports[0].findings.clone()
+    };
+    let (web, other, cart) =
+        (finding("shop/web", "10.0.0.1:1"), finding("shop/web", "10.0.0.2:1"), finding("shop/cart", "10.0.0.3:1"));
+    assert_eq!(result(vec![vec![web.clone()], vec![cart.clone()]]), []);
+    assert_eq!(result(vec![vec![web.clone()], vec![]]), []);
+    let kept = result(vec![vec![web, cart.clone()], vec![other.clone()], vec![cart, other.clone()]]);
+    assert_eq!(kept, [other], "with the latest values");
 }

@@ -7,7 +7,7 @@ use ferroute_config::flags::DesiredArgs;
 use ferroute_inspect::{
     about::About,
     desired::Desired,
-    diff::{Comparison, Conclusion, compare_with_kernel, write_report_into},
+    diff::{Comparison, Conclusion, compare_settled, compare_with_kernel, write_report_into},
 };
 use ferroute_proxy::host_setup::require_net_admin;
 
@@ -29,9 +29,10 @@ pub(crate) struct DiffArgs {
 
 /// Prints the differences. The exit status is 0 if there are none, 1 if there are some, 2 if that cannot be determined.
 pub(crate) fn run(args: &DiffArgs, verbosity: Option<u32>, out: &mut impl Write) -> anyhow::Result<ExitCode> {
-    let desired = Desired::load(&args.desired, verbosity)?;
+    let mut first = Some(Desired::load(&args.desired, verbosity)?);
     require_net_admin()?;
-    let comparison = compare_with_kernel(&desired)?;
+    let load = || first.take().map_or_else(|| Desired::load_again(&args.desired), Ok);
+    let (desired, comparison) = compare_settled(load, compare_with_kernel)?;
     let status = match comparison.conclusion {
         Conclusion::Equal => ExitCode::SUCCESS,
         Conclusion::Different => ExitCode::from(1),
