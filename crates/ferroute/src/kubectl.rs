@@ -18,7 +18,7 @@ use anyhow::Context;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use ferroute_admin::version;
 use ferroute_config::LogFormat;
-use ferroute_core::Escaped;
+use ferroute_core::{Escaped, NamespacedName};
 use ferroute_demo::DEFAULT_LISTEN;
 use ferroute_inspect::{
     desired::service_name,
@@ -156,11 +156,32 @@ struct StatusArgs {
     output: WideOutput,
 }
 
+/// A Service, as kubectl and the commands of a node accept it: one word, or its type and name.
+#[derive(Args, Debug)]
+struct ServiceArg {
+    /// Service: NAME, NAMESPACE/NAME, or either after svc/
+    #[arg(value_name = "SERVICE", required = true, num_args = 1..=2)]
+    words: Vec<String>,
+}
+
+impl ServiceArg {
+    fn name(&self, namespace: &str) -> anyhow::Result<NamespacedName> {
+        let word = match self.words.as_slice() {
+            [kind, name] if ["service", "services", "svc"].contains(&kind.as_str()) => name,
+            [name] => name,
+            words => {
+                anyhow::bail!("invalid Service {:?}: use NAME, NAMESPACE/NAME, or either after svc/", words.join(" "))
+            }
+        };
+        service_name(word, namespace).map_err(anyhow::Error::msg)
+    }
+}
+
 #[derive(Args, Debug)]
 struct WaitArgs {
-    /// Service: NAME, NAMESPACE/NAME, or either after svc/
-    #[arg(value_name = "SERVICE")]
-    service: String,
+    /// The Service.
+    #[command(flatten)]
+    service: ServiceArg,
     /// Condition to wait for
     #[arg(long = "for", value_enum, value_name = "CONDITION", default_value = "applied")]
     condition: Condition,
@@ -190,9 +211,9 @@ struct TraceArgs {
 
 #[derive(Args, Debug)]
 struct ExplainArgs {
-    /// Service: NAME, NAMESPACE/NAME, or either after svc/
-    #[arg(value_name = "SERVICE")]
-    service: String,
+    /// The Service.
+    #[command(flatten)]
+    service: ServiceArg,
     /// Output format
     #[arg(short, long, value_enum, value_name = "FORMAT", default_value_t)]
     output: Output,
@@ -372,7 +393,7 @@ impl Target {
 
     async fn wait(&self, args: &WaitArgs) -> Answer {
         let Condition::Applied = args.condition;
-        let service = service_name(&args.service, &self.namespace).map_err(anyhow::Error::msg)?;
+        let service = args.service.name(&self.namespace)?;
         let deadline = Instant::now() + args.timeout;
         let waited = wait_applied(&self.fleet, &self.selection, &service, deadline).await?;
         let text = show(args.output, &waited, |text| {
@@ -397,12 +418,15 @@ impl Target {
             protocol: args.proto.clone(),
             kernel: !args.planned,
         };
-        let trace = trace(&self.fleet, &self.proxies().await?, &query, args.output == Output::Json).await?;
+        // The packet leads to other nodes than those that were selected.
+        let everywhere = Selection { nodes: Vec::new(), selector: None, ..self.selection.clone() };
+        let proxies = everywhere.proxies(&self.fleet.cluster).await?;
+        let trace = trace(&self.fleet, &proxies, &query, args.output == Output::Json).await?;
         Ok((show(args.output, &trace, |text| write_trace_into(text, &trace))?, trace.delivered))
     }
 
     async fn explain(&self, args: &ExplainArgs) -> Answer {
-        let service = service_name(&args.service, &self.namespace).map_err(anyhow::Error::msg)?;
+        let service = args.service.name(&self.namespace)?;
         self.same(&["explain", "service", service.as_str()], args.output, &self.proxies().await?, &[]).await
     }
 

@@ -135,8 +135,9 @@ fn kube_proxy_that_an_upgrade_would_start_is_reported_beside_the_nodes() {
 #[test]
 fn trace_follows_the_packet_to_the_node_of_the_endpoint() {
     let rig = Rig::start();
-    assert_eq!(rig.text(&["wait", "service/web", "--timeout", "60s"]).0, 0);
-    for flags in [&[][..], &["--planned"]] {
+    assert_eq!(rig.text(&["wait", "service", "web", "--timeout", "60s"]).0, 0);
+    // The selection of nodes does not end the way of the packet.
+    for flags in [&[][..], &["--planned"], &["--node", "node-1"]] {
         let (code, trace) = rig.json(&[&["trace", "pod/client", "service/web:80"], flags].concat());
         assert_eq!((code, &trace["delivered"]), (0, &json!(true)), "{trace}");
         let hops = trace["hops"].as_array().unwrap();

@@ -106,6 +106,8 @@ impl Worker {
             refusals: refused.is_some(),
         };
         let events = ConnectionEvents::open(self.shared.limits.buffer)?;
+        // Events that arrive while connections are listed count, so the time does, too.
+        self.output.summary.tick(Instant::now());
         let reader = start.counts.then(ConnectionReader::open).transpose()?;
         let listing = if self.output.recent.is_empty() { Listing::Initial } else { Listing::Resumed };
         self.list(listing)?;

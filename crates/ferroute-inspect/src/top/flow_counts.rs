@@ -38,9 +38,21 @@ impl FlowCounts {
     /// # Errors
     /// If the proxy provides none.
     pub(super) fn start() -> anyhow::Result<Self> {
-        let (since, request) = (SystemTime::now(), FlowRequest { follow: true, ..FlowRequest::default() });
+        let request = FlowRequest { follow: true, ..FlowRequest::default() };
         let mut stream = FlowStream::from_proxy(&request)?;
-        let shared = Arc::<Tally>::default();
+        // The first flows are those that began while the proxy listed the existing ones: they are of an earlier time.
+        let (mut counted, mut settled) = (Counted::default(), Instant::now() + PATIENCE);
+        while Instant::now() < settled {
+            match stream.next(Some(settled))? {
+                Some(FlowEvent::Start(_)) => settled = Instant::now() + SETTLING,
+                Some(FlowEvent::Flow(flow)) => counted.add(&flow, None),
+                Some(_) => {}
+                None => break,
+            }
+        }
+        stream.ensure_open()?;
+        let since = Some(SystemTime::now());
+        let shared = Arc::new(Tally { counted: Mutex::new(counted), ..Tally::default() });
         let counter = shared.clone();
         thread::Builder::new().spawn(move || {
             while !counter.has_ended.load(Relaxed) {
@@ -85,13 +97,13 @@ impl Tally {
 }
 
 impl Counted {
-    /// Counts a flow once, unless it is older than `since`.
-    fn add(&mut self, flow: &Flow, since: SystemTime) {
+    /// Counts a flow once, unless it is older than `since`; `None` if all flows are.
+    fn add(&mut self, flow: &Flow, since: Option<SystemTime>) {
         let is_over = matches!(flow.state, FlowState::Closed | FlowState::Reset | FlowState::Refused);
         let is_counted = if is_over { self.open.remove(&flow.id) } else { !self.open.insert(flow.id) };
         let endpoint = flow.endpoint.as_ref().and_then(|peer| Some(SocketAddr::new(peer.address, peer.port?)));
         if let (false, Some(service_port), Some(endpoint)) = (is_counted, &flow.service_port, endpoint)
-            && flow.time.is_some_and(|time| time >= since)
+            && since.is_some_and(|since| flow.time.is_some_and(|time| time >= since))
         {
             self.sample.add(service_port, endpoint, 1);
         }
@@ -102,6 +114,10 @@ impl Counted {
     }
 }
 
+/// Time in which the proxy lists the existing connections.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Time in which the proxy sends what it has received before.
+const SETTLING: Duration = Duration::from_millis(100);
 /// Maximum time for which the thread continues after it is no longer needed.
 const CHECK: Duration = Duration::from_millis(200);
 /// More flows than the proxy follows.
@@ -144,7 +160,7 @@ mod tests {
             flow(3, FlowState::Open, 103),
             flow(4, FlowState::Closed, 99),
         ] {
-            counted.add(&flow, since);
+            counted.add(&flow, Some(since));
         }
         let mut expected = Sample::default();
         expected.add("shop/web:http", "10.244.0.2:8080".parse().unwrap(), 3);

@@ -1,6 +1,9 @@
 //! The offset of the API server's clock.
 
-use std::time::{Duration, SystemTime};
+use std::{
+    path::Path,
+    time::{Duration, SystemTime},
+};
 
 use ferroute_config::{KubeProxyConfiguration, flags::SourceArgs};
 use ferroute_core::error_chain;
@@ -11,12 +14,16 @@ use crate::{
     doctor::{ClockOffset, Reading},
 };
 
-/// Reads the offset; `None` without an API server.
+/// Reads the offset; `None` without an API server, or if the credentials of the running proxy are not on this host.
 pub(super) fn read(source: &SourceArgs, config: &KubeProxyConfiguration) -> Option<Reading<ClockOffset>> {
     if source.manifests.is_some() || !has_api_server(source, config) {
         return None;
     }
     let connection = source.connection(config.client_connection.clone());
+    // The file of a proxy in a container is in the container.
+    if source.kubeconfig.is_none() && !connection.kubeconfig.is_empty() && !Path::new(&connection.kubeconfig).exists() {
+        return None;
+    }
     let offset = async {
         let server = ApiServer::new(&connection, source.master.as_deref(), "").await;
         let server = server.map_err(|error| error_chain(&error))?;
