@@ -39,6 +39,60 @@ pub(crate) trait RuleSink {
     fn transactions(&self) -> u32;
 }
 
+/// A sink that writes neither some chains nor rules that jump to them.
+pub(crate) struct WithoutChains<'a> {
+    pub(crate) out: &'a mut dyn RuleSink,
+    pub(crate) left_out: &'a BTreeSet<(TableName, ChainName)>,
+    /// The current table.
+    pub(crate) table: TableName,
+}
+
+impl WithoutChains<'_> {
+    fn is_written(&self, chain: ChainName, rule: Option<&Rule>) -> bool {
+        let mut named = [Some(chain), rule.and_then(Rule::next_chain)].into_iter().flatten();
+        !named.any(|chain| self.left_out.contains(&(self.table, chain)))
+    }
+}
+
+impl RuleSink for WithoutChains<'_> {
+    fn begin(&mut self, table: TableName) -> io::Result<()> {
+        self.table = table;
+        self.out.begin(table)
+    }
+
+    fn declare(&mut self, chain: ChainName) -> io::Result<()> {
+        if self.is_written(chain, None) { self.out.declare(chain) } else { Ok(()) }
+    }
+
+    fn append(&mut self, chain: ChainName, rule: &Rule) -> io::Result<()> {
+        if self.is_written(chain, Some(rule)) { self.out.append(chain, rule) } else { Ok(()) }
+    }
+
+    fn insert(&mut self, chain: ChainName, rule: &Rule) -> io::Result<()> {
+        if self.is_written(chain, Some(rule)) { self.out.insert(chain, rule) } else { Ok(()) }
+    }
+
+    fn remove(&mut self, chain: ChainName, rules: &[Rule]) -> io::Result<()> {
+        if self.is_written(chain, None) { self.out.remove(chain, rules) } else { Ok(()) }
+    }
+
+    fn delete(&mut self, chain: ChainName) -> io::Result<()> {
+        if self.is_written(chain, None) { self.out.delete(chain) } else { Ok(()) }
+    }
+
+    fn end(&mut self) -> io::Result<()> {
+        self.out.end()
+    }
+
+    fn commit(&mut self) -> io::Result<()> {
+        self.out.commit()
+    }
+
+    fn transactions(&self) -> u32 {
+        self.out.transactions()
+    }
+}
+
 /// A sink that does not delete some chains.
 pub(crate) struct WithoutDeletion<'a> {
     pub(crate) out: &'a mut dyn RuleSink,

@@ -19,11 +19,11 @@ use common::{
     records::records,
 };
 use ferroute_core::{
-    Dataplane, IpFamily, ProxySettings, ServiceTable,
+    Dataplane, IpFamily, ProxySettings, ServiceTable, error_chain,
     testing::{Cluster, Edit, arbitrary, namespaced_name, service, slice},
 };
 use ferroute_iptables::{
-    HostExec, IptablesPrograms, RuleSet, SavedRulesReader, TableName,
+    ChainName, HostExec, IptablesPrograms, RuleSet, SavedRulesReader, TableName,
     exec::{Backend, BackendSnapshot, RulesSnapshot, search_path, snapshot_rules},
     plan::is_service_chain,
 };
@@ -292,6 +292,10 @@ fn counters_of_unchanged_chains_are_kept() {
 /// `iptables` shows dormant tables and chains without a hook as if packets traversed them.
 #[test]
 fn chains_that_packets_do_not_traverse_are_restored() {
+    REPAIRING.into_iter().for_each(restores_chains_that_packets_do_not_traverse);
+}
+
+fn restores_chains_that_packets_do_not_traverse(way: Way) {
     let family = IpFamily::V4;
     let table = cluster().table(family);
     for change in [
@@ -302,7 +306,7 @@ fn chains_that_packets_do_not_traverse_are_restored() {
         "flush chain ip filter OUTPUT\ndelete chain ip filter OUTPUT
          add chain ip filter OUTPUT { type filter hook input priority 0; }",
     ] {
-        let node = NetnsHost::new(Way::Netlink);
+        let node = NetnsHost::new(way);
         let mut dataplane = synced(&node, &table);
         // Without the handles, which a replaced chain does not keep.
         let traversed = || {
@@ -325,6 +329,10 @@ fn chains_that_packets_do_not_traverse_are_restored() {
 /// No rule can jump to a base chain, and it has a policy.
 #[test]
 fn own_chains_that_another_program_made_base_chains_are_replaced() {
+    REPAIRING.into_iter().for_each(replaces_own_chains_that_another_program_made_base_chains);
+}
+
+fn replaces_own_chains_that_another_program_made_base_chains(way: Way) {
     let family = IpFamily::V4;
     let table = cluster().table(family);
     for change in [
@@ -333,10 +341,10 @@ fn own_chains_that_another_program_made_base_chains_are_replaced() {
         "add table ip nat; add chain ip nat KUBE-NODEPORTS { type nat hook prerouting priority -100; }",
         "add table ip filter; add chain ip filter KUBE-FORWARD { type filter hook forward priority 0; policy drop; }",
     ] {
-        let node = NetnsHost::new(Way::Netlink);
+        let node = NetnsHost::new(way);
         node.netns.feed("nft", &["-f", "-"], change);
         let mut dataplane = synced(&node, &table);
-        let expected = NetnsHost::new(Way::Netlink);
+        let expected = NetnsHost::new(way);
         synced(&expected, &table);
         assert!(chains_of(&node.rules(family)) == chains_of(&expected.rules(family)), "{change}");
         let hooked = node.netns.command("nft", &["list", "ruleset"]);
@@ -345,6 +353,39 @@ fn own_chains_that_another_program_made_base_chains_are_replaced() {
         assert_eq!(own, [""; 0], "{change}");
         assert!(!node.netns.run(|| dataplane.was_modified_externally()).unwrap(), "{change}");
     }
+}
+
+/// The programs cannot write to a builtin chain without a hook, which stays because it has rules of another program.
+#[test]
+fn chains_that_the_programs_cannot_write_to_cost_no_other_rules() {
+    let family = IpFamily::V4;
+    let node = NetnsHost::new(PROGRAMS);
+    let theirs =
+        "add table ip nat; add chain ip nat PREROUTING; add rule ip nat PREROUTING ip daddr 192.0.2.1 counter drop";
+    node.netns.feed("nft", &["-f", "-"], theirs);
+    let mut tracker = cluster().tracker();
+    let mut dataplane = node.dataplane(family, &settings());
+    for _ in 0..2 {
+        let error = node.netns.run(|| dataplane.resync(tracker.table(family))).unwrap_err();
+        assert_eq!(
+            error_chain(&error),
+            "cannot write IPv4 rules: another program created chain PREROUTING of table nat without a hook, and it cannot be \
+             replaced: it has rules or callers of another program; run `nft 'flush chain ip nat PREROUTING; delete chain ip \
+             nat PREROUTING'`"
+        );
+        let theirs = |(table, chain): &(_, ChainName)| (*table, *chain) == (TableName::Nat, ChainName::PREROUTING);
+        let mut expected = rendered(tracker.table(family));
+        let mut written = chains_of(&node.rules(family));
+        expected.retain(|chain, _| !theirs(chain));
+        written.retain(|chain, _| !theirs(chain));
+        assert!(written == expected);
+        Edit::RemoveService(namespaced_name("ns1/web")).apply_to(&mut tracker);
+        tracker.update(family);
+    }
+    node.netns.feed("nft", &["-f", "-"], "flush chain ip nat PREROUTING; delete chain ip nat PREROUTING");
+    node.netns.run(|| dataplane.resync(tracker.table(family))).unwrap();
+    assert_eq!(chains_of(&node.rules(family)), rendered(tracker.table(family)));
+    assert!(!node.netns.run(|| dataplane.was_modified_externally()).unwrap());
 }
 
 /// A chain of another program's rules is not replaced, and its rules are not repeated.
@@ -448,3 +489,6 @@ fn another_writer_at_the_same_time_loses_nothing_and_neither_does_the_proxy() {
     };
     assert_eq!(ours(rules), rendered(tracker.table(IpFamily::V4)));
 }
+
+/// The ways to write rules that repair tables and chains of nf_tables.
+const REPAIRING: [Way; 2] = [Way::Netlink, PROGRAMS];

@@ -1,12 +1,13 @@
 //! The two ways to the kernel's rules.
 
 use std::{
+    collections::BTreeSet,
     io,
-    sync::Arc,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
-use ferroute_core::IpFamily;
+use ferroute_core::{IpFamily, error_chain};
 
 use super::{
     executor::{Executor, RestoreError, SaveError},
@@ -16,9 +17,9 @@ use super::{
 };
 use crate::{
     ChainName, SaveParser, TableName,
-    native::{AddItem, KernelSink, NativeRules},
+    native::{AddItem, KernelSink, NativeRules, Obstacle},
     plan::ignore_unnameable,
-    sink::RuleSink,
+    sink::{RuleSink, WithoutChains},
     text::RestoreWriter,
 };
 
@@ -29,15 +30,51 @@ pub struct RuleAccess(Way);
 #[derive(Clone, Debug)]
 enum Way {
     /// The iptables programs.
-    Programs(Executor),
+    Programs(Executor, Option<Arc<Repair>>),
     /// nf_tables, by netlink.
     Netlink(Arc<NativeRules>),
+}
+
+/// Repairs of what the programs of nf_tables neither show nor change.
+#[derive(Debug)]
+struct Repair {
+    rules: NativeRules,
+    /// What could not be repaired at the last read.
+    obstacles: Mutex<Vec<Obstacle>>,
+}
+
+impl Repair {
+    fn obstacles(&self) -> MutexGuard<'_, Vec<Obstacle>> {
+        self.obstacles.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Repairs tables and the proxy's chains. Without an answer of the kernel, the programs have to do.
+    fn run(&self, tables: &[TableName], own: &[(TableName, ChainName)]) {
+        let obstacles = self.rules.repair(tables, own).unwrap_or_else(|error| {
+            tracing::debug!("cannot look for tables and chains to repair: {}", error_chain(&error));
+            Vec::new()
+        });
+        obstacles.iter().for_each(|obstacle| tracing::error!(family = %self.rules.family(), "{obstacle}"));
+        *self.obstacles() = obstacles;
+    }
 }
 
 impl RuleAccess {
     /// Creates an access that runs `iptables-save` and `iptables-restore`.
     pub fn programs(programs: IptablesPrograms, exec: Arc<dyn Exec>) -> Self {
-        Self(Way::Programs(Executor { programs, exec }))
+        Self(Way::Programs(Executor { programs, exec }, None))
+    }
+
+    /// Makes an access by the programs of nf_tables repair by netlink what they cannot: dormant tables, builtin chains without
+    /// their hook, and chains of the proxy that another program made base chains.
+    #[must_use]
+    pub fn with_repairs(self, rules: NativeRules) -> Self {
+        match self.0 {
+            Way::Programs(executor, _) if executor.programs.release.backend == Backend::NfTables => {
+                Self(Way::Programs(executor, Some(Arc::new(Repair { rules, obstacles: Mutex::default() }))))
+            }
+            way => Self(way),
+        }
     }
 
     /// Creates an access by netlink.
@@ -48,7 +85,7 @@ impl RuleAccess {
     /// The IP family.
     pub fn family(&self) -> IpFamily {
         match &self.0 {
-            Way::Programs(executor) => executor.programs.family,
+            Way::Programs(executor, _) => executor.programs.family,
             Way::Netlink(rules) => rules.family(),
         }
     }
@@ -56,7 +93,7 @@ impl RuleAccess {
     /// The backend of the rules.
     pub fn backend(&self) -> Backend {
         match &self.0 {
-            Way::Programs(executor) => executor.programs.release.backend,
+            Way::Programs(executor, _) => executor.programs.release.backend,
             Way::Netlink(_) => Backend::NfTables,
         }
     }
@@ -64,7 +101,7 @@ impl RuleAccess {
     /// The iptables programs, if it uses them.
     pub fn iptables_programs(&self) -> Option<&IptablesPrograms> {
         match &self.0 {
-            Way::Programs(executor) => Some(&executor.programs),
+            Way::Programs(executor, _) => Some(&executor.programs),
             Way::Netlink(_) => None,
         }
     }
@@ -72,7 +109,7 @@ impl RuleAccess {
     /// Reports whether `MASQUERADE` supports `--random-fully`.
     pub fn has_random_fully(&self) -> bool {
         match &self.0 {
-            Way::Programs(executor) => executor.programs.release.has_random_fully(),
+            Way::Programs(executor, _) => executor.programs.release.has_random_fully(),
             Way::Netlink(_) => true,
         }
     }
@@ -82,7 +119,7 @@ impl RuleAccess {
         match (&self.0, self.backend()) {
             // Each transaction reads and replaces the whole table.
             (_, Backend::Legacy) => None,
-            (Way::Programs(_), Backend::NfTables) => Some(CHAINS_PER_TRANSACTION),
+            (Way::Programs(..), Backend::NfTables) => Some(CHAINS_PER_TRANSACTION),
             (Way::Netlink(_), Backend::NfTables) => Some(NATIVE_CHAINS_PER_TRANSACTION),
         }
     }
@@ -93,7 +130,8 @@ impl RuleAccess {
     }
 
     /// Reads tables: calls `add` with chains, and with the rules of each chain together. Returns the duration. By
-    /// netlink, it is shorter if the chains of large tables are `expected`.
+    /// netlink, it is shorter if the chains of large tables are `expected`. For the programs, repairs the tables and the
+    /// `expected` chains first, see [`RuleAccess::with_repairs`].
     ///
     /// # Errors
     /// If the rules cannot be read.
@@ -104,7 +142,10 @@ impl RuleAccess {
         add: &mut AddItem<'_>,
     ) -> Result<Duration, SaveError> {
         match &self.0 {
-            Way::Programs(executor) => {
+            Way::Programs(executor, repair) => {
+                if let Some(repair) = repair {
+                    repair.run(tables, &expected);
+                }
                 let mut took = Duration::ZERO;
                 for name in tables {
                     let mut parser = SaveParser::new(self.family());
@@ -137,7 +178,7 @@ impl RuleAccess {
         add: &mut AddItem<'_>,
     ) -> Result<(), SaveError> {
         match &self.0 {
-            Way::Programs(_) => Ok(()),
+            Way::Programs(..) => Ok(()),
             Way::Netlink(rules) => Ok(rules.read_chains(chains, add)?),
         }
     }
@@ -146,7 +187,7 @@ impl RuleAccess {
     /// no other program commits between their reads and writes.
     fn generation(&self) -> Option<u32> {
         match &self.0 {
-            Way::Programs(_) => None,
+            Way::Programs(..) => None,
             Way::Netlink(rules) => {
                 let generation = rules.generation();
                 generation.inspect_err(|error| tracing::debug!(%error, "cannot read the nf_tables generation id")).ok()
@@ -165,11 +206,22 @@ impl RuleAccess {
         write: &mut dyn FnMut(&mut dyn RuleSink) -> io::Result<()>,
     ) -> Result<Duration, RestoreError> {
         match &self.0 {
-            Way::Programs(executor) => executor.restore(&mut |out| {
-                let mut writer = RestoreWriter::new(out);
-                write(&mut writer)?;
-                writer.finish()
-            }),
+            Way::Programs(executor, repair) => {
+                let mut restore = |left_out: &BTreeSet<(TableName, ChainName)>| {
+                    executor.restore(&mut |out| {
+                        let mut writer = RestoreWriter::new(out);
+                        write(&mut WithoutChains { out: &mut writer, left_out, table: TableName::Filter })?;
+                        writer.finish()
+                    })
+                };
+                let Some(repair) = repair else { return restore(&BTreeSet::new()) };
+                let obstacles = repair.obstacles();
+                let result = restore(&obstacles.iter().filter_map(Obstacle::chain).collect());
+                match obstacles.first().cloned() {
+                    Some(obstacle) => Err(RestoreError::Obstacle { obstacle, source: result.err().map(Box::new) }),
+                    None => result,
+                }
+            }
             Way::Netlink(rules) => {
                 let start = Instant::now();
                 let mut sink = KernelSink::new(rules, generation);
@@ -192,19 +244,20 @@ impl RuleAccess {
         chains: impl Iterator<Item = (TableName, ChainName)>,
     ) -> Result<Vec<Option<u32>>, SaveError> {
         match &self.0 {
-            Way::Programs(_) => Ok(Vec::new()),
+            Way::Programs(..) => Ok(Vec::new()),
             Way::Netlink(rules) => chains.map(|(table, chain)| Ok(rules.chain_uses(table, chain)?)).collect(),
         }
     }
 
-    /// Returns a builtin chain that exists but that packets do not traverse; `None` for the programs, to which such a chain
-    /// looks like others.
+    /// Returns a builtin chain that exists but that packets do not traverse; `None` for the programs without
+    /// [repairs](RuleAccess::with_repairs), to which such a chain looks like others.
     ///
     /// # Errors
     /// If the kernel refuses.
     pub(super) fn idle_chain(&self, tables: &[TableName]) -> Result<Option<(TableName, ChainName)>, SaveError> {
         match &self.0 {
-            Way::Programs(_) => Ok(None),
+            Way::Programs(_, None) => Ok(None),
+            Way::Programs(_, Some(repair)) => Ok(repair.rules.idle_chain(tables)?),
             Way::Netlink(rules) => Ok(rules.idle_chain(tables)?),
         }
     }
@@ -215,7 +268,7 @@ impl RuleAccess {
     /// If that cannot be determined.
     pub(super) fn has_chain(&self, table: TableName, chain: ChainName) -> Result<Option<bool>, SaveError> {
         match &self.0 {
-            Way::Programs(executor) => Ok(executor.has_chain(table, chain)?),
+            Way::Programs(executor, _) => Ok(executor.has_chain(table, chain)?),
             Way::Netlink(rules) => Ok(Some(rules.has_chain(table, chain)?)),
         }
     }

@@ -114,7 +114,12 @@ impl ChosenAccess {
     }
 
     fn by_programs(programs: IptablesPrograms, exec: Arc<dyn Exec>, reason: &str) -> Self {
-        Self { access: RuleAccess::programs(programs, exec), reason: reason.to_owned() }
+        let access = RuleAccess::programs(programs, exec);
+        let access = match NativeRules::open(access.family()) {
+            Ok(rules) => access.with_repairs(rules),
+            Err(_) => access,
+        };
+        Self { access, reason: reason.to_owned() }
     }
 }
 

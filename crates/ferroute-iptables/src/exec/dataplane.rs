@@ -195,14 +195,13 @@ impl IptablesDataplane {
         Ok(false)
     }
 
-    /// Reports whether packets no longer traverse a builtin chain, or a chain that all Services share was changed.
+    /// Reports whether packets no longer traverse a builtin chain.
     fn is_chain_cut(&self) -> Result<bool, DataplaneError> {
         let idle = self.access.idle_chain(&TableName::PROXY).map_err(|error| self.read_error(error))?;
         if let Some((table, chain)) = idle {
             tracing::info!(family = %self.family(), %table, %chain, "packets do not traverse the chain any more");
-            return Ok(true);
         }
-        self.is_chain_changed()
+        Ok(idle.is_some())
     }
 
     /// Reports whether a chain that all Services share has another number of rules, or of jumps to it.
@@ -309,6 +308,10 @@ impl Dataplane for IptablesDataplane {
         }
         let (now, before) = ((self.host.now)(), (self.host.processor_time)());
         let cost = || (self.host.processor_time)().saturating_sub(before);
+        // `iptables-save` would not show it.
+        if self.is_chain_cut()? {
+            return Ok(true);
+        }
         if self.comparisons.is_due(now) {
             let drifted = self.has_drifted(state)?;
             self.comparisons.record((self.host.now)(), cost());
@@ -318,7 +321,7 @@ impl Dataplane for IptablesDataplane {
             }
             return Ok(drifted);
         }
-        if self.is_chain_cut()? {
+        if self.is_chain_changed()? {
             return Ok(true);
         }
         if self.access.edits_chains() && self.shared_comparisons.is_due(now) {

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     ChainName, ParseError, TableName,
-    native::{ReadError, WriteError},
+    native::{Obstacle, ReadError, WriteError},
 };
 
 /// A failure to write rules.
@@ -31,6 +31,15 @@ pub enum RestoreError {
     /// The rules could not be written by netlink.
     #[error(transparent)]
     Netlink(#[from] WriteError),
+    /// Another program keeps the programs from writing some rules. All others are written, unless they were rejected, too.
+    #[error("{obstacle}")]
+    Obstacle {
+        /// What is in the way.
+        obstacle: Obstacle,
+        /// The rejection of all other rules.
+        #[source]
+        source: Option<Box<Self>>,
+    },
     /// The program or the kernel rejected a line of the input. If the line is `COMMIT`, the kernel rejected the table without
     /// a reason.
     #[error("{} rejected line {line} of its input, {text:?}: {message}", .program.display())]

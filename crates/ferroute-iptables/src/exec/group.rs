@@ -156,7 +156,8 @@ impl GroupWriter {
     fn read(&self, wanted: &ChainGroup) -> Result<(ChainGroup, Duration), SaveError> {
         let tables: Vec<TableName> = wanted.tables().into_iter().collect();
         let mut kernel = ChainGroupCollector::new(wanted);
-        let took = self.access.read(&tables, Vec::new(), &mut |table, item| kernel.add(table, item))?;
+        let chains = wanted.chains.keys().copied().collect();
+        let took = self.access.read(&tables, chains, &mut |table, item| kernel.add(table, item))?;
         Ok((kernel.finish(), took))
     }
 

@@ -249,7 +249,7 @@ impl<'a> KernelSink<'a> {
 
     /// Clears the flag `dormant` of the table, in a transaction of its own: the kernel does not accept all changes of a table
     /// together with this one.
-    fn wake_table(&mut self, flags: u32) -> io::Result<()> {
+    pub(super) fn wake_table(&mut self, flags: u32) -> io::Result<()> {
         let (family, table) = (self.rules.family, self.table);
         tracing::warn!(%family, %table, "the table is dormant, so that its rules have no effect; clearing the flag");
         let mut batch = Batch::new();

@@ -140,7 +140,7 @@ impl NetnsHost {
 
 fn access(family: IpFamily, programs: Option<IptablesPrograms>, exec: Arc<dyn Exec>) -> RuleAccess {
     match programs {
-        Some(programs) => RuleAccess::programs(programs, exec),
+        Some(programs) => RuleAccess::programs(programs, exec).with_repairs(NativeRules::open(family).unwrap()),
         None => RuleAccess::netlink(NativeRules::open(family).unwrap()),
     }
 }
