@@ -20,6 +20,8 @@ pub enum Reservation {
     ApiServer,
     /// The proxy itself serves health checks or metrics there.
     Proxy,
+    /// The proxy answers the health checks of a Service there (`healthCheckNodePort`).
+    HealthCheck,
     /// Port of the node itself, from [`ProxySettings::protected_node_ports`].
     Node,
     /// Address of another host: an API server, a Node, or a next hop of this host's routes. The mode would make it an
@@ -56,6 +58,7 @@ impl fmt::Display for Reservation {
         f.write_str(match self {
             Self::ApiServer => "the API server",
             Self::Proxy => "the proxy's own health checks and metrics",
+            Self::HealthCheck => "the health checks of a Service (healthCheckNodePort)",
             Self::Node => "the node, by --protect-node-ports",
             Self::OtherHost => "another host that has the address: this mode would make it an address of this node",
         })

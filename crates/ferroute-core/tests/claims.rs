@@ -7,6 +7,7 @@ use std::{
     net::{IpAddr, SocketAddr},
 };
 
+use ferroute_api::Service;
 use ferroute_core::{
     Frontend, FrontendKind, IpFamily, OtherHosts, Protocol, ProxySettings, ServicePortEntry, ServicePortName,
     ServiceTable, Tracker,
@@ -26,12 +27,25 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     let host = vec(select(arbitrary::CONTESTED_ADDRESSES.to_vec()), 0..3);
     prop_oneof![
-        5 => arbitrary::contested_service().prop_map(|service| Step::Edit(Box::new(Edit::SetService(Box::new(service))))),
+        5 => contested_service().prop_map(|service| Step::Edit(Box::new(Edit::SetService(Box::new(service))))),
         2 => (0..arbitrary::CONTESTED).prop_map(|number| Step::Edit(Box::new(Edit::RemoveService(namespaced_name(&arbitrary::contested_name(number)))))),
         1 => host.prop_map(|host| Step::Host(host.into_iter().map(|text| text.parse().unwrap()).collect())),
         1 => others().prop_map(Step::Others),
         2 => Just(Step::Update),
     ]
+}
+
+/// Generates a contested Service, some with health checks at ports that others claim.
+fn contested_service() -> impl Strategy<Value = Service> {
+    let checked = proptest::option::weighted(0.2, select(vec![80, 30_080, 30_081]));
+    (arbitrary::contested_service(), checked).prop_map(|(mut service, checked)| {
+        if checked.is_some() {
+            service.spec.type_ = Some("LoadBalancer".to_owned());
+            service.spec.external_traffic_policy = Some("Local".to_owned());
+            service.spec.health_check_node_port = checked;
+        }
+        service
+    })
 }
 
 /// Generates other hosts at the addresses that Services claim.
@@ -52,6 +66,14 @@ fn is_reserved(frontend: &Frontend, others: &OtherHosts, host: &[IpAddr]) -> boo
         has_address && !host.contains(&address)
     });
     api_server.any(|other| other == address) || is_other_host
+}
+
+/// Reports whether a frontend takes the connections to a health-check node port.
+fn is_health_check(frontend: &Frontend, claimed: &ServiceTable, host: &[IpAddr]) -> bool {
+    let mut ports = claimed.entries.values().filter_map(|entry| entry.service.health_check_node_port);
+    frontend.protocol == Protocol::Tcp
+        && frontend.address.is_none_or(|address| host.contains(&address))
+        && ports.any(|port| port.get() == frontend.port)
 }
 
 /// Returns the owner of each frontend by the definition: from all claims at once.
@@ -76,7 +98,8 @@ fn owners(claimed: &ServiceTable, host: &[IpAddr], others: &OtherHosts) -> BTree
         let is_local = frontend.address.is_some_and(|address| host.contains(&address));
         let node_port = best.get(&Frontend { address: None, ..*frontend }).filter(|_| is_local && *kind > 0);
         let owner = node_port.map_or(*name, |(_, _, name)| name);
-        if (*kind > 0 || frontend.address.is_none()) && is_reserved(frontend, others, host) {
+        let is_reserved = is_reserved(frontend, others, host) || is_health_check(frontend, claimed, host);
+        if (*kind > 0 || frontend.address.is_none()) && is_reserved {
             return None;
         }
         // A node port does not become a frontend with an address.

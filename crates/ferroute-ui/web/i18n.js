@@ -171,6 +171,7 @@ export const TEXTS = {
   "frontend.owner": ["belongs to {owner}", "属于 {owner}"],
   "reserved.apiServer": ["reserved for the API server", "为 API 服务器保留"],
   "reserved.proxy": ["reserved for the proxy's own health checks and metrics", "为代理自身的健康检查和指标保留"],
+  "reserved.healthCheck": ["reserved for the health checks of a Service (healthCheckNodePort)", "为 Service 的健康检查（healthCheckNodePort）保留"],
   "reserved.node": ["reserved for the node", "为节点保留"],
   "reserved.otherHost": ["reserved for another host that has the address", "为拥有该地址的其他主机保留"],
   "clients.all": ["All clients", "所有客户端"],

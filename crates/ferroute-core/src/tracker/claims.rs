@@ -1,14 +1,15 @@
 //! The owners of frontends that several service ports claim.
 
 use std::{
-    collections::{BTreeSet, HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     net::IpAddr,
+    num::NonZeroU16,
     sync::Arc,
 };
 
 use super::{NamedPort, is_api_server};
 use crate::{
-    Claim, Frontend, FrontendKind, FrontendOwner, LostFrontend, LostFrontends, NamespacedName, Reservation,
+    Claim, Frontend, FrontendKind, FrontendOwner, LostFrontend, LostFrontends, NamespacedName, Protocol, Reservation,
     ServicePort, ServicePortName, reservation::Reservations,
 };
 
@@ -30,6 +31,9 @@ pub(super) struct Claims {
     previous_reservations: Option<Reservations>,
     /// The node's addresses that accept connections to node ports, sorted.
     node_port_addresses: Vec<IpAddr>,
+    /// The health-check node ports, with the number of service ports that have each. They are reserved at the same addresses
+    /// as node ports, and as node ports.
+    health_checks: BTreeMap<NonZeroU16, usize>,
     /// Service ports with a frontend whose owner changed.
     affected: BTreeSet<ServicePortName>,
 }
@@ -48,6 +52,8 @@ impl Claims {
     /// Replaces the claims of a service port.
     pub(super) fn replace(&mut self, name: &ServicePortName, old: Option<&ServicePort>, new: Option<&ServicePort>) {
         let age = |port: Option<&ServicePort>| port.map(|port| port.created);
+        let health_check = |port: Option<&ServicePort>| port.and_then(|port| port.health_check_node_port);
+        self.replace_health_check(health_check(old), health_check(new));
         let is_same_age = age(old) == age(new);
         let claims = |port: Option<&ServicePort>| port.map(|port| distinct(name, port)).unwrap_or_default();
         let (old, new_claims) = (claims(old), claims(new));
@@ -83,7 +89,8 @@ impl Claims {
         let removed = old.iter().filter(|address| new.binary_search(address).is_err());
         let added = new.iter().filter(|address| old.binary_search(address).is_err());
         let changed: Vec<IpAddr> = removed.chain(added).copied().collect();
-        let node_ports: Vec<Frontend> = self.ranked.keys().filter(|key| key.address.is_none()).copied().collect();
+        let mut node_ports: Vec<Frontend> = self.ranked.keys().filter(|key| key.address.is_none()).copied().collect();
+        node_ports.extend(self.health_checks.keys().copied().map(health_check_frontend));
         for node_port in node_ports {
             self.node_port_changed(node_port, &changed);
         }
@@ -131,7 +138,7 @@ impl Claims {
         name: &ServicePortName,
         claimed: &Arc<ServicePort>,
     ) -> (Arc<ServicePort>, Option<LostFrontends>) {
-        if self.ranked.is_empty() && self.reservations.is_empty() {
+        if self.ranked.is_empty() && self.reservations.is_empty() && self.health_checks.is_empty() {
             return (claimed.clone(), None);
         }
         let is_assigned = |frontend| {
@@ -141,13 +148,16 @@ impl Claims {
         let lost = claimed.frontends(name.protocol).filter_map(|(kind, frontend)| {
             let other = self.owner(frontend).filter(|owner| owner.name != *name);
             // Addresses of the API server's own Service are not an attack on it.
-            let reservation = self.reservations.get(frontend).filter(|reservation| {
+            let reservation = self.reservation(frontend).filter(|reservation| {
                 let is_own = *reservation == Reservation::ApiServer && is_api_server(&name.service);
                 !is_own && (frontend.address.is_none() || !is_assigned(frontend))
             });
             let owner = match (other, reservation) {
                 (Some(claim), None) => FrontendOwner::ServicePort(claim.clone()),
-                (Some(claim), Some(_)) if claim.is_assigned() => FrontendOwner::ServicePort(claim.clone()),
+                // A node port is reserved itself.
+                (Some(claim), Some(_)) if claim.kind == FrontendKind::ClusterIp => {
+                    FrontendOwner::ServicePort(claim.clone())
+                }
                 (_, Some(reservation)) => FrontendOwner::Reserved(reservation),
                 (None, None) => return None,
             };
@@ -172,6 +182,38 @@ impl Claims {
         // Connections to this address of the node may be for a node port.
         let node_port = self.ranked.get(&Frontend { address: None, ..frontend });
         node_port.and_then(|claims| claims.first()).or(Some(owner))
+    }
+
+    /// Returns why a frontend is reserved.
+    fn reservation(&self, frontend: Frontend) -> Option<Reservation> {
+        let is_health_check = || {
+            let port = NonZeroU16::new(frontend.port).filter(|_| frontend.protocol == Protocol::Tcp);
+            port.is_some_and(|port| self.health_checks.contains_key(&port))
+                && (frontend.address.is_none() || self.is_node_port_address(frontend))
+        };
+        self.reservations.get(frontend).or_else(|| is_health_check().then_some(Reservation::HealthCheck))
+    }
+
+    fn replace_health_check(&mut self, old: Option<NonZeroU16>, new: Option<NonZeroU16>) {
+        if old == new {
+            return;
+        }
+        if let Some(port) = old
+            && let Some(number) = self.health_checks.get_mut(&port)
+        {
+            *number -= 1;
+            if *number == 0 {
+                self.health_checks.remove(&port);
+                self.owner_changed(health_check_frontend(port));
+            }
+        }
+        if let Some(port) = new {
+            let number = self.health_checks.entry(port).or_default();
+            *number += 1;
+            if *number == 1 {
+                self.owner_changed(health_check_frontend(port));
+            }
+        }
     }
 
     fn is_node_port_address(&self, frontend: Frontend) -> bool {
@@ -245,6 +287,11 @@ impl Claims {
             self.affected.extend(self.ranked.get(&frontend).into_iter().flatten().map(|claim| claim.name.clone()));
         }
     }
+}
+
+/// Returns a health-check node port as the node port that it keeps Services from having.
+fn health_check_frontend(port: NonZeroU16) -> Frontend {
+    Frontend { address: None, protocol: Protocol::Tcp, port: port.get() }
 }
 
 /// Returns the frontends that a service port claims, each with its best kind, sorted.

@@ -241,6 +241,39 @@ fn ports_of_the_proxy_and_of_an_api_server_on_this_host_are_no_node_ports() {
     assert_eq!(owners(&tracker, "*"), ["shop/a:other"]);
 }
 
+/// The rules of the Service would take the load balancer's health checks of this node.
+#[test]
+fn health_check_node_ports_are_no_frontends_of_services_on_addresses_of_the_node() {
+    let checked = || {
+        let service = service("shop/web").cluster_ip("10.96.0.1").port("http", 80).load_balancer("198.51.100.1");
+        service.external_local().health_check_node_port(32000)
+    };
+    let mut tracker = tracker();
+    set_host(&mut tracker, &["192.168.0.1"]);
+    let external = service("shop/a").cluster_ip("10.96.0.2").port("a", 32000).udp("b", 32000);
+    set_service(&mut tracker, external.external_ip("192.168.0.1").external_ip("203.0.113.1"));
+    set_service(&mut tracker, service("shop/b").cluster_ip("10.96.0.3").port("c", 80).node_port(32000));
+    set_service(&mut tracker, service("shop/d").cluster_ip("10.96.0.4").port("d", 32000).load_balancer("192.168.0.9"));
+    update(&mut tracker);
+    let conflict = "shop/a:a: external IP 192.168.0.1:32000/tcp belongs to shop/b:c (node port)";
+    assert_eq!(lost(&tracker), [conflict], "no health checks yet");
+    set_service(&mut tracker, checked());
+    update(&mut tracker);
+    let reserved = "is reserved for the health checks of a Service (healthCheckNodePort)";
+    let external = format!("shop/a:a: external IP 192.168.0.1:32000/tcp {reserved}");
+    let node_port = format!("shop/b:c: node port 32000/tcp {reserved}");
+    assert_eq!(lost(&tracker), [external.clone(), node_port.clone()]);
+    assert_eq!(owners(&tracker, "203.0.113.1"), ["shop/a:a", "shop/a:b"], "not an address of the node");
+    set_host(&mut tracker, &["192.168.0.1", "192.168.0.9"]);
+    update(&mut tracker);
+    let balanced = format!("shop/d:d: load balancer IP 192.168.0.9:32000/tcp {reserved}");
+    assert_eq!(lost(&tracker), [external, node_port, balanced]);
+    tracker.delete_service(&namespaced_name("shop/web"));
+    update(&mut tracker);
+    assert_eq!(lost(&tracker).len(), 2, "shop/b has the node port again");
+    assert_eq!(owners(&tracker, "*"), ["shop/b:c"]);
+}
+
 #[test]
 fn node_port_comes_before_external_ip_on_addresses_of_the_node() {
     let mut tracker = tracker();
