@@ -401,17 +401,26 @@ impl<K, R> fmt::Debug for IpvsDataplane<K, R> {
 }
 
 /// Reports whether a virtual server that is not planned is kube-proxy's or Ferroute's: its address is on the dummy
-/// device or in a set, or it is a node port at an address that is or was the host's. Other programs may have virtual
-/// servers, too.
+/// device or in a set, or it is a node port at an address that had node ports. Other programs may have virtual servers,
+/// too, also at addresses of the host and with the number of a node port.
 fn is_ours(key: &ServerKey, kernel: &KernelState, host: &HostState, excluded: &[IpNet]) -> bool {
+    let contains = |kind: SetKind, entry| kernel.entries[kind.index()].contains(&entry);
+    let node_port = match key.protocol {
+        Protocol::Sctp => Entry::Service(*key),
+        Protocol::Tcp | Protocol::Udp => Entry::Port(key.port),
+    };
+    let is_node_port = contains(SetKind::node_ports(key.protocol), node_port);
+    if is_node_port && contains(SetKind::NodePortIps, Entry::Address(key.address)) {
+        return true;
+    }
     if excluded.iter().any(|net| net.contains(&key.address)) {
         return false;
     }
-    let contains = |kind: SetKind, entry| kernel.entries[kind.index()].contains(&entry);
+    // kube-proxy does not record the addresses of node ports.
+    let is_kube_proxys = || kernel.entries[SetKind::NodePortIps.index()].is_empty();
     kernel.addresses.contains(&key.address)
         || SetKind::WITH_SERVERS.into_iter().any(|kind| contains(kind, Entry::Service(*key)))
-        || contains(SetKind::node_ports(key.protocol), Entry::Port(key.port))
-            && (host.addresses.contains(&key.address) || contains(SetKind::NodePortIps, Entry::Address(key.address)))
+        || is_node_port && is_kube_proxys() && host.addresses.contains(&key.address)
 }
 
 /// Returns the error for the first refusal, with the service port that it belongs to, if any.

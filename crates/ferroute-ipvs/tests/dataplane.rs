@@ -4,14 +4,16 @@
 
 mod common;
 
+use std::net::IpAddr;
+
 use common::{Rules, dataplane, host_addresses};
 use ferroute_core::{
-    Dataplane, IpFamily, Protocol, Tracker,
+    Dataplane, IpFamily, NodePortAddresses, Protocol, Tracker,
     testing::{Cluster, Edit, SliceBuilder, namespaced_name, pod, service, slice},
 };
 use ferroute_ipvs::{
     IpvsDataplane,
-    kernel::{Kernel, KernelServer, MemoryKernel, Operation},
+    kernel::{Kernel, KernelServer, KernelState, MemoryKernel, Operation},
     plan::{Entry, IpvsSettings, ServerConfig, ServerKey, SetKind},
 };
 
@@ -198,6 +200,43 @@ fn virtual_servers_of_other_programs_and_in_excluded_networks_are_kept() {
         deleted,
         ["ipvsadm -D -t 10.96.0.7:80", "ipvsadm -D -t 192.168.0.1:30080", "ipvsadm -D -t 198.51.100.2:443"]
     );
+}
+
+/// Not the addresses of the host but those at which node ports were written decide, with `excludeCIDRs` as well.
+#[test]
+fn node_ports_at_addresses_without_node_ports_are_of_other_programs() {
+    let [primary, virtual_ip] = ["192.168.0.1", "203.0.113.5"].map(|text| text.parse::<IpAddr>().unwrap());
+    for protocol in [Protocol::Tcp, Protocol::Udp, Protocol::Sctp] {
+        let web = service("shop/web").cluster_ip("10.96.0.1").port_over(protocol, "http", 80).node_port(30080);
+        let mut tracker = Cluster::new("node-1").service(web).tracker();
+        let mut settings =
+            IpvsSettings { exclude_cidrs: vec!["203.0.113.0/24".parse().unwrap()], ..IpvsSettings::default() };
+        let host = [host_addresses(), vec![virtual_ip]].concat();
+        let at = |address| ServerKey { protocol, ..ServerKey { address, ..key("192.0.2.1:30080") } };
+        let after = |kernel, settings: &IpvsSettings, tracker: &Tracker| {
+            let mut dataplane = dataplane(IpFamily::V4, settings, &host);
+            dataplane.kernel_mut().state = kernel;
+            dataplane.resync(tracker.table(IpFamily::V4)).unwrap();
+            std::mem::take(&mut dataplane.kernel_mut().state)
+        };
+        let everywhere = after(KernelState::default(), &settings, &tracker);
+        assert!(everywhere.servers.contains_key(&at(virtual_ip)), "{protocol}");
+
+        settings.proxy.node_port_addresses = NodePortAddresses::Within(vec!["192.168.0.0/24".parse().unwrap()]);
+        let mut restricted = after(everywhere.clone(), &settings, &tracker);
+        assert!(restricted.servers.contains_key(&at(primary)), "{protocol}");
+        assert!(!restricted.servers.contains_key(&at(virtual_ip)), "{protocol}: ours, although excluded");
+
+        let config = ServerConfig { scheduler: "rr".into(), flags: 0, timeout: 0, netmask: None };
+        restricted.servers.insert(at(virtual_ip), KernelServer { config, real_servers: Vec::new() });
+        settings.exclude_cidrs.clear();
+        let restricted = after(restricted, &settings, &tracker);
+        assert!(restricted.servers.contains_key(&at(virtual_ip)), "{protocol}: of another program");
+        Edit::RemoveService(namespaced_name("shop/web")).apply_to(&mut tracker);
+        tracker.update(IpFamily::V4);
+        let deleted = after(restricted, &settings, &tracker);
+        assert_eq!(deleted.servers.into_keys().collect::<Vec<_>>(), [at(virtual_ip)], "{protocol}");
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::{net::IpAddr, thread, time::Duration};
 use ferroute_core::{IpFamily, Protocol};
 use ferroute_host::{HostAddresses, KernelAddresses, Sysctls};
 use ferroute_ipvs::{
-    DUMMY_DEVICE, DUMMY_KIND, Device, Devices, IpSets, SetError, VirtualServers, kube_proxy_set_names,
+    DUMMY_DEVICE, DUMMY_KIND, Device, Devices, IpSets, SetError, VirtualServers, kube_proxy_set_names, plan::SetKind,
 };
 
 use super::strict_arp;
@@ -116,18 +116,25 @@ fn remove_servers(
     }
     let Some(mut servers) = VirtualServers::open()? else { return Ok(true) };
     let host_addresses = KernelAddresses::open()?.list()?;
+    let mut is_recorded = [false; IpFamily::BOTH.len()];
+    for family in IpFamily::BOTH {
+        is_recorded[family.index()] = !sets.entries(SetKind::NodePortIps, family)?.is_empty();
+    }
     let mut all_removed = true;
     for (server, _) in servers.list()? {
         let address = server.address;
         if !families.contains(&IpFamily::of(address)) {
             continue;
         }
-        // A node port has a server at each address that the node had. The same port at other addresses is not
-        // kube-proxy's.
+        // A node port has a server at each address that the node had, which only Ferroute records. The same port at other
+        // addresses is not kube-proxy's.
+        let had_node_ports = match is_recorded[IpFamily::of(address).index()] {
+            true => sets.has_node_port_address(server)?,
+            false => host_addresses.contains(&address),
+        };
         let is_kube_proxys = device_addresses.contains(&address)
             || sets.has_service(server)?
-            || (host_addresses.contains(&address) || sets.has_node_port_address(server)?)
-                && sets.has_node_port(server)?;
+            || had_node_ports && sets.has_node_port(server)?;
         if !is_kube_proxys {
             tracing::debug!("keeping virtual server {server}, which is not kube-proxy's");
             continue;
