@@ -2,6 +2,7 @@
 
 pub(crate) mod next_hops;
 pub(crate) mod node_wait;
+mod object_log;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -23,7 +24,10 @@ use ferroute_core::{
 use ferroute_source::{Event, Problem, Resource};
 use ipnet::IpNet;
 
-use self::node_wait::Missing;
+use self::{
+    node_wait::Missing,
+    object_log::{Line, ObjectLog},
+};
 use crate::{observers::events::EventRecorder, recording::SharedUnused, sync::Change};
 
 /// Converts the events of a source to changes for one node.
@@ -49,6 +53,7 @@ pub struct Feed<'a> {
     /// Whether they differ from those of the last change.
     have_nodes_changed: bool,
     events: EventRecorder,
+    log: ObjectLog,
     /// The ignored fields of objects that were reported.
     ignored: BTreeMap<(&'static str, NamespacedName), Vec<FieldError>>,
     unused: SharedUnused,
@@ -74,6 +79,7 @@ impl<'a> Feed<'a> {
             other_nodes: BTreeMap::new(),
             have_nodes_changed: false,
             events: EventRecorder::none(),
+            log: ObjectLog::default(),
             ignored: BTreeMap::new(),
             unused: SharedUnused::default(),
         }
@@ -141,6 +147,16 @@ impl<'a> Feed<'a> {
     pub(crate) fn missing(&self) -> Missing {
         let needs_networks = self.resolved.settings.detector == LocalTrafficDetector::NodeCidr;
         Missing { addresses: !self.has_node_addresses, pod_networks: needs_networks && self.node.pod_cidrs.is_empty() }
+    }
+
+    /// Returns when [`Feed::log_repeated`] should be called.
+    pub(crate) fn repeated_log_due(&self) -> Option<Instant> {
+        self.log.due()
+    }
+
+    /// Writes log lines that were kept back because there were many about the same object.
+    pub(crate) fn log_repeated(&mut self) {
+        self.log.write_due(Instant::now());
     }
 
     /// Reports whether the initial lists of all resources have been received.
@@ -244,23 +260,35 @@ impl<'a> Feed<'a> {
                 None
             }
             Event::Problem(problem) => {
-                match *problem {
-                    Problem::Ignored { .. } => tracing::info!("{}", error_chain(&*problem)),
-                    _ => tracing::warn!("{}", error_chain(&*problem)),
-                }
+                let line =
+                    Line { is_warning: !matches!(*problem, Problem::Ignored { .. }), text: error_chain(&*problem) };
+                self.log_problem(&problem, line);
                 self.events.problem(&problem);
                 None
             }
             Event::Resolved(problem) => {
-                tracing::info!("resolved: {}", error_chain(&*problem));
+                let line = Line { is_warning: false, text: format!("resolved: {}", error_chain(&*problem)) };
+                self.log_problem(&problem, line);
                 None
             }
         }
     }
 
-    fn valid<T>(&self, parsed: Result<T, InvalidObject>) -> Option<T> {
+    fn log_problem(&mut self, problem: &Problem, line: Line) {
+        let object = match problem {
+            Problem::InvalidObject { kind, name, .. } => object(kind.as_str(), name),
+            // Errors of the API server, which is queried less and less often.
+            Problem::Other(_) => return line.write(),
+            // A file, without the cause.
+            problem => problem.to_string(),
+        };
+        self.log.write(object, line, Instant::now());
+    }
+
+    fn valid<T>(&mut self, parsed: Result<T, InvalidObject>) -> Option<T> {
         let report = |error: &InvalidObject| {
-            tracing::warn!("ignoring invalid object; keeping its last valid version: {error}");
+            let text = format!("ignoring invalid object; keeping its last valid version: {error}");
+            self.log.write(object(error.kind, &error.name), Line { is_warning: true, text }, Instant::now());
             self.events.invalid(error);
         };
         parsed.inspect_err(report).ok()
@@ -290,7 +318,8 @@ impl<'a> Feed<'a> {
             return;
         }
         let fields = ignored.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
-        tracing::warn!("ignoring fields of {kind} {name}: {fields}");
+        let line = Line { is_warning: true, text: format!("ignoring fields of {kind} {name}: {fields}") };
+        self.log.write(object(kind, name), line, Instant::now());
         self.events.ignored_fields(kind, name, &fields);
         if self.ignored.len() < MAX_REMEMBERED {
             self.ignored.insert(key, ignored.to_vec());
@@ -301,6 +330,10 @@ impl<'a> Feed<'a> {
         let cidrs = self.service_cidrs.values().flatten().copied().collect();
         Change::Desired(TrackerEvent::ServiceCidrsApplied(cidrs), origin)
     }
+}
+
+fn object(kind: &str, name: &NamespacedName) -> String {
+    format!("{kind} {name}")
 }
 
 const SERVICE: &str = "Service";
@@ -318,6 +351,8 @@ const MAX_REMEMBERED: usize = 10_000;
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use ferroute_config::{KubeProxyConfiguration, ModeName};
     use ferroute_core::testing::{Cluster, service};
     use ferroute_modes::REGISTRY;
@@ -455,6 +490,25 @@ mod tests {
         assert_eq!(after(vec![node(2, "192.0.2.2")]), None, "another field has changed");
         let deleted = Event::NodeDeleted(NamespacedName::new("", "node-2"));
         assert_eq!(after(vec![deleted, node(3, "192.0.2.4")]), Some(vec!["192.0.2.4".to_owned()]));
+    }
+
+    #[test]
+    fn log_lines_about_an_object_that_flaps_are_limited() {
+        let resolved = resolve("ClusterCIDR");
+        let (mut feed, mut others) = (feed(&resolved), feed(&resolved));
+        let error = || FieldError { field: "spec".to_owned(), problem: "invalid".to_owned() };
+        let name = || NamespacedName::new("shop", "web");
+        let problem = Problem::InvalidObject { kind: ferroute_api::Kind::Service, name: name(), error: error() };
+        let problem = Arc::new(problem);
+        for _ in 0..100 {
+            feed.translate(vec![Event::Problem(problem.clone()), Event::Resolved(problem.clone())]);
+        }
+        assert!(feed.repeated_log_due().is_some(), "most lines are left out, and the last one is kept");
+        let invalid = |address: &str| service("shop/other").cluster_ip(address).port("http", 80);
+        for address in ["invalid", "10.96.0.1", "invalid"] {
+            others.translate(vec![Event::ServiceApplied(Box::new(invalid(address).build()))]);
+        }
+        assert_eq!(others.repeated_log_due(), None, "a few lines are written at once");
     }
 
     #[test]

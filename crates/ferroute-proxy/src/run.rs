@@ -315,6 +315,7 @@ impl Daemon<'_> {
         tasks.spawn("task that watches firewalld", Work::Endless, watch_firewalld(recheck));
         tasks.spawn("watchdog", Work::Endless, async move { watchdog.watch().await });
         let end = loop {
+            let log_due = feed.repeated_log_due();
             tokio::select! {
                 passed = sync.pass(), if sync.has_pending() => passed?,
                 Some(batch) = batches.recv(), if !sync.has_pending() => sync.queue(feed.translate(batch)),
@@ -332,6 +333,9 @@ impl Daemon<'_> {
                         addresses_at = Some(Instant::now() + ADDRESS_RETRY);
                     }
                 },
+                () = sleep_until(log_due.map_or_else(Instant::now, Instant::from_std)), if log_due.is_some() => {
+                    feed.log_repeated();
+                }
                 end = &mut stop => break end,
                 lost = lost.next() => return Err(lost.into()),
             }
