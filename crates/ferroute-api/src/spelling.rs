@@ -8,7 +8,10 @@ pub fn did_you_mean(similar: Option<&str>) -> String {
 /// Returns the candidate with the most similar name; `None` if none is similar enough.
 pub fn similar(name: &str, candidates: impl Iterator<Item = &'static str>) -> Option<&'static str> {
     let lower = name.to_lowercase();
+    let (length, limit) = (lower.chars().count(), name.len().max(3) / 3);
     let distance = |candidate: &str| strsim::osa_distance(&lower, &candidate.to_lowercase());
-    let near = candidates.map(|candidate| (distance(candidate), candidate)).min()?;
-    (near.0 * 3 <= name.len().max(3)).then_some(near.1)
+    // A file may have any number of unknown names, of any length.
+    let may_be_near = |candidate: &&str| candidate.chars().count().abs_diff(length) <= limit;
+    let near = candidates.filter(may_be_near).map(|candidate| (distance(candidate), candidate)).min()?;
+    (near.0 <= limit).then_some(near.1)
 }

@@ -16,13 +16,13 @@ use std::{
 };
 
 use ferroute_api::{
-    Kind, MirrorSkipReason, Object, Service, ServiceSpec,
+    Kind, MirrorSkipReason, Object, Service, ServiceSpec, labels,
     manifest::{CheckedDocument, DocumentError, Parsed, Place, documents},
 };
 use ferroute_config::flags::SettingsArgs;
 use ferroute_core::{
     Escaped, FrontendKind, IpFamily, NamespacedName, error_chain,
-    parse::{SliceSkipReason, validate},
+    parse::{MAX_ERRORS, SliceSkipReason, validate},
     tracker::TrackerEvent,
 };
 use ferroute_source::{Event, Input, Problem as SourceProblem};
@@ -204,7 +204,12 @@ impl Check {
                         let definition = Definition { file: file.clone(), place: place.clone() };
                         let is_first = self.define(format!("{kind} {name}"), definition);
                         // In a list, another object may have the same key.
-                        for key in object.metadata().annotations.keys().filter(|_| is_single && is_first) {
+                        let annotations = object.metadata().annotations.keys().filter(|_| is_single && is_first);
+                        // Each search reads the whole document, and there may be any number of unknown ones.
+                        let (known, unknown): (Vec<_>, Vec<_>) = annotations
+                            .filter(|key| labels::reads_annotation(key) || key.starts_with(labels::OWN_PREFIX))
+                            .partition(|key| labels::reads_annotation(key));
+                        for key in known.into_iter().chain(unknown.into_iter().take(MAX_ERRORS)) {
                             let field = (format!("{kind} {name}"), format!("metadata.annotations[{key}]"));
                             self.lines.extend(document.line_of_key(key).map(|line| (field, line)));
                         }

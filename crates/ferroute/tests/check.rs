@@ -6,6 +6,7 @@ use std::{
     fs,
     path::PathBuf,
     process::{Command, Output},
+    time::{Duration, Instant},
 };
 
 use ferroute_api::labels;
@@ -244,6 +245,20 @@ fn everything_that_is_not_used_is_a_problem() {
         assert_eq!(status, Some(1), "{lines:?}");
         assert!(!ending(&lines).starts_with("no problems"), "{lines:?}");
     }
+}
+
+/// The time must not grow with the square of the number of annotations.
+#[test]
+fn any_number_of_annotations_is_checked() {
+    let annotations = (0..5_000).map(|i| format!("example.com/a{i}: x,\n ferroute.io/unknown-{i:05}: x"));
+    let manifest = Manifest::new(annotated(&annotations.collect::<Vec<_>>().join(",\n ")));
+    let start = Instant::now();
+    let (status, lines) = manifest.check(&[]);
+    assert!(start.elapsed() < Duration::from_secs(120), "{:?}", start.elapsed());
+    assert_eq!((status, lines.len()), (Some(1), 21), "as many as are kept of an object, and the sum");
+    let first =
+        "shop.yaml:5: Service shop/web: metadata.annotations[ferroute.io/unknown-00000]: ignored: unknown annotation";
+    assert_eq!(lines[0], first);
 }
 
 #[test]

@@ -12,7 +12,7 @@ use ferroute_api::{
 };
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-use super::{Errors, parse_ip, parse_network};
+use super::{Errors, MAX_ERRORS, parse_ip, parse_network};
 use crate::{
     Balancing, ConnectionLimits, ConnectionRate, Ejection, Endpoint, IpFamily, Method, OverLimit, SourceRangesScope,
     TableSize, limits::MAX_SOURCE_RANGES, networks,
@@ -53,7 +53,9 @@ pub(super) fn ignore_unknown(
     annotations: &BTreeMap<String, String>,
 ) {
     let own = |key: &str| key.starts_with(labels::OWN_PREFIX);
-    for key in annotations.keys().filter(|key| own(key) && !read.contains(&key.as_str())) {
+    let unknown = annotations.keys().filter(|key| own(key) && !read.contains(&key.as_str()));
+    // More would not be kept.
+    for key in unknown.take(MAX_ERRORS) {
         let problem = if labels::reads_annotation(key) {
             format!("{kind}s do not have this annotation")
         } else {
