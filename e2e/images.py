@@ -132,9 +132,13 @@ def make(names, agnhost, directory):
     root = directory / "root"
     if not shutil.which("debootstrap"):
         raise Problem("install the package debootstrap, with which the images of the tests are made")
-    if not (root / "bin").exists():
+    if not root.exists():
         packages = "curl,netcat-openbsd,iproute2,iputils-ping,dnsutils,procps,conntrack,iptables,nftables,ca-certificates"
-        run("debootstrap", "--variant=minbase", f"--include={packages}", "bookworm", root, timeout=900)
+        # An interrupted run must not leave half a system.
+        partial = directory / "root.partial"
+        shutil.rmtree(partial, ignore_errors=True)
+        run("debootstrap", "--variant=minbase", f"--include={packages}", "bookworm", partial, timeout=900)
+        partial.rename(root)
     shutil.copy2(agnhost, root / "agnhost")
     # The certificate of `agnhost porter`, which clients of the tests do not verify.
     run("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "3650", "-subj", "/CN=localhost",

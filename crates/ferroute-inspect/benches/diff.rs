@@ -32,7 +32,14 @@ fn diff(criterion: &mut Criterion) {
         ("nftables against iptables", Rules::nftables(nftables), Rules::iptables(&iptables)),
         ("nftables against nftables", Rules::nftables(nftables), Rules::nftables(nftables)),
     ] {
-        let expected = Expected { services: &services, settings: &settings, host: &host, rules: &expected };
+        let settings_in = |_| settings.clone();
+        let expected = Expected {
+            services: &services,
+            settings: &settings,
+            settings_in: &settings_in,
+            host: &host,
+            rules: &expected,
+        };
         group.bench_function(name, |bencher| bencher.iter(|| compare(&expected, &actual)));
     }
     group.finish();

@@ -54,7 +54,10 @@ fn compare_all(cluster: &Cluster, world: &World) -> Result<BTreeSet<(ModeName, M
             let rules = Rules::from(rules.view());
             let route_localnet = REGISTRY.active(*one).sets_route_localnet(&world.settings);
             let host = Host { route_localnet, ..world.host() };
-            let expected = Expected { services: &table, settings: &world.settings, host: &host, rules: &rules };
+            let settings = &world.settings;
+            let settings_in = |_| settings.clone();
+            let expected =
+                Expected { services: &table, settings, settings_in: &settings_in, host: &host, rules: &rules };
             for (other, rules) in &planned {
                 let report: DiffReport = diff::compare(&expected, &Rules::from(rules.view()));
                 let mut text = String::new();
