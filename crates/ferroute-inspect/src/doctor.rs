@@ -17,6 +17,7 @@ pub use diagnosis::{Diagnosis, Finding, Severity, Unknown, diagnose, write_diagn
 pub use host::read_inputs;
 pub(crate) use host::unrouted;
 pub use inputs::{
-    BackendRules, ClockOffset, ConntrackEvents, ConntrackUsage, EarlierTranslation, EndpointProbe, FamilyInputs,
-    FirewallRefusal, FullAffinityList, Inputs, Listener, NodePort, ProbeResult, Process, Reading, Unrouted,
+    BackendRules, ClockOffset, ConntrackEvents, ConntrackUsage, EarlierEffect, EarlierRule, EndpointProbe,
+    FamilyInputs, FirewallRefusal, FullAffinityList, Inputs, Listener, NodePort, ProbeResult, Process, Reading,
+    Unrouted,
 };

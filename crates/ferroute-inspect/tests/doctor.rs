@@ -10,7 +10,7 @@ use ferroute_core::{
     testing::{HOSTILE, assert_visible},
 };
 use ferroute_inspect::doctor::{
-    BackendRules, ClockOffset, ConntrackEvents, ConntrackUsage, Diagnosis, EarlierTranslation, EndpointProbe,
+    BackendRules, ClockOffset, ConntrackEvents, ConntrackUsage, Diagnosis, EarlierEffect, EarlierRule, EndpointProbe,
     FamilyInputs, Finding, FirewallRefusal, FullAffinityList, Inputs, Listener, NodePort, ProbeResult, Process,
     Severity, Unrouted, diagnose, write_diagnosis_into,
 };
@@ -25,7 +25,7 @@ fn healthy() -> Inputs {
         ports_without_hairpin: Ok(Vec::new()),
         full_affinity_lists: Ok(Vec::new()),
         table_is_owned: Ok(false),
-        earlier_translations: Ok(Vec::new()),
+        earlier_rules: Ok(Vec::new()),
         firewall_refusals: Ok(Vec::new()),
         unrouted: Ok(None),
         supported: Ok(None),
@@ -132,21 +132,23 @@ fn set_refusal(inputs: &mut Inputs, client: Client) {
     inputs.families[0].firewall_refusals = Ok(vec![FirewallRefusal { rule, service, client }]);
 }
 
+fn set_earlier(inputs: &mut Inputs, effect: EarlierEffect) {
+    let (rule, service) = ("iptables -t nat -A DOCKER -j DNAT".to_owned(), "shop/web:http".to_owned());
+    inputs.families[0].earlier_rules = Ok(vec![EarlierRule { effect, rule, service }]);
+}
+
 /// A change, and the check and severity of its finding.
 type Case = (fn(&mut Inputs), &'static str, Severity);
 
 #[test]
 fn each_problem_is_found_by_one_check() {
     let cases: &[Case] = &[
-        (
-            |inputs| {
-                let (rule, service) = ("iptables -t nat -A DOCKER -j DNAT".to_owned(), "shop/web:http".to_owned());
-                inputs.families[0].earlier_translations = Ok(vec![EarlierTranslation { rule, service }]);
-            },
-            "earlier-translation",
-            Severity::Warning,
-        ),
+        (|inputs| set_earlier(inputs, EarlierEffect::Translated), "earlier-translation", Severity::Warning),
+        (|inputs| set_earlier(inputs, EarlierEffect::Untracked), "earlier-translation", Severity::Warning),
+        (|inputs| set_earlier(inputs, EarlierEffect::LeftToProcess), "earlier-translation", Severity::Note),
+        (|inputs| set_earlier(inputs, EarlierEffect::TransparentProxy), "earlier-translation", Severity::Warning),
         (|inputs| set_refusal(inputs, Client::Pod), "firewall-tables", Severity::Warning),
+        (|inputs| set_refusal(inputs, Client::Node), "firewall-tables", Severity::Warning),
         (|inputs| set_refusal(inputs, Client::Outside), "firewall-tables", Severity::Note),
         (|inputs| inputs.net_admin = Ok(false), "capabilities", Severity::Problem),
         (|inputs| inputs.families[1].table_is_owned = Ok(true), "table-owner", Severity::Problem),
@@ -355,7 +357,7 @@ fn unused_features_are_not_problems() {
             unserved_node_ports: 0,
             full_affinity_lists: Ok(Vec::new()),
             table_is_owned: Ok(false),
-            earlier_translations: Ok(Vec::new()),
+            earlier_rules: Ok(Vec::new()),
             firewall_refusals: Ok(Vec::new()),
             unrouted: Ok(None),
             supported: Err("no such family".to_owned()),

@@ -1,12 +1,12 @@
 use std::borrow::Cow;
 
-use ferroute_iptables::{RuleSet, TableName};
+use ferroute_iptables::{Match, RuleSet, TableName};
 use ferroute_ipvs::IpvsObjects;
 use ferroute_nftables::kernel::MemoryTable;
 use ferroute_userspace::Listeners;
 
 use crate::{
-    Hook, Host, Ipsets, Leaf, Packet, Trace, iptables, ipvs, nftables,
+    Hook, Host, Ipsets, Leaf, Packet, PacketState, Trace, iptables, ipvs, nftables,
     record::Detail,
     trace::Branches,
     userspace,
@@ -140,6 +140,15 @@ impl<'a> Ruleset<'a> {
     /// Traces a packet through the rules, with steps but without events.
     pub fn summary(&self, host: &Host, packet: &Packet) -> Trace {
         self.merged(host, packet, Detail::Steps)
+    }
+
+    /// Reports whether new connections to a packet's destination match an extension of a rule of iptables, from any source;
+    /// `None` if this depends on more than the destination, or is unknown.
+    pub fn matches_destination(&self, packet: &Packet, extension: &Match) -> Option<bool> {
+        let host = Host::default();
+        let mut state = PacketState::new(&host, self, packet, false);
+        state.track();
+        state.matches_destination(extension)
     }
 
     fn merged(&self, host: &Host, packet: &Packet, detail: Detail) -> Trace {

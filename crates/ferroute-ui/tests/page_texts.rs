@@ -75,7 +75,7 @@ fn findings_of_all_checks_have_chinese_texts() {
         assert!(has, "the check {name} has no text");
     }
     // Checks that are named by a condition instead of a literal.
-    let others = ["ahead", "behind", "refused", "silent", "unreachable", "off", "missing", "pods", "others"];
+    let others = ["ahead", "behind", "refused", "silent", "unreachable", "off", "missing", "pods", "node", "others"];
     for kind in kinds.iter().map(String::as_str).chain(others) {
         assert!(codes.iter().any(|code| code.ends_with(&format!(".{kind}"))), "the kind {kind} has no text");
     }

@@ -39,7 +39,7 @@ pub(super) const ALL: &[Check] = &[
     Check { name: "bridge-nf-call", run: traffic::bridges },
     Check { name: "hairpin", run: traffic::hairpin },
     Check { name: "conntrack-table", run: traffic::conntrack },
-    Check { name: "earlier-translation", run: traffic::earlier_translations },
+    Check { name: "earlier-translation", run: traffic::earlier_rules },
     Check { name: "affinity-lists", run: traffic::affinity_lists },
     Check { name: "node-ports", run: cluster::node_ports },
     Check { name: "node-port-addresses", run: cluster::node_port_addresses },

@@ -69,7 +69,7 @@ fn family_inputs(family: IpFamily, desired: &Desired, bridges: &Reading<Vec<Brid
         backends: of_rules().map(|rules| rules::backends(rules, forward_policy_drops)),
         unread: of_rules().map_or_else(|_| Vec::new(), |rules| rules.unread.clone()),
         active_proxies: of_rules().map(rules::active_proxies),
-        earlier_translations: of_rules().and_then(|rules| earlier(desired, rules)),
+        earlier_rules: of_rules().and_then(|rules| earlier(desired, rules)),
         firewall_refusals: walks.map(|walks| walks.refusals),
         full_affinity_lists: of_rules().and_then(rules::full_affinity_lists),
         table_is_owned: rules::table_is_owned(family),

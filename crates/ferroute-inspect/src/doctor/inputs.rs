@@ -74,8 +74,8 @@ pub struct FamilyInputs {
     pub full_affinity_lists: Reading<Vec<FullAffinityList>>,
     /// Whether a process owns Ferroute's table, so that no other process can change it.
     pub table_is_owned: Reading<bool>,
-    /// Rules of other programs that may translate packets to Services before the proxy does.
-    pub earlier_translations: Reading<Vec<EarlierTranslation>>,
+    /// Rules of other programs that may take packets to Services before the proxy does.
+    pub earlier_rules: Reading<Vec<EarlierRule>>,
     /// Rules of other programs that refuse packets to Services, in tables without rules of the proxy.
     pub firewall_refusals: Reading<Vec<FirewallRefusal>>,
     /// A cluster IP to which the kernel has no route; `None` if there is none.
@@ -105,13 +105,28 @@ pub struct BackendRules {
     pub input_drops: bool,
 }
 
-/// A rule of another program that may translate packets to a Service.
+/// A rule of another program that may take packets to a Service before the proxy does.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct EarlierTranslation {
+pub struct EarlierRule {
+    /// The effect on the packets.
+    pub effect: EarlierEffect,
     /// The rule: a command of `iptables`, or the words of `nft` with the chain and the table.
     pub rule: String,
     /// The service port.
     pub service: String,
+}
+
+/// The effect of a rule of another program on packets to a Service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EarlierEffect {
+    /// It translates their destination.
+    Translated,
+    /// It excludes them from connection tracking, so that they are never translated.
+    Untracked,
+    /// The same, and the cluster IP is an address of the host, where a process answers.
+    LeftToProcess,
+    /// It assigns them to the socket of a transparent proxy.
+    TransparentProxy,
 }
 
 /// A rule of another program that refuses packets to a Service.

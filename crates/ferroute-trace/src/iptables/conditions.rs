@@ -4,11 +4,11 @@ use std::{
 };
 
 use ferroute_iptables::{
-    AddressType, Match, PortList, PortSide, ProtocolMatch, Rule, Sense, SetMatch, VirtualServerMatch,
+    AddressType, Match, PortList, PortSide, ProtocolMatch, Rule, Sense, SetMatch, SetSide, VirtualServerMatch,
 };
 use ferroute_ipvs::IpvsObjects;
 
-use super::recent::Recent;
+use super::{foreign::Words, recent::Recent};
 use crate::{AddressKind, PacketState, event::mismatch_text, walk::Unknown};
 
 /// The result of matching a packet against a rule.
@@ -133,6 +133,34 @@ impl PacketState<'_> {
             Match::Other(text) => return self.matches_text(text),
         };
         mismatch.map_or(ExtensionResult::Match, ExtensionResult::Mismatch)
+    }
+
+    /// Matches the packet against a match extension, as [`Ruleset::matches_destination`](crate::Ruleset::matches_destination)
+    /// does.
+    pub(crate) fn matches_destination(&self, extension: &Match) -> Option<bool> {
+        const OPTIONS: [&str; 7] = [
+            "--dst-range",
+            "--dport",
+            "--destination-port",
+            "--ctorigdst",
+            "--ctorigdstport",
+            "--ctproto",
+            "--ctstate",
+        ];
+        let depends_on_destination = match extension {
+            Match::Set(set) => set.value().sides.iter().all(|side| *side == SetSide::Destination),
+            Match::Conntrack(_) | Match::State(_) | Match::Comment(_) | Match::Nfacct(_) => true,
+            Match::Other(text) => text
+                .strip_prefix("-m ")
+                .and_then(Words::parse)
+                .is_some_and(|words| words.options.iter().all(|(_, option, _)| OPTIONS.contains(option))),
+            _ => false,
+        };
+        match self.matches_extension(extension) {
+            ExtensionResult::Match if depends_on_destination => Some(true),
+            ExtensionResult::Mismatch(_) if depends_on_destination => Some(false),
+            _ => None,
+        }
     }
 
     fn matches_set(&self, wanted: &Sense<SetMatch>) -> ExtensionResult {

@@ -2,7 +2,7 @@ mod statements;
 
 use ferroute_nftables::model::{ChainWithRules, Name, Policy, Rule, Verdict as RuleVerdict};
 
-use self::statements::fixed_number;
+use self::statements::{fixed_number, takes_packet};
 use super::{
     Base,
     conditions::{RandomNumber, RandomResult, Relevance},
@@ -169,7 +169,11 @@ impl<'a> ChainWalker<'a> {
                 }
                 StatementResult::Unknown(unknown) => {
                     let rest = &current.rule.statements[current.next + 1..];
-                    match walker.packet.relevance(rest, self.base.table) {
+                    let relevance = match takes_packet(statement) {
+                        true => Relevance::Relevant,
+                        false => walker.packet.relevance(rest, self.base.table),
+                    };
+                    match relevance {
                         Relevance::Relevant => {}
                         Relevance::Mismatch(reason) => {
                             self.record_rule(walker, current, Some(reason));

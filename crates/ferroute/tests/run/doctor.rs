@@ -11,7 +11,11 @@ use serde_json::Value;
 use crate::{Case, Mode, cluster::pod_addresses, in_each_mode, in_every_mode, web, web_tcp};
 
 in_each_mode!(working_host_has_no_problems, translations_before_those_of_the_proxy_are_reported);
-in_every_mode!(firewalls_in_other_tables_are_reported);
+in_every_mode!(
+    firewalls_in_other_tables_are_reported,
+    rules_that_take_packets_before_the_proxy_are_reported,
+    firewalls_that_stop_the_node_itself_are_reported
+);
 
 /// Returns the exit status and the JSON output of `ferroute doctor` on the cluster's node.
 fn examine(case: &Case, arguments: &[&str]) -> (Option<i32>, Value) {
@@ -309,6 +313,170 @@ fn firewalls_of_iptables_are_reported_until_a_rule_accepts_services() {
                 .collect();
             codes.sort_unstable();
             assert_eq!(codes, found, "{text}: {examination:#}");
+        }
+    }
+}
+
+/// Writes rules of iptables beside those of the proxy.
+fn feed_iptables(node: &NetNs, v4: &str, v6: &str) {
+    for (program, rules) in [("iptables-nft-restore", v4), ("ip6tables-nft-restore", v6)] {
+        node.feed(program, &["--noflush"], &format!("{rules}COMMIT\n"));
+    }
+}
+
+fn rules_that_take_packets_before_the_proxy_are_reported(mode: Mode) {
+    let (case, pod) = with_node_port(mode);
+    let node = &case.cluster.node;
+    let sets = "create ports bitmap:port range 30000-31000\nadd ports 30080\n\
+                create services hash:net family inet\nadd services 10.96.0.0/12\n\
+                create services6 hash:net family inet6\nadd services6 fd00:96::/64\n\
+                create others hash:net family inet\nadd others 198.51.100.0/24\n";
+    node.feed("ipset", &["restore"], sets);
+    let nft_sets = "set ports { type inet_service; flags interval; elements = { 30000-30100 }; }
+        set services { type ipv4_addr; flags interval; elements = { 10.96.0.0/12 }; }
+        set services6 { type ipv6_addr; flags interval; elements = { fd00:96::/64 }; }
+        set others { type ipv4_addr; flags interval; elements = { 198.51.100.0/24 }; }";
+    let raw = "type filter hook prerouting priority raw";
+    let untracked = "earlier-translation.untracked";
+    let (both, pods, others, none) = ([true, true], [false, true], [true, false], [false, false]);
+    // The rules for IPv4 and IPv6, whether the pod and the client can connect, and the finding in each family.
+    for (v4, v6, connects, code) in [
+        ("*raw\n-A PREROUTING -p tcp -m tcp --dport 30080 -j CT --notrack\n", "", others, untracked),
+        ("*raw\n-A PREROUTING -m set --match-set ports dst -j CT --notrack\n", "", others, untracked),
+        (
+            "*raw\n-A PREROUTING -m set --match-set services dst -j CT --notrack\n",
+            "*raw\n-A PREROUTING -m set --match-set services6 dst -j CT --notrack\n",
+            pods,
+            untracked,
+        ),
+        (
+            "*raw\n-A PREROUTING -d 10.96.0.0/12 -j CT --notrack\n",
+            "*raw\n-A PREROUTING -d fd00:96::/64 -j CT --notrack\n",
+            pods,
+            untracked,
+        ),
+        (
+            "*raw\n-A PREROUTING -m set --match-set others dst -j CT --notrack\n",
+            "*raw\n-A PREROUTING -m set ! --match-set services6 dst -p tcp -m tcp --dport 81 -j CT --notrack\n",
+            both,
+            "",
+        ),
+        (
+            "*mangle\n-A PREROUTING -p tcp -m tcp --dport 30080 -j TPROXY --on-port 15006 --on-ip 127.0.0.1\n",
+            "*mangle\n-A PREROUTING -p tcp -m tcp --dport 30080 -j TPROXY --on-port 15006 --on-ip ::1\n",
+            others,
+            "earlier-translation.tproxy",
+        ),
+        (
+            "*raw\n-A PREROUTING -m set --match-set services dst -j DROP\n",
+            "*raw\n-A PREROUTING -m set --match-set services6 dst -j DROP\n",
+            pods,
+            "firewall-tables.pods",
+        ),
+        ("tcp dport @ports notrack", raw, others, untracked),
+        ("ip daddr @services notrack; ip6 daddr @services6 notrack", raw, pods, untracked),
+        ("ip daddr 10.64.0.0-10.127.0.0 notrack; ip6 daddr fd00:96::-fd00:97:: notrack", raw, pods, untracked),
+        (
+            "ip daddr { 10.96.0.0/12, 198.51.100.0/24 } notrack; ip6 daddr { fd00:96::/64 } notrack",
+            raw,
+            pods,
+            untracked,
+        ),
+        ("ip daddr @others notrack; ip6 daddr != fd00::/16 notrack", raw, both, ""),
+        ("meta l4proto tcp notrack", raw, none, untracked),
+        // Without a process at the port, the rule has no effect.
+        (
+            "tcp dport 30080 tproxy to :15006",
+            "type filter hook prerouting priority mangle",
+            both,
+            "earlier-translation.tproxy",
+        ),
+        ("ip daddr @services drop; ip6 daddr @services6 drop", raw, pods, "firewall-tables.pods"),
+        (
+            "meta l4proto tcp ip daddr @services dnat ip to 10.88.0.2:80; meta l4proto tcp ip6 daddr @services6 dnat ip6 to [fd00:88::2]:80",
+            "type nat hook prerouting priority dstnat - 20",
+            pods,
+            "earlier-translation",
+        ),
+        ("ip daddr @others dnat to 10.88.0.2", "type nat hook prerouting priority dstnat - 20", both, ""),
+    ] {
+        let rules = format!("{v4} {v6}");
+        if v4.starts_with('*') {
+            feed_iptables(node, v4, if v6.is_empty() { v4 } else { v6 });
+        } else {
+            let table = format!("table inet early {{ {nft_sets}\nchain first {{ {v6}; {v4}; }}\n}}");
+            node.feed("nft", &["-f", "-"], &table);
+        }
+        assert_connections(&case, &pod, connects, &rules);
+        let (_, examination) = examine(&case, &["--no-connect"]);
+        let findings =
+            ["earlier-translation", "firewall-tables"].iter().flat_map(|check| findings_of(&examination, check));
+        let findings: Vec<&Value> = findings.collect();
+        let codes: std::collections::BTreeSet<&str> =
+            findings.iter().map(|finding| finding["code"].as_str().unwrap()).collect();
+        let expected: Vec<&str> = Some(code).filter(|code| !code.is_empty()).into_iter().collect();
+        assert_eq!(codes.into_iter().collect::<Vec<_>>(), expected, "{rules}: {findings:#?}");
+        assert!(findings.is_empty() || findings.len() >= 2, "one in each family: {rules}: {findings:#?}");
+        if v4.starts_with('*') {
+            let undo = |rules: &str| rules.replace("-A ", "-D ");
+            feed_iptables(node, &undo(v4), &undo(if v6.is_empty() { v4 } else { v6 }));
+        } else {
+            node.command("nft", &["delete", "table", "inet", "early"]);
+        }
+    }
+    // A process of the node answers at the cluster IP, as NodeLocal DNSCache does.
+    node.add_address(&format!("{}/32", web_tcp()[0].ip()), "lo");
+    let rule = format!("*raw\n-A PREROUTING -d {}/32 -p tcp -m tcp --dport 80 -j CT --notrack\n", web_tcp()[0].ip());
+    feed_iptables(node, &rule, "*raw\n");
+    let (_, examination) = examine(&case, &["--no-connect"]);
+    let findings = findings_of(&examination, "earlier-translation");
+    let [finding] = findings.as_slice() else { panic!("{examination:#}") };
+    assert_eq!((&finding["code"], &finding["severity"]), (&"earlier-translation.process".into(), &"note".into()));
+}
+
+fn firewalls_that_stop_the_node_itself_are_reported(mode: Mode) {
+    let (case, _) = with_node_port(mode);
+    let node = &case.cluster.node;
+    const ACCEPTED: &str = "-A OUTPUT -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT
+-A OUTPUT -m addrtype --dst-type LOCAL -j ACCEPT
+-A OUTPUT -p ipv6-icmp -j ACCEPT\n";
+    const NFT: &str = "ct state established,related accept; fib daddr type local accept; meta l4proto ipv6-icmp accept";
+    const PODS: &str =
+        "-A OUTPUT -p tcp -m tcp --dport 8080 -j ACCEPT\n-A OUTPUT -p udp -m udp --dport 8080 -j ACCEPT\n";
+    for (rules, connects) in [
+        // The policy, and a last rule.
+        (format!("*filter\n:OUTPUT DROP [0:0]\n{ACCEPTED}"), false),
+        (format!("*filter\n:OUTPUT ACCEPT [0:0]\n{ACCEPTED}-A OUTPUT -j DROP\n"), false),
+        (format!("*filter\n:OUTPUT ACCEPT [0:0]\n{ACCEPTED}{PODS}-A OUTPUT -j REJECT\n"), true),
+        (format!("policy drop; {NFT}"), false),
+        (format!("policy accept; {NFT}; counter reject"), false),
+        (format!("policy drop; {NFT}; ip daddr 10.244.0.0/16 accept; ip6 daddr fd00:244::/64 accept"), true),
+    ] {
+        if rules.starts_with('*') {
+            feed_iptables(node, &rules, &rules);
+        } else {
+            let chain = format!("chain output {{ type filter hook output priority filter; {rules}; }}");
+            node.feed("nft", &["-f", "-"], &format!("table inet fw {{\n{chain}\n}}"));
+        }
+        for to in web_tcp() {
+            let found = node.run(|| TcpStream::connect_timeout(&to, Duration::from_secs(1)).is_ok());
+            // The process of userspace mode accepts the connection, and cannot open another one.
+            assert_eq!(found, connects || mode == Mode::Userspace, "{rules}: {to}");
+        }
+        let (status, examination) = examine(&case, &["--no-connect"]);
+        let findings = findings_of(&examination, "firewall-tables");
+        let of_node: Vec<&Value> =
+            findings.into_iter().filter(|finding| finding["code"] == "firewall-tables.node").collect();
+        assert_eq!(of_node.len(), if connects { 0 } else { 2 }, "{rules}: {examination:#}");
+        assert_eq!(status, Some(i32::from(!connects)), "{rules}: {examination:#}");
+        if rules.starts_with('*') {
+            for program in ["iptables-nft", "ip6tables-nft"] {
+                node.command(program, &["-P", "OUTPUT", "ACCEPT"]);
+            }
+            let rules: String = rules.lines().skip(2).map(|rule| rule.replace("-A ", "-D ") + "\n").collect();
+            feed_iptables(node, &format!("*filter\n{rules}"), &format!("*filter\n{rules}"));
+        } else {
+            node.command("nft", &["delete", "table", "inet", "fw"]);
         }
     }
 }

@@ -8,7 +8,7 @@ use ferroute_host::bridge_nf_call;
 use ferroute_iptables::plan::chains::{IPVS_ACCEPT, NODEPORT_NON_LOCAL};
 
 use crate::doctor::{
-    ConntrackEvents, EarlierTranslation, FirewallRefusal, Inputs, Reading, Severity, Unrouted,
+    ConntrackEvents, EarlierEffect, EarlierRule, FirewallRefusal, Inputs, Reading, Severity, Unrouted,
     diagnosis::{CheckResult, Defect},
 };
 
@@ -215,16 +215,31 @@ pub(super) fn firewall_tables(inputs: &Inputs) -> CheckResult {
             Err(reason) => return CheckResult::Unknown(reason.clone()),
         };
         defects.extend(refusals.iter().take(MAX_NAMES).map(|FirewallRefusal { rule, service, client }| {
-            let is_pod = *client == Client::Pod;
             // Whether node ports are open to other hosts is the administrator's decision.
-            let (severity, kind, clients) =
-                if is_pod { (Severity::Warning, "pods", "pods") } else { (Severity::Note, "others", "other hosts") };
+            let (severity, kind, clients) = match client {
+                Client::Pod => (Severity::Warning, "pods", "pods"),
+                Client::Node => (Severity::Warning, "node", "the node itself"),
+                Client::Outside => (Severity::Note, "others", "other hosts"),
+            };
+            let effect = format!("their connections to this Service, and probably to others, fail in {} mode", inputs.mode);
+            let (effect, fix) = match client {
+                Client::Node => (
+                    format!("connections of the node to this Service, and probably to others and to their endpoints, fail in {} mode: of the \
+                     kubelet, of pods in the host's network, and of an API server on this host to webhooks", inputs.mode),
+                    "if they should not: accept packets of the node to Service addresses and to the networks of pods in that table, because \
+                     no rule of another table can; `ferroute trace --kernel --local` shows the path of a packet",
+                ),
+                _ => (
+                    effect,
+                    "if they should not: accept these packets in that table, because no rule of another table can; with firewalld, add the \
+                     interfaces or networks of pods to the zone `trusted`; `ferroute trace --kernel` shows the path of a packet",
+                ),
+            };
             let defect = Defect::new(
                 severity,
                 format!("a firewall refuses {family} packets of {clients} to {service}: {rule}"),
-                format!("their connections to this Service, and probably to others, fail in {} mode", inputs.mode),
-                "if they should not: accept these packets in that table, because no rule of another table can; with firewalld, add the \
-                 interfaces or networks of pods to the zone `trusted`; `ferroute trace --kernel` shows the path of a packet",
+                effect,
+                fix,
             );
             let defect = defect.kind(kind).with("family", family).with("service", service);
             defect.with("rule", rule).with("mode", inputs.mode)
@@ -417,25 +432,50 @@ pub(super) fn conntrack(inputs: &Inputs) -> CheckResult {
     defects().into()
 }
 
-/// Checks that no rule of another program translates packets to Services before the proxy does.
-pub(super) fn earlier_translations(inputs: &Inputs) -> CheckResult {
+/// Checks that no rule of another program takes packets to Services before the proxy does.
+pub(super) fn earlier_rules(inputs: &Inputs) -> CheckResult {
     let mut defects = Vec::new();
     for family in IpFamily::BOTH {
-        let earlier = match &inputs.families[family.index()].earlier_translations {
+        let earlier = match &inputs.families[family.index()].earlier_rules {
             Ok(earlier) => earlier,
             Err(reason) => return CheckResult::Unknown(reason.clone()),
         };
-        defects.extend(earlier.iter().take(MAX_NAMES).map(|EarlierTranslation { rule, service }| {
-            Defect::new(
-                Severity::Warning,
-                format!("a rule of another program translates packets to {service} first: {rule}"),
-                "these packets do not reach the Service, but the destination of the rule: usually of a host port of a container with \
-                 the same number",
-                "use another port for the container or the Service; or, if the program inserts its rules at the start, restart it \
-                 before the proxy; nftables mode comes before rules of iptables, and before chains with the usual priority dstnat",
-            )
-            .with("service", service)
-            .with("rule", rule)
+        defects.extend(earlier.iter().take(MAX_NAMES).map(|EarlierRule { effect, rule, service }| {
+            let defect = match effect {
+                EarlierEffect::Translated => Defect::new(
+                    Severity::Warning,
+                    format!("a rule of another program translates packets to {service} first: {rule}"),
+                    "these packets do not reach the Service, but the destination of the rule: usually of a host port of a container with \
+                     the same number",
+                    "use another port for the container or the Service; or, if the program inserts its rules at the start, restart it \
+                     before the proxy; nftables mode comes before rules of iptables, and before chains with the usual priority dstnat",
+                ),
+                EarlierEffect::Untracked => Defect::new(
+                    Severity::Warning,
+                    format!("a rule of another program excludes packets to {service} from connection tracking: {rule}"),
+                    "the kernel translates no packets without a connection, so that these do not reach the endpoints of the Service; in \
+                     ipvs mode, they are not masqueraded",
+                    "delete the rule, or exclude Service addresses and node ports from it",
+                )
+                .kind("untracked"),
+                EarlierEffect::LeftToProcess => Defect::new(
+                    Severity::Note,
+                    format!("a rule of another program leaves packets to {service} to a process of the host: {rule}"),
+                    "they reach the process that listens at this address, which is one of the host's, as with NodeLocal DNSCache, and fail \
+                     while it does not run",
+                    "none, if this is intended; otherwise delete the rule, and the address from its interface",
+                )
+                .kind("process"),
+                EarlierEffect::TransparentProxy => Defect::new(
+                    Severity::Warning,
+                    format!("a rule of another program gives packets to {service} to a transparent proxy: {rule}"),
+                    "these packets reach the process that listens at the rule's port, and not the endpoints of the Service; without such a \
+                     process, iptables drops them",
+                    "none, if a service mesh is to handle them; otherwise exclude Service addresses and node ports from the rule",
+                )
+                .kind("tproxy"),
+            };
+            defect.with("service", service).with("rule", rule)
         }));
     }
     CheckResult::Defects(defects)

@@ -1,15 +1,16 @@
-//! Rules of other programs, such as those of host ports, that translate the destination of packets to Services before the proxy.
+//! Rules of other programs that take packets to Services before the proxy: those that translate the destination, such as
+//! of host ports, that exclude packets from connection tracking, so that nothing translates them, and of transparent proxies.
 //!
 //! In rules of iptables, conditions that do not depend on the destination are assumed to be true, because some client
-//! satisfies them. If there are other tables of nf_tables with translations, a packet from outside and one of the host
-//! itself are also walked through all rules in the kernel, whose order depends on priorities and on when the chains
-//! were registered.
+//! satisfies them. If there are other tables of nf_tables with chains before the translation, a packet of a pod or from outside
+//! and one of the host itself are also walked through all rules in the kernel, whose order depends on priorities and on when
+//! the chains were registered.
 
 use std::net::{IpAddr, SocketAddr};
 
 use ferroute_core::{Frontend, FrontendKind, IpFamily, ModeTraits, NodePortMatch, Protocol, ServicePortName};
 use ferroute_iptables::{
-    AddressMatch, AddressType, ChainName, Match, ProtocolMatch, Rule, RuleSet, TableName, Target,
+    AddressMatch, AddressType, ChainName, Match, PortSide, ProtocolMatch, Rule, RuleSet, TableName, Target,
     plan::{chains, is_proxy_chain},
     text::Line,
 };
@@ -17,13 +18,14 @@ use ferroute_modes::{REGISTRY, kernel_rules::KernelRules};
 use ferroute_nftables::{
     TableOwner,
     kernel::{TableFamily, TableSnapshot},
-    model::ChainType,
+    model::Hook,
 };
 use ferroute_trace::{Effect, Event, Host, IPVS_TABLE, Packet, Ruleset};
 
+use super::firewalls::local_pods;
 use crate::{
     desired::Desired,
-    doctor::{EarlierTranslation, Reading},
+    doctor::{EarlierEffect, EarlierRule, Reading},
     trace::kernel_host,
 };
 
@@ -35,6 +37,8 @@ pub(super) struct Destination {
     port: u16,
     pub(super) protocol: Protocol,
     pub(super) service: String,
+    /// Whether it is a cluster IP that another program has added to the host's addresses, as NodeLocal DNSCache does.
+    is_bound: bool,
     /// Whether it is for clients outside of the cluster.
     pub(super) is_external: bool,
     pub(super) has_endpoints: bool,
@@ -44,53 +48,81 @@ impl Destination {
     pub(super) fn socket(&self) -> SocketAddr {
         SocketAddr::new(self.address, self.port)
     }
+
+    /// Returns the effect of a rule with this effect on connections to the destination; [`None`] if there is none.
+    fn suffers(&self, effect: EarlierEffect, traits: &ModeTraits) -> Option<EarlierEffect> {
+        match effect {
+            // Virtual servers take packets without a connection as well, but these are not masqueraded.
+            EarlierEffect::Untracked | EarlierEffect::TransparentProxy
+                if traits.binds_service_addresses && !self.is_external =>
+            {
+                None
+            }
+            EarlierEffect::Untracked if self.is_bound => Some(EarlierEffect::LeftToProcess),
+            effect => Some(effect),
+        }
+    }
 }
 
-/// Returns the rules of other programs that may translate packets to Services before the proxy, each with one Service.
-pub(super) fn earlier(desired: &Desired, rules: &KernelRules) -> Reading<Vec<EarlierTranslation>> {
+/// Returns the rules of other programs that may take packets to Services before the proxy, each with one Service.
+pub(super) fn earlier(desired: &Desired, rules: &KernelRules) -> Reading<Vec<EarlierRule>> {
     let traits = REGISTRY.active(desired.resolved.mode).traits();
     let destinations = destinations(desired, rules.family, traits);
-    // In nftables mode, the proxy's chains come before those of iptables.
-    let mut found = if traits.accepts_in_firewalls { by_iptables(&destinations, rules) } else { Vec::new() };
-    // If no proxy has rules, no rules precede them.
-    let has_proxy = !REGISTRY.active_proxies(rules).is_empty();
-    if has_proxy && rules.nftables.iter().any(|snapshot| is_foreign(snapshot) && translates(snapshot)) {
+    // In nftables mode, the proxy's chains come before those of table nat of iptables.
+    let tables = if traits.accepts_in_firewalls { &TABLES[..] } else { &TABLES[..TABLES.len() - 1] };
+    let mut found = by_iptables(&destinations, rules, tables, traits);
+    if rules.nftables.iter().any(|snapshot| is_foreign(snapshot) && may_take_packets(snapshot)) {
         let host = kernel_host().map_err(|error| format!("{error:#}"))?;
-        by_walks(&destinations, rules, &host, &mut found);
+        let pod = local_pods(desired, rules.family).into_iter().next();
+        by_walks(&destinations, rules, &host, pod, traits, &mut found);
     }
     Ok(found)
 }
 
 /// Walks packets to the first destinations through all rules.
-fn by_walks(destinations: &[Destination], rules: &KernelRules, host: &Host, found: &mut Vec<EarlierTranslation>) {
+fn by_walks(
+    destinations: &[Destination],
+    rules: &KernelRules,
+    host: &Host,
+    pod: Option<IpAddr>,
+    traits: &ModeTraits,
+    found: &mut Vec<EarlierRule>,
+) {
     let ruleset = Ruleset::from_rules(rules);
+    // If no proxy has rules, no translations precede them.
+    let has_proxy = !REGISTRY.active_proxies(rules).is_empty();
     for destination in destinations.iter().take(MAX_WALKS) {
-        for packet in packets(destination, host) {
+        for packet in packets(destination, host, pod) {
             for leaf in ruleset.leaves(host, &packet).take(MAX_LEAVES) {
-                let Some(rule) = first_translation(&leaf.events).filter(|rule| !rule.is_ours(rules.family)) else {
-                    continue;
-                };
+                let Some((effect, rule)) = first_effect(&leaf.events, rules.family) else { continue };
+                let Some(effect) = destination.suffers(effect, traits) else { continue };
                 let rule = format!("{} in chain {} of table {}", rule.text, rule.chain, rule.table);
                 // Rules of iptables have been searched above.
-                if found.iter().all(|other| other.rule != rule && other.service != destination.service) {
-                    found.push(EarlierTranslation { rule, service: destination.service.clone() });
+                let is_new = found.iter().all(|other| other.rule != rule && other.service != destination.service);
+                if is_new && (has_proxy || effect != EarlierEffect::Translated) {
+                    found.push(EarlierRule { effect, rule, service: destination.service.clone() });
                 }
             }
         }
     }
 }
 
-/// Returns a packet from outside, and one of the host itself.
-fn packets(destination: &Destination, host: &Host) -> Vec<Packet> {
+/// Returns a packet of another client and one of the host itself. Clients of cluster IPs are pods.
+fn packets(destination: &Destination, host: &Host, pod: Option<IpAddr>) -> Vec<Packet> {
     let to = destination.socket();
-    let outside = outside_address(IpFamily::of(to.ip()));
+    let client = pod.filter(|_| !destination.is_external).unwrap_or(outside_address(IpFamily::of(to.ip())));
     let protocol = destination.protocol;
-    let arriving = host.path_to(outside, Some((protocol, to.port(), CLIENT_PORT))).map(|(interface, _)| {
-        Packet::arriving(destination.protocol, SocketAddr::new(outside, CLIENT_PORT), to, &interface)
+    let arriving = host.path_to(client, Some((protocol, to.port(), CLIENT_PORT))).map(|(interface, _)| {
+        Packet::arriving(destination.protocol, SocketAddr::new(client, CLIENT_PORT), to, &interface)
     });
-    let source = host.source_to(to.ip(), Some((protocol, CLIENT_PORT, to.port())));
-    let local = source.map(|source| Packet::local(destination.protocol, SocketAddr::new(source, CLIENT_PORT), to));
-    arriving.into_iter().chain(local).collect()
+    arriving.into_iter().chain(local_packet(destination, host)).collect()
+}
+
+/// Returns a packet of the host itself.
+pub(super) fn local_packet(destination: &Destination, host: &Host) -> Option<Packet> {
+    let (to, protocol) = (destination.socket(), destination.protocol);
+    let source = host.source_to(to.ip(), Some((protocol, CLIENT_PORT, to.port())))?;
+    Some(Packet::local(protocol, SocketAddr::new(source, CLIENT_PORT), to))
 }
 
 /// Returns an address outside of the cluster.
@@ -101,15 +133,15 @@ pub(super) fn outside_address(family: IpFamily) -> IpAddr {
     }
 }
 
-/// A rule that translates a packet.
-struct Translation<'a> {
+/// A rule with an effect on a packet.
+struct EffectiveRule<'a> {
     table: &'a str,
     path: &'a [String],
     chain: &'a str,
     text: &'a str,
 }
 
-impl Translation<'_> {
+impl EffectiveRule<'_> {
     /// Reports whether the rule belongs to a service proxy.
     fn is_ours(&self, family: IpFamily) -> bool {
         let is_proxy_table = |owner: TableOwner| {
@@ -124,17 +156,49 @@ impl Translation<'_> {
     }
 }
 
-/// Returns the rule that translates the destination first.
-fn first_translation(events: &[Event]) -> Option<Translation<'_>> {
-    let is_translation = |event: &Event| matches!(event, Event::Effect { effect: Effect::Dnat { .. }, .. });
-    let at = events.iter().position(is_translation)?;
-    let Event::Effect { table, path, .. } = &events[at] else { return None };
-    let rule = events[..at].iter().rev().find_map(|event| match event {
-        Event::Rule { chain, text, .. } => Some((chain, text)),
-        _ => None,
-    });
-    let (chain, text) = rule?;
-    Some(Translation { table, path, chain, text })
+/// Returns the first rule that takes a packet before the proxy's rules translate it.
+fn first_effect(events: &[Event], family: IpFamily) -> Option<(EarlierEffect, EffectiveRule<'_>)> {
+    let (mut table, mut last, mut taken) = ("", None, None);
+    for event in events {
+        match event {
+            Event::Hook { table: entered, .. } => table = entered.as_ref(),
+            Event::Rule { chain, text, mismatch: None, .. } => {
+                last = Some((chain, text));
+                let rule = EffectiveRule { table, path: std::slice::from_ref(chain), chain, text };
+                if taken.is_none() && !rule.is_ours(family) {
+                    taken = effect_of(text).map(|effect| (effect, rule));
+                }
+            }
+            Event::Effect { effect: Effect::Dnat { .. } | Effect::Connect { .. }, table, path, .. } => {
+                // Where rules translate a packet in spite of this, it has a connection.
+                let taken = taken.filter(|(effect, _)| *effect == EarlierEffect::TransparentProxy);
+                let (chain, text) = last?;
+                let rule = EffectiveRule { table, path, chain, text };
+                return taken.or_else(|| (!rule.is_ours(family)).then_some((EarlierEffect::Translated, rule)));
+            }
+            _ => {}
+        }
+    }
+    taken
+}
+
+/// Returns the effect on packets of a rule that excludes them from connection tracking, or assigns them to a transparent
+/// proxy, in the syntax of `iptables-save` or `nft`.
+fn effect_of(text: &str) -> Option<EarlierEffect> {
+    // Without names and comments in quotes.
+    let text = text.split('"').step_by(2).collect::<Vec<_>>().join("\"\"");
+    let mut before = "";
+    text.split_whitespace().find_map(|word| {
+        let before = std::mem::replace(&mut before, word);
+        match (before, word) {
+            ("-j", "NOTRACK") | (_, "--notrack") => Some(EarlierEffect::Untracked),
+            ("-j", "TPROXY") => Some(EarlierEffect::TransparentProxy),
+            ("-j" | "-g" | "jump" | "goto", _) => None,
+            (_, "notrack") => Some(EarlierEffect::Untracked),
+            (_, "tproxy") => Some(EarlierEffect::TransparentProxy),
+            _ => None,
+        }
+    })
 }
 
 /// Reports whether a table is that of no service proxy.
@@ -146,8 +210,10 @@ pub(super) fn is_foreign(snapshot: &TableSnapshot) -> bool {
     !OWNERS.into_iter().any(is_of)
 }
 
-fn translates(snapshot: &TableSnapshot) -> bool {
-    snapshot.table.chains().any(|chain| chain.chain.base.is_some_and(|base| base.kind == ChainType::Nat))
+/// Reports whether rules of a table see packets before they are translated.
+fn may_take_packets(snapshot: &TableSnapshot) -> bool {
+    let hooks = [Hook::Prerouting, Hook::Output];
+    snapshot.table.chains().any(|chain| chain.chain.base.is_some_and(|base| hooks.contains(&base.hook)))
 }
 
 /// Proxies with separate tables.
@@ -159,17 +225,28 @@ pub(super) const MAX_LEAVES: usize = 64;
 /// A port of a client.
 pub(super) const CLIENT_PORT: u16 = 50000;
 
-fn by_iptables(destinations: &[Destination], rules: &KernelRules) -> Vec<EarlierTranslation> {
-    let mut found: Vec<EarlierTranslation> = Vec::new();
+fn by_iptables(
+    destinations: &[Destination],
+    rules: &KernelRules,
+    tables: &[TableName],
+    traits: &ModeTraits,
+) -> Vec<EarlierRule> {
+    let mut found: Vec<EarlierRule> = Vec::new();
     let program = if rules.family == IpFamily::V4 { "iptables" } else { "ip6tables" };
+    let mut sets = Ruleset::new();
+    sets.add_ipsets(&rules.ipsets);
     for backend in &rules.iptables {
         for destination in destinations {
-            for chain in [ChainName::PREROUTING, ChainName::OUTPUT] {
-                let walk = Walk { rules: &backend.saved.rules, destination };
-                let Some(rule) = walk.translation(chain, 0) else { continue };
+            let walks = tables.iter().flat_map(|table| {
+                let walk = Walk { rules: &backend.saved.rules, table: *table, sets: &sets, destination };
+                [ChainName::PREROUTING, ChainName::OUTPUT].map(|chain| walk.first_effect(chain))
+            });
+            for (effect, rule) in walks.flatten() {
                 let rule = format!("{program} {rule}");
-                if found.iter().all(|other| other.rule != rule) {
-                    found.push(EarlierTranslation { rule, service: destination.service.clone() });
+                if let Some(effect) = destination.suffers(effect, traits)
+                    && found.iter().all(|other| other.rule != rule)
+                {
+                    found.push(EarlierRule { effect, rule, service: destination.service.clone() });
                 }
             }
         }
@@ -194,68 +271,135 @@ pub(super) fn destinations(desired: &Desired, family: IpFamily, traits: &ModeTra
         let address = frontend.address.or(node_port_address)?;
         let is_local = host.contains(&address) || traits.binds_service_addresses;
         let is_external = kind != FrontendKind::ClusterIp;
+        let is_bound = !is_external && host.contains(&address);
         let (port, protocol, service) = (frontend.port, name.protocol, name.to_string());
-        Some(Destination { address, is_local, port, protocol, service, is_external, has_endpoints })
+        Some(Destination { address, is_local, port, protocol, service, is_bound, is_external, has_endpoints })
     };
     frontends.filter_map(destination).take(MAX_DESTINATIONS).collect()
 }
 
-/// A walk of a packet to one destination through table nat, up to the proxy's rules.
+/// A walk of packets to one destination through a table, up to the proxy's rules.
+#[derive(Clone, Copy)]
 struct Walk<'a> {
     rules: &'a RuleSet,
+    table: TableName,
+    /// Evaluates conditions with ipsets and other modules.
+    sets: &'a Ruleset<'a>,
     destination: &'a Destination,
 }
 
+/// Whether packets to a destination match a rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Fit {
+    None,
+    /// Those of some clients, or possibly.
+    Some,
+    All,
+}
+
+/// The result of a chain.
+enum End {
+    /// A rule that takes the packets.
+    Taken(EarlierEffect, String),
+    /// All packets leave the table.
+    Left,
+    /// Some packets reach the end of the chain.
+    Reached,
+}
+
 impl Walk<'_> {
-    /// Returns the first rule that may translate the destination.
-    fn translation(&self, name: ChainName, depth: usize) -> Option<String> {
-        let chain = self.rules.chain(TableName::Nat, name)?;
+    /// Returns the first rule that may take packets, from a built-in chain.
+    fn first_effect(&self, chain: ChainName) -> Option<(EarlierEffect, String)> {
+        match self.walk(chain, 0) {
+            End::Taken(effect, rule) => Some((effect, rule)),
+            End::Left | End::Reached => None,
+        }
+    }
+
+    fn walk(&self, name: ChainName, depth: usize) -> End {
+        let Some(chain) = self.rules.chain(self.table, name) else { return End::Reached };
         // ipvs mode translates packets later, and exempts them from the rules after its own rules.
         let ours = chain.rules.iter().position(is_entry);
-        if depth == 0 && ours.is_none() {
-            return None;
+        if self.table == TableName::Nat && depth == 0 && ours.is_none() {
+            return End::Left;
         }
-        for rule in chain.rules.iter().take(ours.unwrap_or(usize::MAX)).filter(|rule| self.may_match(rule)) {
-            match &rule.target {
-                Some(Target::Dnat { .. }) => return Some(format!("-t nat {}", Line(name, rule))),
-                Some(Target::Other(text)) if is_translation(text) => {
-                    return Some(format!("-t nat {}", Line(name, rule)));
-                }
-                Some(Target::Jump(next) | Target::Goto(next))
-                    if depth < MAX_DEPTH && !is_proxy_chain(TableName::Nat, *next) =>
-                {
-                    if let Some(found) = self.translation(*next, depth + 1) {
-                        return Some(found);
+        for rule in chain.rules.iter().take(ours.unwrap_or(usize::MAX)) {
+            let (fit, Some(target)) = (self.fit(rule), &rule.target) else { continue };
+            if fit == Fit::None {
+                continue;
+            }
+            let effect = match target {
+                Target::Dnat { .. } => Some(EarlierEffect::Translated),
+                Target::Other(text) if is_translation(text) => Some(EarlierEffect::Translated),
+                Target::Other(text) => effect_of(&format!("-j {text}")),
+                _ => None,
+            };
+            if let Some(effect) = effect {
+                return End::Taken(effect, format!("-t {} {}", self.table, Line(name, rule)));
+            }
+            match target {
+                Target::Jump(next) | Target::Goto(next) if depth < MAX_DEPTH && !is_proxy_chain(self.table, *next) => {
+                    match self.walk(*next, depth + 1) {
+                        End::Left if fit == Fit::Some => {}
+                        End::Reached if fit == Fit::Some || matches!(target, Target::Jump(_)) => {}
+                        end => return end,
                     }
                 }
+                Target::Return if fit == Fit::All => return End::Reached,
+                Target::Accept | Target::Drop | Target::Reject(_) if fit == Fit::All => return End::Left,
                 _ => {}
             }
         }
-        None
+        End::Reached
     }
 
-    fn may_match(&self, rule: &Rule) -> bool {
+    fn fit(&self, rule: &Rule) -> Fit {
         let Destination { address, is_local, port, protocol, .. } = self.destination;
         let is_protocol = |wanted: &ProtocolMatch| *wanted == ProtocolMatch::Transport(*protocol);
-        let is_within = |wanted: &AddressMatch| match wanted {
-            AddressMatch::Net(net) => net.contains(address),
-            AddressMatch::Masked { .. } => true,
+        let all_if = |holds: bool| if holds { Fit::All } else { Fit::None };
+        let by_protocol = all_if(rule.protocol.as_ref().is_none_or(|wanted| wanted.allows(is_protocol)));
+        let by_destination = match &rule.destination {
+            Some(wanted) if matches!(wanted.value(), AddressMatch::Masked { .. }) => Fit::Some,
+            Some(wanted) => {
+                all_if(wanted.allows(|wanted| matches!(wanted, AddressMatch::Net(net) if net.contains(address))))
+            }
+            None => Fit::All,
         };
-        rule.protocol.as_ref().is_none_or(|wanted| wanted.allows(is_protocol))
-            && rule.destination.as_ref().is_none_or(|wanted| wanted.allows(is_within))
-            && rule.matches.iter().all(|module| match module {
-                Match::Transport { protocol: wanted, destination, .. } => {
-                    wanted == protocol
-                        && destination.as_ref().is_none_or(|range| range.allows(|range| range.contains(*port)))
+        let has_others = rule.source.is_some() || rule.in_interface.is_some() || rule.out_interface.is_some();
+        let by_others = if has_others { Fit::Some } else { Fit::All };
+        let by_modules = rule.matches.iter().map(|module| match module {
+            Match::Transport { protocol: wanted, source, destination } => {
+                // Ports of clients are high.
+                let from =
+                    source.as_ref().map_or(Fit::All, |range| match range.allows(|range| range.contains(CLIENT_PORT)) {
+                        true => Fit::Some,
+                        false => Fit::None,
+                    });
+                let to = destination.as_ref().is_none_or(|range| range.allows(|range| range.contains(*port)));
+                all_if(wanted == protocol && to).min(from)
+            }
+            Match::AddrType { source, destination } => {
+                let to = destination
+                    .as_ref()
+                    .map_or(Fit::All, |kind| all_if(kind.allows(|kind| (*kind == AddressType::Local) == *is_local)));
+                to.min(if source.is_some() { Fit::Some } else { Fit::All })
+            }
+            Match::Multiport { side: PortSide::Destination, ports } => {
+                all_if(ports.allows(|ports| ports.contains(*port)))
+            }
+            Match::Multiport { side: PortSide::Source, ports } => {
+                match ports.allows(|ports| ports.contains(CLIENT_PORT)) {
+                    true => Fit::Some,
+                    false => Fit::None,
                 }
-                Match::AddrType { destination: Some(kind), .. } => {
-                    kind.allows(|kind| (*kind == AddressType::Local) == *is_local)
-                }
-                Match::Multiport { side: ferroute_iptables::PortSide::Destination, ports } => {
-                    ports.allows(|ports| ports.contains(*port))
-                }
-                _ => true,
-            })
+            }
+            module => {
+                let from = SocketAddr::new(outside_address(IpFamily::of(*address)), CLIENT_PORT);
+                let packet = Packet::local(*protocol, from, self.destination.socket());
+                self.sets.matches_destination(&packet, module).map_or(Fit::Some, all_if)
+            }
+        });
+        [by_protocol, by_destination, by_others].into_iter().chain(by_modules).min().unwrap_or(Fit::All)
     }
 }
 
@@ -271,6 +415,8 @@ fn is_translation(target: &str) -> bool {
     ["DNAT", "REDIRECT", "NETMAP"].contains(&word)
 }
 
+/// The tables whose chains see packets before they are translated, in the kernel's order.
+const TABLES: [TableName; 3] = [TableName::Raw, TableName::Mangle, TableName::Nat];
 /// The maximum number of frontends that are examined.
 const MAX_DESTINATIONS: usize = 5000;
 /// The maximum depth of chains.
@@ -278,24 +424,41 @@ const MAX_DEPTH: usize = 8;
 
 #[cfg(test)]
 mod tests {
+    use ferroute_trace::Ipsets;
+
     use super::*;
 
-    fn translation(port: u16, rules: &str) -> Option<String> {
-        let text =
-            format!("*nat\n:PREROUTING ACCEPT [0:0]\n:KUBE-SERVICES - [0:0]\n:HOSTPORT - [0:0]\n{rules}COMMIT\n");
-        let rules = RuleSet::parse_save(IpFamily::V4, &text).unwrap();
-        let address = "192.0.2.1".parse().unwrap();
-        let service = "shop/web:http".to_owned();
-        let destination = Destination {
-            address,
+    fn destination(port: u16) -> Destination {
+        Destination {
+            address: "192.0.2.1".parse().unwrap(),
             is_local: true,
             port,
             protocol: Protocol::Tcp,
-            service,
+            service: "shop/web:http".to_owned(),
+            is_bound: false,
             is_external: true,
             has_endpoints: true,
-        };
-        Walk { rules: &rules, destination: &destination }.translation(ChainName::PREROUTING, 0)
+        }
+    }
+
+    fn first_effect(table: TableName, port: u16, rules: &str, sets: &str) -> Option<(EarlierEffect, String)> {
+        let text =
+            format!("*{table}\n:PREROUTING ACCEPT [0:0]\n:KUBE-SERVICES - [0:0]\n:HOSTPORT - [0:0]\n{rules}COMMIT\n");
+        let rules = RuleSet::parse_save(IpFamily::V4, &text).unwrap();
+        let mut ipsets = Ipsets::default();
+        ipsets.add_save(sets);
+        let mut sets = Ruleset::new();
+        sets.add_ipsets(&ipsets);
+        let destination = destination(port);
+        let walk = Walk { rules: &rules, table, sets: &sets, destination: &destination };
+        walk.first_effect(ChainName::PREROUTING)
+    }
+
+    fn translation(port: u16, rules: &str) -> Option<String> {
+        first_effect(TableName::Nat, port, rules, "").map(|(effect, rule)| {
+            assert_eq!(effect, EarlierEffect::Translated, "{rule}");
+            rule
+        })
     }
 
     const HOST_PORT: &str = "-A PREROUTING -m addrtype --dst-type LOCAL -j HOSTPORT\n";
@@ -331,12 +494,103 @@ mod tests {
             mismatch: None,
             chance: None,
         };
-        let is_ours = |events: &[Event]| first_translation(events).unwrap().is_ours(IpFamily::V4);
+        let is_ours = |events: &[Event]| super::first_effect(events, IpFamily::V4).is_none();
         let server = [rule("KUBE-SERVICES", "-j ACCEPT"), effect(IPVS_TABLE, "10.96.0.1:80/tcp")];
         assert!(is_ours(&server));
         let other = [rule("early", "dnat to 10.244.0.2:8080"), effect("ip ipvs", "early")];
         assert!(!is_ours(&other));
         assert!(!is_ours(&[&other[..], &server[..]].concat()));
+    }
+
+    #[test]
+    fn rules_that_take_packets_before_they_are_translated_are_found_by_their_destination() {
+        use EarlierEffect::{Translated, TransparentProxy, Untracked};
+        let sets = "create services hash:ip family inet\nadd services 192.0.2.1\n\
+                    create ports hash:ip,port family inet\nadd ports 192.0.2.1,tcp:80\n\
+                    create others hash:net family inet\nadd others 198.51.100.0/24\n";
+        for (table, rules, expected) in [
+            ("raw", "-A PREROUTING -d 192.0.2.1/32 -p tcp -m tcp --dport 80 -j CT --notrack", Some(Untracked)),
+            ("raw", "-A PREROUTING -d 192.0.0.0/16 -j NOTRACK", Some(Untracked)),
+            ("raw", "-A PREROUTING -d 198.51.100.0/24 -j NOTRACK", None),
+            ("raw", "-A PREROUTING -p tcp -m tcp --dport 81 -j NOTRACK", None),
+            ("raw", "-A PREROUTING -p udp -m udp --dport 80 -j NOTRACK", None),
+            // Replies of a process.
+            ("raw", "-A PREROUTING -p tcp -m tcp --sport 53 -j NOTRACK", None),
+            ("raw", "-A PREROUTING -i eth1 -s 10.0.0.0/8 -j NOTRACK", Some(Untracked)),
+            ("raw", "-A PREROUTING -j CT --zone 5", None),
+            ("raw", "-A PREROUTING -m set --match-set services dst -j CT --notrack", Some(Untracked)),
+            ("raw", "-A PREROUTING -m set ! --match-set services dst -j CT --notrack", None),
+            ("raw", "-A PREROUTING -m set --match-set others dst -j CT --notrack", None),
+            ("raw", "-A PREROUTING -m set --match-set ports dst,dst -j CT --notrack", Some(Untracked)),
+            ("raw", "-A PREROUTING -m set --match-set others src -j CT --notrack", Some(Untracked)),
+            ("raw", "-A PREROUTING -m set --match-set unread dst -j CT --notrack", Some(Untracked)),
+            ("raw", "-A PREROUTING -m iprange --dst-range 192.0.2.0-192.0.2.9 -j NOTRACK", Some(Untracked)),
+            ("raw", "-A PREROUTING -m iprange --dst-range 192.0.2.2-192.0.2.9 -j NOTRACK", None),
+            // Chains and exceptions.
+            ("raw", "-A PREROUTING -j HOSTPORT\n-A HOSTPORT -d 192.0.2.1/32 -j NOTRACK", Some(Untracked)),
+            ("raw", "-A PREROUTING -d 192.0.2.0/24 -j ACCEPT\n-A PREROUTING -j NOTRACK", None),
+            ("raw", "-A PREROUTING -i lo -d 192.0.2.0/24 -j ACCEPT\n-A PREROUTING -j NOTRACK", Some(Untracked)),
+            ("raw", "-A PREROUTING -j HOSTPORT\n-A HOSTPORT -d 192.0.2.1/32 -j RETURN\n-A HOSTPORT -j NOTRACK", None),
+            ("raw", "-A PREROUTING -g HOSTPORT\n-A PREROUTING -j NOTRACK", None),
+            (
+                "mangle",
+                "-A PREROUTING -p tcp -j TPROXY --on-port 15006 --on-ip 127.0.0.1 --tproxy-mark 0x1/0xff",
+                Some(TransparentProxy),
+            ),
+            ("mangle", "-A PREROUTING -d 198.51.100.1/32 -p tcp -j TPROXY --on-port 15006", None),
+            ("mangle", "-A PREROUTING -m set --match-set services dst -j TPROXY --on-port 1", Some(TransparentProxy)),
+            ("mangle", "-A PREROUTING -j MARK --set-xmark 0x1/0x1", None),
+            (
+                "nat",
+                "-A PREROUTING -m set --match-set others dst -p tcp -j REDIRECT --to-ports 1\n-A PREROUTING -j KUBE-SERVICES",
+                None,
+            ),
+            (
+                "nat",
+                "-A PREROUTING -p tcp -m set --match-set services dst -j REDIRECT --to-ports 1\n-A PREROUTING -j KUBE-SERVICES",
+                Some(Translated),
+            ),
+        ] {
+            let table = TableName::from_word(table).unwrap();
+            let found = first_effect(table, 80, &format!("{rules}\n"), sets).map(|(effect, _)| effect);
+            assert_eq!(found, expected, "{rules}");
+        }
+    }
+
+    #[test]
+    fn packets_without_a_connection_are_left_to_some_processes_and_virtual_servers() {
+        use EarlierEffect::{LeftToProcess, Translated, TransparentProxy, Untracked};
+        let external = destination(80);
+        let internal = || Destination { is_external: false, is_local: false, ..destination(80) };
+        let bound = Destination { is_bound: true, ..internal() };
+        let internal = internal();
+        let (rules, servers) = (&ModeTraits::IPTABLES, &ModeTraits::IPVS);
+        for (destination, traits, effect, expected) in [
+            (&external, rules, Untracked, Some(Untracked)),
+            (&internal, rules, Untracked, Some(Untracked)),
+            (&bound, rules, Untracked, Some(LeftToProcess)),
+            (&bound, rules, TransparentProxy, Some(TransparentProxy)),
+            (&external, servers, Untracked, Some(Untracked)),
+            (&internal, servers, Untracked, None),
+            (&internal, servers, Translated, Some(Translated)),
+        ] {
+            assert_eq!(destination.suffers(effect, traits), expected, "{effect:?} {}", destination.is_external);
+        }
+    }
+
+    #[test]
+    fn names_and_comments_are_not_effects() {
+        for (text, expected) in [
+            ("ip daddr 10.96.0.10 udp dport 53 notrack", Some(EarlierEffect::Untracked)),
+            ("meta l4proto tcp tproxy ip to 127.0.0.1:15006 accept", Some(EarlierEffect::TransparentProxy)),
+            ("ip daddr @notrack accept", None),
+            ("jump notrack", None),
+            ("tcp dport 80 accept comment \"no notrack here\"", None),
+            ("-m comment --comment \"use -j NOTRACK \" -j ACCEPT", None),
+            ("-p tcp -j notrack", None),
+        ] {
+            assert_eq!(effect_of(text), expected, "{text}");
+        }
     }
 
     #[test]

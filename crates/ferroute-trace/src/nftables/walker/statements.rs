@@ -195,7 +195,7 @@ impl<'a> ChainWalker<'a> {
                 }
                 StatementResult::Continue
             }
-            Statement::Opaque(Opaque { outcome: Outcome::Condition, text, .. }) if text.starts_with("tproxy ") => {
+            Statement::Opaque(Opaque { text, .. }) if takes_packet(statement) => {
                 StatementResult::Unknown(Unknown::new(format!("`{text}` finds a socket")))
             }
             Statement::Opaque(Opaque { outcome: Outcome::Condition, text, .. }) => {
@@ -426,6 +426,11 @@ fn choose<'t>(
         }
     }
     Err(StatementResult::Mismatch("by assumption, no element of the map".to_owned()))
+}
+
+/// Reports whether a statement is `tproxy`, which assigns packets to a socket besides being a condition.
+pub(super) fn takes_packet(statement: &Statement) -> bool {
+    matches!(statement, Statement::Opaque(Opaque { outcome: Outcome::Condition, text, .. }) if text.starts_with("tproxy "))
 }
 
 /// Returns the number in a statement that is the same whenever it is computed for a packet.
