@@ -18,7 +18,9 @@ pub(crate) struct Changes<'a> {
     /// Entries of ipsets.
     pub(crate) entries: Vec<EntryChange>,
     /// Addresses in the lists of `-m recent`.
-    recent: Vec<(Box<str>, IpAddr, bool)>,
+    recent: Vec<(Box<str>, IpAddr, Recency)>,
+    /// Labels of the connection that `-m connlabel` has set.
+    pub(crate) labels: Vec<Box<str>>,
     /// Values of properties that rules have written; `None` if the value is unknown.
     written: Vec<(Property, Option<u128>)>,
 }
@@ -47,6 +49,15 @@ pub(crate) struct EntryChange {
     /// Entry; `None` if the type of the set is unknown.
     pub(crate) entry: Option<IpsetEntry>,
     pub(crate) is_added: bool,
+}
+
+/// What rules have done with an address in a list of `-m recent`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Recency {
+    /// A rule has removed it, so that the list has only what rules have added since.
+    pub(crate) was_removed: bool,
+    /// Number of times that it was added since.
+    pub(crate) added: u32,
 }
 
 /// Effect of a packet's changes on a key.
@@ -88,15 +99,20 @@ impl<'a> Changes<'a> {
         Changed::No
     }
 
-    /// Adds an address to a list of `-m recent`, or removes it.
+    /// Adds an address to a list of `-m recent` once more, or removes it.
     pub(crate) fn set_recent(&mut self, list: &str, address: IpAddr, is_listed: bool) {
-        self.recent.push((list.into(), address, is_listed));
+        let recency = match (is_listed, self.recency(list, address)) {
+            (false, _) => Recency { was_removed: true, added: 0 },
+            (true, Some(recency)) => Recency { added: recency.added + 1, ..recency },
+            (true, None) => Recency { was_removed: false, added: 1 },
+        };
+        self.recent.push((list.into(), address, recency));
     }
 
-    /// Reports whether an address is in a list of `-m recent`; `None` if no rule has changed this.
-    pub(crate) fn is_recent(&self, list: &str, address: IpAddr) -> Option<bool> {
+    /// Returns what rules have done with an address in a list of `-m recent`; `None` if nothing.
+    pub(crate) fn recency(&self, list: &str, address: IpAddr) -> Option<Recency> {
         let mut changes = self.recent.iter().rev();
-        changes.find(|(name, changed, _)| **name == *list && *changed == address).map(|(.., is_listed)| *is_listed)
+        changes.find(|(name, changed, _)| **name == *list && *changed == address).map(|(.., recency)| *recency)
     }
 
     /// Replaces the value of a property; `None` for an unknown value.

@@ -13,7 +13,7 @@ use self::walker::ChainWalker;
 pub(crate) use self::{
     conditions::ExtensionResult,
     foreign::field_value,
-    recent::Recent,
+    recent::{changes_by_text, implied},
     targets::{MAX_ADDRESSES, TargetResult, address_count, is_irrelevant, nth_address},
 };
 use crate::{BaseChain, ChainVerdict, Forks, Hook, Ruleset, Traceable, Walker, ruleset::HOOKS};

@@ -5,7 +5,7 @@ use ferroute_nftables::model::Property;
 use crate::{
     Assumption, Effect, Event, Hook, Host, Packet, Verdict,
     event::negation,
-    iptables::field_value,
+    iptables::{field_value, implied},
     record::{Detail, Record},
     ruleset::{BaseChain, Ruleset},
     state::PacketState,
@@ -135,7 +135,8 @@ impl<'a> Walker<'a> {
         let known = self.assumptions.iter().zip(&self.subjects);
         let known = || known.clone().filter(|(_, about)| **about == subject).map(|(assumption, _)| assumption);
         let same = known().find(|assumption| assumption.condition == condition).map(|assumption| assumption.holds);
-        same.or_else(|| {
+        let implied = || known().find_map(|other| implied(&other.condition, other.holds, condition));
+        same.or_else(implied).or_else(|| {
             let (field, value) = field_value(condition)?;
             let values =
                 known().filter(|assumption| assumption.holds).filter_map(|other| field_value(&other.condition));

@@ -102,7 +102,13 @@ impl PacketState<'_> {
         if words.name == "statistic" {
             return words.nth().map_or_else(unknown, ExtensionResult::Chance);
         }
-        if !self.has_connection() && ["conntrack", "connmark", "connbytes", "connlabel"].contains(&words.name) {
+        if let ("connlabel", Some(label)) = (words.name, words.argument("--label")) {
+            // A new connection has no labels. The kernel takes a packet without a connection for one without labels.
+            let is_set = words.has("--set") || self.changes.labels.iter().any(|set| **set == *label);
+            let negated = words.options.iter().any(|(negated, ..)| *negated);
+            return self.result((self.has_connection() && is_set) != negated, text);
+        }
+        if !self.has_connection() && ["conntrack", "connmark", "connbytes"].contains(&words.name) {
             return self.result(self.matches_without_connection(&words), text);
         }
         let mut undecided = Vec::new();

@@ -5,7 +5,7 @@ use ferroute_iptables::{ChainName, Policy, Rule, Target};
 use super::{
     Base,
     conditions::{ExtensionResult, MatchResult},
-    recent::Recent,
+    recent::changes,
     shown,
     targets::{TargetResult, changes_set, is_irrelevant},
 };
@@ -74,7 +74,7 @@ impl<'a> ChainWalker<'a> {
     }
 
     fn evaluate(&mut self, rule: &'a Rule, number: usize, walker: &mut Walker<'a>, forks: &mut Forks<'a>) -> Next {
-        if rule.matches.iter().filter_map(Recent::of).any(|recent| recent.changes()) {
+        if rule.matches.iter().any(changes) {
             if let Some(reason) = walker.packet.header_mismatch(rule) {
                 self.record_rule(walker, rule, number, Some(reason), None);
                 return Next::Rule;
@@ -178,9 +178,7 @@ impl<'a> ChainWalker<'a> {
                     }
                 },
             }
-            if let Some(recent) = Recent::of(module) {
-                walker.packet.change_recent(&recent);
-            }
+            walker.packet.change_by_module(module);
         }
         self.record_rule(walker, rule, number, None, (chance < 1.0).then_some(chance));
         match &rule.target {
@@ -203,7 +201,7 @@ impl<'a> ChainWalker<'a> {
 
     /// Reports whether a rule of a chain that may be called may affect the packet.
     fn rule_has_effect(&self, rule: &Rule, walker: &Walker<'a>, seen: &mut HashSet<ChainName>) -> bool {
-        if rule.matches.iter().filter_map(Recent::of).any(|recent| recent.changes()) {
+        if rule.matches.iter().any(changes) {
             return true;
         }
         let has_effect = match &rule.target {

@@ -19,7 +19,7 @@ use super::{
 use crate::{
     PacketState,
     event::mismatch_text,
-    iptables::{ExtensionResult, MAX_ADDRESSES, Recent, address_count, is_irrelevant},
+    iptables::{ExtensionResult, MAX_ADDRESSES, address_count, changes_by_text, is_irrelevant},
     walk::Unknown,
 };
 
@@ -299,7 +299,7 @@ impl PacketState<'_> {
                 }
                 Statement::Opaque(Opaque { outcome: Outcome::Iptables, text, .. }) => match self.matches_module(text) {
                     Some(ExtensionResult::Mismatch(reason)) => return Relevance::Mismatch(reason),
-                    Some(_) if Recent::parse(text).is_some_and(|recent| recent.changes()) => {
+                    Some(_) if changes_by_text(text) => {
                         return Relevance::Relevant;
                     }
                     Some(_) => {}

@@ -335,6 +335,11 @@ impl PacketState<'_> {
         }
     }
 
+    /// Applies the changes that a module of `iptables` makes if it matches.
+    pub(super) fn change_by_text(&mut self, text: &str) {
+        Rule::parse(self.family(), text).matches.iter().for_each(|module| self.change_by_module(module));
+    }
+
     /// Returns the target that `-j NAME OPTIONS` is.
     pub(super) fn target_of(&self, text: &str) -> Option<Target> {
         Rule::parse(self.family(), text).target

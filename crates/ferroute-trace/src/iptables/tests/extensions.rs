@@ -282,6 +282,23 @@ fn later_rules_see_entries_that_a_packet_adds_to_sets_and_lists() {
           {} -m recent --rcheck --name x --rsource -j DROP",
             false,
         ),
+        // Numbers of times.
+        ("-m recent --remove --name x --rsource\n{} -m recent --rcheck --name x --rsource -j DROP", false),
+        (
+            "-m recent --set --name x --rsource\n{} -m recent --remove --name x --rsource\n{} -m recent --set --name x --rsource\n\
+             {} -m recent --update --seconds 60 --hitcount 2 --name x --rsource -j DROP",
+            false,
+        ),
+        (
+            "-m recent --set --name x --rsource\n{} -m recent --update --name x --rsource\n\
+             {} -m recent --rcheck --seconds 60 --hitcount 2 --name x --rsource -j DROP",
+            true,
+        ),
+        // Labels of the connection.
+        ("-m connlabel --label 3 -j DROP", false),
+        ("-m connlabel ! --label 3 -j DROP", true),
+        ("-m connlabel --label 3 --set\n{} -m connlabel --label 3 -j DROP", true),
+        ("-m connlabel --label 3 --set\n{} -m connlabel --label 4 -j DROP", false),
         // The list is changed although the rule does not match.
         (
             "-m recent --set --name x --rsource -p tcp -m tcp --dport 81 -j DROP\n\
@@ -301,6 +318,31 @@ fn later_rules_see_entries_that_a_packet_adds_to_sets_and_lists() {
     ];
     for rules in unknown {
         assert_eq!(dropped_with(sets, &format!("-A PREROUTING {rules}")).len(), 2, "{rules}");
+    }
+}
+
+#[test]
+fn conditions_on_the_same_list_agree_in_each_branch() {
+    for (first, second, expected) in [
+        ("--rcheck --seconds 60 --hitcount 4", "--rcheck", 3),
+        ("--rcheck --seconds 60 --hitcount 4", "--rcheck --seconds 90 --hitcount 3", 3),
+        ("--rcheck", "--rcheck --seconds 60 --hitcount 4", 3),
+        ("--rcheck", "! --rcheck", 2),
+        ("--rcheck --seconds 60", "--rcheck --hitcount 4", 4),
+        ("--rcheck --name y", "--rcheck", 4),
+    ] {
+        let name = |options: &str| if options.contains("--name") { "" } else { " --name x" };
+        let rules = rules(
+            IpFamily::V4,
+            &format!(
+                "*mangle\n-A PREROUTING -m recent {first}{} --rsource -j MARK --set-xmark 0x1/0x1\n\
+                 -A PREROUTING -m recent {second}{} --rsource -j DROP\n-A PREROUTING -m mark --mark 0x1/0x1 -j REJECT",
+                name(first),
+                name(second)
+            ),
+        );
+        let leaves = leaves(&rules, &host(), &from_pod("10.0.0.1:80"));
+        assert_eq!(leaves.len(), expected, "{first} / {second}: {leaves:#?}");
     }
 }
 

@@ -24,7 +24,7 @@ use super::{
 use crate::{
     Effect, Hook, PacketState, Verdict, Walker,
     event::negation,
-    iptables::{ExtensionResult, Recent, TargetResult, nth_address},
+    iptables::{ExtensionResult, TargetResult, nth_address},
     walk::Unknown,
 };
 
@@ -160,9 +160,7 @@ impl<'a> ChainWalker<'a> {
             }
             Statement::Opaque(Opaque { outcome: Outcome::Iptables, text, .. }) => match packet.matches_module(text) {
                 Some(ExtensionResult::Match) => {
-                    if let Some(recent) = Recent::parse(text) {
-                        packet.change_recent(&recent);
-                    }
+                    packet.change_by_text(text);
                     StatementResult::Continue
                 }
                 Some(ExtensionResult::Chance(chance)) => StatementResult::Chance(chance),
