@@ -460,8 +460,8 @@ fn firewalls_that_stop_the_node_itself_are_reported(mode: Mode) {
         }
         for to in web_tcp() {
             let found = node.run(|| TcpStream::connect_timeout(&to, Duration::from_secs(1)).is_ok());
-            // The process of userspace mode accepts the connection, and cannot open another one.
-            assert_eq!(found, connects || mode == Mode::Userspace, "{rules}: {to}");
+            // The process of userspace mode may accept a connection before it fails to open another one.
+            assert!(found == connects || !connects && mode == Mode::Userspace, "{rules}: {to}");
         }
         let (status, examination) = examine(&case, &["--no-connect"]);
         let findings = findings_of(&examination, "firewall-tables");
