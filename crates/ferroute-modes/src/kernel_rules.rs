@@ -199,7 +199,8 @@ fn read_nftables(
     };
     let (mut nftables, reading) = kernel.read_tables(family, &is_wanted)?;
     let mut reader = native::CompatReader::new(family);
-    for rule in nftables.iter_mut().flat_map(|snapshot| snapshot.table.rules_mut()) {
+    for rule in nftables.iter_mut().flat_map(|snapshot| snapshot.table.chains_mut()).flat_map(|chain| &mut chain.rules)
+    {
         name_extensions(rule, &mut reader);
     }
     let iptables_handle = |(table_family, name, handle): (TableFamily, Name, u64)| match table_family {

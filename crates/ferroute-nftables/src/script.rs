@@ -104,6 +104,7 @@ fn snapshot(family: TableFamily, name: Name, handle: u64, table: MemoryTable) ->
         handle,
         table,
         counters: BTreeMap::new(),
+        late_base_chains: Vec::new(),
         unsupported_base_chains: Vec::new(),
         undecoded_sets: Vec::new(),
     }

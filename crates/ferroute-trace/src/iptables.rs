@@ -83,6 +83,10 @@ impl BaseChain for Base<'_> {
         self.table == TableName::Nat
     }
 
+    fn table(&self) -> &str {
+        self.table.as_str()
+    }
+
     fn routes_again(&self) -> bool {
         self.table == TableName::Mangle
     }
@@ -105,7 +109,7 @@ fn tables(hook: Hook) -> &'static [TableName] {
 }
 
 /// Returns the priority of a table at a hook (`enum nf_ip_hook_priorities`).
-pub(crate) fn priority(table: TableName, hook: Hook) -> i32 {
+pub fn priority(table: TableName, hook: Hook) -> i32 {
     match (table, hook) {
         (TableName::Raw, _) => -300,
         (TableName::Mangle, _) => -150,

@@ -60,7 +60,7 @@ mod walk;
 pub use event::{Assumption, Effect, Event, Hook, Leaf, Verdict};
 pub use host::{AddressKind, Host, Route, RouteDecision, RoutedPacket, Router, Transport};
 pub use ipset::{Ipset, IpsetEntry, Ipsets};
-pub use iptables::value_and_mask;
+pub use iptables::{priority as iptables_priority, value_and_mask};
 pub use ipvs::TABLE as IPVS_TABLE;
 pub use packet::{Origin, Packet};
 pub use render::{Names, TextOptions, write_leaf_into, write_summary_into, write_trace_into};

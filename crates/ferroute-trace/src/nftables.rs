@@ -37,9 +37,9 @@ pub(crate) struct Base<'a> {
 }
 
 impl<'a> Base<'a> {
-    /// Returns the base chains of a table, without those that have no effect.
+    /// Returns the base chains of a table in the order of their creation, without those that have no effect.
     pub(crate) fn chains(table_name: Cow<'static, str>, table: &'a MemoryTable) -> impl Iterator<Item = Self> {
-        table.chains().filter_map(move |chain| {
+        table.base_chains().filter_map(move |chain| {
             let base = chain.chain.base.filter(|base| !chain.rules.is_empty() || base.policy == Policy::Drop)?;
             Some(Self { table, table_name: table_name.clone(), chain, base })
         })
@@ -57,6 +57,10 @@ impl BaseChain for Base<'_> {
 
     fn is_nat(&self) -> bool {
         self.base.kind == ChainType::Nat
+    }
+
+    fn table(&self) -> &str {
+        &self.table_name
     }
 
     fn routes_again(&self) -> bool {

@@ -40,6 +40,11 @@ pub trait BaseChain {
         false
     }
 
+    /// Returns the name of the chain's table in traces; empty for other handlers of packets.
+    fn table(&self) -> &str {
+        ""
+    }
+
     /// Walks a packet through the chain and all chains that it calls.
     ///
     /// If the result depends on chance or on a condition that cannot be evaluated, `walker` takes one branch and
@@ -51,7 +56,7 @@ pub trait BaseChain {
 /// priorities first.
 ///
 /// Among chains of equal priority, the kernel evaluates the one first that was registered last. Tables must therefore
-/// be added in the order of their creation.
+/// be added in the order of their creation. All chains of a table are assumed to be older than those of later tables.
 #[derive(Default)]
 pub struct Ruleset<'a> {
     /// The base chains of each hook.
@@ -103,6 +108,11 @@ impl<'a> Ruleset<'a> {
     /// Adds virtual servers, sets and addresses of ipvs mode; its iptables rules are added separately.
     pub fn add_ipvs(&mut self, objects: &'a dyn IpvsObjects) {
         self.ipvs.push(objects);
+        self.add_virtual_servers(objects);
+    }
+
+    /// Adds virtual servers only.
+    pub fn add_virtual_servers(&mut self, objects: &'a dyn IpvsObjects) {
         ipvs::Scheduler::chains(objects).for_each(|chain| self.add_chain(chain));
     }
 
@@ -172,6 +182,19 @@ impl<'a> Ruleset<'a> {
 
     fn walk<'w>(&'w self, host: &'w Host, packet: &'w Packet, detail: Detail) -> Walk<'w> {
         Walk::new(self, host, packet, detail)
+    }
+
+    /// Returns pairs of tables, the older one first, with NAT chains of equal priority at a hook. Only the order in which
+    /// these chains were created, and not that of their tables, decides which one is evaluated first.
+    pub fn nat_ties(&self) -> Vec<(Hook, &str, &str)> {
+        let of_hook = |hook| {
+            let chains: Vec<_> = self.chains(hook).iter().filter(|chain| chain.is_nat()).collect();
+            let pairs = chains.windows(2).map(|pair| (pair[1], pair[0]));
+            let ties =
+                pairs.filter(|(older, newer)| older.priority() == newer.priority() && older.table() != newer.table());
+            ties.map(|(older, newer)| (hook, older.table(), newer.table())).collect::<Vec<_>>()
+        };
+        HOOKS.into_iter().flat_map(of_hook).collect()
     }
 
     /// Returns the objects of ipvs mode.

@@ -31,6 +31,8 @@ pub struct MemoryKernel {
 pub struct MemoryTable {
     comment: Option<Comment>,
     chains: BTreeMap<Name, ChainWithRules>,
+    /// The names of the base chains in the order of their creation.
+    base_chains: Vec<Name>,
     sets: BTreeMap<Name, MemorySet>,
     /// The devices of each flowtable.
     flowtables: BTreeMap<Name, BTreeSet<Box<str>>>,
@@ -194,8 +196,8 @@ impl Kernel for MemoryKernel {
 }
 
 impl MemoryTable {
-    /// Returns a table with these chains and sets, each set with its elements in the order of their addition. The table
-    /// is not checked, because the table comes from a kernel.
+    /// Returns a table with these chains in the order of their creation, and these sets, each with its elements in the
+    /// order of their addition. The table is not checked, because the table comes from a kernel.
     pub(crate) fn from_parts(
         chains: impl IntoIterator<Item = ChainWithRules>,
         sets: impl IntoIterator<Item = (Set, Vec<Element>, ReadElements)>,
@@ -208,8 +210,11 @@ impl MemoryTable {
             let elements = elements.into_iter().map(|element| (element.key.clone(), element)).collect();
             (set.name.clone(), MemorySet { set, elements, read })
         };
+        let chains: Vec<ChainWithRules> = chains.into_iter().collect();
+        let base_chains = chains.iter().filter(|chain| chain.chain.base.is_some());
         Self {
             comment: None,
+            base_chains: base_chains.map(|chain| chain.chain.name.clone()).collect(),
             chains: chains.into_iter().map(|chain| (chain.chain.name.clone(), chain)).collect(),
             sets: sets.into_iter().map(read_set).collect(),
             flowtables: BTreeMap::new(),
@@ -220,6 +225,14 @@ impl MemoryTable {
     pub fn clear_dynamic_sets(&mut self) {
         let dynamic = self.sets.values_mut().filter(|set| matches!(set.set.kind, SetKind::Dynamic { .. }));
         dynamic.for_each(|set| set.elements.clear());
+    }
+
+    /// Marks empty sets and maps as those whose elements are unknown.
+    pub fn forget_elements(&mut self) {
+        let is_empty = |set: &&mut MemorySet| {
+            set.elements.is_empty() && !set.set.name.is_anonymous() && !matches!(set.set.kind, SetKind::Dynamic { .. })
+        };
+        self.sets.values_mut().filter(is_empty).for_each(|set| set.read.undecoded += 1);
     }
 
     /// Returns the number of elements of a set that the model cannot represent.
@@ -236,6 +249,11 @@ impl MemoryTable {
     /// Returns all chains, sorted by name.
     pub fn chains(&self) -> impl Iterator<Item = &ChainWithRules> {
         self.chains.values()
+    }
+
+    /// Returns the base chains in the order of their creation.
+    pub fn base_chains(&self) -> impl Iterator<Item = &ChainWithRules> {
+        self.base_chains.iter().filter_map(|name| self.chains.get(name))
     }
 
     /// Returns a chain.
@@ -323,9 +341,9 @@ impl MemoryTable {
         (name.is_anonymous() && set.read.undecoded == 0).then(|| set.elements.values().cloned().collect())
     }
 
-    /// Returns all rules.
-    pub fn rules_mut(&mut self) -> impl Iterator<Item = &mut Rule> {
-        self.chains.values_mut().flat_map(|chain| &mut chain.rules)
+    /// Returns all chains, sorted by name.
+    pub fn chains_mut(&mut self) -> impl Iterator<Item = &mut ChainWithRules> {
+        self.chains.values_mut()
     }
 
     /// Returns the declaration of a set.
@@ -345,6 +363,7 @@ impl MemoryTable {
                 Some(old) if old.chain != *chain => Err(ErrorKind::Exists),
                 Some(_) => Ok(()),
                 None => {
+                    self.base_chains.extend(chain.base.map(|_| chain.name.clone()));
                     self.chains.insert(chain.name.clone(), chain.clone().rules([]));
                     Ok(())
                 }
@@ -355,6 +374,7 @@ impl MemoryTable {
             }
             Change::DeleteChain(name) => {
                 self.chains.remove(name).ok_or(ErrorKind::NotFound)?;
+                self.base_chains.retain(|chain| chain != name);
                 if self.is_referenced(name) { Err(ErrorKind::Busy) } else { Ok(()) }
             }
             Change::AddRule(chain, rule) => {

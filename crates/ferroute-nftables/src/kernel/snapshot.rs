@@ -17,8 +17,8 @@ use crate::{
     },
     plan::TABLE,
     wire::{
-        AnyElements, Listed, elements_request, list_request, nfproto, parse_any_set, parse_chain, parse_rule,
-        parse_table, tables_request,
+        AnyElements, Listed, elements_request, list_request, nfproto, parse_any_set, parse_chain, parse_handle,
+        parse_rule, parse_table, tables_request,
     },
 };
 
@@ -44,6 +44,8 @@ pub struct TableSnapshot {
     pub table: MemoryTable,
     /// The counters of elements, by set and key.
     pub counters: BTreeMap<Name, BTreeMap<Key, Counter>>,
+    /// Base chains that are younger than a rule of the table, so that they may also be younger than later tables.
+    pub late_base_chains: Vec<Name>,
     /// Base chains of hooks that IP packets do not pass in the host (`ingress`, `egress`).
     pub unsupported_base_chains: Vec<Name>,
     /// The sets with keys or data that the model cannot represent. Rules that refer to them are opaque.
@@ -164,6 +166,7 @@ impl NetlinkKernel {
             handle,
             table: MemoryTable::default(),
             counters: BTreeMap::new(),
+            late_base_chains: Vec::new(),
             unsupported_base_chains: Vec::new(),
             undecoded_sets,
         };
@@ -191,12 +194,18 @@ impl NetlinkKernel {
         sets: &[Set],
     ) -> Result<Vec<ChainWithRules>, Error> {
         let (table, name) = (snapshot.family, &snapshot.name);
-        let listed = self
-            .socket
-            .collect(&mut list_request(table, name, Listed::Chains), |message| parse_chain(&message, name))?;
-        let rules = self
-            .socket
-            .collect(&mut list_request(table, name, Listed::Rules), |message| parse_rule(&message).map(Some))?;
+        let listed = self.socket.collect(&mut list_request(table, name, Listed::Chains), |message| {
+            let handle = parse_handle(&message, Listed::Chains)?;
+            parse_chain(&message, name).map(|chain| chain.zip(Some(handle)))
+        })?;
+        let mut first_rule = u64::MAX;
+        let rules = self.socket.collect(&mut list_request(table, name, Listed::Rules), |message| {
+            first_rule = first_rule.min(parse_handle(&message, Listed::Rules)?);
+            parse_rule(&message).map(Some)
+        })?;
+        let late =
+            listed.iter().filter(|(_, handle)| *handle > first_rule).filter_map(|(chain, _)| chain.chain.as_ref());
+        let late_base_chains = late.filter(|chain| chain.base.is_some()).map(|chain| chain.name.clone()).collect();
         let by_name: BTreeMap<&Name, &Set> = sets.iter().map(|set| (&set.name, set)).collect();
         let mut by_chain: BTreeMap<Name, Vec<Rule>> = BTreeMap::new();
         let names = InterfaceNames::default();
@@ -211,7 +220,7 @@ impl NetlinkKernel {
             };
             by_chain.entry(chain.clone()).or_default().push(rule);
         }
-        let chains = listed.into_iter().map(|ListedChain { name, chain, .. }| {
+        let chains = listed.into_iter().map(|(ListedChain { name, chain, .. }, _)| {
             let rules = by_chain.remove(&name).unwrap_or_default();
             let chain = chain.unwrap_or_else(|| {
                 snapshot.unsupported_base_chains.push(name.clone());
@@ -219,7 +228,9 @@ impl NetlinkKernel {
             });
             chain.rules(rules)
         });
-        Ok(chains.collect())
+        let chains = chains.collect();
+        snapshot.late_base_chains = late_base_chains;
+        Ok(chains)
     }
 
     fn read_elements(

@@ -7,8 +7,8 @@ use super::{
     EncodedRule,
     constants::*,
     object::{
-        CONNLIMIT, COUNTER, DAY, FLOWTABLE_PRIORITY, LIMIT, TYPE_BITS, TYPE_IFINDEX, TYPE_MASK, hook_number, set_flags,
-        types_of,
+        CONNLIMIT, COUNTER, DAY, FLOWTABLE_PRIORITY, LIMIT, Listed, TYPE_BITS, TYPE_IFINDEX, TYPE_MASK, hook_number,
+        set_flags, types_of,
     },
     userdata,
 };
@@ -45,6 +45,21 @@ pub(crate) fn parse_chain(message: &Message<'_>, table: &Name) -> Result<Option<
     let chain = base.map(|base| Chain { name: name.clone(), base, comment });
     Ok(is_in_table.then_some(ListedChain { name, chain, rules: Vec::new() }))
 }
+
+/// Returns the handle of a chain or rule. In a table, handles increase in the order of creation.
+pub(crate) fn parse_handle(message: &Message<'_>, listed: Listed) -> Result<u64, Error> {
+    let kind = if matches!(listed, Listed::Chains) { NFTA_CHAIN_HANDLE } else { NFTA_RULE_HANDLE };
+    for attribute in attributes(message)? {
+        let attribute = attribute?;
+        if attribute.kind == kind {
+            return Ok(attribute.u64_be()?);
+        }
+    }
+    Err(message.missing(kind).into())
+}
+
+/// Attribute of a chain (`enum nft_chain_attributes`).
+const NFTA_CHAIN_HANDLE: u16 = 2;
 
 /// Reports whether a chain belongs to a rule, with which the kernel deletes it.
 pub(crate) fn is_bound_chain(message: &Message<'_>) -> Result<bool, Error> {
