@@ -6,7 +6,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use crate::walk::Walker;
+use crate::walk::{Walker, without_parts};
 
 /// A netfilter hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -183,7 +183,7 @@ pub enum Effect {
 impl From<(Verdict, Walker<'_>)> for Leaf {
     fn from((verdict, walker): (Verdict, Walker<'_>)) -> Self {
         let events = walker.record.events();
-        Self { verdict, share: walker.share, assumptions: walker.assumptions, events }
+        Self { verdict, share: walker.share, assumptions: without_parts(&walker.assumptions), events }
     }
 }
 

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     Assumption, Effect, Event, Hook, Verdict,
-    walk::{Walker, too_many_branches},
+    walk::{Walker, too_many_branches, without_parts},
 };
 
 /// All possible results of a packet. Leaves that differ only in the randomly selected endpoint are merged into one
@@ -187,6 +187,11 @@ impl Branches {
                 known.push(merged.len());
             }
             merged.push((branch, leaf));
+        }
+        for (branch, _) in &mut merged {
+            for assumptions in branch.alternatives.iter_mut().chain([&mut branch.assumptions]) {
+                *assumptions = without_parts(assumptions);
+            }
         }
         let (branches, leaves) = merged.into_iter().unzip();
         (Trace { branches }, leaves)

@@ -1,4 +1,4 @@
-use std::{fmt, net::SocketAddr};
+use std::{borrow::Cow, fmt, net::SocketAddr};
 
 use ferroute_nftables::model::Property;
 
@@ -34,15 +34,34 @@ pub(crate) struct Unknown {
     pub(crate) condition: String,
     /// The match succeeds if the condition is false.
     pub(crate) negated: bool,
+    /// The part of a rule whose condition this is, if another one with the same text may have another result.
+    part: Option<usize>,
 }
 
 impl Unknown {
     pub(crate) fn new(condition: String) -> Self {
-        Self { condition, negated: false }
+        Self { condition, negated: false, part: None }
     }
-}
 
-impl Unknown {
+    pub(crate) fn negated(self, negated: bool) -> Self {
+        Self { negated, ..self }
+    }
+
+    /// Sets the part of a rule that has the condition.
+    pub(crate) fn of<T>(self, part: &T) -> Self {
+        let has = |words: &[&str]| words.iter().any(|word| self.condition.starts_with(word));
+        let is_separate = has(&SEPARATE) && !has(&NAMED) || self.condition.contains(" …");
+        Self { part: is_separate.then(|| std::ptr::from_ref(part).addr()), ..self }
+    }
+
+    /// Returns the condition, with the part of the rule if there is one.
+    fn key(&self) -> Cow<'_, str> {
+        match self.part {
+            None => Cow::Borrowed(&self.condition),
+            Some(part) => Cow::Owned(format!("{}{PART}{part:x}", self.condition)),
+        }
+    }
+
     /// Returns the condition under which the match fails.
     pub(crate) fn opposite(&self) -> String {
         Self { negated: !self.negated, ..self.clone() }.to_string()
@@ -53,6 +72,18 @@ impl fmt::Display for Unknown {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.negated { f.write_str(&negation(&self.condition)) } else { f.write_str(&self.condition) }
     }
+}
+
+/// Removes the parts of rules from the conditions of one branch.
+pub(crate) fn without_parts(assumptions: &[Assumption]) -> Vec<Assumption> {
+    let text = |assumption: &Assumption| assumption.condition.split(PART).next().unwrap_or_default().to_owned();
+    let shown = |(n, assumption): (usize, &Assumption)| {
+        let condition = text(assumption);
+        let is_another = assumptions[..n].iter().any(|earlier| text(earlier) == condition);
+        let condition = if is_another { format!("another {condition}") } else { condition };
+        Assumption { condition, ..*assumption }
+    };
+    assumptions.iter().enumerate().map(shown).collect()
 }
 
 #[derive(Clone, Copy)]
@@ -158,12 +189,12 @@ impl<'a> Walker<'a> {
 
     /// Returns the existing assumption of this branch about a match.
     pub(crate) fn decide(&self, unknown: &Unknown) -> Option<bool> {
-        self.assumed(&unknown.condition).map(|holds| holds != unknown.negated)
+        self.assumed(&unknown.key()).map(|holds| holds != unknown.negated)
     }
 
     /// Assumes that a match that cannot be evaluated matches, or does not.
     pub(crate) fn assume_match(&mut self, unknown: &Unknown, matches: bool) {
-        self.assume(unknown.condition.clone(), matches != unknown.negated);
+        self.assume(unknown.key().into_owned(), matches != unknown.negated);
     }
 
     /// Records an event; see [`record_effect`](Self::record_effect) for effects. The event is built only if it is kept.
@@ -367,3 +398,11 @@ const MAX_RULES: usize = 1 << 23;
 /// Maximum number of chains that a packet enters from one base chain. The kernel rejects loops, but a file may contain them,
 /// and a few chains that call each other several times are entered millions of times.
 pub(crate) const MAX_CALLS: usize = 1024;
+
+/// Separates a condition from the part of a rule that has it.
+const PART: char = '\0';
+/// Beginnings of conditions that each rule has for itself: limits count separately, and `nft` omits the options of
+/// modules of `iptables`.
+const SEPARATE: [&str; 6] = ["`xt match ", "`limit ", "`quota ", "`-m limit ", "`-m hashlimit ", "`-m quota "];
+/// Beginnings of conditions on named objects, which rules share.
+const NAMED: [&str; 2] = ["`limit name ", "`quota name "];

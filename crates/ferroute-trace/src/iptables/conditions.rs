@@ -44,14 +44,14 @@ impl PacketState<'_> {
             match self.matches_extension(extension) {
                 ExtensionResult::Match => {}
                 ExtensionResult::Chance(probability) => chance *= probability,
-                ExtensionResult::Unknown(condition) => unknown.push(condition),
+                ExtensionResult::Unknown(condition) => unknown.push(condition.of(extension)),
                 ExtensionResult::Mismatch(reason) => return MatchResult::Mismatch(reason),
             }
         }
         MatchResult::Match { chance, unknown }
     }
 
-    pub(super) fn header_mismatch(&self, rule: &Rule) -> Option<String> {
+    pub(crate) fn header_mismatch(&self, rule: &Rule) -> Option<String> {
         let (source, destination) = (self.source.ip(), self.destination.ip());
         self.mismatch("source", rule.source.as_ref(), source, |net| net.contains(source))
             .or_else(|| {
@@ -169,7 +169,7 @@ impl PacketState<'_> {
         let contains = self.ipvs.iter().find_map(lookup);
         let Some(contains) = contains.or_else(|| self.is_in_ipset(&set.name, &set.sides)) else {
             let condition = format!("packet is in set {set}");
-            return ExtensionResult::Unknown(Unknown { condition, negated: wanted.is_negated() });
+            return ExtensionResult::Unknown(Unknown::new(condition).negated(wanted.is_negated()));
         };
         if wanted.allows(|_| contains) {
             return ExtensionResult::Match;
@@ -185,7 +185,7 @@ impl PacketState<'_> {
         match self.is_of_types(address, &[*kind], None) {
             None => {
                 let condition = format!("{subject} {address} is of type {kind}");
-                ExtensionResult::Unknown(Unknown { condition, negated: wanted.is_negated() })
+                ExtensionResult::Unknown(Unknown::new(condition).negated(wanted.is_negated()))
             }
             Some(holds) if wanted.allows(|_| holds) => ExtensionResult::Match,
             Some(_) => ExtensionResult::Mismatch(format!("{subject} {address} {is_not} of type {kind}")),

@@ -126,7 +126,7 @@ impl PacketState<'_> {
             [(negated, option, arguments)] => {
                 let text = [&["-m", words.name, option], &arguments[..]].concat().join(" ");
                 let condition = format!("`{}` matches", super::shown(&text));
-                ExtensionResult::Unknown(Unknown { condition, negated: *negated })
+                ExtensionResult::Unknown(Unknown::new(condition).negated(*negated))
             }
             _ => unknown(),
         }

@@ -160,7 +160,7 @@ impl<'a> ChainWalker<'a> {
                     walker.multiply_share(probability);
                     chance *= probability;
                 }
-                ExtensionResult::Unknown(unknown) => match walker.decide(&unknown) {
+                ExtensionResult::Unknown(unknown) => match walker.decide(&unknown.clone().of(module)) {
                     Some(true) => {}
                     Some(false) => {
                         let reason = format!("by assumption, {}", unknown.opposite());
@@ -168,7 +168,7 @@ impl<'a> ChainWalker<'a> {
                         return Next::Rule;
                     }
                     None => {
-                        let mut other = walker.clone();
+                        let (mut other, unknown) = (walker.clone(), unknown.of(module));
                         let reason = format!("assuming that {}", unknown.opposite());
                         self.record_rule(&mut other, rule, number, Some(reason), None);
                         other.assume_match(&unknown, false);

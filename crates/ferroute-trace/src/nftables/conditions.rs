@@ -83,7 +83,7 @@ impl PacketState<'_> {
                 },
                 Err(LookupError::NotFound(_)) if !*eq => MatchResult::Match,
                 Err(LookupError::NotFound(reason)) => MatchResult::Mismatch(reason),
-                Err(LookupError::Unknown(condition)) => MatchResult::Unknown(Unknown { condition, negated: !*eq }),
+                Err(LookupError::Unknown(condition)) => MatchResult::Unknown(Unknown::new(condition).negated(!*eq)),
                 Ok(_) => self.match_if(false, || match self.key(key, random) {
                     Ok(found) => {
                         let operands: Vec<Operand> = key.iter().map(|field| Property::Field(*field).into()).collect();
@@ -137,7 +137,7 @@ impl PacketState<'_> {
                 }),
                 Err(unknown) => {
                     let condition = format!("{unknown} is within {first} to {last}");
-                    MatchResult::Unknown(Unknown { condition, negated: !*eq })
+                    MatchResult::Unknown(Unknown::new(condition).negated(!*eq))
                 }
             },
         }
@@ -163,7 +163,7 @@ impl PacketState<'_> {
                 CmpOp::Gte => "is at least",
             };
             let condition = format!("{subject}{masked} {relation} {}", shown(wanted));
-            MatchResult::Unknown(Unknown { condition, negated: op == CmpOp::Neq })
+            MatchResult::Unknown(Unknown::new(condition).negated(op == CmpOp::Neq))
         };
         let actual = match (field, self.value(field, random)) {
             // The other bits are not set before the first packet has left.

@@ -54,7 +54,7 @@ impl PacketState<'_> {
         let unknown = || {
             let (positive, negated) = foreign.positive();
             let condition = format!("`{}` matches", table.foreign_text(&positive, family));
-            MatchResult::Unknown(Unknown { condition, negated })
+            MatchResult::Unknown(Unknown::new(condition).negated(negated))
         };
         Some(match foreign {
             Foreign::Compare { operand, op, value } => match self.known(*operand, random, *op, *value) {
@@ -326,12 +326,16 @@ impl PacketState<'_> {
         format!("the packet has no {}", property.text(self.family()))
     }
 
-    /// Matches the packet against a module of `iptables`: `-m NAME OPTIONS`. `None` if the text is a target.
+    /// Matches the packet against a module of `iptables`, `-m NAME OPTIONS`, or against conditions of a rule itself, such
+    /// as `-s 10.0.0.0/8 -p tcp`. `None` if the text is a target.
     pub(super) fn matches_module(&self, text: &str) -> Option<ExtensionResult> {
         let rule = Rule::parse(self.family(), text);
-        match rule.target {
-            Some(_) => None,
-            None => Some(rule.matches.first().map_or(ExtensionResult::Match, |module| self.matches_extension(module))),
+        match (rule.target.is_some(), rule.matches.first()) {
+            (true, _) => None,
+            (false, Some(module)) => Some(self.matches_extension(module)),
+            (false, None) => {
+                Some(self.header_mismatch(&rule).map_or(ExtensionResult::Match, ExtensionResult::Mismatch))
+            }
         }
     }
 

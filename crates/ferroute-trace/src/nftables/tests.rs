@@ -10,6 +10,7 @@ use ferroute_nftables::{
     kernel::{Kernel, MemoryKernel},
     model::{Change, Data, Element, Name, TableId, Transaction},
     plan::{ListNumber, NftablesSettings, TABLE, render},
+    script,
 };
 
 use crate::{
@@ -88,4 +89,52 @@ fn client_with_affinity_keeps_its_endpoint_until_it_is_removed() {
     // A slot of the same list, but of no current endpoint.
     remember(&mut other, ClassId(slot.0 ^ 1 << 20));
     assert_eq!(leaves(&other).len(), 3);
+}
+
+/// Returns the ends of a packet in a table of `nft list ruleset`, each with its assumptions.
+fn ends(text: &str) -> Vec<(String, Vec<String>)> {
+    let tables = script::parse(IpFamily::V4, text).unwrap();
+    let ruleset = Ruleset::from_nftables_table("ip t", &tables[0].table);
+    let branches = ruleset.trace(&host(), &from_pod("10.0.0.1:80")).branches.into_iter();
+    branches
+        .map(|branch| (branch.verdict.to_string(), branch.assumptions.iter().map(ToString::to_string).collect()))
+        .collect()
+}
+
+#[test]
+fn modules_without_options_and_limits_are_assumed_for_each_rule() {
+    let ends = |rules: &str| {
+        let chain = format!("chain c {{\n type filter hook forward priority filter; policy accept;\n{rules}\n}}");
+        ends(&format!("table ip t {{\n{chain}\n}}\n"))
+    };
+    for (condition, is_shared) in
+        [("xt match \"set\"", false), ("limit rate 5/second", false), ("limit name \"web\"", true), ("ip ttl 64", true)]
+    {
+        let matches = format!("`{condition}` matches");
+        let separate = vec![matches.clone(), format!("another `{condition}` does not match")];
+        for rules in [
+            format!("{condition} meta mark set 1\n meta mark 1 {condition} drop"),
+            format!("{condition} {condition} drop\n{condition} meta mark set 1"),
+        ] {
+            let ends = ends(&rules);
+            assert!(ends.iter().any(|(end, assumed)| end == "dropped" && assumed[0] == matches), "{ends:?}");
+            let is_separate = ends.iter().any(|(end, assumed)| {
+                end != "dropped" && (*assumed == separate || *assumed == [format!("`{condition}` does not match")])
+            });
+            assert!(is_separate, "{ends:?}");
+            let dropped = ends.iter().find(|(end, _)| end == "dropped").unwrap();
+            assert_eq!(dropped.1.len(), if is_shared { 1 } else { 2 }, "{condition}: {ends:?}");
+        }
+    }
+}
+
+#[test]
+fn last_of_the_base_chains_of_equal_priority_runs_first() {
+    let chain = |name: &str, address: u8| {
+        format!("chain {name} {{\n type nat hook postrouting priority srcnat;\n snat to 192.0.2.{address}\n}}\n")
+    };
+    for (first, second) in [("a", "b"), ("b", "a")] {
+        let text = format!("table ip t {{\n{}{}}}\n", chain(first, 1), chain(second, 2));
+        assert!(ends(&text)[0].0.ends_with("with source 192.0.2.2"), "{text}");
+    }
 }

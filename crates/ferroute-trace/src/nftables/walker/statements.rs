@@ -165,7 +165,7 @@ impl<'a> ChainWalker<'a> {
                 }
                 Some(ExtensionResult::Chance(chance)) => StatementResult::Chance(chance),
                 Some(ExtensionResult::Mismatch(reason)) => StatementResult::Mismatch(reason),
-                Some(ExtensionResult::Unknown(unknown)) => StatementResult::Unknown(unknown),
+                Some(ExtensionResult::Unknown(unknown)) => StatementResult::Unknown(unknown.of(statement)),
                 None => match packet.target_of(text) {
                     Some(target) => match packet.apply_target(&target, hook, random, &mut walker.record) {
                         TargetResult::Continue(effect) => {
@@ -197,7 +197,7 @@ impl<'a> ChainWalker<'a> {
                 StatementResult::Unknown(Unknown::new(format!("`{text}` finds a socket")))
             }
             Statement::Opaque(Opaque { outcome: Outcome::Condition, text, .. }) => {
-                StatementResult::Unknown(Unknown::new(format!("`{text}` matches")))
+                StatementResult::Unknown(Unknown::new(format!("`{text}` matches")).of(statement))
             }
             Statement::Opaque(Opaque { outcome: Outcome::Anything, text, .. }) if text.starts_with("queue") => {
                 accept_if(
