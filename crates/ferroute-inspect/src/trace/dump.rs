@@ -1,30 +1,58 @@
-//! Rules in files: the output of `iptables-save`, `nft list ruleset`, `ipset save` and `ipset list`, of any host.
+//! Rules in files: the output of `iptables-save`, `nft list ruleset`, `ipset save`, `ipset list` and `ipvsadm -Sn`, of any
+//! host.
+
+mod ipvs;
+mod merge;
 
 use std::{
     fs::File,
     io::{self, Read},
+    net::IpAddr,
     path::Path,
 };
 
 use anyhow::{Context, bail};
 use ferroute_core::{FileFormat, IpFamily};
-use ferroute_iptables::{ParseError, ParseErrorKind, RuleSet, TableName};
+use ferroute_iptables::{ParseError, ParseErrorKind, RuleSet, TableName, exec::Backend};
 use ferroute_nftables::{
     kernel::{TableFamily, TableSnapshot},
+    model::SetKind,
     script,
 };
-use ferroute_trace::{Ipsets, Ruleset, Traceable};
+use ferroute_trace::{Hook, Ipsets, Ruleset, Traceable};
+
+use self::{
+    ipvs::{SavedServers, UnknownServers},
+    merge::{Saved, iptables_name, merge},
+};
 
 /// The rules of one IP family in files.
 #[derive(Debug, Default)]
 pub struct DumpedRules {
-    /// The rules of iptables, in their order.
-    iptables: Vec<RuleSet>,
-    /// The tables of nftables that `iptables` does not contain.
+    /// The output of `iptables-save`, without tables that `iptables` cannot express.
+    iptables: Vec<Saved>,
+    /// The output of `nft list ruleset`, in the order of creation. For tables that are also in `iptables`, traces use that
+    /// copy.
     nftables: Vec<TableSnapshot>,
     ipsets: Option<Ipsets>,
+    servers: Option<SavedServers>,
+    /// Addresses of the dummy device of ipvs mode.
+    service_addresses: Vec<IpAddr>,
+    /// Warnings of programs about rules that they do not print.
+    warnings: Vec<Warning>,
+    /// Whether the elements of sets and maps are missing.
+    is_terse: bool,
     /// The tables whose text ends before their last rule.
     truncated: Vec<ParseError>,
+}
+
+/// A warning of `iptables-save` about rules that it does not print.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Warning {
+    /// The legacy backend has rules.
+    Legacy,
+    /// A table has rules or chains that only `nft` can print.
+    Incompatible(TableName),
 }
 
 impl Traceable for DumpedRules {
@@ -32,9 +60,29 @@ impl Traceable for DumpedRules {
         if let Some(ipsets) = &self.ipsets {
             ruleset.add_ipsets(ipsets);
         }
-        self.iptables.iter().for_each(|rules| ruleset.add_iptables(rules));
+        if let Some(servers) = &self.servers {
+            ruleset.add_virtual_servers(servers);
+        }
+        for hook in [Hook::Input, Hook::Output] {
+            let (servers, addresses) = (self.servers.as_ref(), self.service_addresses.as_slice());
+            if servers.is_some() || !addresses.is_empty() {
+                ruleset.add_chain(UnknownServers { hook, servers, addresses });
+            }
+        }
+        for saved in &self.iptables {
+            let is_listed =
+                |table| self.nftables.iter().any(|other| iptables_name(other) == Some(table) && saved.is_of(other));
+            let tables = saved.rules.tables.keys().filter(|table| !is_listed(**table));
+            tables.for_each(|table| ruleset.add_iptables_table(&saved.rules, *table));
+        }
         for snapshot in &self.nftables {
-            ruleset.add_nftables_table(format!("{} {}", snapshot.family, snapshot.name), &snapshot.table);
+            let saved = self.iptables.iter().find(|saved| saved.is_of(snapshot));
+            match saved.zip(iptables_name(snapshot)) {
+                Some((saved, table)) => ruleset.add_iptables_table(&saved.rules, table),
+                None => {
+                    ruleset.add_nftables_table(format!("{} {}", snapshot.family, snapshot.name), &snapshot.table);
+                }
+            }
         }
     }
 }
@@ -46,18 +94,24 @@ impl DumpedRules {
     /// If a file cannot be read, or does not contain such output.
     pub fn read(files: &[impl AsRef<Path>], family: IpFamily) -> anyhow::Result<Self> {
         let mut rules = Self::default();
-        for file in files {
-            let file = file.as_ref();
+        let mut texts = Vec::new();
+        for file in files.iter().map(AsRef::as_ref) {
             let text = read_text(file).with_context(|| format!("cannot read rules in {}", file.display()))?;
-            rules.add(&text, family).with_context(|| format!("cannot read rules in {}", file.display()))?;
+            texts.push((file, text));
         }
-        rules.remove_duplicates()?;
+        // Commands such as `ipset save` may print nothing.
+        let is_empty = |text: &str| text.trim().is_empty();
+        let are_empty = texts.iter().all(|(_, text)| is_empty(text));
+        for (file, text) in texts.iter().filter(|(_, text)| are_empty || !is_empty(text)) {
+            rules.add(text, family).with_context(|| format!("cannot read rules in {}", file.display()))?;
+        }
+        rules.combine()?;
         Ok(rules)
     }
 
     /// Describes rules that the files probably lack; `None` if they may be complete.
     pub fn gap(&self, family: IpFamily) -> Option<String> {
-        let mut tables = self.iptables.iter().flat_map(|rules| rules.tables.keys());
+        let mut tables = self.iptables.iter().flat_map(|saved| saved.rules.tables.keys());
         let command = if family == IpFamily::V4 { "iptables-save" } else { "ip6tables-save" };
         match (tables.next(), tables.next(), self.nftables.is_empty()) {
             (None, _, true) => {
@@ -71,15 +125,50 @@ impl DumpedRules {
         }
     }
 
+    /// Adds the addresses of the dummy device of ipvs mode.
+    pub fn with_service_addresses(self, service_addresses: Vec<IpAddr>) -> Self {
+        Self { service_addresses, ..self }
+    }
+
+    /// Describes rules that exist and that the files lack.
+    pub fn missing(&self, family: IpFamily) -> Vec<String> {
+        let prefix = if family == IpFamily::V4 { "iptables" } else { "ip6tables" };
+        let has_legacy = self.iptables.iter().any(|saved| saved.backend != Some(Backend::NfTables));
+        let is_listed = |table| self.nftables.iter().any(|snapshot| iptables_name(snapshot) == Some(table));
+        let mut missing = Vec::new();
+        for warning in &self.warnings {
+            match warning {
+                Warning::Legacy if !has_legacy => missing.push(format!(
+                    "the node also has rules of {prefix}-legacy: add the output of {prefix}-legacy-save"
+                )),
+                Warning::Incompatible(table) if !is_listed(*table) => missing.push(format!(
+                    "{prefix}-save does not print all rules of table {table}: add the output of nft list ruleset"
+                )),
+                Warning::Legacy | Warning::Incompatible(_) => {}
+            }
+        }
+        if self.is_terse {
+            let note = "no set or map in the files has elements: use the output of nft list ruleset without -t";
+            missing.push(note.to_owned());
+        }
+        missing.dedup();
+        missing
+    }
+
     fn add(&mut self, text: &str, family: IpFamily) -> anyhow::Result<()> {
-        let mut is_known = false;
+        let (mut is_known, mut backend) = (false, None);
+        self.warnings.extend(text.lines().filter_map(|line| warning(line, family)));
         for part in parts(text) {
             match kind(&part) {
                 Some(Kind::Iptables(of)) => {
                     is_known = true;
+                    // Later tables may have no header.
+                    if part.lines().any(|line| header(line).is_some()) {
+                        backend = Saved::backend(&part);
+                    }
                     if of == family {
                         match RuleSet::parse_save(family, &part) {
-                            Ok(rules) => self.iptables.push(rules),
+                            Ok(rules) => self.iptables.push(Saved { rules, backend }),
                             Err(error) if error.kind == ParseErrorKind::NoCommit => self.truncated.push(error),
                             Err(error) => return Err(error.into()),
                         }
@@ -93,6 +182,10 @@ impl DumpedRules {
                     is_known = true;
                     self.ipsets.get_or_insert_default().add_save(&part);
                 }
+                Some(Kind::Ipvs) => {
+                    is_known = true;
+                    self.servers.get_or_insert_default().add_save(&part);
+                }
                 None => {}
             }
         }
@@ -102,12 +195,12 @@ impl DumpedRules {
         Ok(())
     }
 
-    /// Removes the tables of `nft list ruleset` that `iptables-save` has printed as well.
+    /// Combines the tables that both `iptables-save` and `nft list ruleset` have printed.
     ///
     /// # Errors
     /// If a table is truncated: `iptables-save` ends at the first rule of `nft` that it cannot print. The table must
     /// then be in the output of `nft list ruleset`.
-    fn remove_duplicates(&mut self) -> Result<(), ParseError> {
+    fn combine(&mut self) -> Result<(), ParseError> {
         let is_listed = |error: &ParseError| {
             let name = error.text.trim_start_matches('*').trim_end();
             self.nftables.iter().any(|table| matches!(table.family, TableFamily::Ip(_)) && table.name.as_str() == name)
@@ -115,15 +208,26 @@ impl DumpedRules {
         if let Some(error) = self.truncated.iter().find(|error| !is_listed(error)) {
             return Err(error.clone());
         }
-        let is_printed = |name: &str| {
-            let table = TableName::from_word(name);
-            table.is_some_and(|table| self.iptables.iter().any(|rules| rules.tables.contains_key(&table)))
-        };
-        self.nftables.retain(|snapshot| match snapshot.family {
-            TableFamily::Ip(_) => !is_printed(snapshot.name.as_str()),
-            TableFamily::Inet => true,
-        });
+        merge(&mut self.iptables, &mut self.nftables);
+        self.is_terse = self.is_terse();
+        if self.is_terse {
+            self.nftables.iter_mut().for_each(|snapshot| snapshot.table.forget_elements());
+        }
         Ok(())
+    }
+
+    /// Reports whether all sets and maps that have a name and that rules look up are empty, as `nft -t` prints them.
+    fn is_terse(&self) -> bool {
+        let tables = self.nftables.iter().map(|snapshot| &snapshot.table);
+        let mut sets = tables
+            .flat_map(|table| table.sets().map(move |set| (table, set)))
+            .filter(|(_, set)| !set.name.is_anonymous() && !matches!(set.kind, SetKind::Dynamic { .. }));
+        let mut is_used = false;
+        let are_empty = sets.all(|(table, set)| {
+            is_used |= table.looks_up(&set.name);
+            table.elements(&set.name).next().is_none() && table.undecoded(&set.name) == 0
+        });
+        are_empty && is_used
     }
 }
 
@@ -165,6 +269,7 @@ enum Kind {
     Iptables(IpFamily),
     Nftables,
     Ipset,
+    Ipvs,
 }
 
 /// Returns why a text is not output of a supported command.
@@ -174,6 +279,9 @@ fn why_unknown(text: &str) -> &'static str {
     match text {
         _ if text.trim().is_empty() => "it is empty",
         _ if begins(&["{\"nftables\"", "\"nftables\":"]) => "it is JSON: use the output of nft list ruleset without -j",
+        _ if begins(&["IP Virtual Server version", "-A -t ", "-A -u ", "-a -t ", "-a -u "]) => {
+            "it has virtual servers in another form: use the output of ipvsadm -Sn"
+        }
         _ if begins(&["-P ", "-N ", "-A ", "Chain "]) => {
             "iptables -S and iptables -L do not print the table: use the output of iptables-save"
         }
@@ -194,6 +302,8 @@ fn parts(text: &str) -> Vec<String> {
             Some(Kind::Nftables)
         } else if line.starts_with("create ") || lines.peek().is_some_and(|next| is_set_head(line, next)) {
             Some(Kind::Ipset)
+        } else if ipvs::is_server(line) {
+            Some(Kind::Ipvs)
         } else {
             None
         };
@@ -216,6 +326,19 @@ fn parts(text: &str) -> Vec<String> {
     parts.into_iter().map(|(_, part)| part).collect()
 }
 
+/// Returns the warning in a line of `iptables-save`, or of `ip6tables-save`.
+fn warning(line: &str, family: IpFamily) -> Option<Warning> {
+    let line = line.trim_start().trim_start_matches("> ");
+    if let Some(rest) = line.strip_prefix("# Warning: ") {
+        let program = if family == IpFamily::V4 { "iptables-legacy" } else { "ip6tables-legacy" };
+        let is_legacy = rest.starts_with(program) && rest.contains("tables present");
+        return is_legacy.then_some(Warning::Legacy);
+    }
+    // The line is the same for both IP families.
+    let (table, rest) = line.strip_prefix("# Table `")?.split_once('\'')?;
+    TableName::from_word(table).filter(|_| rest.contains("incompatible")).map(Warning::Incompatible)
+}
+
 /// Returns the kind of output that a header of `iptables-save` announces.
 fn header(line: &str) -> Option<Kind> {
     let program = line.strip_prefix("# Generated by ")?;
@@ -233,6 +356,9 @@ fn kind(text: &str) -> Option<Kind> {
     let is_listed = || text.lines().zip(text.lines().skip(1)).any(|(line, next)| is_set_head(line, next));
     if text.lines().any(|line| line.starts_with("create ")) || is_listed() {
         return Some(Kind::Ipset);
+    }
+    if text.lines().any(ipvs::is_server) {
+        return Some(Kind::Ipvs);
     }
     let is_v6 = |line: &str| {
         let mut words = line.split(' ');
@@ -269,10 +395,12 @@ mod tests {
                     create s hash:ip family inet hashsize 1024 maxelem 65536\nadd s 10.0.0.1\n";
         let mut rules = DumpedRules::default();
         rules.add(text, IpFamily::V4).unwrap();
-        rules.remove_duplicates().unwrap();
-        let tables: Vec<TableName> = rules.iptables.iter().flat_map(|rules| rules.tables.keys().copied()).collect();
+        rules.combine().unwrap();
+        let tables: Vec<TableName> =
+            rules.iptables.iter().flat_map(|saved| saved.rules.tables.keys().copied()).collect();
         assert_eq!(tables, [TableName::Nat, TableName::Filter]);
-        assert_eq!(rules.nftables.iter().map(|table| table.name.to_string()).collect::<Vec<_>>(), ["own"]);
+        let is_saved = |table: &&TableSnapshot| rules.iptables.iter().any(|saved| saved.is_of(table));
+        assert_eq!(rules.nftables.iter().filter(is_saved).count(), 1, "of nat and own");
         assert!(rules.ipsets.is_some());
         let mut rules = DumpedRules::default();
         rules.add(text, IpFamily::V6).unwrap();
@@ -285,7 +413,7 @@ mod tests {
         let read = |text: &str| {
             let mut rules = DumpedRules::default();
             rules.add(text, IpFamily::V4).unwrap();
-            rules.remove_duplicates().map(|()| (rules.iptables.len(), rules.nftables.len()))
+            rules.combine().map(|()| (rules.iptables.len(), rules.nftables.len()))
         };
         let listed = "table ip filter {\n\tchain ts {\n\t}\n}\n";
         assert_eq!(read(&format!("{listed}{saved}")).unwrap(), (0, 1));
@@ -313,6 +441,105 @@ mod tests {
         }
     }
 
+    fn read(text: &str) -> DumpedRules {
+        let mut rules = DumpedRules::default();
+        rules.add(text, IpFamily::V4).unwrap();
+        rules.combine().unwrap();
+        rules
+    }
+
+    #[test]
+    fn tables_of_the_other_backend_remain() {
+        let table = |header: &str| {
+            format!(
+                "# Generated by {header} on Mon\n*filter\n:FORWARD ACCEPT [0:0]\n-A FORWARD -s 10.0.0.0/8 -j DROP\nCOMMIT\n\
+                 table ip filter {{\n\tchain FORWARD {{\n\t\ttype filter hook forward priority filter;\n\t\tip saddr 10.0.0.0/8 drop\n\t}}\n}}\n"
+            )
+        };
+        for (header, is_same) in [
+            ("iptables-save v1.8.9 (nf_tables)", true),
+            ("iptables-nft-save v1.8.7", true),
+            ("iptables-save v1.8.7", true),
+            ("iptables-legacy-save v1.8.7", false),
+            ("iptables-save v1.8.9 (legacy)", false),
+        ] {
+            let rules = read(&table(header));
+            assert_eq!(rules.iptables[0].is_of(&rules.nftables[0]), is_same, "{header}");
+        }
+        // Other rules have another number.
+        let rules = read(&table("iptables-save v1.8.7").replace("\t\tip saddr 10.0.0.0/8 drop\n", ""));
+        assert!(!rules.iptables[0].is_of(&rules.nftables[0]));
+    }
+
+    #[test]
+    fn words_of_iptables_replace_only_modules_that_nft_does_not_print() {
+        let saved = "# Generated by iptables-save v1.8.9 (nf_tables) on Mon\n*filter\n:FORWARD ACCEPT [0:0]\n:own - [0:0]\n\
+                     -A FORWARD -s 10.0.0.0/8 -p tcp -m set --match-set pods dst -m comment --comment \"a b\" -j own\n\
+                     -A FORWARD -p tcp -m mark ! --mark 0x7 -j DROP\n-A own -j LOG --log-prefix x\nCOMMIT\n";
+        let listed = "table ip filter {\n\tchain FORWARD {\n\t\ttype filter hook forward priority filter; policy accept;\n\
+                      \t\tmeta l4proto tcp ip saddr 10.0.0.0/8 xt match \"set\" xt match \"comment\" counter packets 0 bytes 0 jump own\n\
+                      \t\ttcp dport { 9090, 9091 } meta mark != 0x00000007 drop\n\t}\n\
+                      \tchain own {\n\t\tcounter packets 0 bytes 0 xt target \"LOG\"\n\t}\n}\n";
+        let rules = read(&format!("{saved}{listed}"));
+        assert!(rules.iptables[0].rules.tables.is_empty());
+        let table = &rules.nftables[0].table;
+        let chains = table.chains().flat_map(|chain| &chain.rules);
+        let texts: Vec<String> = chains.map(|rule| table.rule_text(rule, IpFamily::V4)).collect();
+        assert_eq!(
+            texts,
+            [
+                "-s 10.0.0.0/8 -p tcp -m set --match-set pods dst -m comment --comment \"a b\" jump own",
+                "meta l4proto tcp th dport { 9090, 9091 } meta mark != 0x00000007 drop",
+                "-j LOG --log-prefix x",
+            ]
+        );
+        // Another number of rules: those of another time.
+        let rules = read(&format!("{}{listed}", saved.replace("-A own -j LOG --log-prefix x\n", "")));
+        let own = rules.nftables[0].table.chains().last().unwrap();
+        assert_eq!(rules.nftables[0].table.rule_text(&own.rules[0], IpFamily::V4), "counter packets 0 bytes 0 -j LOG");
+    }
+
+    #[test]
+    fn facts_about_missing_rules_are_noted() {
+        let saved = "*filter\n-A FORWARD -j ACCEPT\nCOMMIT\n";
+        let nft = format!("# Generated by iptables-save v1.8.9 (nf_tables) on Mon\n{saved}");
+        let legacy = "# Warning: iptables-legacy tables present, use iptables-legacy-save to see them\n";
+        let table = "# Table `nat' is incompatible, use 'nft' tool.\n";
+        let set = "table ip t {\n\tset s {\n\t\ttype ipv4_addr\n\t}\n\tchain c {\n\t\tip saddr @s drop\n\t}\n}\n";
+        for (text, command) in [
+            (format!("{nft}{legacy}"), Some("iptables-legacy-save")),
+            (format!("> {legacy}{nft}"), Some("iptables-legacy-save")),
+            (format!("{nft}{legacy}# Generated by iptables-save v1.8.9 on Mon\n{saved}"), None),
+            (format!("{nft}{}", legacy.replace("iptables", "ip6tables")), None),
+            (format!("{nft}{table}"), Some("nft list ruleset")),
+            (format!("{nft}{table}table ip nat {{\n}}\n"), None),
+            (set.to_owned(), Some("without -t")),
+            (set.replace("type ipv4_addr\n", "type ipv4_addr\n\t\telements = { 10.0.0.1 }\n"), None),
+            (set.replace("type ipv4_addr\n", "type ipv4_addr\n\t\tsize 9\n\t\tflags dynamic\n"), None),
+            (set.replace("ip saddr @s ", ""), None),
+        ] {
+            let missing = read(&text).missing(IpFamily::V4);
+            assert_eq!(missing.is_empty(), command.is_none(), "{missing:?}: {text}");
+            assert!(command.is_none_or(|command| missing[0].contains(command)), "{missing:?}");
+        }
+    }
+
+    #[test]
+    fn virtual_servers_are_read() {
+        let text = "-A -t 10.96.0.1:443 -s rr\n-a -t 10.96.0.1:443 -r 192.168.6.121:6443 -m -w 1\n\
+                    -A -u 10.96.0.10:53 -s rr -p 10800\n-A -t 192.0.2.1:80 -s wlc\n-a -t 192.0.2.1:80 -r 10.0.0.9:80 -g -w 3\n";
+        let saved = "*filter\n-A FORWARD -j ACCEPT\nCOMMIT\n";
+        for text in [text.to_owned(), format!("{text}{saved}"), format!("{saved}{text}")] {
+            let mut rules = DumpedRules::default();
+            rules.add(&text, IpFamily::V4).unwrap();
+            assert_eq!(rules.iptables.len(), text.matches("*filter").count());
+            let servers = format!("{:?}", rules.servers);
+            for part in ["10.96.0.1", "6443", "10.96.0.10", "direct: {ServerKey { address: 192.0.2.1, port: 80"] {
+                assert!(servers.contains(part), "{part}: {servers}");
+            }
+        }
+    }
+
     #[test]
     fn text_without_rules_is_an_error_that_says_what_to_use() {
         for (text, remedy) in [
@@ -321,6 +548,8 @@ mod tests {
             ("{\"nftables\": []}\n", "without -j"),
             ("-P INPUT ACCEPT\n-A INPUT -j DROP\n", "iptables-save"),
             ("Chain INPUT (policy ACCEPT)\n", "iptables-save"),
+            ("IP Virtual Server version 1.2.1 (size=4096)\nProt LocalAddress:Port Scheduler Flags\n", "ipvsadm -Sn"),
+            ("-A -t kubernetes.default:https -s rr\n", "ipvsadm -Sn"),
         ] {
             let error = DumpedRules::default().add(text, IpFamily::V4).unwrap_err().to_string();
             assert!(error.contains(remedy), "{error}");
@@ -354,7 +583,7 @@ mod tests {
                     create s hash:ip family inet\n";
         let mut rules = DumpedRules::default();
         rules.add(text, IpFamily::V4).unwrap();
-        assert_eq!(rules.iptables.iter().map(|rules| rules.tables.len()).sum::<usize>(), 2);
+        assert_eq!(rules.iptables.iter().map(|saved| saved.rules.tables.len()).sum::<usize>(), 2);
         assert!(rules.ipsets.is_some());
         let listed = "Name: s\nType: hash:ip\nHeader: family inet\nMembers:\n10.0.0.1\n\n";
         for text in [format!("{listed}*filter\n-A FORWARD -j DROP\nCOMMIT\n"), listed.to_owned()] {

@@ -1,6 +1,6 @@
 //! The node on which a packet is traced: its desired state, addresses and routes.
 
-use std::sync::Arc;
+use std::{net::IpAddr, sync::Arc};
 
 use ferroute_core::IpFamily;
 use ferroute_host::Sysctls;
@@ -19,6 +19,8 @@ pub struct TraceNode {
     pub here: bool,
     /// Whether addresses and routes are unknown, so that `host` is assumed.
     pub(super) is_unknown: bool,
+    /// Addresses of the dummy device of ipvs mode in a file.
+    pub(super) service_addresses: Vec<IpAddr>,
     /// Whether the kernel forwards packets of each IP family. A trace assumes that it does.
     forwards: [bool; 2],
 }
@@ -50,13 +52,14 @@ impl TraceNode {
             true => Desired::load(&args.desired, verbosity)?,
             false => Desired::without_objects(&args.desired.settings, verbosity)?,
         };
-        let host = match &args.routes {
+        let (host, service_addresses) = match &args.routes {
             Some(file) => routes::read(file)?,
-            None if has_objects => desired.host.clone(),
-            None => routes::unknown_host(),
+            None if has_objects => (desired.host.clone(), Vec::new()),
+            None => (routes::unknown_host(), Vec::new()),
         };
         let is_unknown = args.routes.is_none() && !has_objects;
-        Ok(Self { desired: Arc::new(desired), host, here: false, is_unknown, forwards: [true; 2] })
+        let desired = Arc::new(desired);
+        Ok(Self { desired, host, here: false, is_unknown, service_addresses, forwards: [true; 2] })
     }
 
     /// Reads addresses and routes if the node is this machine, which is always the case for rules in the kernel.
@@ -68,7 +71,7 @@ impl TraceNode {
         let host = if here { kernel_host()? } else { desired.host.clone() };
         let forwards =
             FORWARDING.map(|name| !here || Sysctls::from_kernel().read(name).is_ok_and(|value| value != "0"));
-        Ok(Self { desired, host, here, is_unknown: false, forwards })
+        Ok(Self { desired, host, here, is_unknown: false, service_addresses: Vec::new(), forwards })
     }
 
     /// Returns the sysctl that disables forwarding of packets of a family.

@@ -56,10 +56,14 @@ pub fn write_outline_into(
              192.0.2.1 and 2001:db8::1, and all others behind eth0"
         )?;
     }
-    if let Rules::Files(files) = rules
-        && let Some(gap) = files.gap(packet.family())
-    {
-        writeln!(out, "note: {gap}")?;
+    if let Rules::Files(files) = rules {
+        let family = packet.family();
+        for note in files.gap(family).into_iter().chain(files.missing(family)) {
+            writeln!(out, "note: {note}")?;
+        }
+    }
+    if let Some(order) = rules.assumed_order() {
+        writeln!(out, "note: {order}")?;
     }
     let is_loopback = |end: &SocketAddr| end.is_ipv4() && end.ip().is_loopback();
     if matches!(rules, Rules::Files(_)) && [&packet.source, &packet.destination].into_iter().any(is_loopback) {

@@ -76,7 +76,7 @@ impl TraceReport {
                 port: name.port.to_string(),
                 kind,
             }),
-            outcome: trace.outcome(),
+            outcome: rules.outcome(trace, packet.family()),
             branches: trace.branches.clone(),
             names: addresses.filter_map(|ip| Some((ip, desired.names.owner(ip)?.to_string()))).collect(),
         }

@@ -6,6 +6,7 @@ use std::{collections::HashMap, net::IpAddr, path::Path, sync::Arc};
 
 use anyhow::{Context, bail};
 use ferroute_core::IpFamily;
+use ferroute_ipvs::DUMMY_DEVICE;
 use ferroute_trace::{AddressKind, Host, Route, RouteDecision, RoutedPacket, Router};
 use ipnet::IpNet;
 
@@ -63,18 +64,21 @@ struct NextHop {
     weight: u32,
 }
 
-/// Reads the addresses and routes of a host; `-` is the standard input. Sysctls are assumed to be those of a node.
+/// Reads the addresses and routes of a host, and which of the addresses are those of the dummy device of ipvs mode; `-` is
+/// the standard input. Sysctls are assumed to be those of a node.
 ///
 /// # Errors
 /// If the file cannot be read, or contains neither addresses nor routes.
-pub(super) fn read(file: &Path) -> anyhow::Result<Host> {
+pub(super) fn read(file: &Path) -> anyhow::Result<(Host, Vec<IpAddr>)> {
     let text = read_text(file).with_context(|| format!("cannot read routes in {}", file.display()))?;
     let router = StaticRouter::parse(&text);
     if let Some(reason) = router.why_useless(&text) {
         bail!("cannot read routes in {}: {reason}", file.display());
     }
     let addresses = router.own_addresses();
-    Ok(Host { addresses, router: Some(Arc::new(router)), route_localnet: true, ..Host::default() })
+    let of_services = router.addresses.iter().filter(|(device, _)| device == DUMMY_DEVICE);
+    let of_services = of_services.map(|(_, net)| net.addr()).collect();
+    Ok((Host { addresses, router: Some(Arc::new(router)), route_localnet: true, ..Host::default() }, of_services))
 }
 
 /// Returns an unknown host: all addresses are behind one interface, and its own addresses are those for documentation.

@@ -10,7 +10,7 @@ use ferroute_modes::{
 };
 use ferroute_nftables::kernel::Consistency;
 use ferroute_proxy::host_setup::require_net_admin;
-use ferroute_trace::{Host, Packet, Ruleset, Trace};
+use ferroute_trace::{Host, Outcome, Packet, Ruleset, Trace};
 
 use super::{DumpedRules, Request, RulesSource, TraceNode};
 
@@ -33,7 +33,8 @@ pub fn load(request: &Request, node: &TraceNode, family: IpFamily) -> anyhow::Re
         return from_kernel(family);
     }
     if !request.rules.is_empty() {
-        return Ok(Rules::Files(Box::new(DumpedRules::read(&request.rules, family)?)));
+        let rules = DumpedRules::read(&request.rules, family)?;
+        return Ok(Rules::Files(Box::new(rules.with_service_addresses(node.service_addresses.clone()))));
     }
     let desired = &node.desired;
     let table = desired.table(family);
@@ -70,6 +71,15 @@ impl Rules {
         self.ruleset().trace(host, packet)
     }
 
+    /// Returns the overall result of a trace. It is not certain that a packet is delivered if rules are missing.
+    pub fn outcome(&self, trace: &Trace, family: IpFamily) -> Outcome {
+        let is_incomplete = matches!(self, Self::Files(rules) if !rules.missing(family).is_empty());
+        match trace.outcome() {
+            Outcome::Delivered if is_incomplete => Outcome::Unknown,
+            outcome => outcome,
+        }
+    }
+
     /// Traces a packet through the rules, with steps but without events.
     pub fn summary(&self, host: &Host, packet: &Packet) -> Trace {
         self.ruleset().summary(host, packet)
@@ -99,6 +109,24 @@ impl Rules {
             Self::Kernel(_) => RulesSource::Kernel,
             Self::Files(_) => RulesSource::Files,
         }
+    }
+
+    /// Describes the order of chains that the trace assumes, if the rules do not show it.
+    pub(super) fn assumed_order(&self) -> Option<String> {
+        let ruleset = self.ruleset();
+        let may_be_younger = |table: &str| match self {
+            Self::Planned(..) => false,
+            Self::Files(_) => true,
+            Self::Kernel(rules) => rules.nftables.iter().any(|snapshot| {
+                !snapshot.late_base_chains.is_empty() && format!("{} {}", snapshot.family, snapshot.name) == table
+            }),
+        };
+        let (hook, older, newer) = ruleset.nat_ties().into_iter().find(|(_, older, _)| may_be_younger(older))?;
+        let hook = hook.as_str();
+        Some(format!(
+            "tables {older} and {newer} have NAT chains of equal priority at {hook}; the trace assumes that those of {newer} are younger and \
+             run first"
+        ))
     }
 
     fn ruleset(&self) -> Ruleset<'_> {

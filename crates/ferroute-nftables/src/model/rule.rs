@@ -240,7 +240,8 @@ pub enum Outcome {
     Condition,
     /// Any effect, including a verdict or a change of the packet.
     Anything,
-    /// A module or target of `iptables`, in whose syntax the text is: `-m NAME OPTIONS` or `-j NAME OPTIONS`.
+    /// A part of a rule of `iptables`, in whose syntax the text is: `-m NAME OPTIONS`, `-j NAME OPTIONS` or
+    /// `-s ADDRESS -p PROTOCOL`.
     Iptables,
     /// The effect of this construct of other programs' rules.
     Foreign(Foreign),

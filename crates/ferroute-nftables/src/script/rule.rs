@@ -405,7 +405,6 @@ fn extension(kind: &str, name: &str, reading: &mut Reading) -> Option<()> {
     match (kind, name) {
         ("match", "comment") => reading.opaque("xt match \"comment\"".to_owned(), Outcome::Nothing),
         ("match", name) => reading.opaque(format!("xt match \"{name}\""), Outcome::Condition),
-        ("target", "MASQUERADE") => reading.statements.push(Statement::Masquerade { fully_random: false }),
         ("target", name) => reading.opaque(format!("-j {name}"), Outcome::Iptables),
         _ => return None,
     }

@@ -53,8 +53,8 @@ pub(crate) struct TraceArgs {
     kernel: bool,
     /// Trace through the rules in a file, of any host
     ///
-    /// The file has the output of iptables-save, ip6tables-save, nft list ruleset or ipset save, or of several of them. Repeat
-    /// for more files; - is standard input. Neither root nor a cluster is required. Services provide names only.
+    /// The file has the output of iptables-save, ip6tables-save, nft list ruleset, ipset save or ipvsadm -Sn, or of several of
+    /// them. Repeat for more files; - is standard input. Neither root nor a cluster is required. Services provide names only.
     #[arg(long, value_name = "FILE", conflicts_with = "kernel")]
     rules: Vec<PathBuf>,
     /// Addresses and routes of the host of --rules
@@ -174,7 +174,7 @@ pub(crate) fn run(args: &TraceArgs, verbosity: Option<u32>, out: &mut impl Write
         }
     }
     out.write_all(text.as_bytes())?;
-    Ok(match trace.outcome() {
+    Ok(match rules.outcome(&trace, packet.family()) {
         Outcome::Delivered => ExitCode::SUCCESS,
         Outcome::NotDelivered => ExitCode::from(1),
         Outcome::Unknown => ExitCode::from(2),
