@@ -14,12 +14,14 @@ pub(super) struct Token {
 pub(super) fn split(text: &str) -> Vec<Token> {
     let mut tokens: Vec<Token> = Vec::new();
     for (line, content) in (1..).zip(text.lines()) {
-        let mut rest = content.trim();
+        let (mut rest, start) = (content.trim(), tokens.len());
         while let Some(first) = rest.chars().next() {
-            if first == '#' && !rest[1..].trim_start().starts_with(MODULE) {
-                break;
-            }
             let length = match first {
+                '#' if rest[1..].trim_start().starts_with(MODULE) => 1,
+                '#' => match remark(rest, &tokens[start..]) {
+                    Some(length) => length,
+                    None => break,
+                },
                 '"' => rest[1..].find('"').map_or(rest.len(), |end| end + 2),
                 // Bits of a header: `@nh,8,16`.
                 '@' if rest.get(3..4) == Some(",") => rest.find(char::is_whitespace).unwrap_or(rest.len()),
@@ -31,7 +33,7 @@ pub(super) fn split(text: &str) -> Vec<Token> {
                 }
             };
             let (word, after) = rest.split_at(length.max(1));
-            tokens.push(Token { text: word.to_owned(), line });
+            tokens.push(Token { text: word.trim_end().to_owned(), line });
             rest = after.trim_start();
         }
         tokens.push(Token { text: "\n".to_owned(), line });
@@ -39,11 +41,24 @@ pub(super) fn split(text: &str) -> Vec<Token> {
     tokens
 }
 
+/// Returns the length of a module of `iptables` in the words of its `print` function, which `nft` before 1.0.6 prints
+/// after `#`: `# match-set pods src counter packets 0 bytes 0 # TPROXY redirect 127.0.0.1:8080`. `before` are the words
+/// of the line before it. `None` for a comment.
+fn remark(text: &str, before: &[Token]) -> Option<usize> {
+    if let Some(length) = text.find(" counter packets ") {
+        return Some(length);
+    }
+    let handle = text.rfind("# handle ").unwrap_or(text.len());
+    let follows_counter = matches!(before, [.., counter, packets, _, bytes, _]
+        if [&counter.text, &packets.text, &bytes.text] == ["counter", "packets", "bytes"]);
+    (follows_counter && handle > 0).then_some(handle)
+}
+
 /// The beginning of the name of a module of `iptables`.
 pub(super) const MODULE: &str = "xt_";
 
 /// Characters that are separate words.
-const PUNCTUATION: [char; 6] = ['{', '}', '(', ')', ',', ';'];
+const PUNCTUATION: [char; 7] = ['{', '}', '(', ')', ',', ';', '|'];
 
 /// A position in a list of words.
 #[derive(Clone, Debug)]

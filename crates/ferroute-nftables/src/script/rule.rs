@@ -77,7 +77,19 @@ impl RuleReader {
         };
         match cursor.peek() {
             "\n" => cursor.at += 1,
-            "#" => remark(cursor, reading),
+            "#" => {
+                cursor.at += 1;
+                let name = cursor.take().trim_start_matches(MODULE);
+                let kind = if name.starts_with(char::is_uppercase) { "target" } else { "match" };
+                extension(kind, name, reading)?;
+            }
+            remark if remark.starts_with('#') => {
+                cursor.at += 1;
+                match cursor.peek() {
+                    "counter" => reading.opaque(remark.to_owned(), Outcome::Condition),
+                    _ => target(remark.trim_start_matches(['#', ' ']), reading),
+                }
+            }
             "comment" => {
                 cursor.at += 1;
                 reading.comment = Some(Comment::new(unquoted(cursor.take())));
@@ -392,23 +404,22 @@ fn limit(cursor: &mut Cursor<'_>) {
     }
 }
 
-/// Reads the remark that `nft` prints after `#` for expressions that it cannot print: `xt_tcp`, `xt_MASQUERADE`.
-fn remark(cursor: &mut Cursor<'_>, reading: &mut Reading) {
-    cursor.at += 1;
-    let name = cursor.take().trim_start_matches(MODULE);
-    let kind = if name.starts_with(char::is_uppercase) { "target" } else { "match" };
-    extension(kind, name, reading);
-}
-
 /// Adds a module or target of `iptables`, whose options `nft` does not print.
 fn extension(kind: &str, name: &str, reading: &mut Reading) -> Option<()> {
     match (kind, name) {
         ("match", "comment") => reading.opaque("xt match \"comment\"".to_owned(), Outcome::Nothing),
         ("match", name) => reading.opaque(format!("xt match \"{name}\""), Outcome::Condition),
-        ("target", name) => reading.opaque(format!("-j {name}"), Outcome::Iptables),
+        // It has the same effect without options, and its own words where iptables-save prints them, too.
+        ("target", "MASQUERADE") => target(name, reading),
+        ("target", name) => target(&format!("{name} …"), reading),
         _ => return None,
     }
     Some(())
+}
+
+/// Adds a target of `iptables` with words that are not its options.
+fn target(text: &str, reading: &mut Reading) {
+    reading.opaque(format!("-j {text}"), Outcome::Iptables);
 }
 
 /// Adds unsupported words: as a condition, if a verdict or another effect follows and they have none themselves.

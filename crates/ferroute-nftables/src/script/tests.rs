@@ -77,6 +77,11 @@ fn rules_are_printed_as_nft_prints_those_of_the_kernel() {
             "tcp flags & (fin | syn | rst | ack) == syn drop",
             "meta l4proto tcp tcp flags & (fin | syn | rst | ack) == syn drop",
         ),
+        (
+            "tcp flags & (fin|syn|rst|ack) != syn ct state new drop",
+            "meta l4proto tcp tcp flags & (fin | syn | rst | ack) != syn ct state new drop",
+        ),
+        ("tcp flags & (fin|syn) == fin|syn drop", "meta l4proto tcp tcp flags & (fin | syn) == fin | syn drop"),
         ("tcp flags syn / fin,syn,rst,ack drop", "meta l4proto tcp tcp flags & (fin | syn | rst | ack) == syn drop"),
         ("fib daddr type local accept", "fib daddr type local accept"),
         ("fib saddr . iif oif missing drop", "fib saddr . iif oif missing drop"),
@@ -141,12 +146,29 @@ fn rules_are_printed_as_nft_prints_those_of_the_kernel() {
         ),
         (
             "xt match \"set\" counter packets 0 bytes 0 xt target \"MARK\"",
-            "xt match \"set\" counter packets 0 bytes 0 -j MARK",
+            "xt match \"set\" counter packets 0 bytes 0 -j MARK …",
         ),
         ("meta skuid 1337 return", "meta skuid 1337 return"),
         (
             "socket transparent 1 meta mark set 0x00000001 accept",
             "socket transparent 1 meta mark set 0x00000001 accept",
+        ),
+        (
+            "ip saddr != 10.0.0.0/8  # match-set pods dst,dst tcp dport 80 counter packets 3 bytes 180 jump a # handle 7",
+            "meta nfproto ipv4 ip saddr != 10.0.0.0/8 # match-set pods dst,dst tcp dport 80 counter packets 3 bytes 180 jump a",
+        ),
+        (
+            "# u32 \"0x0=0x1\" # #conn src/32 > 5 counter packets 0 bytes 0",
+            "# u32 \"0x0=0x1\" # #conn src/32 > 5 counter packets 0 bytes 0",
+        ),
+        (
+            "udp dport 68 counter packets 1 bytes 2 # CHECKSUM fill # handle 4",
+            "meta l4proto udp th dport 68 counter packets 1 bytes 2 -j CHECKSUM fill",
+        ),
+        ("ct state new counter packets 1 bytes 2 # handle 4", "ct state new counter packets 1 bytes 2"),
+        (
+            "tcp dport 22 counter packets 1 bytes 2 accept # ssh",
+            "meta l4proto tcp th dport 22 counter packets 1 bytes 2 accept",
         ),
         ("jump chain-a # handle 7", "jump chain-a"),
         (
@@ -357,7 +379,8 @@ proptest! {
 }
 
 #[test]
-fn handles_are_no_rules() {
-    let text = "table ip t { # handle 3\n\tchain c { # handle 1\n\t\tdrop # handle 2\n\t}\n}\n";
+fn handles_and_comments_are_no_rules() {
+    let text =
+        "table ip t { # handle 3\n\tchain c { # handle 1\n\t\t# tcp dport 22 accept\n\t\tdrop # handle 2\n\t}\n}\n";
     assert_eq!(rules(IpFamily::V4, text), ["drop"]);
 }

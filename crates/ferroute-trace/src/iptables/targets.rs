@@ -26,8 +26,7 @@ pub(crate) enum TargetResult {
 }
 
 impl PacketState<'_> {
-    /// Applies a target. Has no effect for targets that lead to another chain or back from one. `nth` selects one of
-    /// several addresses.
+    /// Applies a target that does not lead to another chain or back from one. `nth` selects one of several addresses.
     pub(crate) fn apply_target(
         &mut self,
         target: &Target,
@@ -36,7 +35,10 @@ impl PacketState<'_> {
         record: &mut Record,
     ) -> TargetResult {
         match target {
-            Target::Jump(_) | Target::Goto(_) | Target::Return => TargetResult::Continue(None),
+            Target::Return => TargetResult::Continue(None),
+            Target::Jump(chain) | Target::Goto(chain) => {
+                TargetResult::End(None, Verdict::Unknown { reason: format!("effect of `-j {chain}`") })
+            }
             Target::Accept => TargetResult::Accept(Effect::Accept),
             Target::Drop => dropped(),
             Target::Reject(with) => {
@@ -59,6 +61,9 @@ impl PacketState<'_> {
                 TargetResult::Continue(None)
             }
             Target::Other(_) if is_irrelevant(target) => TargetResult::Continue(None),
+            Target::Other(text) if text.is_empty() => {
+                TargetResult::End(None, Verdict::Unknown { reason: "effect of a rule that cannot be read".to_owned() })
+            }
             Target::Other(text) => self.apply_words(text, hook, nth, record).unwrap_or_else(|| {
                 TargetResult::End(None, Verdict::Unknown { reason: format!("effect of `-j {text}`") })
             }),
@@ -391,7 +396,8 @@ fn is_notrack(target: &str) -> bool {
     let mut words = target.split(' ');
     match words.next() {
         Some("NOTRACK") => true,
-        Some("CT") => words.any(|word| word == "--notrack"),
+        // `nft` prints the words of `iptables -L`.
+        Some("CT") => words.any(|word| ["--notrack", "notrack"].contains(&word)),
         _ => false,
     }
 }
