@@ -43,7 +43,8 @@ pub enum Target {
         /// The new port; `None` keeps it.
         port: Option<u16>,
     },
-    /// An unsupported target, verbatim without `-j`: `LOG --log-prefix "a b"`.
+    /// An unsupported target, verbatim without `-j`: `LOG --log-prefix "a b"`. Empty if the text of the rule cannot be
+    /// parsed, so that it may have any target.
     Other(Box<str>),
 }
 

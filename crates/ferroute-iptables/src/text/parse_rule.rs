@@ -62,15 +62,18 @@ pub(super) fn split(line: &str) -> Result<Vec<Word<'_>>, OpenQuote> {
 /// Returns the word that begins at `start`.
 fn word(line: &str, start: usize) -> Result<Word<'_>, OpenQuote> {
     let rest = &line[start..];
-    let plain = rest.bytes().position(|byte| is_blank(byte) || byte == b'"').unwrap_or(rest.len());
-    if !rest[plain..].starts_with('"') {
-        return Ok(Word { text: Cow::Borrowed(&rest[..plain]), quoted: false, start, end: start + plain });
+    if rest
+        .starts_with(['&', '\u{ab}', '\u{bb}', '\u{2013}', '\u{2014}', '\u{201c}', '\u{201d}', '\u{201e}', '\u{201f}'])
+        && let Some(word) = pasted(rest, start)
+    {
+        return Ok(word);
     }
+    let plain = rest.bytes().position(|byte| is_blank(byte) || byte == b'"').unwrap_or(rest.len());
     let unquoted = || {
         let length = rest.bytes().position(is_blank).unwrap_or(rest.len());
         Word { text: Cow::Borrowed(&rest[..length]), quoted: false, start, end: start + length }
     };
-    let inside = &rest[plain + 1..];
+    let Some(inside) = rest[plain..].strip_prefix('"') else { return Ok(unquoted()) };
     let mut text = String::from(&rest[..plain]);
     let mut chars = inside.char_indices();
     while let Some((at, c)) = chars.next() {
@@ -89,20 +92,64 @@ fn word(line: &str, start: usize) -> Result<Word<'_>, OpenQuote> {
     if plain > 0 { Ok(unquoted()) } else { Err(OpenQuote) }
 }
 
+/// Returns a word with the quotes or dashes that word processors, chats and HTML replace those of `iptables-save` by, which
+/// never prints them outside of quotes; `None` if the word has none.
+fn pasted(rest: &str, start: usize) -> Option<Word<'_>> {
+    let quote = |text: &str| QUOTES.into_iter().find(|quote| text.starts_with(quote)).map(str::len);
+    if let Some(name) = rest.strip_prefix(['\u{2013}', '\u{2014}']) {
+        let name = &name[..name.bytes().position(is_blank).unwrap_or(name.len())];
+        let dashes = if name.len() == 1 { "-" } else { "--" };
+        let end = start + '\u{2013}'.len_utf8() + name.len();
+        return Some(Word { text: Cow::Owned(format!("{dashes}{name}")), quoted: false, start, end });
+    }
+    let open = quote(rest)?;
+    let inside = &rest[open..];
+    let (length, close) = inside.char_indices().find_map(|(at, _)| {
+        let close = quote(&inside[at..])?;
+        inside[at + close..].bytes().next().is_none_or(is_blank).then_some((at, close))
+    })?;
+    Some(Word { text: Cow::Borrowed(&inside[..length]), quoted: true, start, end: start + open + length + close })
+}
+
+/// Quotes, and the texts that stand for them after copying.
+const QUOTES: [&str; 9] = ["\"", "&quot;", "&#34;", "\u{201c}", "\u{201d}", "\u{201e}", "\u{201f}", "\u{ab}", "\u{bb}"];
+
 fn is_blank(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | b'\n' | b'\r')
 }
 
 /// Parses a rule from its words after `-A CHAIN`; `line` is the text that was split into the words.
 ///
-/// Accepts any text: a rule that cannot be parsed is kept verbatim as one unsupported match.
+/// Accepts any text: conditions that cannot be parsed are kept verbatim as one unsupported match.
 pub(super) fn parse_rule(family: IpFamily, line: &str, words: &[Word<'_>]) -> Rule {
-    let mut parser = RuleParser { line, words, rule: Rule::new(), modules: Vec::new(), target: None };
+    let mut parser = RuleParser::new(line, words);
     match parser.parse(family) {
         Some(()) => parser.rule,
-        None if words.is_empty() => Rule::new(),
-        None => Rule::new().and(Match::Other(line[words[0].start..].into())),
+        None => unreadable(family, line, words),
     }
+}
+
+/// Returns a rule whose conditions or target cannot be parsed.
+fn unreadable(family: IpFamily, line: &str, words: &[Word<'_>]) -> Rule {
+    let is_jump = |word: &Word<'_>| !word.quoted && matches!(&*word.text, "-j" | "--jump");
+    let is_goto = |word: &Word<'_>| !word.quoted && matches!(&*word.text, "-g" | "--goto");
+    let at = words.iter().rposition(|word| is_jump(word) || is_goto(word)).unwrap_or(words.len());
+    let mut parser = RuleParser::new(line, &words[at..]);
+    let parsed = parser.parse(family).and_then(|()| parser.rule.target.take()).filter(|_| parser.rule == Rule::new());
+    let (end, target) = match (parsed, &words[at..]) {
+        (Some(target), _) => (at, target),
+        (None, [option, name, ..]) if is_jump(option) => (at, Target::Other(line[name.start..].into())),
+        (None, _) => (words.len(), Target::Other("".into())),
+    };
+    if end == 0 {
+        return Rule::new().then(target);
+    }
+    let mut parser = RuleParser::new(&line[..end_before(line, words, end)], &words[..end]);
+    let rule = match parser.parse(family) {
+        Some(()) if parser.rule.target.is_none() => parser.rule,
+        _ => Rule::new().and(Match::Other(parser.line[words[0].start..].into())),
+    };
+    rule.then(target)
 }
 
 impl Rule {
@@ -110,7 +157,7 @@ impl Rule {
     pub fn parse(family: IpFamily, text: &str) -> Self {
         match split(text) {
             Ok(words) => parse_rule(family, text, &words),
-            Err(OpenQuote) => Self::new().and(Match::Other(text.into())),
+            Err(OpenQuote) => Self::new().and(Match::Other(text.into())).then(Target::Other("".into())),
         }
     }
 }
@@ -158,6 +205,10 @@ impl<'a> Module<'a> {
 }
 
 impl<'a> RuleParser<'a> {
+    fn new(line: &'a str, words: &'a [Word<'a>]) -> Self {
+        Self { line, words, rule: Rule::new(), modules: Vec::new(), target: None }
+    }
+
     /// Parses all words into `self.rule`; `None` if they are not valid.
     fn parse(&mut self, family: IpFamily) -> Option<()> {
         let mut at = 0;
@@ -178,16 +229,28 @@ impl<'a> RuleParser<'a> {
     /// Parses the option at `first` and returns the index of the next one.
     fn parse_option(&mut self, first: usize) -> Option<usize> {
         let words = self.words;
-        let negated = words[first].is_negation();
-        let at = first + usize::from(negated);
+        let is_first = words[first].is_negation();
+        let at = first + usize::from(is_first);
         let option = words.get(at).filter(|word| word.is_option())?;
-        let arg = || words.get(at + 1).and_then(Word::plain);
+        let after = self.negation_after(at);
+        let negated = is_first || after > 0;
+        let arg = || words.get(at + 1 + after).and_then(Word::plain);
+        let has_policy = self.modules.iter().any(|module| module.has_option("--proto"));
         let rule = &mut self.rule;
         match &*option.text {
+            "-s" | "--source" | "--src" | "-d" | "--destination" | "--dst" if arg()?.contains(',') => {
+                // `iptables` makes a rule for each address.
+                let option = if option.text.trim_start_matches('-').starts_with('s') { "-s" } else { "-d" };
+                let list =
+                    arg().filter(|list| !negated && list.split(',').all(|part| address(false, part).is_some()))?;
+                rule.matches.push(Match::Other(format!("{option} {list}").into()));
+            }
             "-s" | "--source" | "--src" => rule.source = address(negated, arg()?)?,
             "-d" | "--destination" | "--dst" => rule.destination = address(negated, arg()?)?,
             "-i" | "--in-interface" => rule.in_interface = Some(Sense::new(negated, interface(arg()?))),
             "-o" | "--out-interface" => rule.out_interface = Some(Sense::new(negated, interface(arg()?))),
+            // The abbreviation of `--protocol` is the name of an option of the module `policy`.
+            "--proto" if has_policy => return self.parse_module_option(first, at),
             "-p" | "--protocol" | "--proto" => rule.protocol = protocol(negated, arg()?),
             "-f" | "--fragment" => {
                 // A field of the kernel's rule that is printed last, directly before the modules.
@@ -207,21 +270,33 @@ impl<'a> RuleParser<'a> {
             }
             _ => return self.parse_module_option(first, at),
         }
-        Some(at + 2)
+        Some(at + 2 + after)
+    }
+
+    /// Returns the number of words, 0 or 1, between the option at `at` and its argument: before 1.4.3, `iptables-save`
+    /// printed `-s ! 10.0.0.0/8`.
+    fn negation_after(&self, at: usize) -> usize {
+        let is_argument = |word: &Word<'_>| !word.is_option() && !word.is_negation();
+        let is_negated = self.words.get(at + 1).is_some_and(Word::is_negation);
+        usize::from(is_negated && self.words.get(at + 2).is_some_and(is_argument))
     }
 
     /// Parses an option of a module or of the target. Its name is at `at`, the `!`, if any, at `first`.
     fn parse_module_option(&mut self, first: usize, at: usize) -> Option<usize> {
         let words = self.words;
         let name = &*words[at].text;
+        let after = self.negation_after(at);
         let owner = self.option_owner(name)?;
         let is_arg = |word: &&Word<'_>| !word.is_option() && !word.is_negation();
-        let args = match is_free_text(name) || owner.extension.is_some_and(|extension| extension.takes_text(name)) {
-            true => 1,
-            false => words[at + 1..].iter().take_while(is_arg).count(),
-        };
-        let end = at + 1 + args;
-        owner.options.push(Opt { negated: first < at, name, args: words.get(at + 1..end)? });
+        let (start, end) =
+            match is_free_text(name) || owner.extension.is_some_and(|extension| extension.takes_text(name)) {
+                true => (at + 1, at + 2),
+                false => {
+                    let start = at + 1 + after;
+                    (start, start + words[start..].iter().take_while(is_arg).count())
+                }
+            };
+        owner.options.push(Opt { negated: first < at || start > at + 1, name, args: words.get(start..end)? });
         owner.add(first, end);
         Some(end)
     }
@@ -247,16 +322,20 @@ impl<'a> RuleParser<'a> {
     fn text(&self, module: &Module<'_>) -> Box<str> {
         let piece = |&(first, end): &(usize, usize)| {
             let start = self.words[first].start;
-            // The space before the next word is printed with that word. There is none after a quote.
-            let blank = |next: &Word<'_>| usize::from(is_blank(self.line.as_bytes()[next.start - 1]));
-            let end = self.words.get(end).map_or(self.line.len(), |next| next.start - blank(next));
-            &self.line[start..end.max(start)]
+            &self.line[start..end_before(self.line, self.words, end).max(start)]
         };
         match &*module.pieces {
             [one] => piece(one).into(),
             many => many.iter().map(|range| piece(range).trim_end()).collect::<Vec<_>>().join(" ").into(),
         }
     }
+}
+
+/// Returns where the text before the word at index `next`, which is not the first one, ends.
+fn end_before(line: &str, words: &[Word<'_>], next: usize) -> usize {
+    // The space before the next word is printed with that word. There is none after a quote.
+    let blank = |start: usize| usize::from(is_blank(line.as_bytes()[start - 1]));
+    words.get(next).map_or(line.len(), |next| next.start - blank(next.start))
 }
 
 /// Reports whether an option of an unsupported extension takes one argument, which may look like an option.
@@ -315,7 +394,7 @@ fn protocol(negated: bool, text: &str) -> Option<Sense<ProtocolMatch>> {
 /// Options of unsupported modules that a supported module has as well: of several, the last module owns them.
 const SHARED_OPTIONS: [(&str, &[&str]); 6] = [
     ("connmark", &["--mark"]),
-    ("policy", &["--mode"]),
+    ("policy", &["--mode", "--proto"]),
     ("dccp", PORTS),
     ("udplite", PORTS),
     ("quota2", &["--name"]),

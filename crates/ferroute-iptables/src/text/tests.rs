@@ -65,6 +65,10 @@ fn rules_of_other_programs_are_kept_verbatim() {
         "-A X -m comment --comment \"it\\'s \\\\ a \\\"quote\\\"\" -j Y",
         "-A X -m comment --comment one -m comment --comment two",
         "-A X nonsense without options -j",
+        "-A X nonsense  without options -j DNAT --to-destination 10.0.0.1",
+        "-A X -m policy --dir in --pol ipsec --reqid 1 --proto esp -j ACCEPT",
+        "-A X -m mac --mac-source ! 00:11:22:33:44:55 -j Y",
+        "-A X -m comment --comment \"say \u{201c}hi\u{201d} &quot;\" -j Y",
         "-A X -j DNAT --to-destination 10.0.0.1-10.0.0.9:80-90 --persistent",
         "-A X -j REJECT --reject-with icmp-host-prohibited",
     ] {
@@ -106,10 +110,59 @@ fn restore_input_parses_like_saved_text() {
         ("-A X -s 0.0.0.0/0 -d 10.0.0.0/255.255.0.0 -p all", "-A X -d 10.0.0.0/16"),
         ("-A X --protocol udp --match udp --destination-port 5: --jump Y", "-A X -p udp -m udp --dport 5:65535 -j Y"),
         ("[12:3456] -A X -j Y", "-A X -j Y"),
+        // Before 1.4.3, the `!` followed the option.
+        ("-A X -s ! 10.0.0.0/8 -i ! eth0 -p ! tcp -j Y", "-A X ! -s 10.0.0.0/8 ! -i eth0 ! -p tcp -j Y"),
+        (
+            "-A X -p tcp -m tcp --dport ! 80 -m mark --mark ! 0x1 -m state --state ! NEW -j Y",
+            "-A X -p tcp -m tcp ! --dport 80 -m mark ! --mark 0x1 -m state ! --state NEW -j Y",
+        ),
+        ("-A X --src 10.0.0.1,10.1.0.0/16 -j Y", "-A X -s 10.0.0.1,10.1.0.0/16 -j Y"),
+        ("-A X --proto tcp -m policy --dir in --pol none -j Y", "-A X -p tcp -m policy --dir in --pol none -j Y"),
+        (
+            "-A X -m policy --dir out --pol ipsec -m comment --comment x --proto esp -j ACCEPT",
+            "-A X -m policy --dir out --pol ipsec --proto esp -m comment --comment x -j ACCEPT",
+        ),
+        // Text that was copied through programs that replace characters.
+        ("-A X -m comment --comment \u{201c}a b\u{201c} -j Y", "-A X -m comment --comment \"a b\" -j Y"),
+        ("-A X -m comment --comment \u{201e}a\u{201d} -j Y", "-A X -m comment --comment a -j Y"),
+        ("-A X -m comment --comment &quot;a b&quot; -j Y", "-A X -m comment --comment \"a b\" -j Y"),
+        ("-A X -p tcp \u{2013}m tcp \u{2014}dport 80 -j Y", "-A X -p tcp -m tcp --dport 80 -j Y"),
         ("-A X -m nfacct --nfacct-name n", "-A X -m nfacct --nfacct-name  n"),
     ] {
         assert_eq!(saved(written), expected, "{written}");
         assert_unchanged(expected);
+    }
+}
+
+#[test]
+fn rule_that_cannot_be_read_keeps_its_target_or_has_an_unknown_one() {
+    let unreadable = |conditions: &str, target: Target| {
+        let rule = if conditions.is_empty() { Rule::new() } else { Rule::new().and(Match::Other(conditions.into())) };
+        rule.then(target)
+    };
+    let jump = Target::Jump("KUBE-SVC".parse().unwrap());
+    let tcp = Some(Sense::Is(ProtocolMatch::Transport(Protocol::Tcp)));
+    for (line, expected) in [
+        ("-s here -j DROP", unreadable("-s here", Target::Drop)),
+        (
+            "! -s 10.0.0.1,10.0.0.2 -g KUBE-SVC",
+            unreadable("! -s 10.0.0.1,10.0.0.2", Target::Goto("KUBE-SVC".parse().unwrap())),
+        ),
+        (
+            "-m comment --comment kubernetes service portals -j KUBE-SVC",
+            unreadable("-m comment --comment kubernetes service portals", jump),
+        ),
+        ("-s 10.0.0.1 DROP", unreadable("-s 10.0.0.1 DROP", Target::Other("".into()))),
+        ("-p tcp -j", unreadable("-p tcp -j", Target::Other("".into()))),
+        ("-j DROP it -s 10.0.0.1", unreadable("", Target::Other("DROP it -s 10.0.0.1".into()))),
+        (
+            "-m limit --limit 5/min -j DROP -s here",
+            unreadable("-m limit --limit 5/min", Target::Other("DROP -s here".into())),
+        ),
+        ("-p tcp -j DROP it", Rule { protocol: tcp, target: Some(Target::Other("DROP it".into())), ..Rule::new() }),
+    ] {
+        assert_eq!(Rule::parse(IpFamily::V4, line), expected, "{line}");
+        assert_eq!(expected.to_string(), line);
     }
 }
 

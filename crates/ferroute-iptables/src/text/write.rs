@@ -116,6 +116,7 @@ fn write_target(out: &mut dyn Write, target: &Target) -> fmt::Result {
         Target::Accept => out.write_str(" -j ACCEPT"),
         Target::Drop => out.write_str(" -j DROP"),
         Target::Return => out.write_str(" -j RETURN"),
+        Target::Other(text) if text.is_empty() => Ok(()),
         Target::Other(text) => {
             out.write_str(" -j ")?;
             out.write_str(text)

@@ -29,7 +29,10 @@ impl<'a> Words<'a> {
             } else if word.starts_with("--") {
                 options.push((std::mem::take(&mut negated), word, Vec::new()));
             } else {
-                options.last_mut()?.2.push(word);
+                let (is_negated, _, arguments) = options.last_mut()?;
+                // Old versions print the `!` after the option.
+                *is_negated |= std::mem::take(&mut negated);
+                arguments.push(word);
             }
         }
         Some(Self { name, options })
@@ -75,7 +78,7 @@ impl PacketState<'_> {
                 // The first packet is not a fragment that follows another.
                 "-f" => ExtensionResult::Mismatch("packet is no later fragment".to_owned()),
                 "! -f" => ExtensionResult::Match,
-                _ => unknown(),
+                _ => self.matches_list(text).map_or_else(unknown, |matches| self.result(matches, text)),
             };
         };
         if HEADERS.contains(&words.name) {
@@ -130,6 +133,18 @@ impl PacketState<'_> {
             }
             _ => unknown(),
         }
+    }
+
+    /// Evaluates `-s` or `-d` with several addresses; `None` for other text.
+    fn matches_list(&self, text: &str) -> Option<bool> {
+        let (option, list) = text.split_once(' ')?;
+        let address = match option {
+            "-s" => self.source.ip(),
+            "-d" => self.destination.ip(),
+            _ => return None,
+        };
+        let matches: Option<Vec<bool>> = list.split(',').map(|network| in_network(network, address)).collect();
+        Some(matches?.contains(&true))
     }
 
     fn result(&self, matches: bool, text: &str) -> ExtensionResult {

@@ -191,10 +191,9 @@ impl<'a> ChainWalker<'a> {
     /// chains whose rules are known.
     fn has_effect(&self, target: &Target, walker: &Walker<'a>, seen: &mut HashSet<ChainName>) -> bool {
         match target {
-            Target::Jump(chain) => {
-                let rules = self.base.rules.rules(self.base.table, *chain);
-                seen.insert(*chain) && rules.iter().any(|rule| self.rule_has_effect(rule, walker, seen))
-            }
+            Target::Jump(chain) => self.base.rules.chain(self.base.table, *chain).is_none_or(|called| {
+                seen.insert(*chain) && called.rules.iter().any(|rule| self.rule_has_effect(rule, walker, seen))
+            }),
             target => !is_irrelevant(target) && (!changes_set(target) || self.base.reads_sets()),
         }
     }
@@ -271,13 +270,16 @@ impl<'a> ChainWalker<'a> {
 
     fn call(&mut self, chain: ChainName, goto: bool) -> Next {
         self.calls += 1;
-        if self.calls > MAX_CALLS {
-            let reason = too_many_calls(chain);
-            return Next::Chain(ChainVerdict::End(Verdict::Unknown { reason }));
-        }
-        let rules = self.base.rules.rules(self.base.table, chain);
-        self.stack.push(Frame { name: chain, rules, next: 0, goto });
-        Next::Rule
+        let reason = match self.base.rules.chain(self.base.table, chain) {
+            Some(_) if self.calls > MAX_CALLS => too_many_calls(chain),
+            Some(called) => {
+                self.stack.push(Frame { name: chain, rules: &called.rules, next: 0, goto });
+                return Next::Rule;
+            }
+            // A file may lack chains, and the name may be that of an unsupported target.
+            None => format!("effect of `-j {chain}`, which is no chain of table {}", self.base.table),
+        };
+        Next::Chain(ChainVerdict::End(Verdict::Unknown { reason }))
     }
 
     /// Returns to the calling chain, or applies the policy.

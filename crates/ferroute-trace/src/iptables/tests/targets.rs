@@ -80,6 +80,51 @@ fn log_has_no_effect_and_some_targets_are_unknown() {
 }
 
 #[test]
+fn missing_chains_and_unreadable_rules_may_have_any_effect() {
+    for (rule, reason) in [
+        ("-j KUBE-SERVICES", "effect of `-j KUBE-SERVICES`, which is no chain of table filter"),
+        ("-g KUBE-SERVICES", "effect of `-j KUBE-SERVICES`, which is no chain of table filter"),
+        ("-j DELUDE", "effect of `-j DELUDE`, which is no chain of table filter"),
+        ("-p tcp -j ECHO --ttl 5", "effect of `-j ECHO --ttl 5`"),
+        ("-j DROP it", "effect of `-j DROP it`"),
+    ] {
+        assert_eq!(to_host(&format!("*filter\n-A INPUT {rule}")), [format!("unknown: {reason}")], "{rule}");
+        // The chain is not called, or the condition is not evaluated, for other packets.
+        assert_eq!(to_host(&format!("*filter\n-A INPUT -p udp {rule}")).len(), 1);
+        let both = to_host(&format!("*filter\n-A INPUT -m length --length 5 {rule}"));
+        assert_eq!(both.len(), 2, "{rule}: {both:?}");
+    }
+    assert_eq!(
+        to_host("*filter\n-A INPUT -s here -j DROP"),
+        ["dropped (`-s here` matches)".to_owned(), format!("{HERE} (`-s here` does not match)")]
+    );
+    assert_eq!(
+        to_host("*filter\n-A INPUT -s 10.0.0.1 DROP"),
+        [
+            "unknown: effect of a rule that cannot be read (`-s 10.0.0.1 DROP` matches)".to_owned(),
+            format!("{HERE} (`-s 10.0.0.1 DROP` does not match)")
+        ]
+    );
+}
+
+#[test]
+fn old_negations_and_lists_of_addresses_are_decided() {
+    for (rule, is_dropped) in [
+        ("-s ! 10.0.0.0/8", true),
+        ("-s ! 172.17.0.0/16", false),
+        ("-i ! eth0", true),
+        ("-p tcp -m tcp --dport ! 80", false),
+        ("-p tcp -m iprange --src-range ! 10.0.0.1-10.0.0.9", true),
+        ("-s 10.0.0.0/8,172.17.0.14", true),
+        ("-d 172.17.0.0/24,10.0.0.1 -p tcp", true),
+        ("-s 10.0.0.0/8,172.17.0.15", false),
+    ] {
+        let expected = if is_dropped { "dropped" } else { HERE };
+        assert_eq!(to_host(&format!("*filter\n-A INPUT {rule} -j DROP")), [expected], "{rule}");
+    }
+}
+
+#[test]
 fn program_of_a_queue_accepts_or_drops_packets_for_all_later_rules_of_the_hook() {
     let queued = "*mangle
         -A PREROUTING -j NFQUEUE --queue-num 1 --queue-bypass
