@@ -14,6 +14,7 @@ mod delays;
 mod ledger;
 mod query;
 mod services;
+mod unapplied;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -28,7 +29,11 @@ use self::{
     delays::Delays,
     ledger::{Kind, Ledger, ServicesPart},
 };
-pub use self::{delays::ChangeDelays, ledger::Applied};
+pub use self::{
+    delays::ChangeDelays,
+    ledger::Applied,
+    unapplied::{Unapplied, UnappliedPort, UnappliedService},
+};
 pub(crate) use self::{
     query::{QueryError, ServiceQuery},
     services::ServicesBody,
@@ -149,9 +154,12 @@ pub struct Synced<'a> {
     pub counts: ServicePortCounts,
     /// Services whose rules have changed.
     pub changed: &'a BTreeSet<NamespacedName>,
-    /// Services that are not applied because the kernel refuses their rules, or because a limit of the mode is
-    /// exceeded, and whether the kernel has any of their rules.
-    pub refused: &'a BTreeMap<NamespacedName, bool>,
+    /// Services with service ports that are not applied because the kernel refuses their rules, or because the mode has
+    /// no number left.
+    pub unapplied: &'a BTreeMap<NamespacedName, UnappliedService>,
+    /// Services that are not served, or not with all of their endpoints, because a limit is exceeded: those that
+    /// [`ServicePortCounts::limited`] counts.
+    pub limited: &'a BTreeSet<NamespacedName>,
     /// Duration of the search for stale conntrack entries and number of deleted entries; `None` without a search.
     pub conntrack: Option<(Duration, usize)>,
 }
@@ -243,8 +251,22 @@ impl History {
         }
     }
 
-    /// Returns the numbers of Service changes and EndpointSlice changes that are pending in any family.
-    pub fn pending(&self) -> (usize, usize) {
+    /// Returns the number of Services of which a received change is not applied in some family; before the first sync, the
+    /// number of received changes.
+    pub fn pending(&self) -> usize {
+        let state = &mut *self.lock();
+        let starting = state.pending.iter().filter(|pending| !pending.has_synced);
+        let starting = starting.map(|pending| pending.services + pending.slices + pending.deleted_slices).max();
+        state.ledger.pending().max(starting.unwrap_or_default())
+    }
+
+    /// Returns the service ports whose desired rules are not active although the last sync succeeded.
+    pub fn unapplied(&self) -> Vec<UnappliedPort> {
+        self.lock().ledger.unapplied()
+    }
+
+    /// Returns the numbers of Service changes and EndpointSlice changes that no sync has processed in any family.
+    pub fn pending_changes(&self) -> (usize, usize) {
         let [v4, v6] = &self.lock().pending;
         let slices = v4.slices + v6.slices + v4.deleted_slices.max(v6.deleted_slices);
         (v4.services.max(v6.services), slices)

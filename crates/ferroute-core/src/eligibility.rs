@@ -26,6 +26,8 @@ pub enum Eligibility {
     Drained,
     /// Not eligible: its connections failed.
     Ejected,
+    /// Not eligible: the mode does not support the protocol of the service port.
+    UnsupportedProtocol,
 }
 
 impl Eligibility {

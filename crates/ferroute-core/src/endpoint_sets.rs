@@ -11,7 +11,7 @@
 //! ```
 
 use crate::{
-    Eligibility, Endpoint, Hints, NodeView, ServicePort, ServicePortEntry, ServiceTable,
+    Eligibility, Endpoint, Hints, ModeTraits, NodeView, ServicePort, ServicePortEntry, ServicePortName, ServiceTable,
     eligibility::{Scope, Selection},
 };
 
@@ -70,6 +70,22 @@ impl ServiceTable {
         let (cluster, local) = self.selections(&entry.service, &endpoints);
         let each = |selection: Selection<'_>| endpoints.iter().map(|e| selection.eligibility(e)).collect();
         EndpointEligibility { cluster: cluster.map(each), local: local.map(each) }
+    }
+
+    /// Like [`ServiceTable::eligibility`], of a service port in a mode with these traits, which may not support its protocol.
+    pub fn eligibility_in(
+        &self,
+        name: &ServicePortName,
+        entry: &ServicePortEntry,
+        traits: &ModeTraits,
+    ) -> EndpointEligibility {
+        let mut eligibility = self.eligibility(entry);
+        if !traits.protocols.contains(&name.protocol) {
+            for all in [&mut eligibility.cluster, &mut eligibility.local] {
+                all.iter_mut().flatten().for_each(|reason| *reason = Eligibility::UnsupportedProtocol);
+            }
+        }
+        eligibility
     }
 
     /// Returns the selections for policy Cluster and for policy Local; `None` without such traffic.

@@ -144,6 +144,8 @@ proptest! {
                         }
                         Eligibility::Drained => endpoint.weight == 0,
                         Eligibility::Ejected => endpoint.ejected,
+                        // Endpoints are selected without regard to the protocol.
+                        Eligibility::UnsupportedProtocol => false,
                         Eligibility::OtherNode => local && !endpoint.local,
                         Eligibility::HintedOtherNode => {
                             !local && endpoint.ready && !endpoint.is_hinted_for_node(&node.name)

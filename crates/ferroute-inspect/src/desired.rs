@@ -27,6 +27,7 @@ use std::{
 };
 
 use anyhow::{Context, bail};
+use ferroute_admin::history::{Unapplied, UnappliedPort};
 use ferroute_api::Service;
 use ferroute_config::{
     KubeProxyConfiguration, ModeName, Resolved,
@@ -79,6 +80,8 @@ pub struct Desired {
     pub services: BTreeMap<String, Service>,
     /// The places of invalid Services in files, by `namespace/name`.
     pub invalid: BTreeMap<String, FilePlace>,
+    /// Service ports whose rules the proxy of a recording has not applied although its last sync succeeded.
+    pub unapplied: Vec<UnappliedPort>,
     /// The owners of addresses.
     pub names: Names,
     /// Addresses and routes of the node. If the node is this host, the addresses are those of its interfaces; otherwise
@@ -404,8 +407,10 @@ impl Desired {
         }
     }
 
-    /// Adds the observations that the proxy of a recording has made about endpoints: ejections and shares.
+    /// Adds what only the proxy of a recording knows: endpoints that are ejected or have shares, and service ports that it has
+    /// not applied.
     pub fn observe(&mut self, bundle: &Bundle) {
+        self.unapplied.clone_from(&bundle.unapplied);
         bundle::observed(bundle).into_iter().for_each(|event| self.tracker.apply(event));
         set_host(&mut self.tracker, &self.resolved, &self.host);
     }
@@ -453,6 +458,7 @@ impl Desired {
             tracker,
             services,
             invalid: BTreeMap::new(),
+            unapplied: Vec::new(),
             names,
             host,
             running_mode: None,
@@ -494,6 +500,11 @@ impl Desired {
     /// Returns the node.
     pub fn node(&self) -> &NodeView {
         &self.table(IpFamily::V4).node
+    }
+
+    /// Returns the reason why the proxy has not applied a service port, if it has not.
+    pub fn unapplied(&self, name: &ServicePortName, family: IpFamily) -> Option<&Unapplied> {
+        self.unapplied.iter().find(|port| port.is(name, family)).map(|port| &port.state)
     }
 
     /// Returns the service port with this frontend.

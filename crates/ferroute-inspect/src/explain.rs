@@ -47,7 +47,8 @@ pub struct Inputs<'a> {
     pub node: &'a dyn Fn(IpAddr) -> Option<String>,
 }
 
-/// Explains how the proxy handles `service`. [`ExplainedPort::kernel`] is `None` for all ports.
+/// Explains how the proxy handles `service`. [`ExplainedPort::kernel`] and [`ExplainedPort::not_applied`] are `None` for all
+/// ports.
 pub fn explain(service: &api::Service, inputs: &Inputs<'_>) -> Explanation {
     build::explanation(service, inputs)
 }

@@ -120,11 +120,9 @@ impl Versions {
         if let Some(name) = found.slices.keys().find(|name| !self.slices.contains_key(*name)) {
             return Err(format!("it still has endpoint slice {name}"));
         }
-        if found.refused {
-            return Err("it cannot apply the Service: the kernel refuses its rules, or a limit is exceeded".to_owned());
-        }
         if !found.applied {
-            return Err("it has received, but not applied the last change".to_owned());
+            let reason = found.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+            return Err(format!("it has received, but not applied the last change{reason}"));
         }
         Ok(())
     }
@@ -144,7 +142,15 @@ mod tests {
         };
         let wanted = Versions { service: Some(5), slices: slices(&[("a", 7), ("b", 8)]) };
         let found = |service, has: &[(&str, u64)], applied| {
-            wanted.compare(&ServiceVersions { applied, refused: false, service, slices: slices(has) }).is_ok()
+            wanted
+                .compare(&ServiceVersions {
+                    served: true,
+                    applied,
+                    service,
+                    slices: slices(has),
+                    ..ServiceVersions::default()
+                })
+                .is_ok()
         };
         assert!(found(Some(5), &[("a", 7), ("b", 8)], true));
         assert!(found(Some(6), &[("a", 9), ("b", 8)], true));

@@ -95,7 +95,7 @@ pub struct NodeStatus {
     /// Time of the last successful sync, in RFC 3339; `None` before the first one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_sync: Option<String>,
-    /// Number of changes that have been received and not yet applied.
+    /// Number of Services with received changes that are not applied; before the first sync, the number of changes.
     pub pending: usize,
     /// Seconds for which the oldest of these changes has waited.
     pub lag_seconds: f64,
@@ -104,7 +104,8 @@ pub struct NodeStatus {
     /// Waiting times of the last changes; `None` if there were none since the first sync.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub delays: Option<ChangeDelays>,
-    /// Problems of the node that the proxy cannot solve, such as another service proxy, one sentence for each.
+    /// Problems of the node that the proxy cannot solve, such as another service proxy or rules that the kernel refuses, one
+    /// sentence for each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub problems: Vec<String>,
     /// Endpoints that get fewer connections than their full weight, according to the proxy's observations.
@@ -166,7 +167,10 @@ impl Control {
 
     fn status(&self) -> NodeStatus {
         let health = self.health.summary();
-        let (services, slices) = self.history.pending();
+        let unapplied = self.history.unapplied();
+        let more = unapplied.len().saturating_sub(MAX_UNAPPLIED);
+        let more = (more > 0).then(|| format!("the rules of {more} more service ports are not applied"));
+        let unapplied = unapplied.iter().take(MAX_UNAPPLIED).map(ToString::to_string);
         NodeStatus {
             node: self.node.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -174,11 +178,11 @@ impl Control {
             ready: health.healthy && !health.is_starting && !self.problems.has_fatal(),
             eligible: health.node_eligible,
             last_sync: health.last_updated.and_then(|time| rfc3339::format(time, 0)),
-            pending: services + slices,
+            pending: self.history.pending(),
             lag_seconds: health.waiting.as_secs_f64(),
             pacing: Pacing { min_sync_period_seconds: self.sync.min_period.as_secs_f64(), by_cost: self.sync.by_cost },
             delays: self.history.delays(),
-            problems: self.problems.texts(),
+            problems: self.problems.texts().into_iter().chain(unapplied).chain(more).collect(),
             endpoints: self.observed.get(),
         }
     }
@@ -367,10 +371,18 @@ async fn respond(stream: UnixStream, control: &Control) -> io::Result<()> {
         INFO => json(&control.info()),
         TRAFFIC => json(&control.traffic.endpoints()),
         line => match line.strip_prefix(SERVICE).and_then(|name| name.split_once('/')) {
-            Some((namespace, name)) => match control.versions.send(NamespacedName::new(namespace, name)).await {
-                Ok(versions) => json(&versions),
-                Err(_) => LOOP_ENDED.to_vec(),
-            },
+            Some((namespace, name)) => {
+                let name = NamespacedName::new(namespace, name);
+                match control.versions.send(name.clone()).await {
+                    Ok(mut versions) => {
+                        if let Some(reason) = control.unused.reason(&name) {
+                            versions.set_unused(reason);
+                        }
+                        json(&versions)
+                    }
+                    Err(_) => LOOP_ENDED.to_vec(),
+                }
+            }
             None => b"unknown request: the versions of the programs may differ\n".to_vec(),
         },
     };
@@ -437,7 +449,7 @@ async fn bundle(control: &Control) -> io::Result<Vec<u8>> {
         Err(_) => return Ok(LOOP_BUSY.to_vec()),
     };
     let (mode, configuration, flags) = (control.mode, control.configuration.clone(), control.flags.clone());
-    let unused = control.unused.get();
+    let (unused, unapplied) = (control.unused.get(), control.history.unapplied());
     // A bundle of a large cluster takes a while, which must not delay the source.
     let response = run_blocking("bundle", move || {
         let mut response = OK.to_vec();
@@ -445,7 +457,8 @@ async fn bundle(control: &Control) -> io::Result<Vec<u8>> {
         let bundle =
             Bundle::new(contents.snapshot, version, SystemTime::now(), mode, configuration, contents.host_addresses)
                 .with_flags(flags)
-                .with_unused(unused);
+                .with_unused(unused)
+                .with_unapplied(unapplied);
         bundle.write(&mut response).map(|()| response)
     });
     response.await?
@@ -464,6 +477,9 @@ const OK: &[u8] = b"ok\n";
 const LOOP_ENDED: &[u8] = b"the sync loop has ended\n";
 const LOOP_BUSY: &[u8] =
     b"the sync loop does not respond: it waits for its first objects, or for the kernel (see `ferroute status`)\n";
+
+/// Maximum number of service ports whose refused rules are reported one by one.
+const MAX_UNAPPLIED: usize = 20;
 
 /// Maximum length of a request, which is longer than any.
 const MAX_REQUEST: u64 = 16 << 10;

@@ -6,12 +6,13 @@ use axum::{
     body::Body,
     http::{Request, Response, StatusCode},
 };
+use ferroute_admin::history::UnappliedPort;
 use ferroute_api::{Object, ObjectMeta, Service, manifest};
 use ferroute_config::{
     FlagSettings, KubeProxyConfiguration,
     flags::{DesiredArgs, SettingsArgs, SourceArgs},
 };
-use ferroute_core::{IpFamily, OtherHosts};
+use ferroute_core::{IpFamily, NamespacedName, OtherHosts, Protocol, ServicePortName};
 use ferroute_proxy::recording::{
     Bundle, DesiredObjects, FORMAT, FamilyRecord, Outcome, RecordedChange, SyncRecord, UnusedServices,
 };
@@ -326,6 +327,7 @@ fn bundle() -> Bundle {
         host_addresses: Vec::new(),
         other_hosts: OtherHosts::default(),
         unused: UnusedServices::default(),
+        unapplied: Vec::new(),
         base,
         syncs: vec![
             sync(vec![change], synced(false, 2)),
@@ -357,6 +359,19 @@ async fn recording_shows_services_that_the_proxy_does_not_serve() {
     // The last valid version of a Service stays applied.
     assert_eq!(row("shop/web"), Some([json!("LoadBalancer"), json!("served")]));
     assert_eq!((row("shop/gone"), &ok(&app, "overview").await["counts"]["invalid"]), (None, &json!(1)));
+}
+
+#[tokio::test]
+async fn recording_shows_service_ports_that_the_proxy_has_not_applied() {
+    let name =
+        ServicePortName { service: NamespacedName::new("shop", "web"), port: "".into(), protocol: Protocol::Tcp };
+    let unapplied = UnappliedPort::new(&name, IpFamily::V4, Some("exists".to_owned()), true);
+    let bundle = Arc::new(bundle().with_unapplied(vec![unapplied]));
+    let app = App::load(Source::Bundle { bundle, origin: "night.json".to_owned() }).unwrap();
+    assert_eq!(ok(&app, "services").await["services"][0]["state"], "notApplied");
+    let explanation = ok(&app, "services/shop/web").await;
+    assert_eq!(explanation["ports"][0]["notApplied"], json!({"error": "exists", "keepsRules": true}));
+    assert_eq!(ok(&app, "trace?from=outside&to=shop/web").await["notApplied"]["error"], "exists");
 }
 
 #[tokio::test]

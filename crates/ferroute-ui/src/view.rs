@@ -13,6 +13,7 @@ use ferroute_core::{
 };
 use ferroute_demo::layout::OUTSIDE;
 use ferroute_inspect::desired::{AddressOwner, Desired};
+use ferroute_modes::REGISTRY;
 use serde::Serialize;
 
 use crate::differences::VersionedList;
@@ -94,6 +95,8 @@ pub(crate) struct Row<'a> {
 #[serde(rename_all = "camelCase")]
 enum Handling {
     Served,
+    /// Served, but not with the last rules of all ports.
+    NotApplied,
     NotServed,
     Invalid,
 }
@@ -148,6 +151,7 @@ impl View {
     pub(crate) fn is_same(&self, desired: &Desired) -> bool {
         IpFamily::BOTH.into_iter().all(|family| self.desired.table(family) == desired.table(family))
             && self.desired.services == desired.services
+            && self.desired.unapplied == desired.unapplied
             && self.desired.resolved.mode == desired.resolved.mode
     }
 }
@@ -184,8 +188,8 @@ fn to_json(value: &impl Serialize) -> String {
 }
 
 fn row<'a>(name: &'a str, service: &'a Service, desired: &Desired, counts: &mut Counts) -> Row<'a> {
-    let (state, reason, code) = state(service);
     let key = NamespacedName::from_metadata(&service.metadata);
+    let (state, reason, code) = state(service, &key, desired);
     let mut row = Row {
         name,
         type_: service.spec.type_.as_deref().filter(|text| !text.is_empty()).unwrap_or("ClusterIP"),
@@ -202,6 +206,7 @@ fn row<'a>(name: &'a str, service: &'a Service, desired: &Desired, counts: &mut 
     };
     let mut endpoints: BTreeMap<_, bool> = BTreeMap::new();
     let mut ejected = BTreeSet::new();
+    let traits = REGISTRY.active(desired.resolved.mode).traits();
     for table in IpFamily::BOTH.map(|family| desired.table(family)) {
         for (port, entry) in table.ports_of(&key) {
             counts.service_ports += 1;
@@ -216,7 +221,7 @@ fn row<'a>(name: &'a str, service: &'a Service, desired: &Desired, counts: &mut 
                     ferroute_core::FrontendOwner::Reserved(reservation) => reservation.to_string(),
                 },
             }));
-            let eligibility = table.eligibility(entry);
+            let eligibility = table.eligibility_in(port, entry, traits);
             for (i, endpoint) in entry.endpoints.iter().enumerate() {
                 *endpoints.entry(endpoint.socket()).or_default() |= is_used(&eligibility, i);
                 ejected.extend(endpoint.ejected.then(|| endpoint.socket()));
@@ -244,14 +249,23 @@ fn is_zero(count: &usize) -> bool {
     *count == 0
 }
 
-fn state(service: &Service) -> (Handling, Option<String>, Option<&'static str>) {
+fn state(
+    service: &Service,
+    name: &NamespacedName,
+    desired: &Desired,
+) -> (Handling, Option<String>, Option<&'static str>) {
     match (SkipReason::for_service(service), parse_service(service)) {
         (_, Err(invalid)) => {
             let errors: Vec<String> = invalid.errors.iter().map(ToString::to_string).collect();
             (Handling::Invalid, Some(errors.join("; ")), None)
         }
         (Some(reason), Ok(_)) => (Handling::NotServed, Some(reason.to_string()), Some(reason.code())),
-        (None, Ok(_)) => (Handling::Served, None, None),
+        (None, Ok(_)) => {
+            let unapplied = desired.unapplied.iter().filter(|port| port.is_of(name));
+            let reasons: Vec<String> = unapplied.map(ToString::to_string).collect();
+            let state = if reasons.is_empty() { Handling::Served } else { Handling::NotApplied };
+            (state, (!reasons.is_empty()).then(|| reasons.join("; ")), None)
+        }
     }
 }
 

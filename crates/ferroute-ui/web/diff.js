@@ -4,6 +4,7 @@ import { el, icon, notice } from "./dom.js";
 import { count, percent, socket } from "./format.js";
 import { t } from "./i18n.js";
 import { translate } from "./texts.js";
+import { notAppliedText } from "./words.js";
 
 const SHOWN = 50;
 
@@ -56,7 +57,8 @@ function familyNodes(report) {
   return el("section", { class: "diff-family" },
     el("h3", {}, family, " ", el("span", { class: "muted" }, t("diff.between", { expected, actual: actual ?? t("diff.none") }))),
     el("p", { class: "muted" }, t("diff.coverage", { ports: count(coverage.servicePorts), frontends: count(coverage.frontends), packets: count(coverage.packets) })),
-    list(t("diff.findings"), findings.map((finding) => [el("b", {}, finding.servicePort), " ", finding.frontend ? frontendText(finding.frontend) : "", clientList(finding.clients), ": ", mismatch(finding)])),
+    list(t("diff.findings"), findings.map((finding) => [el("b", {}, finding.servicePort), " ", finding.frontend ? frontendText(finding.frontend) : "", clientList(finding.clients), ": ", mismatch(finding),
+      finding.notApplied && el("p", { class: "muted" }, notAppliedText(finding.notApplied))])),
     list(t("diff.stale"), stale.map(({ frontend, name }) => `${frontendText(frontend)}${name ? ` (${name})` : ""}`)),
     list(t("diff.structure"), structure.map(translate)),
     list(t("diff.undetermined"), undetermined.map(({ servicePort, reason }) => `${servicePort ? `${servicePort}: ` : ""}${translate(reason)}`)),

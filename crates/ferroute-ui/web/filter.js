@@ -9,10 +9,15 @@ function isCount(value, wanted) {
   return sign === ">" ? value > Number(number) : sign === "<" ? value < Number(number) : value === Number(number);
 }
 
+/** Reports whether the proxy serves a Service, with its last rules or earlier ones. */
+export function isServed({ state }) {
+  return state === "served" || state === "notApplied";
+}
+
 /** The condition of each filter. */
 const FILTERS = {
   // As in the list: endpoints in use. A Service that the proxy does not serve has none, which is not a problem.
-  endpoints: (service, wanted) => service.state === "served" && isCount(service.used, wanted),
+  endpoints: (service, wanted) => isServed(service) && isCount(service.used, wanted),
   type: (service, wanted) => service.type.toLowerCase() === wanted,
   namespace: (service, wanted) => service.name.split("/")[0].toLowerCase() === wanted,
   state: (service, wanted) => service.state.toLowerCase() === wanted,

@@ -3,6 +3,7 @@
 import { get } from "./api.js";
 import { announce, el, icon, notice, replace, segments } from "./dom.js";
 import { exportPath } from "./export.js";
+import { isServed } from "./filter.js";
 import { percent, socket } from "./format.js";
 import { t } from "./i18n.js";
 import { journeyCard } from "./journey.js";
@@ -13,7 +14,7 @@ import { nodeAddress, on, store } from "./store.js";
 import { suggest } from "./suggest.js";
 import { translate } from "./texts.js";
 import { walk } from "./walk.js";
-import { branchTitle, sentence, verdictOf } from "./words.js";
+import { branchTitle, notAppliedText, sentence, verdictOf } from "./words.js";
 
 /** Below this width, the drawing is from top to bottom. */
 const NARROW = 760;
@@ -43,7 +44,7 @@ function senders() {
 
 /** Services by name, and their frontends by address. */
 function receivers() {
-  return store.services.filter(({ state }) => state === "served").flatMap(({ name, frontends }) => {
+  return store.services.filter(isServed).flatMap(({ name, frontends }) => {
     const own = frontends.find(({ kind }) => kind === "clusterIp");
     const addresses = frontends.filter(({ address }) => address).map(({ address, port, kind }) =>
       [socket(address, port), `${name} · ${t(`frontend.${kind}`)}`]);
@@ -73,7 +74,7 @@ function form(question, ask) {
 
 /** The initial packet, if there is none in the address. */
 function examples() {
-  const served = store.services.filter(({ state, frontends }) => state === "served" && frontends.length > 0);
+  const served = store.services.filter((service) => isServed(service) && service.frontends.length > 0);
   const pods = store.overview.machines.filter(({ kind }) => kind === "pod");
   // A connection of a pod to itself takes the longest path.
   const isEndpoint = ({ search }, { name, addresses }) => [name, ...addresses].some((one) => search?.includes(one));
@@ -154,6 +155,7 @@ export function mountPacket(container, route) {
         frontend && el("p", { class: "muted" }, t(`verdict.frontend.${frontend.kind}`), " ",
           el("a", { href: serviceLink(`${frontend.namespace}/${frontend.service}`) }, `${frontend.namespace}/${frontend.service}`),
           ` · ${trace.mode} · ${t(`rules.${trace.rules}`)}`),
+        trace.notApplied && trace.rules === "planned" && notice("warning", icon("warn"), notAppliedText(trace.notApplied)),
         (way().assumptions ?? []).map(({ condition, holds }) => el("p", { class: "muted" }, t(holds ? "verdict.assuming" : "verdict.assumingNot", { condition: translate(condition) })))),
       el("button", { class: "button", type: "button", id: "export", on: { click: () => exportPath({ trace, way: way(), walked }) } },
         icon("download"), "SVG"));

@@ -5,6 +5,7 @@
 import { get, getCluster, isCluster } from "./api.js";
 import { nodeLink } from "./cluster.js";
 import { el, icon, replace } from "./dom.js";
+import { isServed } from "./filter.js";
 import { localFinding } from "./findings.js";
 import { edgesOf, onFlows } from "./flows.js";
 import { clock, count } from "./format.js";
@@ -34,9 +35,10 @@ function ofServices() {
     found.length > 0 && { kind, severity, title: t(`problem.${kind}${found.length === 1 ? "One" : ""}`, { count: count(found.length) }), note: names(found), filter: found.length > 1 && filter };
   return [
     part("invalid", "problem", "state:invalid", services.filter(({ state }) => state === "invalid")),
+    part("notApplied", "problem", "state:notapplied", services.filter(({ state }) => state === "notApplied")),
     part("conflicts", "problem", "conflicts:>0", services.filter(({ conflicts }) => conflicts?.length > 0)),
     part("ejected", "warning", "ejected:>0", services.filter(({ ejected }) => ejected > 0)),
-    part("noEndpoints", "warning", "endpoints:0", services.filter(({ state, used }) => state === "served" && used === 0)),
+    part("noEndpoints", "warning", "endpoints:0", services.filter((service) => isServed(service) && service.used === 0)),
   ].filter(Boolean);
 }
 

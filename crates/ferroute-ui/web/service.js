@@ -11,6 +11,7 @@ import { language, t } from "./i18n.js";
 import { packetLink, servicePath } from "./route.js";
 import { on, store } from "./store.js";
 import { translate } from "./texts.js";
+import { notAppliedText } from "./words.js";
 
 function fact(term, value, note) {
   return el("div", { class: "fact" }, el("dt", {}, term), el("dd", {}, value, note && el("small", {}, note)));
@@ -251,6 +252,7 @@ export function mountService(container, name) {
       onAsk: (from, to) => ask(from, to, port.protocol),
     });
     return [
+      port.notApplied && notice("error", icon("warn"), notAppliedText(port.notApplied)),
       card(null, { class: "graph-card" },
         explanation.ports.length > 1 && segments(t("ports"),
           explanation.ports.map((one, index) => [index, portTitle(one)]), selectedPort,
@@ -275,6 +277,7 @@ export function mountService(container, name) {
   function draw() {
     replace(facts, el("span", { class: "chip" }, explanation.type),
       explanation.handling !== "served" && el("span", { class: `tag tag-${explanation.handling}` }, t(`state.${explanation.handling}`)),
+      explanation.ports?.some((port) => port.notApplied) && el("span", { class: "tag tag-notApplied" }, t("state.notApplied")),
       el("span", { class: "muted" }, t("service.onNode", { node: explanation.node }),
         explanation.zone && ` · ${explanation.zone}`));
     if (explanation.handling === "notServed") {

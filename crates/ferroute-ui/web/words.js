@@ -23,6 +23,12 @@ function nameAndAddress(trace, text) {
   return owner ? `${owner}, ${text}` : text;
 }
 
+/** The reason why rules of a service port are planned and not applied. */
+export function notAppliedText({ error, keepsRules }) {
+  if (!error) return t("notApplied.limit");
+  return t(keepsRules ? "notApplied.keeps" : "notApplied.none", { error: translate(error) });
+}
+
 /** The reason why a packet is rejected, as far as it follows from the list of Services. */
 function rejection(trace) {
   const { frontend } = trace;

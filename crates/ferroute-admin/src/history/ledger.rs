@@ -2,7 +2,7 @@
 //! changes.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     hash::{BuildHasher, RandomState},
     ops::Bound,
     time::SystemTime,
@@ -10,7 +10,7 @@ use std::{
 
 use ferroute_core::{IpFamily, NamespacedName, parse::ObjectVersion};
 
-use super::{ChangeKind, ObjectChange, ServiceQuery, Synced};
+use super::{ChangeKind, ObjectChange, ServiceQuery, Synced, UnappliedPort};
 
 /// The ledger of applied versions. It costs 16 bytes per object, and more only where `/services` is served.
 #[derive(Debug)]
@@ -29,10 +29,14 @@ pub(super) struct Ledger {
 /// Whether the kernel has the last received version of a Service and its endpoints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Applied {
+    /// Whether the Service has ports in an IP family that is served.
+    pub is_served: bool,
     /// Whether it does, in every IP family that is served.
     pub is_applied: bool,
-    /// Whether it does not, because it refuses rules of the Service or because a limit of the mode is exceeded.
+    /// Whether it does not, because it refuses rules of the Service.
     pub is_refused: bool,
+    /// Whether the Service is not served, or not with all of its endpoints, because a limit is exceeded.
+    pub is_limited: bool,
 }
 
 #[derive(Debug)]
@@ -40,6 +44,10 @@ struct FamilyState {
     phase: Phase,
     /// Services with changes that have not been applied. Not kept before the first successful sync.
     pending: HashMap<NamespacedName, PendingChange>,
+    /// The service ports of those that the last successful sync has not applied.
+    unapplied: Vec<UnappliedPort>,
+    /// Services for which a limit is exceeded.
+    limited: BTreeSet<NamespacedName>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,10 +99,13 @@ pub(super) struct PendingChange {
     pub(super) is_refused: bool,
 }
 
+/// A Service with its state, its state in each family, and whether a limit is exceeded there.
+pub(super) type ServiceRow = (NamespacedName, ServiceState, [ApplyState; 2], [bool; 2]);
+
 /// The states of some Services. Copying them under the lock is fast; encoding them happens outside.
 #[derive(Debug, Default)]
 pub(crate) struct ServicesPart {
-    pub(super) services: Vec<(NamespacedName, ServiceState, [ApplyState; 2])>,
+    pub(super) services: Vec<ServiceRow>,
     /// The Service after which the next part begins; `None` if this is the last one.
     pub(super) next: Option<NamespacedName>,
 }
@@ -110,7 +121,12 @@ impl Ledger {
     /// `/services`.
     pub(super) fn new(with_pages: bool) -> Self {
         Self {
-            families: IpFamily::BOTH.map(|_| FamilyState { phase: Phase::Starting, pending: HashMap::new() }),
+            families: IpFamily::BOTH.map(|_| FamilyState {
+                phase: Phase::Starting,
+                pending: HashMap::new(),
+                unapplied: Vec::new(),
+                limited: BTreeSet::new(),
+            }),
             versions: HashMap::new(),
             hasher: RandomState::new(),
             services: with_pages.then(BTreeMap::new),
@@ -161,6 +177,8 @@ impl Ledger {
         let now = Some(sync.ended.wall);
         let state = &mut self.families[index];
         let pending = std::mem::take(&mut state.pending);
+        state.unapplied = sync.unapplied.values().flat_map(|service| service.ports.iter().cloned()).collect();
+        state.limited.clone_from(sync.limited);
         if std::mem::replace(&mut state.phase, Phase::Synced) == Phase::Starting
             && let Some(services) = &mut self.services
         {
@@ -169,24 +187,25 @@ impl Ledger {
                 service.times[index] = Times { since: now, changed: now };
             }
         }
-        for (name, has_rules) in sync.refused {
+        for (name, unapplied) in sync.unapplied {
             let service = self.services.as_mut().and_then(|services| services.get_mut(name));
             let applied = service.as_ref().map(|service| service.version).unwrap_or_default();
-            let unchanged = PendingChange { applied, service_changed: false, is_refused: true };
-            let change = PendingChange { is_refused: true, ..pending.get(name).copied().unwrap_or(unchanged) };
+            let is_refused = unapplied.ports.iter().any(|port| port.state.error.is_some());
+            let unchanged = PendingChange { applied, service_changed: false, is_refused };
+            let change = PendingChange { is_refused, ..pending.get(name).copied().unwrap_or(unchanged) };
             self.families[index].pending.insert(name.clone(), change);
-            if let Some(service) = service.filter(|_| !has_rules) {
+            if let Some(service) = service.filter(|_| !unapplied.has_rules) {
                 service.times[index] = Times::default();
             }
         }
-        for (name, change) in pending.into_iter().filter(|(name, _)| !sync.refused.contains_key(name)) {
+        for (name, change) in pending.into_iter().filter(|(name, _)| !sync.unapplied.contains_key(name)) {
             self.apply(&name, change, index, sync);
         }
         // Includes Services that have won or lost a frontend.
         for name in sync.changed {
             if let Some(service) = self.services.as_mut().and_then(|services| services.get_mut(name))
                 && service.times[index].changed.is_some()
-                && !sync.refused.contains_key(name)
+                && !sync.unapplied.contains_key(name)
             {
                 service.times[index].changed = now;
             }
@@ -206,10 +225,29 @@ impl Ledger {
     pub(super) fn applied(&self, name: &NamespacedName, has_ports: Option<[bool; 2]>) -> Applied {
         let states = [0, 1].map(|index| self.state(index, name, has_ports.is_none_or(|has_ports| has_ports[index])));
         let is_refused = |state: &ApplyState| matches!(state, ApplyState::Pending(Some(change)) if change.is_refused);
+        let has_ports = has_ports.unwrap_or_default();
         Applied {
+            is_served: [0, 1].into_iter().any(|i| has_ports[i] && self.families[i].phase != Phase::NotServed),
             is_applied: !states.iter().any(|state| matches!(state, ApplyState::Pending(_))),
             is_refused: states.iter().any(is_refused),
+            is_limited: [0, 1].into_iter().any(|index| self.is_limited(index, name)),
         }
+    }
+
+    /// Reports whether a limit is exceeded for a Service in a family.
+    fn is_limited(&self, index: usize, name: &NamespacedName) -> bool {
+        self.families[index].limited.contains(name)
+    }
+
+    /// Returns the number of Services with changes that have not been applied, after the first sync.
+    pub(super) fn pending(&self) -> usize {
+        let names: HashSet<&NamespacedName> = self.families.iter().flat_map(|family| family.pending.keys()).collect();
+        names.len()
+    }
+
+    /// Returns the service ports that the last syncs have not applied.
+    pub(super) fn unapplied(&self) -> Vec<UnappliedPort> {
+        self.families.iter().flat_map(|family| family.unapplied.iter().cloned()).collect()
     }
 
     /// Returns the last received `resourceVersion` of an object.
@@ -222,7 +260,8 @@ impl Ledger {
         let Some(services) = &self.services else { return ServicesPart::default() };
         let row = |(name, service): (&NamespacedName, &ServiceState)| {
             let has_ports = |index: usize| service.has_family[index] || service.is_deleted;
-            (name.clone(), *service, [0, 1].map(|index| self.state(index, name, has_ports(index))))
+            let states = [0, 1].map(|index| self.state(index, name, has_ports(index)));
+            (name.clone(), *service, states, [0, 1].map(|index| self.is_limited(index, name)))
         };
         if let ServiceQuery { namespace: Some(namespace), name: Some(name), .. } = query {
             let service = services.get_key_value(&NamespacedName::new(namespace, name));
@@ -245,7 +284,7 @@ impl Ledger {
 
     /// Returns the state of a Service in a family in which it may have ports. This is unknown for a deleted Service.
     fn state(&self, index: usize, name: &NamespacedName, has_ports: bool) -> ApplyState {
-        let FamilyState { phase, pending } = &self.families[index];
+        let FamilyState { phase, pending, .. } = &self.families[index];
         match (phase, pending.get(name)) {
             (Phase::NotServed, _) => ApplyState::NotServed,
             (_, Some(change)) => ApplyState::Pending(Some(*change)),

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::{
     History, ServiceQuery,
-    ledger::{ApplyState, ServiceState, Times},
+    ledger::{ApplyState, ServiceRow, Times},
 };
 use crate::time::go_time;
 
@@ -59,9 +59,12 @@ pub(super) struct VersionBody {
 struct FamilyBody {
     /// Whether a received change is not applied.
     pending: bool,
-    /// Whether it is not because the kernel refuses it, or a limit is exceeded.
+    /// Whether it is not because the kernel refuses it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     refused: bool,
+    /// Whether the Service is not served, or not with all of its endpoints, because a limit is exceeded.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    limited: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     applied: Option<AppliedBody>,
 }
@@ -132,11 +135,11 @@ impl Iterator for ServicesBody {
             part.next = None;
         }
         self.left -= part.services.len();
-        for (name, service, states) in &part.services {
+        for row in &part.services {
             if !std::mem::replace(&mut is_empty, false) {
                 text.push(',');
             }
-            let body = ServiceBody::new(name, service, states);
+            let body = ServiceBody::new(row);
             text.push_str(&serde_json::to_string(&body).expect("text, numbers and booleans are always JSON"));
         }
         match part.next {
@@ -148,7 +151,7 @@ impl Iterator for ServicesBody {
 }
 
 impl ServiceBody {
-    fn new(name: &NamespacedName, service: &ServiceState, states: &[ApplyState; 2]) -> Self {
+    fn new((name, service, states, limited): &ServiceRow) -> Self {
         let families = IpFamily::BOTH.into_iter().filter_map(|family| {
             let index = family.index();
             let (pending, change) = match states[index] {
@@ -165,7 +168,7 @@ impl ServiceBody {
                 last_change: go_time(changed),
             });
             let is_shown = service.has_family[index] || applied.is_some() || pending;
-            is_shown.then_some((family.as_str(), FamilyBody { pending, refused, applied }))
+            is_shown.then_some((family.as_str(), FamilyBody { pending, refused, limited: limited[index], applied }))
         });
         Self {
             namespace: name.namespace().to_owned(),

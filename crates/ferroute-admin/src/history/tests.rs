@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use ferroute_core::testing::{namespaced_name, node, pod, service, slice};
+use ferroute_core::testing::{namespaced_name, node, pod, port_name, service, slice};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -11,6 +11,8 @@ struct Rig {
     history: Arc<History>,
     start: Moment,
     now: Duration,
+    /// Services for which a limit is exceeded.
+    limited: BTreeSet<NamespacedName>,
 }
 
 const START: u64 = 1_767_366_000;
@@ -21,7 +23,7 @@ impl Rig {
         let start = Moment { instant: Instant::now(), wall };
         let history = Arc::new(History::new(wall, true));
         history.set_families(families);
-        Self { history, start, now: Duration::ZERO }
+        Self { history, start, now: Duration::ZERO, limited: BTreeSet::new() }
     }
 
     /// A dual-stack proxy that has applied `shop/web`, version 7, in both families.
@@ -62,6 +64,17 @@ impl Rig {
         changed: &[&str],
         refused: &[(&str, bool)],
     ) -> Vec<AppliedChange> {
+        let unapplied = refused.iter().map(|(name, has_rules)| refused_service(name, *has_rules)).collect();
+        self.sync_with(families, changed, &unapplied)
+    }
+
+    /// Runs a sync that does not apply all service ports.
+    fn sync_with(
+        &mut self,
+        families: &[IpFamily],
+        changed: &[&str],
+        unapplied: &BTreeMap<NamespacedName, UnappliedService>,
+    ) -> Vec<AppliedChange> {
         let mut applied = Vec::new();
         for family in families {
             self.history.sync_started(*family, self.now().instant);
@@ -77,7 +90,8 @@ impl Rig {
             report: Some(&report),
             counts: ServicePortCounts::default(),
             changed: &changed,
-            refused: &refused.iter().map(|(name, has_rules)| (namespaced_name(name), *has_rules)).collect(),
+            unapplied,
+            limited: &self.limited,
             conntrack: None,
         };
         for family in families {
@@ -120,6 +134,16 @@ fn object_change(kind: ChangeKind, name: &str, origin: ChangeOrigin) -> ObjectCh
     ObjectChange { kind, name, families, slice, origin }
 }
 
+/// A Service with a service port that the kernel refuses.
+fn refused_service(name: &str, has_rules: bool) -> (NamespacedName, UnappliedService) {
+    let port = UnappliedPort::new(&port_name(&format!("{name}:http")), IpFamily::V4, Some("exists".to_owned()), true);
+    (namespaced_name(name), UnappliedService { has_rules, ports: vec![port] })
+}
+
+fn state(is_applied: bool, is_refused: bool) -> Applied {
+    Applied { is_served: true, is_applied, is_refused, is_limited: false }
+}
+
 #[test]
 fn refused_service_is_pending_and_has_the_version_of_its_rules() {
     let mut rig = Rig::synced();
@@ -132,7 +156,7 @@ fn refused_service_is_pending_and_has_the_version_of_its_rules() {
     let old = json!({"resourceVersion": "7", "since": time, "lastChange": time});
     assert_eq!(v4(), json!({"pending": true, "refused": true, "applied": old}));
     assert_eq!(rig.service("shop/web")["families"]["IPv6"]["pending"], false);
-    assert_eq!(rig.history.applied(&name, Some([true; 2])), Applied { is_applied: false, is_refused: true });
+    assert_eq!(rig.history.applied(&name, Some([true; 2])), state(false, true));
     // A full sync leaves no rules of it.
     rig.sync_refusing(&[IpFamily::V4], &[], &[("shop/web", false)]);
     assert_eq!(rig.service("shop/web")["families"]["IPv4"], json!({"pending": true, "refused": true}));
@@ -140,7 +164,7 @@ fn refused_service_is_pending_and_has_the_version_of_its_rules() {
     let time = "2026-01-02T15:00:03.5Z";
     let new = json!({"resourceVersion": "8", "since": time, "lastChange": time});
     assert_eq!(rig.service("shop/web")["families"]["IPv4"], json!({"pending": false, "applied": new}));
-    assert_eq!(rig.history.applied(&name, Some([true; 2])), Applied { is_applied: true, is_refused: false });
+    assert_eq!(rig.history.applied(&name, Some([true; 2])), state(true, false));
 }
 
 #[test]
@@ -148,6 +172,54 @@ fn service_without_changes_is_pending_once_it_is_refused() {
     let mut rig = Rig::synced();
     rig.sync_refusing(&[IpFamily::V4], &[], &[("shop/web", false)]);
     assert_eq!(rig.service("shop/web")["families"]["IPv4"], json!({"pending": true, "refused": true}));
+}
+
+#[test]
+fn refused_services_stay_pending_with_their_reasons() {
+    let mut rig = Rig::new(&IpFamily::BOTH);
+    rig.change(ChangeKind::ServiceApplied([true, true]), "shop/web", 7, None);
+    assert_eq!(rig.history.pending(), 1);
+    rig.sync(&IpFamily::BOTH, &["shop/web"]);
+    assert_eq!((rig.history.pending(), rig.history.unapplied()), (0, vec![]));
+    rig.change(ChangeKind::SliceApplied(IpFamily::V4), "shop/web", 8, None);
+    assert_eq!(rig.history.pending(), 1);
+    for _ in 0..2 {
+        rig.sync_refusing(&IpFamily::BOTH[..1], &[], &[("shop/web", true)]);
+        assert_eq!((rig.history.pending(), rig.history.pending_changes()), (1, (0, 0)));
+        assert_eq!(rig.history.unapplied(), refused_service("shop/web", true).1.ports);
+    }
+    rig.sync(&IpFamily::BOTH, &[]);
+    assert_eq!((rig.history.pending(), rig.history.unapplied()), (0, vec![]));
+}
+
+#[test]
+fn service_beyond_a_limit_is_limited_and_not_refused() {
+    let mut rig = Rig::synced();
+    let name = namespaced_name("shop/web");
+    rig.limited = [name.clone()].into();
+    rig.sync(&IpFamily::BOTH[..1], &[]);
+    let applied = |rig: &Rig| rig.history.applied(&name, Some([true; 2]));
+    assert_eq!(applied(&rig), Applied { is_limited: true, ..state(true, false) });
+    let v4 = rig.service("shop/web")["families"]["IPv4"].clone();
+    assert_eq!((&v4["pending"], &v4["limited"], &v4["refused"]), (&json!(false), &json!(true), &Value::Null));
+    // A service port for which the mode has no number left.
+    rig.sync_with(
+        &IpFamily::BOTH[..1],
+        &[],
+        &[(
+            name.clone(),
+            UnappliedService {
+                has_rules: false,
+                ports: vec![UnappliedPort::new(&port_name("shop/web:http"), IpFamily::V4, None, false)],
+            },
+        )]
+        .into(),
+    );
+    assert_eq!(applied(&rig), Applied { is_limited: true, ..state(false, false) });
+    assert_eq!(rig.service("shop/web")["families"]["IPv4"], json!({"pending": true, "limited": true}));
+    rig.limited.clear();
+    rig.sync(&IpFamily::BOTH[..1], &[]);
+    assert_eq!(applied(&rig), state(true, false));
 }
 
 #[test]
@@ -420,7 +492,8 @@ proptest! {
                 let applied = rig.history.applied(&name, ports.map(|ports| [0, 1].map(|i| !ports[i].is_empty())));
                 let families: Vec<&Value> = service["families"].as_object().unwrap().values().collect();
                 let shows = |field: &str| families.iter().any(|family| family[field] == true);
-                prop_assert_eq!(applied, Applied { is_applied: !shows("pending"), is_refused: shows("refused") });
+                let is_served = ports.is_some_and(|ports| ports.iter().any(|ports| !ports.is_empty()));
+                prop_assert_eq!(applied, Applied { is_served, ..state(!shows("pending"), shows("refused")) });
             }
         }
     }
@@ -462,7 +535,7 @@ proptest! {
                     pending = (0, 0);
                 }
             }
-            prop_assert_eq!(rig.history.pending(), pending);
+            prop_assert_eq!(rig.history.pending_changes(), pending);
         }
         applied += rig.sync(&IpFamily::BOTH, &[]).len();
         prop_assert_eq!(applied, received);

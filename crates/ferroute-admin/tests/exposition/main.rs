@@ -12,7 +12,7 @@ use std::{
 
 use ferroute_admin::{
     health::{Health, HealthzHandler},
-    history::{ChangeKind, ChangeOrigin, History, ObjectChange, ServicePortCounts, Synced},
+    history::{ChangeKind, ChangeOrigin, History, ObjectChange, ServicePortCounts, Synced, UnappliedService},
     http::Handler,
     metrics::{
         ApiRequest, Connections, Draining, Ejected, IPTABLES_METRICS, IPVS_METRICS, Metrics, ModeMetric,
@@ -61,12 +61,14 @@ fn synced<'a>(report: Option<&'a SyncReport>, full: bool, changed: &'a BTreeSet<
         report,
         counts,
         changed,
-        refused: &NOTHING_REFUSED,
+        unapplied: &NOTHING_REFUSED,
+        limited: &NOTHING_LIMITED,
         conntrack,
     }
 }
 
-static NOTHING_REFUSED: BTreeMap<NamespacedName, bool> = BTreeMap::new();
+static NOTHING_REFUSED: BTreeMap<NamespacedName, UnappliedService> = BTreeMap::new();
+static NOTHING_LIMITED: BTreeSet<NamespacedName> = BTreeSet::new();
 
 fn write_error() -> DataplaneError {
     DataplaneError::Write { rules: "IPv4 rules".to_owned(), source: "rejected".into() }

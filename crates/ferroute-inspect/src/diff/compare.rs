@@ -188,7 +188,13 @@ impl Comparison<'_> {
         {
             // Findings for the whole service port precede those for single frontends.
             let mismatch = Mismatch::Affinity { expected, actual };
-            let finding = Finding { service_port: name.to_string(), frontend: None, clients: Vec::new(), mismatch };
+            let finding = Finding {
+                service_port: name.to_string(),
+                frontend: None,
+                not_applied: None,
+                clients: Vec::new(),
+                mismatch,
+            };
             self.findings.insert(first, finding);
         }
     }
@@ -251,6 +257,7 @@ impl Comparison<'_> {
                 service_port: name.to_string(),
                 frontend: Some(*frontend),
                 clients,
+                not_applied: None,
                 mismatch,
             });
         }

@@ -86,6 +86,7 @@ pub fn compare_with_kernel(desired: &Desired) -> anyhow::Result<Comparison> {
             reports.extend(reports_for(desired, &host, family, kernel)?);
         }
     }
+    reports.iter_mut().for_each(|report| report.mark_unapplied(&desired.unapplied));
     Ok(Comparison::new(reports))
 }
 

@@ -39,6 +39,8 @@ pub fn write_report_into(out: &mut impl fmt::Write, report: &DiffReport, limit: 
     for finding in findings.iter().take(limit) {
         if last != Some(&finding.service_port) {
             writeln!(out, "  {}", Escaped(&finding.service_port))?;
+            let not_applied = finding.not_applied.iter();
+            not_applied.into_iter().try_for_each(|reason| writeln!(out, "    not applied: {}", Escaped(reason)))?;
             last = Some(&finding.service_port);
         }
         write_finding_into(out, finding)?;

@@ -1,5 +1,6 @@
 use std::{borrow::Cow, collections::HashSet, net::SocketAddr};
 
+use ferroute_admin::history::{Unapplied, UnappliedPort};
 use ferroute_core::{Frontend, IpFamily};
 use serde::{Deserialize, Serialize};
 
@@ -56,6 +57,9 @@ pub struct Finding {
     /// The affected clients; empty for all clients.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub clients: Vec<Client>,
+    /// Reason why the running proxy has not applied the rules of the service port, if it has not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_applied: Option<Unapplied>,
     /// The difference.
     #[serde(flatten)]
     pub mismatch: Mismatch,
@@ -193,6 +197,17 @@ impl DiffReport {
         self.stale.retain(|other| stale.contains(&other.frontend));
         let structure: HashSet<_> = earlier.structure.iter().collect();
         self.structure.retain(|text| structure.contains(text));
+    }
+
+    /// Marks the findings at service ports that the proxy has not applied.
+    pub(super) fn mark_unapplied(&mut self, unapplied: &[UnappliedPort]) {
+        for finding in &mut self.findings {
+            let is_same = |port: &&UnappliedPort| {
+                let is_of_protocol = finding.frontend.is_none_or(|frontend| frontend.protocol == port.protocol);
+                port.family == self.family && port.service_port == finding.service_port && is_of_protocol
+            };
+            finding.not_applied = unapplied.iter().find(is_same).map(|port| port.state.clone());
+        }
     }
 
     /// Returns the result of the comparison.

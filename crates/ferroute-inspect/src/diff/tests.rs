@@ -515,6 +515,7 @@ fn differences_that_a_second_comparison_does_not_find_are_changes_meanwhile() {
         service_port: port.to_owned(),
         frontend: None,
         clients: Vec::new(),
+        not_applied: None,
         mismatch: Mismatch::Endpoints { missing: vec![missing.parse().unwrap()], extra: Vec::new() },
     };
     let table = shop().table(IpFamily::V4);

@@ -138,12 +138,13 @@ fn port(
 ) -> ExplainedPort {
     let settings = FamilySettings::new(inputs.settings, table, inputs.traits, inputs.addresses);
     let forwarding = forwarding(table, name, entry, &settings, inputs.traits);
-    let eligibility = table.eligibility(entry);
+    let eligibility = table.eligibility_in(name, entry, inputs.traits);
     let endpoints = entry.endpoints.iter().enumerate();
     ExplainedPort {
         name: name.port.to_string(),
         family: table.family,
         protocol: name.protocol,
+        not_applied: None,
         frontends: frontends(table, name, entry, &settings, &forwarding),
         endpoints: endpoints.map(|(i, endpoint)| explained(&endpoint, i, &eligibility, &forwarding, inputs)).collect(),
         excess_endpoints: table.excess.get(name).copied().unwrap_or_default(),

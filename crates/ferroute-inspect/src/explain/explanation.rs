@@ -5,7 +5,7 @@ use std::{
     num::{NonZeroU16, NonZeroU32},
 };
 
-use ferroute_admin::health::HealthCheck;
+use ferroute_admin::{health::HealthCheck, history::Unapplied};
 use ferroute_core::{
     Affinity, ConnectionLimits, Ejection, Eligibility, FrontendKind, IpFamily, Method, Protocol, Refusal, Reservation,
     TrafficPolicy,
@@ -161,6 +161,9 @@ pub struct ExplainedPort {
     pub family: IpFamily,
     /// The protocol.
     pub protocol: Protocol,
+    /// Reason why the running proxy has not applied these rules, if it has not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_applied: Option<Unapplied>,
     /// Frontends.
     pub frontends: Vec<ExplainedFrontend>,
     /// All endpoints that the slices have for it.
@@ -502,6 +505,7 @@ impl Usage {
             Eligibility::HintedOtherZone => "hints name other zones",
             Eligibility::Drained => "weight 0",
             Eligibility::Ejected => "its connections failed",
+            Eligibility::UnsupportedProtocol => "the proxy mode does not support the protocol",
         }
     }
 

@@ -3,7 +3,7 @@
 use anyhow::bail;
 use ferroute_admin::health::HealthCheck;
 use ferroute_api::Service;
-use ferroute_core::{IpFamily, NamespacedName, parse::EXTERNAL_IPS};
+use ferroute_core::{IpFamily, NamespacedName, ServicePortName, parse::EXTERNAL_IPS};
 use ferroute_modes::REGISTRY;
 use ferroute_proxy::feed::EXTERNAL_IPS_DISABLED;
 
@@ -45,7 +45,12 @@ pub fn explain_object(desired: &Desired, object: &Service) -> Explanation {
     };
     let mut explanation = explain(object, &inputs);
     match &mut explanation.handling {
-        Handling::Served { ignored, .. } => {
+        Handling::Served { ignored, ports, .. } => {
+            for port in ports {
+                let name =
+                    ServicePortName { service: name.clone(), port: port.name.as_str().into(), protocol: port.protocol };
+                port.not_applied = desired.unapplied(&name, port.family).cloned();
+            }
             if !desired.resolved.allow_external_ips && !object.spec.external_ips.is_empty() {
                 ignored.push(format!("{EXTERNAL_IPS}: {EXTERNAL_IPS_DISABLED}"));
             }

@@ -166,11 +166,13 @@ fn is_same_family(one: &IpAddr, other: &IpAddr) -> bool {
 }
 
 fn write_port_into(out: &mut impl fmt::Write, port: &ExplainedPort) -> fmt::Result {
-    let ExplainedPort { name, family, protocol, frontends, endpoints, excess_endpoints, unused_slices, kernel } = port;
+    let ExplainedPort { name, family, protocol, not_applied, frontends, endpoints, excess_endpoints, .. } = port;
+    let ExplainedPort { unused_slices, kernel, .. } = port;
     // The first frontend is the cluster IP, with the Service's port number.
     let number = frontends.first().map(|frontend| frontend.port).unwrap_or_default();
     let name = if name.is_empty() { String::new() } else { format!("{name} ") };
     writeln!(out, "\nport {}{number}/{protocol}, {family}", Escaped(name))?;
+    not_applied.iter().try_for_each(|reason| writeln!(out, "  not applied: {}", Escaped(reason)))?;
     writeln!(out, "  frontends")?;
     let rows = frontends.iter().flat_map(frontend_rows).collect::<Vec<_>>();
     write_columns_into(out, &rows)?;

@@ -65,8 +65,8 @@ fn frontends_and_endpoints_are_explained() {
     ");
 }
 
-/// Returns the lines for the frontends of a Service with both policies Local and an endpoint on another node.
-fn frontends_in(traits: &'static ModeTraits, protocol: &str) -> String {
+/// Explains a Service with both policies Local and an endpoint on another node.
+fn in_mode(traits: &'static ModeTraits, protocol: &str) -> String {
     let cluster = Cluster::new("node-1")
         .service(
             service("shop/web")
@@ -86,6 +86,12 @@ fn frontends_in(traits: &'static ModeTraits, protocol: &str) -> String {
         );
     let mut text = String::new();
     write_explanation_into(&mut text, &explained_in(traits, &cluster, &detecting_pods())).unwrap();
+    text
+}
+
+/// Returns the lines of [`in_mode`] for the frontends.
+fn frontends_in(traits: &'static ModeTraits, protocol: &str) -> String {
+    let text = in_mode(traits, protocol);
     let frontends = text.split("  frontends\n").nth(1).unwrap().split("  endpoints\n").next().unwrap();
     frontends.to_owned()
 }
@@ -115,6 +121,12 @@ fn userspace_mode_relays_from_the_node_and_rejects_sctp() {
     load balancer IP  198.51.100.1:80              rejected: the proxy mode does not support the protocol
     node port         30080 on all node addresses  rejected: the proxy mode does not support the protocol
     ");
+    let text = in_mode(&ModeTraits::USERSPACE, "SCTP");
+    let endpoint = text.split("  endpoints\n").nth(1).unwrap();
+    assert_eq!(
+        endpoint.trim(),
+        "10.244.1.2:8080  ready, other node  not used: the proxy mode does not support the protocol"
+    );
 }
 
 #[test]

@@ -8,7 +8,10 @@ use std::{
     num::{NonZeroU16, NonZeroU32},
 };
 
-use ferroute_admin::{health::HealthCheck, history::ChangeDelays};
+use ferroute_admin::{
+    health::HealthCheck,
+    history::{ChangeDelays, Unapplied},
+};
 use ferroute_config::ModeName;
 use ferroute_core::{
     Affinity, ConnectionLimits, Ejection, Eligibility, Frontend, FrontendKind, IpFamily, Method, OverLimit, Protocol,
@@ -202,6 +205,7 @@ fn served() -> Handling {
         name: "http".to_owned(),
         family: IpFamily::V4,
         protocol: Protocol::Tcp,
+        not_applied: Some(unapplied()),
         frontends: vec![frontend, reserved],
         endpoints: vec![endpoint],
         excess_endpoints: 1,
@@ -244,6 +248,10 @@ fn served() -> Handling {
     Handling::Served { policies, ignored, ports: vec![port], unused_slices: vec![slice] }
 }
 
+fn unapplied() -> Unapplied {
+    Unapplied { error: Some("an error".to_owned()), keeps_rules: true }
+}
+
 fn comparison() -> Comparison {
     let address = Some("10.96.0.1".parse().unwrap());
     let frontend = Frontend { address, protocol: Protocol::Tcp, port: 80 };
@@ -268,6 +276,7 @@ fn comparison() -> Comparison {
         service_port: "shop/web:http".to_owned(),
         frontend: Some(frontend),
         clients: clients.clone(),
+        not_applied: Some(unapplied()),
         mismatch,
     };
     let undetermined = Undetermined { service_port: Some("shop/web:http".to_owned()), reason: "a reason".to_owned() };
@@ -395,6 +404,7 @@ fn trace() -> trace::TraceReport {
             port: "http".to_owned(),
             kind: FrontendKind::LoadBalancer,
         }),
+        not_applied: Some(unapplied()),
         outcome: ferroute_trace::Outcome::NotDelivered,
         branches: verdicts.into_iter().map(branch).collect(),
         names: BTreeMap::from([(node, "node node-1".to_owned())]),
@@ -460,7 +470,8 @@ fn flow_summary() -> FlowSummary {
 
 fn versions() -> ServiceVersions {
     let slices = BTreeMap::from([("web-a".to_owned(), Some(7))]);
-    ServiceVersions { applied: false, refused: true, service: Some(5), slices }
+    let reason = Some("a reason".to_owned());
+    ServiceVersions { served: true, applied: false, refused: true, limited: true, reason, service: Some(5), slices }
 }
 
 fn status() -> NodeStatus {

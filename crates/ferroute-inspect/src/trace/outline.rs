@@ -5,7 +5,7 @@ use std::{fmt, net::SocketAddr};
 use ferroute_core::{Escaped, NamespacedName, ServicePortName};
 use ferroute_trace::{Origin, Packet};
 
-use super::{RulesSource, node::TraceNode, packet::Arrival, rules::Rules};
+use super::{RulesSource, node::TraceNode, packet::Arrival, report::not_applied, rules::Rules};
 use crate::desired::AddressOwner;
 
 /// Writes the outline, followed by an empty line.
@@ -68,6 +68,9 @@ pub fn write_outline_into(
     let is_loopback = |end: &SocketAddr| end.is_ipv4() && end.ip().is_loopback();
     if matches!(rules, Rules::Files(_)) && [&packet.source, &packet.destination].into_iter().any(is_loopback) {
         writeln!(out, "note: the trace assumes that net.ipv4.conf.all.route_localnet is 1")?;
+    }
+    if let Some((service, reason)) = not_applied(node, packet, rules) {
+        writeln!(out, "note: the rules of {} are not applied: {}", Escaped(service), Escaped(reason))?;
     }
     if let Some(remote) = remote_sender(node, packet).map(Escaped) {
         writeln!(

@@ -5,7 +5,8 @@ use std::{
     net::IpAddr,
 };
 
-use ferroute_core::FrontendKind;
+use ferroute_admin::history::Unapplied;
+use ferroute_core::{FrontendKind, ServicePortName};
 use ferroute_trace::{Branch, Effect, Event, Outcome, Packet, Trace, Verdict};
 use serde::{Deserialize, Serialize};
 
@@ -25,6 +26,10 @@ pub struct TraceReport {
     pub packet: Packet,
     /// The frontend with the packet's destination.
     pub frontend: Option<TracedFrontend>,
+    /// Reason why the running proxy has not applied the rules of this service port, if it has not: planned rules are not those
+    /// in the kernel.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_applied: Option<Unapplied>,
     /// The overall result.
     pub outcome: Outcome,
     /// Possible results for the packet.
@@ -76,11 +81,25 @@ impl TraceReport {
                 port: name.port.to_string(),
                 kind,
             }),
+            not_applied: not_applied(node, packet, rules).map(|(_, reason)| reason.clone()),
             outcome: rules.outcome(trace, packet.family()),
             branches: trace.branches.clone(),
             names: addresses.filter_map(|ip| Some((ip, desired.names.owner(ip)?.to_string()))).collect(),
         }
     }
+}
+
+/// Returns the service port that owns the frontend of a packet, and the reason why the proxy has not applied it, if it has not.
+pub(super) fn not_applied<'a>(
+    node: &'a TraceNode,
+    packet: &Packet,
+    rules: &Rules,
+) -> Option<(&'a ServicePortName, &'a Unapplied)> {
+    let desired = &node.desired;
+    let (name, _) = desired.frontend(packet.destination, packet.protocol)?;
+    // Rules in files may be of another host.
+    let reason = desired.unapplied(name, packet.family()).filter(|_| rules.source() != RulesSource::Files)?;
+    Some((name, reason))
 }
 
 fn addresses(packet: &Packet, trace: &Trace) -> BTreeSet<IpAddr> {

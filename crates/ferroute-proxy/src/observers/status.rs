@@ -179,7 +179,7 @@ impl MetricsObserver {
     }
 
     fn update_pending(&self) {
-        let (services, slices) = self.history.pending();
+        let (services, slices) = self.history.pending_changes();
         self.metrics.set_pending(services, slices);
     }
 }
@@ -217,7 +217,8 @@ impl Observer for MetricsObserver {
             report,
             counts: outcome.counts,
             changed: &outcome.changes.services,
-            refused: &outcome.refused,
+            unapplied: &outcome.unapplied,
+            limited: &outcome.limited,
             conntrack: outcome.conntrack_took.map(|took| (took, outcome.conntrack_deleted)),
         };
         self.metrics.synced(family, &synced);

@@ -7,6 +7,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use ferroute_admin::history::UnappliedPort;
 use ferroute_api::{EndpointSlice, Node, Service, ServiceCidr};
 use ferroute_config::FlagSettings;
 use ferroute_core::{
@@ -50,6 +51,9 @@ pub struct Bundle {
     /// What the proxy did not use of Services when the bundle was created. Bundles of early versions have none.
     #[serde(default, skip_serializing_if = "UnusedServices::is_empty")]
     pub unused: UnusedServices,
+    /// Service ports whose desired rules were not active when the bundle was created, although the last sync succeeded.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unapplied: Vec<UnappliedPort>,
     /// The applied state before the first sync.
     pub base: DesiredObjects,
     /// Syncs, oldest first. The last one has no families if its changes have not been applied yet.
@@ -262,6 +266,7 @@ impl Bundle {
             host_addresses,
             other_hosts,
             unused: UnusedServices::default(),
+            unapplied: Vec::new(),
             base: state.state(),
             syncs: records,
         }
@@ -277,6 +282,12 @@ impl Bundle {
     #[must_use]
     pub fn with_unused(self, unused: UnusedServices) -> Self {
         Self { unused, ..self }
+    }
+
+    /// Sets the service ports whose desired rules are not active.
+    #[must_use]
+    pub fn with_unapplied(self, unapplied: Vec<UnappliedPort>) -> Self {
+        Self { unapplied, ..self }
     }
 
     /// Writes the bundle as JSON.

@@ -8,7 +8,7 @@ use std::{
 use ferroute_api::Service;
 use ferroute_core::{
     NamespacedName,
-    parse::{InvalidObject, SkipReason},
+    parse::{InvalidObject, SkipReason, parse_service},
     tracker::TrackerEvent,
 };
 use serde::{Deserialize, Serialize};
@@ -75,6 +75,18 @@ impl SharedUnused {
         });
     }
 
+    /// Returns the reason why the proxy does not use the last version of a Service, if it is known.
+    pub(crate) fn reason(&self, service: &NamespacedName) -> Option<String> {
+        let object = self.with(|unused| unused.not_served.get(service.as_str()).cloned())?;
+        match (parse_service(&object), SkipReason::for_service(&object)) {
+            (Err(invalid), _) => {
+                let errors: Vec<String> = invalid.errors.iter().map(ToString::to_string).collect();
+                Some(format!("its last version is invalid: {}", errors.join("; ")))
+            }
+            (Ok(_), reason) => reason.map(|reason| format!("the proxy skips it: {reason}")),
+        }
+    }
+
     /// Returns a copy.
     pub(crate) fn get(&self) -> UnusedServices {
         self.with(|unused| unused.clone())
@@ -120,10 +132,15 @@ mod tests {
         assert_eq!(names(&shared), [vec![], vec!["shop/web".to_owned()]]);
         apply(&shared, with_type("LoadBalancer").load_balancer("198.51.100.1"));
         assert_eq!(names(&shared), none);
-        for type_ in ["ExternalName", "Other"] {
+        let name = NamespacedName::new("shop", "web");
+        assert_eq!(shared.reason(&name), None);
+        for (type_, reason) in
+            [("ExternalName", "the proxy skips it: "), ("Other", "its last version is invalid: spec.type")]
+        {
             apply(&shared, with_type(type_).annotation("note", "long"));
             assert_eq!(names(&shared), [vec!["shop/web".to_owned()], vec![]], "{type_}");
             assert!(shared.get().not_served["shop/web"].metadata.annotations.is_empty());
+            assert!(shared.reason(&name).is_some_and(|text| text.starts_with(reason)), "{:?}", shared.reason(&name));
         }
         shared.delete(&NamespacedName::new("shop", "web"));
         assert_eq!(names(&shared), none);

@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::Context;
-use ferroute_admin::history::ServicePortCounts;
+use ferroute_admin::history::{ServicePortCounts, UnappliedPort, UnappliedService};
 use ferroute_core::{
     Changes, Dataplane, DataplaneError, Frontend, IpFamily, NamespacedName, Protocol, ProxySettings, Rejection,
     ServicePortEntry, ServicePortName, ServiceTable, StaleConntrackEntries, SyncReport, Tracker, error_chain,
@@ -99,9 +99,10 @@ pub struct FamilyOutcome {
     pub report: Option<SyncReport>,
     /// Numbers of service ports.
     pub counts: ServicePortCounts,
-    /// Services with a service port that the kernel refuses, or for which the mode has no number left, and whether any
-    /// rules of them are active.
-    pub refused: BTreeMap<NamespacedName, bool>,
+    /// Services with a service port that the kernel refuses, or for which the mode has no number left.
+    pub unapplied: BTreeMap<NamespacedName, UnappliedService>,
+    /// Services that are not served, or not with all of their endpoints, because a limit is exceeded.
+    pub limited: BTreeSet<NamespacedName>,
     /// The changes since the last sync. After a full sync, [`Changes::previous`] lacks new service ports, see
     /// [`Tracker::update_for_resync`].
     pub changes: Changes,
@@ -236,7 +237,8 @@ impl FamilySync {
             no_local_internal: self.no_local.internal,
             no_local_external: self.no_local.external,
         };
-        let refused = self.refused(table);
+        let unapplied = self.unapplied(table);
+        let limited = self.unserved.iter().chain(table.excess.keys()).map(|name| name.service.clone()).collect();
         let conntrack_start = (!self.stale.is_empty() || self.unanswered.is_due()).then(Instant::now);
         let (conntrack_deleted, conntrack_error) =
             match self.delete_stale(table, conntrack, host_addresses, relay_ports) {
@@ -245,7 +247,17 @@ impl FamilySync {
             };
         let conntrack_took = conntrack_start.map(|start| start.elapsed());
         let took = start.elapsed();
-        Ok(FamilyOutcome { report, counts, refused, changes, conntrack_deleted, conntrack_took, conntrack_error, took })
+        Ok(FamilyOutcome {
+            report,
+            counts,
+            unapplied,
+            limited,
+            changes,
+            conntrack_deleted,
+            conntrack_took,
+            conntrack_error,
+            took,
+        })
     }
 
     /// Writes the changes, except those of service ports that the kernel rejects, and retries these separately when
@@ -277,10 +289,18 @@ impl FamilySync {
         Ok(report)
     }
 
-    fn refused(&self, table: &ServiceTable) -> BTreeMap<NamespacedName, bool> {
+    fn unapplied(&self, table: &ServiceTable) -> BTreeMap<NamespacedName, UnappliedService> {
         let has_rules = |name| !self.unserved.contains(name) && self.isolation.has_accepted_rules(name) != Some(false);
-        let refused = self.isolation.names().chain(&self.unserved).map(|name| &name.service);
-        refused.map(|name| (name.clone(), table.ports_of(name).any(|(port, _)| has_rules(port)))).collect()
+        let refused = self.isolation.errors().map(|(name, error)| (name, Some(error.to_owned())));
+        let mut services = BTreeMap::<NamespacedName, UnappliedService>::new();
+        for (name, error) in refused.chain(self.unserved.iter().map(|name| (name, None))) {
+            let service = services.entry(name.service.clone()).or_insert_with(|| UnappliedService {
+                has_rules: table.ports_of(&name.service).any(|(port, _)| has_rules(port)),
+                ports: Vec::new(),
+            });
+            service.ports.push(UnappliedPort::new(name, self.family, error, has_rules(name)));
+        }
+        services
     }
 
     fn sync_changes(&mut self, table: &ServiceTable, changes: &Changes) -> Result<SyncReport, DataplaneError> {
@@ -334,8 +354,9 @@ impl FamilySync {
                 Some(true) => None,
                 None => changes.previous.get(service_port).and_then(Option::as_ref),
             };
-            rejected.push(Rejection { service_port: service_port.clone(), error: error_chain(&error) });
-            self.isolation.reject(table, service_port, accepted, tokio::time::Instant::now());
+            let rejection = Rejection { service_port: service_port.clone(), error: error_chain(&error) };
+            self.isolation.reject(table, &rejection, accepted, tokio::time::Instant::now());
+            rejected.push(rejection);
         }
     }
 
@@ -344,9 +365,9 @@ impl FamilySync {
     /// lost.
     fn set_aside(&mut self, table: &ServiceTable, report: &SyncReport, changes: Option<&Changes>) -> bool {
         let mut have_lost = false;
-        for Rejection { service_port, .. } in &report.rejected {
-            let accepted = changes.and_then(|changes| changes.previous.get(service_port)?.as_ref());
-            have_lost |= self.isolation.reject(table, service_port, accepted, tokio::time::Instant::now());
+        for rejection in &report.rejected {
+            let accepted = changes.and_then(|changes| changes.previous.get(&rejection.service_port)?.as_ref());
+            have_lost |= self.isolation.reject(table, rejection, accepted, tokio::time::Instant::now());
         }
         have_lost
     }
@@ -366,18 +387,23 @@ impl FamilySync {
         let with_it = self.isolation.apply(table, Some(name));
         match self.dataplane.sync(&with_it, &changes) {
             Ok(report) => {
-                if report.rejected.is_empty() {
-                    tracing::info!(family = %self.family, service_port = %name, "the kernel accepts the rules again");
-                    self.isolation.accept(name);
-                } else {
-                    self.isolation.reject(table, name, accepted, tokio::time::Instant::now());
+                match report.rejected.first() {
+                    Some(Rejection { error, .. }) => {
+                        let rejection = Rejection { service_port: name.clone(), error: error.clone() };
+                        self.isolation.reject(table, &rejection, accepted, tokio::time::Instant::now());
+                    }
+                    None => {
+                        tracing::info!(family = %self.family, service_port = %name, "the kernel accepts the rules again");
+                        self.isolation.accept(name);
+                    }
                 }
                 Ok(report)
             }
             Err(error @ DataplaneError::Rejected { .. }) => {
-                self.isolation.reject(table, name, accepted, tokio::time::Instant::now());
+                let rejection = Rejection { service_port: name.clone(), error: error_chain(&error) };
+                self.isolation.reject(table, &rejection, accepted, tokio::time::Instant::now());
                 let mut report = self.dataplane.resync(&self.isolation.apply(table, None))?;
-                report.rejected.push(Rejection { service_port: name.clone(), error: error_chain(&error) });
+                report.rejected.push(rejection);
                 Ok(report)
             }
             Err(error) => Err(error),

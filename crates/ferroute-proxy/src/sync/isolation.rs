@@ -17,7 +17,9 @@ use std::{
     time::Duration,
 };
 
-use ferroute_core::{Backoff, Changes, Frontend, ServicePort, ServicePortEntry, ServicePortName, ServiceTable};
+use ferroute_core::{
+    Backoff, Changes, Frontend, Rejection, ServicePort, ServicePortEntry, ServicePortName, ServiceTable,
+};
 use tokio::time::Instant;
 
 /// The service ports of one IP family that are set aside.
@@ -30,6 +32,8 @@ pub(super) struct Isolation {
 struct Isolated {
     /// The entry whose rules are active; `None` if there are none.
     accepted: Option<ServicePortEntry>,
+    /// The last error of the kernel, or of the program that writes rules to it.
+    error: String,
     backoff: Backoff,
     rejected_at: Instant,
     retry_at: Instant,
@@ -41,9 +45,9 @@ impl Isolation {
         self.ports.len()
     }
 
-    /// Returns the service ports that are set aside.
-    pub(super) fn names(&self) -> impl Iterator<Item = &ServicePortName> {
-        self.ports.keys()
+    /// Returns the service ports that are set aside, with the last errors.
+    pub(super) fn errors(&self) -> impl Iterator<Item = (&ServicePortName, &str)> {
+        self.ports.iter().map(|(name, port)| (name, &*port.error))
     }
 
     /// Reports whether a service port is set aside, and has rules of an earlier version.
@@ -56,7 +60,7 @@ impl Isolation {
     pub(super) fn reject(
         &mut self,
         table: &ServiceTable,
-        name: &ServicePortName,
+        Rejection { service_port: name, error }: &Rejection,
         accepted: Option<&ServicePortEntry>,
         now: Instant,
     ) -> bool {
@@ -64,11 +68,13 @@ impl Isolation {
         let has_lost = owned.as_ref() != accepted;
         let port = self.ports.entry(name.clone()).or_insert_with(|| Isolated {
             accepted: None,
+            error: String::new(),
             backoff: Backoff::new(FIRST_RETRY, LAST_RETRY),
             rejected_at: now,
             retry_at: now,
         });
         port.accepted = owned;
+        port.error.clone_from(error);
         port.rejected_at = now;
         port.retry_at = now + port.backoff.next_delay();
         has_lost
@@ -166,6 +172,10 @@ mod tests {
         entry(service_port(frontend), [endpoint(address)])
     }
 
+    fn rejection(name: &ServicePortName) -> Rejection {
+        Rejection { service_port: name.clone(), error: "exists".to_owned() }
+    }
+
     fn changes(names: &[&str]) -> Changes {
         Changes { previous: names.iter().map(|name| (port_name(name), None)).collect(), ..Changes::default() }
     }
@@ -179,8 +189,8 @@ mod tests {
         let table = table(IpFamily::V4, node("node-1"), entries);
         let mut isolation = Isolation::default();
         assert!(matches!(isolation.apply(&table, None), Cow::Borrowed(_)));
-        isolation.reject(&table, &web, Some(&good), Instant::now());
-        isolation.reject(&table, &cart, None, Instant::now());
+        isolation.reject(&table, &rejection(&web), Some(&good), Instant::now());
+        isolation.reject(&table, &rejection(&cart), None, Instant::now());
         assert_eq!(isolation.apply(&table, None).entries, BTreeMap::from([(web.clone(), good.clone())]));
         let retried = BTreeMap::from([(web.clone(), good.clone()), (cart.clone(), other)]);
         assert_eq!(isolation.apply(&table, Some(&cart)).entries, retried);
@@ -193,7 +203,7 @@ mod tests {
             delays.push(start.elapsed().as_secs());
             assert_eq!(isolation.due(Instant::now()), [(cart.clone(), None), (web.clone(), Some(good.clone()))]);
             isolation.due(Instant::now()).into_iter().for_each(|(name, accepted)| {
-                isolation.reject(&table, &name, accepted.as_ref(), Instant::now());
+                isolation.reject(&table, &rejection(&name), accepted.as_ref(), Instant::now());
             });
         }
         assert_eq!(delays, [10, 20, 40]);
@@ -207,7 +217,7 @@ mod tests {
         let table = table(IpFamily::V4, node("node-1"), entries);
         let mut isolation = Isolation::default();
         for name in ["shop/web:http", "shop/gone:http"] {
-            isolation.reject(&table, &port_name(name), None, Instant::now());
+            isolation.reject(&table, &rejection(&port_name(name)), None, Instant::now());
         }
         let changes = changes(&["shop/web:http", "shop/gone:http", "shop/cart:http"]);
         let left: BTreeSet<_> = isolation.filter(&table, &changes).into_owned().previous.into_keys().collect();

@@ -8,11 +8,15 @@ use std::{
 
 use clap::Args;
 use ferroute_admin::history::ChangeDelays;
-use ferroute_core::Escaped;
-use ferroute_inspect::desired::service_name;
+use ferroute_config::flags::DesiredArgs;
+use ferroute_core::{Escaped, NamespacedName};
+use ferroute_inspect::{
+    desired::{Desired, service_name},
+    explain::not_served,
+};
 use ferroute_proxy::{
     ServiceVersions,
-    control::{NodeStatus, ObservedEndpoint, Pacing, request_statuses, request_versions},
+    control::{NodeStatus, ObservedEndpoint, Pacing, SourceInfo, request_info, request_statuses, request_versions},
 };
 
 use super::Output;
@@ -33,14 +37,20 @@ pub(crate) struct StatusArgs {
     output: Output,
 }
 
-/// Prints the state. The exit status is 1 if the proxy is not ready, or has not applied the versions.
+/// Prints the state. The exit status is 1 if the proxy is not ready, does not serve the Service, or has not applied the
+/// versions.
 pub(crate) fn run(args: &StatusArgs, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     let is_good = match &args.service {
         Some(service) => {
             let service = service_name(service, &args.namespace).map_err(anyhow::Error::msg)?;
-            let versions = request_versions(&service)?;
+            let mut versions = request_versions(&service)?;
+            if !versions.served
+                && let Some(reason) = reason_in_manifests(&service)
+            {
+                versions.reason = Some(reason);
+            }
             args.output.write(out, &versions, |text| write_versions_into(text, &versions))?;
-            versions.applied && versions.service.is_some()
+            versions.is_served_as_received()
         }
         None => {
             let statuses = request_statuses()?;
@@ -50,6 +60,14 @@ pub(crate) fn run(args: &StatusArgs, out: &mut impl Write) -> anyhow::Result<Exi
         }
     };
     Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Returns the reason why the proxy does not serve a Service in its manifests. The proxy itself does not keep invalid ones.
+fn reason_in_manifests(service: &NamespacedName) -> Option<String> {
+    let SourceInfo::Manifests(_) = request_info().ok()?.source else { return None };
+    let mut desired = Desired::load_again(&DesiredArgs::default()).ok()?;
+    desired.complete_for(service);
+    not_served(&service.to_string(), &desired)
 }
 
 fn write_statuses_into(out: &mut String, statuses: &[NodeStatus]) -> fmt::Result {
@@ -103,14 +121,18 @@ fn pacing_text(Pacing { min_sync_period_seconds: period, by_cost }: Pacing) -> S
 }
 
 fn write_versions_into(out: &mut String, versions: &ServiceVersions) -> fmt::Result {
-    let ServiceVersions { applied, refused, service, slices } = versions;
+    let ServiceVersions { served, applied: _, refused, limited, reason, service, slices } = versions;
     let text = |version: &Option<u64>| version.map_or("unknown".to_owned(), |version| version.to_string());
-    let applied = match (applied, refused) {
-        (true, _) => "yes",
-        (false, false) => "no",
-        (false, true) => "no: the kernel refuses rules of the Service, or a limit is exceeded",
+    let applied = match (versions.is_served_as_received(), served, refused) {
+        (true, ..) if *limited => "yes, but not with all endpoints: a limit is exceeded",
+        (true, ..) => "yes",
+        (false, false, _) => "no: not served",
+        (false, true, true) => "no: the kernel refuses rules of the Service",
+        (false, true, false) if *limited => "no: a limit is exceeded",
+        (false, true, false) => "no",
     };
     writeln!(out, "applied:    {applied}")?;
+    reason.iter().try_for_each(|reason| writeln!(out, "reason:     {}", Escaped(reason)))?;
     writeln!(out, "Service:    {}", text(service))?;
     for (name, version) in slices {
         writeln!(out, "slice:      {name} {}", text(version))?;

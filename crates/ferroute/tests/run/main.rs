@@ -32,6 +32,7 @@ mod monitoring;
 mod nftables;
 mod node;
 mod other_proxies;
+mod refused;
 mod reload;
 mod repair;
 mod replay;

@@ -1,13 +1,16 @@
-use std::time::{Duration, Instant, SystemTime};
+use std::{
+    collections::BTreeSet,
+    time::{Duration, Instant, SystemTime},
+};
 
 use ferroute_admin::{
-    history::{ChangeOrigin, ServicePortCounts},
+    history::{ChangeOrigin, ServicePortCounts, UnappliedPort, UnappliedService},
     metrics::Metrics,
 };
 use ferroute_core::{
     Changes, Dataplane, DataplaneError, IpFamily, NodeView, ServiceTable, SyncReport,
     parse::ObjectVersion,
-    testing::{self, namespaced_name, pod},
+    testing::{self, namespaced_name, pod, port_name},
     tracker::TrackerEvent,
 };
 
@@ -32,6 +35,16 @@ impl Dataplane for NoDataplane {
     fn was_modified_externally(&mut self) -> Result<bool, DataplaneError> {
         Ok(false)
     }
+}
+
+fn refused_service(name: &str) -> UnappliedService {
+    let port = port_name(&format!("{name}:http"));
+    let port = UnappliedPort::new(&port, IpFamily::V4, Some("exists".to_owned()), false);
+    UnappliedService { has_rules: false, ports: vec![port] }
+}
+
+fn versions(applied: bool, slices: BTreeMap<String, Option<u64>>) -> ServiceVersions {
+    ServiceVersions { served: true, applied, service: Some(7), slices, ..ServiceVersions::default() }
 }
 
 /// An observed tracker of an IPv4 proxy.
@@ -72,7 +85,8 @@ impl Rig {
         let outcome = FamilyOutcome {
             report: Some(SyncReport::default()),
             counts: ServicePortCounts::default(),
-            refused: refused.iter().map(|name| (namespaced_name(name), false)).collect(),
+            unapplied: refused.iter().map(|name| (namespaced_name(name), refused_service(name))).collect(),
+            limited: BTreeSet::new(),
             changes,
             conntrack_deleted: 0,
             conntrack_took: None,
@@ -102,9 +116,9 @@ fn versions_are_applied_after_the_sync_that_follows_them() {
     rig.service("shop/web", 7);
     rig.slice("shop/web-1", 8);
     let slices = BTreeMap::from([("web-1".to_owned(), Some(8))]);
-    assert_eq!(rig.web(), ServiceVersions { applied: false, refused: false, service: Some(7), slices: slices.clone() });
+    assert_eq!(rig.web(), versions(false, slices.clone()));
     rig.sync(&[]);
-    assert_eq!(rig.web(), ServiceVersions { applied: true, refused: false, service: Some(7), slices });
+    assert_eq!(rig.web(), versions(true, slices));
     rig.slice("shop/web-1", 9);
     assert!(!rig.is_applied());
     rig.sync(&[]);
@@ -122,16 +136,29 @@ fn deletions_are_pending_until_they_are_applied() {
     rig.slice("shop/web-1", 8);
     rig.sync(&[]);
     rig.apply(TrackerEvent::SliceDeleted(namespaced_name("shop/web-1")), 9);
-    assert_eq!(
-        rig.web(),
-        ServiceVersions { applied: false, refused: false, service: Some(7), slices: BTreeMap::new() }
-    );
+    assert_eq!(rig.web(), versions(false, BTreeMap::new()));
     rig.sync(&[]);
     assert!(rig.is_applied());
     rig.apply(TrackerEvent::ServiceDeleted(namespaced_name("shop/web")), 10);
+    let deleted = |applied, reason: &str| ServiceVersions {
+        applied,
+        reason: Some(reason.to_owned()),
+        ..ServiceVersions::default()
+    };
+    assert_eq!(rig.web(), deleted(false, "it was deleted, and its rules are not removed yet"));
     rig.sync(&[]);
-    assert_eq!(rig.web(), ServiceVersions { applied: true, refused: false, service: None, slices: BTreeMap::new() });
-    assert_eq!(rig.web().slices, BTreeMap::new());
+    assert_eq!(rig.web(), deleted(true, "the proxy has not received the Service"));
+    assert!(!rig.web().is_served_as_received());
+}
+
+#[test]
+fn invalid_version_of_a_service_is_not_applied_whether_an_earlier_one_is_served_or_not() {
+    for (served, stays) in [(true, "; the last valid version stays"), (false, "")] {
+        let mut versions = ServiceVersions { served, applied: true, ..ServiceVersions::default() };
+        versions.set_unused("its last version is invalid: spec.type".to_owned());
+        assert!(!versions.is_served_as_received());
+        assert_eq!(versions.reason, Some(format!("its last version is invalid: spec.type{stays}")));
+    }
 }
 
 #[test]
@@ -152,8 +179,11 @@ fn refused_services_are_not_applied() {
     rig.service("shop/web", 7);
     rig.sync(&["shop/web"]);
     assert_eq!((rig.web().applied, rig.web().refused), (false, true));
+    let reason = "the IPv4 rules of shop/web:http (tcp) are not applied: the kernel refuses the rules (exists); there are no earlier \
+                  ones";
+    assert_eq!(rig.web().reason.as_deref(), Some(reason));
     rig.sync(&["shop/web", "shop/cart"]);
     assert!(!rig.is_applied());
     rig.sync(&["shop/cart"]);
-    assert_eq!((rig.web().applied, rig.web().refused), (true, false));
+    assert_eq!((rig.web().applied, rig.web().refused, rig.web().reason), (true, false, None));
 }

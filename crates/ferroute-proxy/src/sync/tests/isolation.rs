@@ -120,7 +120,7 @@ async fn check(style: Style) {
     // Whether each Service is applied, and whether it is refused.
     let states = || {
         ["cart", "evil", "web"].map(|name| {
-            let Applied { is_applied, is_refused } =
+            let Applied { is_applied, is_refused, .. } =
                 history.applied(&namespaced_name(&format!("shop/{name}")), Some([true, false]));
             (is_applied, is_refused)
         })
