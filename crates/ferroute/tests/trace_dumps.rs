@@ -209,14 +209,80 @@ fn owner_of_local_packets_is_assumed_both_ways() {
     assert!(results.iter().any(|line| line.contains("--uid-owner 1337")), "{results:?}");
 }
 
+/// Traces a packet through rules without routes.
+fn trace_text(rules: &str, from: &str, to: &str) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ferroute"));
+    command.args(["trace", "--rules", "-", "--from", from, "--to", to]);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(rules.as_bytes()).unwrap();
+    child.wait_with_output().unwrap()
+}
+
+#[test]
+fn modules_of_iptables_in_the_words_of_old_nft_are_conditions_and_targets() {
+    const DELIVERED: &str = "=> not translated, delivered to 10.0.0.9:80 through eth0, with source 10.0.0.5";
+    const DROPPED: &str = "=> dropped";
+    for (rule, expected) in [
+        ("# match-set pods dst,dst counter packets 3 bytes 180 drop", &[DROPPED, DELIVERED][..]),
+        (
+            "ip saddr != 10.1.0.0/16  # match-set pods dst tcp dport 80 counter packets 3 bytes 180 drop",
+            &[DROPPED, DELIVERED],
+        ),
+        ("ip saddr 10.1.0.0/16  # match-set pods dst counter packets 3 bytes 180 drop", &[DELIVERED]),
+        (
+            "ct state new # recent: UPDATE seconds: 60 hit_count: 4 name: a side: source counter packets 0 bytes 0 jump c",
+            &[DROPPED, DELIVERED],
+        ),
+        ("# ADDRTYPE match dst-type LOCAL counter packets 0 bytes 0 # LOG level 4", &[DELIVERED]),
+        ("tcp dport 80 counter packets 0 bytes 0 # CHECKSUM fill", &[DELIVERED]),
+        (
+            "tcp dport 80 counter packets 0 bytes 0 # TPROXY redirect 127.0.0.1:15006 mark 0x1/0xff",
+            &["=> unknown: effect of `-j TPROXY redirect 127.0.0.1:15006 mark 0x1/0xff`"],
+        ),
+        ("tcp dport 80 counter packets 0 bytes 0 xt target \"REDIRECT\"", &["=> unknown: effect of `-j REDIRECT …`"]),
+        ("tcp dport 80 counter packets 0 bytes 0 xt target \"DELUDE\"", &["=> unknown: effect of `-j DELUDE …`"]),
+        ("# tcp dport 80 drop", &[DELIVERED]),
+        ("tcp flags & (fin|syn|rst|ack) != syn ct state new drop", &[DELIVERED]),
+        ("tcp flags & (fin|syn|rst|ack) == syn ct state new drop", &[DROPPED]),
+    ] {
+        let rules = format!(
+            "table ip t {{\n chain f {{\n type filter hook forward priority 0; policy accept;\n {rule} # handle 9\n }}\n \
+             chain c {{\n drop\n }}\n}}\n"
+        );
+        let text = String::from_utf8(trace_text(&rules, "10.0.0.5", "10.0.0.9:80").stdout).unwrap();
+        let ends: Vec<&str> = text.lines().filter(|line| line.starts_with("=> ")).collect();
+        assert_eq!(ends, expected, "{rule}: {text}");
+    }
+}
+
+/// Parts of the output of `iptables-save`, also copied from chats and pages.
+#[test]
+fn rules_of_iptables_that_are_missing_or_unreadable_leave_the_result_open() {
+    let rules = |rule: &str| {
+        format!("*nat\n:PREROUTING ACCEPT [0:0]\n{rule}\n-A SVC -j DNAT --to-destination 10.0.0.7\nCOMMIT\n")
+    };
+    let translated = "=> delivered to 10.0.0.7:80";
+    for (rule, expected) in [
+        ("-A PREROUTING -j KUBE-SERVICES", "=> unknown: effect of `-j KUBE-SERVICES`, which is no chain of table nat"),
+        ("-A PREROUTING -m comment --comment \u{201c}kubernetes service portals\u{201c} -j SVC", translated),
+        ("-A PREROUTING -m comment --comment &quot;kubernetes service portals&quot; -j SVC", translated),
+        ("-A PREROUTING -s ! 10.1.0.0/16 -p tcp \u{2014}dport 80 -j SVC", translated),
+        ("-A PREROUTING -s 10.1.0.1,10.0.0.5 -j SVC", translated),
+        (
+            "-A PREROUTING -m comment --comment kubernetes service portals -j SVC",
+            "assuming: `-m comment --comment kubernetes service portals` matches",
+        ),
+    ] {
+        let text = String::from_utf8(trace_text(&rules(rule), "10.0.0.5", "10.96.0.1:80").stdout).unwrap();
+        assert!(text.contains(expected), "{rule}: {text}");
+        assert_eq!(text.contains("assuming: "), expected.contains("assuming: "), "{rule}: {text}");
+    }
+}
+
 #[test]
 fn rules_are_read_from_standard_input_and_assumptions_are_noted() {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_ferroute"));
-    command.args(["trace", "--rules", "-", "--from", "fd00::5", "--to", "[fd00::9]:80"]);
-    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let rules = "*filter\n-A FORWARD -d fd00::9/128 -p tcp -m tcp --dport 80 -j DROP\nCOMMIT\n";
-    child.stdin.take().unwrap().write_all(rules.as_bytes()).unwrap();
-    let output = child.wait_with_output().unwrap();
+    let output = trace_text(rules, "fd00::5", "[fd00::9]:80");
     let text = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(1), "{text}");
     assert!(
