@@ -286,7 +286,9 @@ class Cluster:
         self.start(at / "controller-manager.pid", "controller-manager.log", *cp, self.binary("kube-controller-manager"),
                    f"--kubeconfig={self.admin}", "--leader-elect=false", "--use-service-account-credentials", f"--root-ca-file={at}/ca.crt",
                    f"--service-account-private-key-file={at}/accounts.key", "--allocate-node-cidrs=false",
-                   f"--service-cluster-ip-range={SERVICES}", f"--cluster-cidr={PODS}")
+                   f"--service-cluster-ip-range={SERVICES}", f"--cluster-cidr={PODS}",
+                   # On a slow machine, nodes must not become NotReady while a scenario stops the API server.
+                   "--node-monitor-grace-period=10m")
         self.start(at / "scheduler.pid", "scheduler.log", *cp, self.binary("kube-scheduler"), f"--kubeconfig={self.admin}",
                    "--leader-elect=false")
         # Cluster DNS is a program of the control plane behind a Service without a selector.

@@ -325,17 +325,19 @@ fn write_outcome(
                 return Ok(false);
             };
             // The number of rules that a full sync writes depends on the state of the kernel; the digest of all rules
-            // does not.
+            // does not. In nftables mode, the places of endpoints in lists depend on earlier syncs, which the recording may
+            // not have; how many there are does not.
             let same = match (full, rules) {
                 (true, Some(_)) => replayed.rules == *rules,
                 (true, None) => true,
-                (false, _) => (replayed.written, replayed.removed) == (*written, *removed),
+                (false, _) => replayed.written + *removed == *written + replayed.removed,
             };
             match (full, rules) {
                 (true, Some(_)) if same => writeln!(out, ", full sync, same rules")?,
                 (true, Some(_)) => writeln!(out, ", full sync; replayed: different rules")?,
                 (true, None) => writeln!(out, ", full sync")?,
-                (false, _) if same => writeln!(out)?,
+                (false, _) if (replayed.written, replayed.removed) == (*written, *removed) => writeln!(out)?,
+                (false, _) if same => writeln!(out, "; replayed: the same in other places")?,
                 (false, _) => writeln!(out, "; replayed: {} written, {} removed", replayed.written, replayed.removed)?,
             }
             Ok(same)
