@@ -496,7 +496,10 @@ mod tests {
         // Another number of rules: those of another time.
         let rules = read(&format!("{}{listed}", saved.replace("-A own -j LOG --log-prefix x\n", "")));
         let own = rules.nftables[0].table.chains().last().unwrap();
-        assert_eq!(rules.nftables[0].table.rule_text(&own.rules[0], IpFamily::V4), "counter packets 0 bytes 0 -j LOG");
+        assert_eq!(
+            rules.nftables[0].table.rule_text(&own.rules[0], IpFamily::V4),
+            "counter packets 0 bytes 0 -j LOG …"
+        );
     }
 
     #[test]

@@ -541,7 +541,7 @@ fn slow_start_and_weights_of_zones_are_read_and_ignored_in_modes_without_weights
         let Balancing { slow_start, zone_weight, .. } = view.ports[0][0].port.balancing;
         assert_eq!((slow_start, zone_weight, view.ignored.len()), (None, None, 2));
     }
-    for (traits, expected) in [(&ModeTraits::NFTABLES, 0), (&ModeTraits::IPVS, 0), (&ModeTraits::IPTABLES, 1)] {
+    for (traits, expected) in [(&ModeTraits::NFTABLES, 0), (&ModeTraits::IPVS, 0), (&ModeTraits::IPTABLES, 2)] {
         let mut view = view(service("30s", "8"));
         view.ignore_unsupported(traits);
         assert_eq!(view.ignored.len(), expected, "{:?}", view.ignored);

@@ -254,8 +254,8 @@ fn conditions_on_chains_without_effect_and_on_known_values_lead_to_no_branch() {
         (random, 1),
         ("-A INPUT -m limit --limit 1/sec -j marks\n".to_owned(), 2),
         ("-A INPUT -m limit --limit 1/sec -j lists\n".to_owned(), 2),
-        // The chain is left.
-        ("-A INPUT -m limit --limit 1/sec -g logs\n".to_owned(), 2),
+        // The chain is left. The limit in the other chain is another one.
+        ("-A INPUT -m limit --limit 1/sec -g logs\n".to_owned(), 3),
         (values, 19),
         ("-A INPUT -m ttl --ttl-eq 3 -j MARK --set-xmark 1\n-A INPUT -m ttl --ttl-eq 4 -j ACCEPT\n".to_owned(), 4),
     ] {
