@@ -6,7 +6,8 @@ use std::{
 use ipnet::IpNet;
 
 use crate::{
-    Endpoints, Frontend, IpFamily, LostFrontends, NamespacedName, NodeView, Protocol, ServicePort, ServicePortName,
+    Endpoints, Frontend, FrontendKind, IpFamily, LostFrontend, LostFrontends, NamespacedName, NodeView, Protocol,
+    ServicePort, ServicePortName,
 };
 
 /// A service port with all of its endpoints.
@@ -93,6 +94,16 @@ impl ServiceTable {
     pub fn claimed(&self, name: &ServicePortName) -> Option<&Arc<ServicePort>> {
         let lost = self.lost.get(name).map(|lost| &lost.claimed);
         lost.or_else(|| self.entries.get(name).map(|entry| &entry.service))
+    }
+
+    /// Returns the claim of a service port on a frontend that it does not own; `None` if it owns the frontend.
+    pub fn lost_frontend(
+        &self,
+        name: &ServicePortName,
+        (kind, frontend): (FrontendKind, Frontend),
+    ) -> Option<&LostFrontend> {
+        let lost = self.lost.get(name)?;
+        lost.frontends.iter().find(|lost| (lost.kind, lost.frontend) == (kind, frontend))
     }
 
     /// Returns a frontend that two entries have; `None` in every table of a tracker.

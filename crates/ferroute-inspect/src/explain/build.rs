@@ -199,10 +199,8 @@ fn frontends(
     settings: &FamilySettings,
     forwarding: &PortForwarding<'_>,
 ) -> Vec<ExplainedFrontend> {
-    let lost = table.lost.get(name).map(|lost| lost.frontends.as_slice()).unwrap_or_default();
     let owner = |kind, frontend| {
-        let lost = lost.iter().find(|lost| (lost.kind, lost.frontend) == (kind, frontend))?;
-        Some(match &lost.owner {
+        Some(match &table.lost_frontend(name, (kind, frontend))?.owner {
             ferroute_core::FrontendOwner::ServicePort(claim) => {
                 FrontendOwner::ServicePort { service_port: claim.name.to_string(), kind: claim.kind }
             }

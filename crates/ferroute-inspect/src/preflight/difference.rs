@@ -369,10 +369,8 @@ impl Switch<'_> {
             });
             let claimed = self.to.table.claimed(name).unwrap_or(&entry.service);
             for (kind, frontend) in claimed.frontends(name.protocol) {
-                let has = |entry: &ServicePortEntry| {
-                    entry.service.frontends(name.protocol).any(|own| own == (kind, frontend))
-                };
-                add(match (has(from), has(entry)) {
+                let has = |side: Side<'_>| side.table.lost_frontend(name, (kind, frontend)).is_none();
+                add(match (has(self.from), has(self.to)) {
                     (true, false) => {
                         Some((Kind::ServiceAddresses, "Service addresses that belong to other hosts are not served"))
                     }
@@ -381,7 +379,7 @@ impl Switch<'_> {
                     }
                     _ => None,
                 });
-                if !has(from) || !has(entry) {
+                if !has(self.from) || !has(self.to) {
                     continue;
                 }
                 for client in Client::ALL {
