@@ -36,7 +36,7 @@ pub use dataplane::IptablesDataplane;
 pub use executor::{RestoreError, SaveError};
 pub use generation::GenerationTracker;
 pub use group::{GroupReport, GroupWriter, RuleWriter};
-pub use host::{HostAccess, HostAccessError};
+pub use host::{HostAccess, HostAccessError, LegacyShapes};
 pub use legacy::LegacyError;
 pub use lock::LockError;
 pub use process::{Exec, Exit, HostExec, Invocation, ProgramError};

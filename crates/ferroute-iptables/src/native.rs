@@ -29,7 +29,10 @@ mod write;
 
 use std::{
     collections::BTreeSet,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use ferroute_core::IpFamily;
@@ -58,6 +61,8 @@ pub struct NativeRules {
     /// Chains of the proxy that another program created as base chains, to which no rule can jump: they are read as
     /// missing, and replaced.
     hooked_chains: Mutex<BTreeSet<(TableName, ChainName)>>,
+    /// Whether `hooked_chains` includes the chains of Services in tables of any size.
+    looks_for_hooks: AtomicBool,
 }
 
 /// A failure to read rules by netlink. Retrying may succeed.
@@ -85,6 +90,7 @@ impl NativeRules {
             sockets: Mutex::new(vec![socket]),
             other_chains: Mutex::new(builtin.collect()),
             hooked_chains: Mutex::default(),
+            looks_for_hooks: AtomicBool::new(false),
         })
     }
 
@@ -120,6 +126,11 @@ impl NativeRules {
 
     fn hooked_chains(&self) -> MutexGuard<'_, BTreeSet<(TableName, ChainName)>> {
         self.hooked_chains.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sets whether chains of Services that are called from a hook are found in tables of any size. Returns the former value.
+    pub(crate) fn look_for_hooks(&self, look: bool) -> bool {
+        self.looks_for_hooks.swap(look, Ordering::Relaxed)
     }
 
     fn sockets(&self) -> MutexGuard<'_, Vec<Socket>> {

@@ -45,6 +45,7 @@ impl Fixture {
             addresses: Box::new(Vec::new()),
             counters: None,
             sysctls: Sysctls::with_root("/nonexistent"),
+            legacy_shapes: Box::new(|_| Vec::new()),
             now: clock.clone().reader(),
             processor_time: clock.clone().processor_time(),
         };

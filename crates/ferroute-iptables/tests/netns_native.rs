@@ -355,6 +355,34 @@ fn replaces_own_chains_that_another_program_made_base_chains(way: Way) {
     }
 }
 
+/// In a table with so many chains, those of Services are read by their names, and without a look at their hooks.
+#[test]
+fn chain_of_a_service_that_another_program_made_a_base_chain_is_replaced_in_a_large_table() {
+    let table = cluster().table(IpFamily::V4);
+    let others: String = (0..5100).map(|number| format!("add chain ip nat other-{number}\n")).collect();
+    let node = NetnsHost::new(Way::Netlink);
+    let expected = chains_of(&{
+        synced(&node, &table);
+        node.rules(IpFamily::V4)
+    });
+    let of_kind =
+        |prefix| expected.keys().map(|(_, name)| name.as_str()).find(|name| name.starts_with(prefix)).unwrap();
+    for chain in ["KUBE-SVC-", "KUBE-SEP-", "KUBE-EXT-"].map(of_kind) {
+        let node = NetnsHost::new(Way::Netlink);
+        let script = format!(
+            "add table ip nat\n{others}\
+             add chain ip nat {chain} {{ type nat hook prerouting priority -100; policy drop; }}\n\
+             add rule ip nat {chain} counter drop\n"
+        );
+        node.netns.feed("nft", &["-f", "-"], &script);
+        let mut dataplane = synced(&node, &table);
+        let mut found = chains_of(&node.rules(IpFamily::V4));
+        found.retain(|(_, name), _| !name.as_str().starts_with("other-"));
+        assert!(found == expected, "{chain}");
+        assert!(!node.netns.run(|| dataplane.was_modified_externally()).unwrap(), "{chain}");
+    }
+}
+
 /// The programs cannot write to a builtin chain without a hook, which stays because it has rules of another program.
 #[test]
 fn chains_that_the_programs_cannot_write_to_cost_no_other_rules() {

@@ -5,15 +5,22 @@
 
 mod common;
 
+use std::{
+    net::IpAddr,
+    process::Command,
+    sync::{Arc, Mutex},
+};
+
 use common::{
     fake_kernel::chains_of,
     fixtures::{cluster, settings, synced},
     netns_host::{NetnsHost, Way},
 };
 use ferroute_core::{
-    Dataplane, IpFamily,
+    Dataplane, IpFamily, NodePortAddresses, ProxySettings,
     testing::{Edit, slice},
 };
+use ferroute_host::{AddressError, HostAddresses};
 use ferroute_iptables::{IptablesDataplane, exec::Backend};
 
 common::netns_host::with_all_ways!(
@@ -144,5 +151,86 @@ fn shared_chains_that_lose_rules_are_noticed_between_comparisons() {
         node.iptables(IpFamily::V4, &["-w", "-D", "INPUT", "-j", "ACCEPT"]);
         node.iptables(IpFamily::V4, &["-w", "-D", "INPUT", "-j", "ACCEPT"]);
         assert_eq!(chains_of(&node.rules(IpFamily::V4)), before, "{cut:?}");
+    }
+}
+
+/// Comparisons are 5 s apart, but the kernel reports the size of a table without copying it.
+#[test]
+fn tables_of_another_size_are_compared_within_two_seconds_in_the_legacy_backend() {
+    for family in IpFamily::BOTH {
+        let node = NetnsHost::new(Way::Programs(Backend::Legacy));
+        let table = cluster().table(family);
+        let mut dataplane = synced(&node, &table);
+        let before = chains_of(&node.rules(family));
+        for change in [
+            &["nat", "-F", "KUBE-SERVICES"][..],
+            &["nat", "-D", "PREROUTING", "1"],
+            &["filter", "-F", "KUBE-FORWARD"],
+            &["filter", "-I", "KUBE-FORWARD", "1", "-j", "DROP"],
+        ] {
+            node.clock.advance(60);
+            assert!(!node.netns.run(|| dataplane.was_modified_externally()).unwrap(), "before {change:?}");
+            node.iptables(family, &[&["-w", "-t"], change].concat());
+            node.clock.advance(2);
+            assert!(node.netns.run(|| dataplane.was_modified_externally()).unwrap(), "{change:?}");
+            node.netns.run(|| dataplane.resync(&table)).unwrap();
+            assert_eq!(chains_of(&node.rules(family)), before, "{change:?}");
+        }
+        node.clock.advance(60);
+        assert!(!node.netns.run(|| dataplane.was_modified_externally()).unwrap());
+        node.calls();
+        for _ in 0..2 {
+            node.clock.advance(2);
+            assert!(!node.netns.run(|| dataplane.was_modified_externally()).unwrap());
+        }
+        let is_read = node.calls().iter().any(|call| call.contains("-save"));
+        assert!(!is_read, "rules are not read without a sign of a change");
+    }
+}
+
+/// Addresses of a host. Reading them runs a program of another administrator once, if there is one.
+struct Interfering(Arc<Mutex<Option<Command>>>);
+
+impl HostAddresses for Interfering {
+    fn list(&mut self) -> Result<Vec<IpAddr>, AddressError> {
+        if let Some(mut command) = self.0.lock().unwrap().take() {
+            assert!(command.status().unwrap().success());
+        }
+        Ok(vec!["192.0.2.1".parse().unwrap()])
+    }
+}
+
+#[test]
+fn changes_in_the_moment_of_a_sync_are_noticed_within_two_seconds() {
+    for way in [Way::Netlink, Way::Programs(Backend::Legacy)] {
+        let node = NetnsHost::new(way);
+        let mut tracker = cluster().tracker();
+        let command = Arc::new(Mutex::new(None));
+        let node_port_addresses = NodePortAddresses::Within(vec!["192.0.2.0/24".parse().unwrap()]);
+        let settings = ProxySettings { node_port_addresses, ..settings() };
+        let mut dataplane = node.dataplane_with(IpFamily::V4, &settings, |_, host| {
+            host.addresses = Box::new(Interfering(command.clone()));
+        });
+        node.netns.run(|| dataplane.resync(tracker.table(IpFamily::V4))).unwrap();
+        for (round, chain) in ["KUBE-POSTROUTING", "KUBE-MARK-MASQ", "KUBE-NODEPORTS"].into_iter().enumerate() {
+            // The next regular comparisons are 5 s away.
+            node.clock.advance(60);
+            for _ in 0..2 {
+                node.iptables(IpFamily::V4, &["-w", "-A", "INPUT", "-j", "ACCEPT"]);
+                node.clock.advance(2);
+                assert!(!node.netns.run(|| dataplane.was_modified_externally()).unwrap());
+            }
+            let mut flush = Command::new(node.program(IpFamily::V4, ""));
+            flush.args(["-w", "-t", "nat", "-F", chain]);
+            *command.lock().unwrap() = Some(flush);
+            let more = slice(&format!("ns1/more-{round}"), "web").port("http", 8080).pod(&*format!("10.0.9.{round}"));
+            Edit::SetSlice(more.build()).apply_to(&mut tracker);
+            let changes = tracker.update(IpFamily::V4);
+            node.netns.run(|| dataplane.sync(tracker.table(IpFamily::V4), &changes)).unwrap();
+            assert!(command.lock().unwrap().is_none());
+            node.clock.advance(2);
+            assert!(node.netns.run(|| dataplane.was_modified_externally()).unwrap(), "{way:?}: {chain}");
+            node.netns.run(|| dataplane.resync(tracker.table(IpFamily::V4))).unwrap();
+        }
     }
 }

@@ -55,6 +55,7 @@ mod sys;
 #[cfg(feature = "testing")]
 pub mod testing;
 mod write;
+mod x_tables;
 
 #[cfg(feature = "tokio")]
 pub use async_subscription::AsyncSubscription;
@@ -64,6 +65,7 @@ pub use read::{Attribute, Attributes, Malformed, Message, Messages};
 pub use socket::{Consistency, Socket};
 pub use subscription::{Drained, Subscription};
 pub use write::{Batch, Oversize, Request, Writer};
+pub use x_tables::TableShape;
 
 use std::fmt;
 

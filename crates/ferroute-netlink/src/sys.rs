@@ -33,6 +33,14 @@ pub(crate) fn open(protocol: c_int) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
+/// Opens a UDP socket of an address family.
+pub(crate) fn open_datagram(domain: c_int) -> io::Result<OwnedFd> {
+    // SAFETY: the call takes no pointers.
+    let fd = checked(unsafe { libc::socket(domain, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) })?;
+    // SAFETY: the descriptor is open and has no other owner.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
 /// Sets an integer option.
 pub(crate) fn set_option(socket: &impl AsFd, level: c_int, option: c_int, value: c_int) -> io::Result<()> {
     let fd = socket.as_fd().as_raw_fd();
@@ -50,6 +58,15 @@ pub(crate) fn option(socket: &impl AsFd, level: c_int, option: c_int) -> io::Res
     // SAFETY: both pointers are to live values, and `size` limits what the kernel writes.
     checked(unsafe { libc::getsockopt(fd, level, option, (&raw mut value).cast(), &raw mut size) })?;
     Ok(value)
+}
+
+/// Reads an option that the kernel finds by the contents of the buffer. Returns the length of the result.
+pub(crate) fn read_option(socket: &impl AsFd, level: c_int, option: c_int, buffer: &mut [u8]) -> io::Result<usize> {
+    let fd = socket.as_fd().as_raw_fd();
+    let mut size = socklen_t::try_from(buffer.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+    // SAFETY: the buffer is a live slice with exclusive access, and `size` limits what the kernel writes.
+    checked(unsafe { libc::getsockopt(fd, level, option, buffer.as_mut_ptr().cast(), &raw mut size) })?;
+    Ok(usize::try_from(size).unwrap_or(usize::MAX))
 }
 
 /// Sends a datagram to the kernel, which processes it before the call returns.

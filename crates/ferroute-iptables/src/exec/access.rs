@@ -168,6 +168,15 @@ impl RuleAccess {
         }
     }
 
+    /// Makes [`RuleAccess::read`] look for hooks of the chains of Services in tables of any size, which takes longer;
+    /// none for the programs. Returns whether it did not do so before.
+    pub(super) fn look_for_hooks(&self, look: bool) -> bool {
+        match &self.0 {
+            Way::Programs(..) => false,
+            Way::Netlink(rules) => rules.look_for_hooks(look) != look,
+        }
+    }
+
     /// Reads some chains like [`RuleAccess::read`]; none by the programs, which read whole tables.
     ///
     /// # Errors

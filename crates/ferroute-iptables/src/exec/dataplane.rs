@@ -9,7 +9,7 @@ use super::{
     access::{Attempts, RuleAccess},
     executor::{RestoreError, SaveError},
     generation::GenerationTracker,
-    host::{Environment, HostAccess},
+    host::{Environment, HostAccess, LegacyShapes},
     version::Backend,
 };
 use crate::{
@@ -38,6 +38,13 @@ pub struct IptablesDataplane {
     uses: Vec<Option<u32>>,
     /// Limits comparisons of the chains that do not belong to one Service.
     shared_comparisons: Throttle,
+    /// Whether `uses` and `legacy_shapes` may include a change that another program made before or during the last write.
+    is_suspect: bool,
+    /// The tables of the legacy backend at the last time when its rules were known to equal `state`, or after the last
+    /// write.
+    legacy_shapes: LegacyShapes,
+    /// Limits comparisons that `is_suspect` or other `legacy_shapes` are a reason for.
+    urgent_comparisons: Throttle,
     /// Limits the checks of the canary chains between comparisons.
     canary_checks: Throttle,
     /// Chains that could not be deleted and have been reported.
@@ -59,6 +66,9 @@ impl IptablesDataplane {
             compared: 0,
             uses: Vec::new(),
             shared_comparisons: backend.comparisons(),
+            is_suspect: false,
+            legacy_shapes: LegacyShapes::new(),
+            urgent_comparisons: Throttle::new(Duration::ZERO),
             canary_checks: Throttle::default(),
             busy: BTreeSet::new(),
         }
@@ -147,10 +157,28 @@ impl IptablesDataplane {
         DataplaneError::Read { rules: format!("{} rules", self.family()), source: source.into() }
     }
 
-    /// Stores the state of the applied rules and returns the report of the sync.
+    /// Returns [`GenerationTracker::external`], which shows no changes of the legacy backend.
+    fn external(&self) -> Option<u32> {
+        match self.backend() {
+            Backend::Legacy => None,
+            Backend::NfTables => self.generations.external(),
+        }
+    }
+
+    /// Returns the shapes of the tables of the legacy backend; none of others.
+    fn legacy_shapes(&self) -> LegacyShapes {
+        match self.backend() {
+            Backend::Legacy => (self.host.legacy_shapes)(self.family()),
+            Backend::NfTables => LegacyShapes::new(),
+        }
+    }
+
+    /// Stores the state of the applied rules and returns the report of the sync, at whose start the number of other
+    /// programs' changes was `external`.
     fn applied(
         &mut self,
         state: ChainState,
+        external: Option<u32>,
         full: bool,
         removed: usize,
         written: &WriteSummary,
@@ -164,6 +192,8 @@ impl IptablesDataplane {
         self.state = Some(state);
         // Without numbers, the next comparison finds changes.
         self.uses = self.access.chain_uses(watched_chains()).unwrap_or_default();
+        self.is_suspect |= self.external() != external;
+        self.legacy_shapes = self.legacy_shapes();
         SyncReport {
             full,
             written: written.rules.total(),
@@ -246,6 +276,7 @@ impl IptablesDataplane {
 
 impl Dataplane for IptablesDataplane {
     fn sync(&mut self, table: &ServiceTable, changes: &Changes) -> Result<SyncReport, DataplaneError> {
+        let external = self.external();
         // The numbers of rules that are stored after this sync must not hide a change.
         if self.is_chain_changed()? {
             return self.resync(table);
@@ -257,6 +288,7 @@ impl Dataplane for IptablesDataplane {
         if self.access.edits_chains() {
             state.edit_shared(table, changes, &mut difference);
         }
+        self.is_suspect |= self.legacy_shapes() != self.legacy_shapes;
         let mut written = self.write(table, &difference, None);
         if let Err(error) = &written
             && difference.has_edits()
@@ -269,16 +301,17 @@ impl Dataplane for IptablesDataplane {
         let (written, took) = written.map_err(|error| self.write_error(error, table, &difference))?;
         let (full, removed) = (difference.is_complete(), difference.deleted());
         state.record(difference);
-        Ok(self.applied(state, full, removed, &written, took))
+        Ok(self.applied(state, external, full, removed, &written, took))
     }
 
     fn resync(&mut self, table: &ServiceTable) -> Result<SyncReport, DataplaneError> {
         self.state = None;
+        self.access.look_for_hooks(false);
         self.environment.prepare(self.family(), &mut self.host);
         let (mut attempts, mut took) = (Attempts::new(), Duration::ZERO);
         loop {
             // Read first, because a change during the read may be missing from the result.
-            let (generation, verified) = (attempts.begin(&self.access), self.generations.external());
+            let (generation, verified) = (attempts.begin(&self.access), self.external());
             let everything = Difference::everything(table, self.context(table));
             let (mut kernel, reading) =
                 self.kernel_chains(everything.chains()).map_err(|error| self.read_error(error))?;
@@ -288,21 +321,20 @@ impl Dataplane for IptablesDataplane {
             let (written, writing) = match self.write(table, &difference, generation) {
                 Ok(written) => written,
                 Err(error) if attempts.must_repeat(&error) => continue,
+                // No rule can jump to a chain that is called from a hook.
+                Err(error) if error.line().is_some() && self.access.look_for_hooks(true) => continue,
                 Err(error) => return Err(self.write_error(error, table, &difference)),
             };
             let removed = difference.deleted();
-            self.verified = verified;
-            let report = self.applied(ChainState::new(difference), true, removed, &written, took + writing);
+            (self.verified, self.is_suspect) = (verified, false);
+            let report = self.applied(ChainState::new(difference), verified, true, removed, &written, took + writing);
             return Ok(SyncReport { udp_frontends_before, ..report });
         }
     }
 
     fn was_modified_externally(&mut self) -> Result<bool, DataplaneError> {
         let Some(state) = &self.state else { return Ok(true) };
-        let external = match self.backend() {
-            Backend::Legacy => None,
-            Backend::NfTables => self.generations.external(),
-        };
+        let external = self.external();
         if external.is_some() && external == self.verified {
             return Ok(false);
         }
@@ -312,21 +344,28 @@ impl Dataplane for IptablesDataplane {
         if self.is_chain_cut()? {
             return Ok(true);
         }
-        if self.comparisons.is_due(now) {
+        let shapes = self.legacy_shapes();
+        let is_reshaped = self.backend() == Backend::Legacy && (self.is_suspect || shapes != self.legacy_shapes);
+        if self.comparisons.is_due(now) || is_reshaped && self.urgent_comparisons.is_due(now) {
             let drifted = self.has_drifted(state)?;
             self.comparisons.record((self.host.now)(), cost());
+            // These take more of a processor's time than other comparisons, because rules did change.
+            self.urgent_comparisons.record((self.host.now)(), cost() / 10);
             self.compared = state.counts().total();
             if !drifted {
-                self.verified = external;
+                (self.verified, self.is_suspect, self.legacy_shapes) = (external, false, shapes);
             }
             return Ok(drifted);
         }
         if self.is_chain_changed()? {
             return Ok(true);
         }
-        if self.access.edits_chains() && self.shared_comparisons.is_due(now) {
+        let is_urgent = self.is_suspect && self.urgent_comparisons.is_due(now);
+        if self.access.edits_chains() && (is_urgent || self.shared_comparisons.is_due(now)) {
             let drifted = self.has_shared_drift(state)?;
             self.shared_comparisons.record((self.host.now)(), cost());
+            self.urgent_comparisons.record((self.host.now)(), cost() / 10);
+            self.is_suspect = false;
             if drifted {
                 return Ok(true);
             }

@@ -10,6 +10,9 @@ use ferroute_host::{
     AddressError, CounterError, Ensured, HostAddresses, KernelAddresses, KernelCounters, PacketCounters, Sysctls,
     processor_time,
 };
+use ferroute_netlink::TableShape;
+
+use crate::TableName;
 
 /// The interfaces to the host, besides its rules, that the dataplane uses.
 pub struct HostAccess {
@@ -19,10 +22,24 @@ pub struct HostAccess {
     pub counters: Option<Box<dyn PacketCounters>>,
     /// The sysctls.
     pub sysctls: Sysctls,
+    /// Returns the shape of each of the proxy's tables in the legacy backend.
+    pub legacy_shapes: Box<dyn Fn(IpFamily) -> LegacyShapes + Send>,
     /// The clock.
     pub now: Box<dyn Fn() -> Instant + Send>,
     /// Processor time of this process so far, including that of programs that it has run.
     pub processor_time: Box<dyn Fn() -> Duration + Send>,
+}
+
+/// The shapes of the proxy's tables in the legacy backend; `None` for a table that cannot be read.
+pub type LegacyShapes = Vec<Option<TableShape>>;
+
+/// Reads the shapes of the tables in the network namespace of the calling thread.
+fn legacy_shapes(family: IpFamily) -> LegacyShapes {
+    let read = |table: &TableName| {
+        let shape = TableShape::read(family == IpFamily::V6, table.as_str());
+        shape.inspect_err(|error| tracing::debug!(%error, %family, %table, "cannot read the size of the table")).ok()
+    };
+    TableName::PROXY.iter().map(read).collect()
 }
 
 /// A failure to open an interface to the host.
@@ -47,6 +64,7 @@ impl HostAccess {
             addresses: Box::new(KernelAddresses::open()?),
             counters,
             sysctls: Sysctls::from_kernel(),
+            legacy_shapes: Box::new(legacy_shapes),
             now: Box::new(Instant::now),
             processor_time: Box::new(processor_time),
         })

@@ -5,7 +5,7 @@ use std::{
     num::NonZeroUsize,
     ops::ControlFlow,
     panic::resume_unwind,
-    sync::{Mutex, PoisonError},
+    sync::{Mutex, PoisonError, atomic::Ordering},
     thread,
 };
 
@@ -184,8 +184,9 @@ impl NativeRules {
         is_dormant: bool,
     ) -> Result<Option<(ChainHead, Vec<ListedRule>)>, Error> {
         let mut rules = self.rules_of(table, chain)?;
-        // Only base chains have a policy and counters. There are too many chains of Services to look for hooks.
-        if !rules.is_empty() && is_service_chain(chain) {
+        // Only base chains have a policy and counters. There are too many chains of Services to look for hooks each time.
+        let skips_hooks = !self.looks_for_hooks.load(Ordering::Relaxed);
+        if skips_hooks && !rules.is_empty() && is_service_chain(chain) {
             return Ok(Some((ChainHead::default(), rules)));
         }
         let listed = self.with_socket(|socket| find_chain(socket, self.family, table, chain))?;
