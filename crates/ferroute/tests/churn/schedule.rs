@@ -384,7 +384,7 @@ impl<'a> Generator<'a> {
             1 => Fault::Processes,
             2 => Fault::HostileUser,
             3 => {
-                let error = self.random.choice(["ENOBUFS", "ENOMEM", "EBUSY"]).expect("not empty");
+                let error = self.random.choice(["ENOBUFS", "ENOMEM", "EBUSY", "EINTR"]).expect("not empty");
                 Fault::Sockets { error, every: self.random.u32(2..6) }
             }
             4 => Fault::Userspace { stops_worker: self.random.bool() },
