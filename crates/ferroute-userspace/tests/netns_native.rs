@@ -136,3 +136,65 @@ fn each_single_change_of_the_rules_is_noticed_and_repaired() {
         })
         .unwrap();
 }
+
+/// One start leads from the rules of any other configuration, changed by another program, to those that it writes on a
+/// host without rules. Rules of other programs stay.
+#[test]
+fn one_start_leads_from_any_state_to_that_of_a_start_on_an_empty_kernel() {
+    let config = ProptestConfig { cases: 16, failure_persistence: None, ..ProptestConfig::default() };
+    let records = records();
+    let record = || prop::sample::select((0..records.len()).collect::<Vec<_>>());
+    let strategy = (record(), record(), prop::collection::vec(damage(), 0..12), any::<bool>());
+    TestRunner::new(config)
+        .run(&strategy, |(before, record, damages, is_netlink)| {
+            let (wanted, family) = (chains(&records[record]), records[record].family);
+            let program = if family == IpFamily::V4 { "iptables-nft" } else { "ip6tables-nft" };
+            let start = |node: &NetNs, chains: &ChainGroup| {
+                node.run(|| {
+                    let access = if is_netlink { by_netlink(family) } else { by_programs(family) };
+                    let mut writer = GroupWriter::new(access, GenerationTracker::open().unwrap());
+                    writer.apply(chains, true).map(drop).unwrap();
+                    writer
+                })
+            };
+            let lines = |node: &NetNs| {
+                let mut table = String::new();
+                let mut lines: Vec<String> = saved(node, program)
+                    .into_iter()
+                    .filter(|line| line.starts_with("-A") || line.starts_with('*'))
+                    .filter_map(|line| {
+                        table = line.strip_prefix('*').map_or_else(|| table.clone(), str::to_owned);
+                        line.starts_with("-A").then(|| format!("{table} {line}"))
+                    })
+                    .collect();
+                // The order of chains does not matter, and neither does the place of jumps from builtin chains.
+                lines.sort_by_key(|line| line.split(' ').take(3).map(str::to_owned).collect::<Vec<_>>());
+                let (own, others): (Vec<_>, Vec<_>) = lines.into_iter().partition(|line| is_own(line));
+                let (rules, mut jumps): (Vec<_>, Vec<_>) = own
+                    .into_iter()
+                    .partition(|line| line.split_once(' ').is_some_and(|(_, rule)| is_rule_of_own_chain(rule)));
+                jumps.sort();
+                jumps.dedup();
+                (rules, jumps, others)
+            };
+            let [node, empty] = [NetNs::new(), NetNs::new()];
+            let theirs = "for table in filter nat; do $0 -w -t $table -N $(printf 'B\\374ro'); \
+                          $0 -w -t $table -A OUTPUT -m mark --mark 0x77 -j $(printf 'B\\374ro'); done";
+            node.command("sh", &["-c", theirs, program]);
+            let (_, _, of_others) = lines(&node);
+            if records[before].family == family {
+                start(&node, &chains(&records[before]));
+            } else {
+                start(&node, &wanted);
+            }
+            let accepted: Vec<_> = damages.iter().filter(|damage| damage.apply(&node, program)).collect();
+            start(&empty, &wanted);
+            let mut writer = start(&node, &wanted);
+            let ((rules, jumps, others), (wanted_rules, wanted_jumps, _)) = (lines(&node), lines(&empty));
+            prop_assert_eq!((rules, jumps), (wanted_rules, wanted_jumps), "after {:?}", accepted);
+            prop_assert_eq!(others, of_others, "others, after {:?}", accepted);
+            prop_assert!(!node.run(|| writer.was_modified_externally()).unwrap(), "after {:?}", accepted);
+            Ok(())
+        })
+        .unwrap();
+}

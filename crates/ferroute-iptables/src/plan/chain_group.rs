@@ -95,13 +95,15 @@ impl ChainGroup {
         set
     }
 
-    /// Reports whether the kernel has all chains and jumps of this group, with exactly these rules.
+    /// Reports whether the kernel has all chains and jumps of this group, with exactly these rules, and no outdated jumps.
     pub fn is_in(&self, kernel: &Self) -> bool {
-        self.changed_chains(kernel).next().is_none() && self.missing_jumps(kernel).next().is_none()
+        self.changed_chains(kernel).next().is_none()
+            && self.missing_jumps(kernel).next().is_none()
+            && self.outdated_jumps(kernel).next().is_none()
     }
 
     /// Writes the input of `iptables-restore --noflush` that changes `kernel` into this group: chains that differ, and
-    /// missing jumps. Chains that only `kernel` has are kept.
+    /// missing and outdated jumps. Chains that only `kernel` has are kept.
     ///
     /// # Errors
     /// Errors of `out`.
@@ -121,7 +123,11 @@ impl ChainGroup {
         for table in self.tables() {
             let chains: Vec<_> = self.changed_chains(kernel).filter(|((of, _), _)| *of == table).collect();
             let jumps: Vec<_> = self.missing_jumps(kernel).filter(|jump| jump.table == table).collect();
-            if chains.is_empty() && jumps.is_empty() {
+            let mut outdated: BTreeMap<ChainName, Vec<Rule>> = BTreeMap::new();
+            for jump in self.outdated_jumps(kernel).filter(|jump| jump.table == table) {
+                outdated.entry(jump.from).or_default().push(jump.rule.clone());
+            }
+            if chains.is_empty() && jumps.is_empty() && outdated.is_empty() {
                 continue;
             }
             out.begin(table)?;
@@ -131,6 +137,7 @@ impl ChainGroup {
                 summary.rules.add(table, rules.len());
             }
             jumps.iter().try_for_each(|jump| out.insert(jump.from, &jump.rule))?;
+            outdated.iter().try_for_each(|(from, rules)| out.remove(*from, rules))?;
             out.end()?;
         }
         out.commit()?;
@@ -154,9 +161,23 @@ impl ChainGroup {
     fn missing_jumps<'a>(&'a self, kernel: &'a Self) -> impl Iterator<Item = &'a Jump> {
         self.jumps.iter().filter(|jump| !kernel.jumps.contains(jump))
     }
+
+    /// Jumps of a proxy with other settings into chains of this group, such as those from other addresses of node ports.
+    fn outdated_jumps<'a>(&'a self, kernel: &'a Self) -> impl Iterator<Item = &'a Jump> {
+        kernel.jumps.iter().filter(|jump| self.is_own(jump) && !self.jumps.contains(jump))
+    }
+
+    /// Reports whether a jump leads into this group and has a comment of a proxy. Other programs may jump there, too.
+    fn is_own(&self, jump: &Jump) -> bool {
+        let is_into_group = jump.rule.next_chain().is_some_and(|chain| self.chains.contains_key(&(jump.table, chain)));
+        is_into_group && jump.rule.first_comment().is_some_and(|comment| comment.starts_with(JUMP_COMMENT))
+    }
 }
 
-/// Collects the kernel's part of a [`ChainGroup`].
+/// The first word of the comments of all jumps.
+const JUMP_COMMENT: &str = "kubernetes ";
+
+/// Collects the kernel's part of a [`ChainGroup`], with outdated jumps.
 #[derive(Debug)]
 pub(crate) struct ChainGroupCollector<'a> {
     wanted: &'a ChainGroup,
@@ -180,7 +201,7 @@ impl<'a> ChainGroupCollector<'a> {
             }
             SaveItem::Rule(from, rule) if from.is_builtin() => {
                 let jump = Jump { table, from, rule };
-                if self.wanted.jumps.contains(&jump) {
+                if self.wanted.jumps.contains(&jump) || self.wanted.is_own(&jump) {
                     self.kernel.jumps.push(jump);
                 }
             }
@@ -246,6 +267,21 @@ mod tests {
         COMMIT
         ");
         assert_eq!((summary.rules.filter, summary.rules.nat, summary.transactions), (0, 2, 2));
+    }
+
+    #[test]
+    fn jumps_of_other_settings_are_deleted_and_those_of_other_programs_stay() {
+        let save = group().to_rule_set(IpFamily::V4).to_string();
+        let jump = "-A OUTPUT -d 192.0.2.1/32 -m comment --comment \"kubernetes service nodeports\" -j KUBE-SERVICES\n";
+        let others = "-A OUTPUT -d 192.0.2.1/32 -m comment --comment theirs -j KUBE-SERVICES\n\
+                      -A OUTPUT -m comment --comment \"kubernetes firewall\" -j KUBE-FIREWALL\n\
+                      -A OUTPUT -d 192.0.2.1/32 -j KUBE-MARK-MASQ\n";
+        let nat = save.rfind("COMMIT").unwrap();
+        let with = |rules: &str| read(&group(), &format!("{}{rules}{}", &save[..nat], &save[nat..]));
+        assert!(group().is_in(&with(others)));
+        let kernel = with(&format!("{jump}{others}"));
+        assert!(!group().is_in(&kernel));
+        assert_eq!(difference(&kernel).0, format!("*nat\n{}COMMIT\n", jump.replace("-A", "-D")));
     }
 
     #[test]
