@@ -54,6 +54,8 @@ enum Change {
     Copy(Index, Index, Index),
     /// The last digit of a number or an address is changed.
     Digit(Index, u8),
+    /// A comment, a counter or the like is added.
+    Add(&'static str),
 }
 
 /// Lines that may be added as an attribute, a rule or an object of the table.
@@ -73,7 +75,17 @@ const LINES: [&str; 13] = [
     "set sticky-77 {\n type ipv4_addr\n flags interval\n elements = { 10.0.0.0/8 }\n }",
 ];
 
-const COMMANDS: [&str; 12] = [
+/// What may be added to a rule or an element.
+const ADDITIONS: [&str; 6] = [
+    "comment \"theirs\"",
+    "counter",
+    "timeout 1h",
+    "timeout 1h expires 30m",
+    "limit rate 1/second",
+    "meta mark set 0x7",
+];
+
+const COMMANDS: [&str; 22] = [
     "add chain FAMILY ferroute x ; add map FAMILY ferroute vm { type ipv4_addr : verdict ; elements = { 192.0.2.1 : jump x } ; }",
     "insert rule FAMILY ferroute services jump { drop ; }",
     "insert rule FAMILY ferroute services meta l4proto { tcp, udp } drop",
@@ -86,6 +98,16 @@ const COMMANDS: [&str; 12] = [
     "add element FAMILY ferroute dispatch { 1:1 : drop }",
     "add counter FAMILY ferroute theirs",
     "add flowtable FAMILY ferroute theirs { hook ingress priority 0 ; devices = { lo } ; }",
+    "add quota FAMILY ferroute theirs { over 10 mbytes ; }",
+    "add limit FAMILY ferroute theirs { rate 10/second ; }",
+    "add ct helper FAMILY ferroute theirs { type \"ftp\" protocol tcp ; }",
+    "add ct timeout FAMILY ferroute theirs { protocol tcp ; policy = { established : 10 } ; }",
+    "add synproxy FAMILY ferroute theirs { mss 1460 ; wscale 7 ; }",
+    "add set FAMILY ferroute theirs { type ipv4_addr . inet_service ; flags dynamic,timeout ; timeout 1m ; size 10 ; }",
+    "add counter FAMILY ferroute theirs ; insert rule FAMILY ferroute services counter name theirs",
+    "rename chain FAMILY ferroute services theirs",
+    "add chain FAMILY ferroute theirs { comment \"theirs\" ; } ; add rule FAMILY ferroute theirs jump services",
+    "add chain FAMILY ferroute last { type nat hook output priority 500 ; } ; add rule FAMILY ferroute last jump services",
 ];
 
 fn damage() -> impl Strategy<Value = Damage> {
@@ -108,6 +130,7 @@ fn change() -> impl Strategy<Value = Change> {
         1 => Just(Change::Repeat),
         2 => any::<(Index, Index, Index)>().prop_map(|(to, other, from)| Change::Copy(to, other, from)),
         2 => (any::<Index>(), 0..10_u8).prop_map(|(word, digit)| Change::Digit(word, digit)),
+        2 => prop::sample::select(&ADDITIONS).prop_map(Change::Add),
     ]
 }
 
@@ -123,6 +146,12 @@ impl Change {
                 Some(text.replacen(words[to.index(words.len())], others[from.index(others.len())], 1))
             }
             Self::Digit(word, digit) => Some(with_last_digit(text, &words, word, *digit)),
+            // To the key of an element, the end of a rule, or its start, where statements precede the verdict.
+            Self::Add(what) => Some(match text.split_once(" : ") {
+                Some((key, data)) => format!("{key} {what} : {data}"),
+                None if what.starts_with("meta") => format!("{what} {text}"),
+                None => format!("{text} {what}"),
+            }),
         }
     }
 }
