@@ -244,6 +244,15 @@ impl<'a> PortForwarding<'a> {
         }
     }
 
+    /// Reports whether endpoints see the Service's address, where the route keeps the source of connections: the node
+    /// sends its own connections to an address that it has from this address.
+    pub fn has_service_source(&self, route: Route, kind: FrontendKind, client: Client) -> bool {
+        client == Client::Node
+            && kind != FrontendKind::NodePort
+            && route.source == SourceAddress::Kept
+            && self.traits.sources == Sources::ServiceOfNode
+    }
+
     /// Reports whether an endpoint in [`FamilySettings::no_masquerade_cidrs`] sees the original source address of
     /// clients, or of the node itself, where other endpoints see the node's. If the node's connections have the
     /// Service's address as their source, it could not reply to the node.

@@ -87,6 +87,7 @@ fn agrees(
     answer: Outcome,
     client: Client,
     is_pod: bool,
+    is_bound: bool,
     packet: &Packet,
     outcomes: &Outcomes,
     endpoints: &[ExplainedEndpoint],
@@ -100,10 +101,13 @@ fn agrees(
         Outcome::Served { endpoints: count, source, .. } => {
             let is_kept = source == Source::Client || source == Source::PodOrNode && is_pod;
             let is_delivered = |outcome: &PacketOutcome| match outcome {
-                // Packets to the node itself are not masqueraded, and the node's own packets have its address in any
-                // case.
+                PacketOutcome::Delivered { from, .. } if source == Source::Service => *from == packet.destination.ip(),
+                // Packets to the node itself are not masqueraded.
                 PacketOutcome::Delivered { interface: None, .. } => true,
-                PacketOutcome::Delivered { .. } if client == Client::Node => true,
+                // The node's own packets have one of its addresses in any case: the Service's or another.
+                PacketOutcome::Delivered { from, .. } if client == Client::Node => {
+                    !is_bound || is_kept == (*from == packet.source.ip())
+                }
                 PacketOutcome::Delivered { to, from, .. } => {
                     (*from == packet.source.ip()) == (is_kept || keeps_sources(to))
                 }
@@ -138,6 +142,7 @@ fn check(
             node: &|_| None,
         };
         let rules = IpFamily::BOTH.map(|family| mode.plan(&resolved, tracker.table(family), &host.addresses).unwrap());
+        let binds_service_addresses = mode.traits().binds_service_addresses;
         for service in &cluster.services {
             let explanation = explain(service, &inputs);
             let Handling::Served { policies, ports, .. } = &explanation.handling else { continue };
@@ -153,7 +158,8 @@ fn check(
                         frontend.port,
                     );
                     for client in [Client::Pod, Client::Node, Client::Outside] {
-                        let is_own = mode.traits().binds_service_addresses || host.addresses.contains(&to.ip());
+                        let is_own = binds_service_addresses || host.addresses.contains(&to.ip());
+                        let is_bound = is_own && !host.addresses.contains(&to.ip());
                         let packet = packet(client, port.family, port.protocol, to, is_own);
                         let source = packet.source.ip();
                         let is_pod = match &detected {
@@ -169,7 +175,7 @@ fn check(
                         let answer = answer(frontend, client, is_permitted);
                         let outcomes = outcomes(&packet, ruleset.verdicts(&host, &packet));
                         prop_assert!(
-                            agrees(answer, client, is_pod, &packet, &outcomes, &port.endpoints),
+                            agrees(answer, client, is_pod, is_bound, &packet, &outcomes, &port.endpoints),
                             "{name} mode, {client:?} {packet:?}: {outcomes:?}, explained as {answer:?} of {frontend:?}"
                         );
                     }

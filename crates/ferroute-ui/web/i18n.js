@@ -198,6 +198,7 @@ export const TEXTS = {
   "reason.sourceRanges": ["not in the source ranges", "不在源地址范围内"],
   "source.sees.client": ["sees the client's address", "看到客户端的地址"],
   "source.sees.node": ["sees the node's address", "看到节点的地址"],
+  "source.sees.service": ["sees the Service's address", "看到 Service 的地址"],
   "source.sees.podOrNode": ["sees pods as they are, others as the node", "看到 Pod 的地址，其他客户端为节点地址"],
   "endpoint.used": ["in use", "使用中"],
   "endpoint.onlyCluster": ["in use, but not for policy Local: {reason}", "使用中，但不用于 Local 策略：{reason}"],

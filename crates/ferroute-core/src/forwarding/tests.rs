@@ -112,6 +112,26 @@ fn sources_are_kept_only_where_replies_return() {
 }
 
 #[test]
+fn node_sends_from_the_address_of_the_service_if_it_is_its_own() {
+    let table = ServiceTable::new(IpFamily::V4, Arc::new(NodeView::default()));
+    for (endpoint, expected) in [(local(), true), (remote(), false)] {
+        let entry = entry(local_service(), [endpoint]);
+        for traits in MODES {
+            let settings = FamilySettings::new(&ProxySettings::default(), &table, traits, &[]);
+            let forwarding = forwarding(&table, &port_name("shop/web"), &entry, &settings, traits);
+            let has_service_source = |kind, client| match forwarding.outcome(kind, client) {
+                Outcome::Forward(route) => forwarding.has_service_source(route, kind, client),
+                _ => false,
+            };
+            let of_node = has_service_source(FrontendKind::LoadBalancer, Client::Node);
+            assert_eq!(of_node, expected && traits == &ModeTraits::IPVS, "{traits:?}");
+            assert!(!has_service_source(FrontendKind::NodePort, Client::Node));
+            assert!(!has_service_source(FrontendKind::LoadBalancer, Client::Outside));
+        }
+    }
+}
+
+#[test]
 fn endpoints_in_no_masquerade_cidrs_see_their_clients_unless_they_could_not_answer() {
     use SourceAddress::{Kept, Node};
     let table = ServiceTable::new(IpFamily::V4, Arc::new(NodeView::default()));

@@ -240,7 +240,18 @@ fn frontends(
 
 /// Returns the outcomes of all clients; clients with the same outcome are combined.
 fn answers(forwarding: &PortForwarding<'_>, kind: FrontendKind, frontend: Frontend, detects_pods: bool) -> Vec<Answer> {
-    let of = |client| outcome(forwarding, forwarding.as_seen(forwarding.outcome(kind, client), client));
+    let of = |client| {
+        let seen = forwarding.as_seen(forwarding.outcome(kind, client), client);
+        let has_service_source = |route| forwarding.has_service_source(route, kind, client);
+        match (outcome(forwarding, seen), seen) {
+            (Outcome::Served { policy, endpoints, .. }, ferroute_core::Outcome::Forward(route))
+                if has_service_source(route) =>
+            {
+                Outcome::Served { policy, endpoints, source: Source::Service }
+            }
+            (outcome, _) => outcome,
+        }
+    };
     let (pod, node, outside) = (of(Client::Pod), of(Client::Node), of(Client::Outside));
     let mut answers = if let Some(outcome) = pod.merge(node).and_then(|inside| inside.merge(outside)) {
         vec![(Clients::All, outcome)]

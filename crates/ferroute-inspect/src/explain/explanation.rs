@@ -334,6 +334,8 @@ pub enum Source {
     Node,
     /// The client's address if it is a pod of the cluster, otherwise the node's.
     PodOrNode,
+    /// The Service's, from which the node sends to the Service in ipvs mode.
+    Service,
 }
 
 /// An endpoint, and whether it is used.

@@ -244,6 +244,7 @@ fn outcome_text(outcome: Outcome) -> String {
                 Source::Client => "source address kept",
                 Source::Node => "masqueraded",
                 Source::PodOrNode => "masqueraded except from pods",
+                Source::Service => "source is the Service's address",
             };
             format!("{} (policy {}), {source}", plural(endpoints, "endpoint"), policy)
         }
