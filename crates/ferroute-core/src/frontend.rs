@@ -82,6 +82,23 @@ impl ServicePort {
             .chain(node_port.map(|frontend| (FrontendKind::NodePort, frontend)))
     }
 
+    /// Returns the frontends in the order of [`ServicePort::frontends`], but an address that the Service lists twice
+    /// once, with the kind of the service port's [`Claim`](crate::Claim).
+    pub fn claims(&self, protocol: Protocol) -> impl Iterator<Item = (FrontendKind, Frontend)> + '_ {
+        let mut left = self.ranked(protocol);
+        self.frontends(protocol).filter(move |(kind, frontend)| {
+            left.binary_search(&(*frontend, *kind)).map(|claim| left.remove(claim)).is_ok()
+        })
+    }
+
+    /// Returns the frontends, each with its best kind, sorted.
+    pub(crate) fn ranked(&self, protocol: Protocol) -> Vec<(Frontend, FrontendKind)> {
+        let mut claims: Vec<_> = self.frontends(protocol).map(|(kind, frontend)| (frontend, kind)).collect();
+        claims.sort_unstable_by_key(|(frontend, kind)| (*frontend, kind.rank()));
+        claims.dedup_by_key(|(frontend, _)| *frontend);
+        claims
+    }
+
     /// Removes the frontends for which `is_kept` returns false.
     pub fn retain_frontends(&mut self, protocol: Protocol, is_kept: impl Fn(Frontend) -> bool) {
         let is_kept = |address: Option<IpAddr>, port: u16| is_kept(Frontend { address, protocol, port });
@@ -122,7 +139,7 @@ mod tests {
             load_balancer_vips: vec!["203.0.113.1".parse().unwrap(), "198.51.100.1".parse().unwrap()],
             ..service_port("10.96.0.1:80")
         };
-        let frontends: Vec<String> =
+        let mut frontends: Vec<String> =
             port.frontends(Protocol::Tcp).map(|(kind, frontend)| format!("{kind} {frontend}")).collect();
         assert_eq!(
             frontends,
@@ -134,6 +151,9 @@ mod tests {
                 "node port node port 30080/tcp",
             ]
         );
+        let claims = port.claims(Protocol::Tcp).map(|(kind, frontend)| format!("{kind} {frontend}"));
+        frontends.remove(1);
+        assert_eq!(claims.collect::<Vec<_>>(), frontends);
     }
 
     #[test]

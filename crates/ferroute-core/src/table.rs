@@ -6,8 +6,8 @@ use std::{
 use ipnet::IpNet;
 
 use crate::{
-    Endpoints, Frontend, FrontendKind, IpFamily, LostFrontend, LostFrontends, NamespacedName, NodeView, Protocol,
-    ServicePort, ServicePortName,
+    Endpoints, Frontend, IpFamily, LostFrontend, LostFrontends, NamespacedName, NodeView, Protocol, ServicePort,
+    ServicePortName,
 };
 
 /// A service port with all of its endpoints.
@@ -97,13 +97,8 @@ impl ServiceTable {
     }
 
     /// Returns the claim of a service port on a frontend that it does not own; `None` if it owns the frontend.
-    pub fn lost_frontend(
-        &self,
-        name: &ServicePortName,
-        (kind, frontend): (FrontendKind, Frontend),
-    ) -> Option<&LostFrontend> {
-        let lost = self.lost.get(name)?;
-        lost.frontends.iter().find(|lost| (lost.kind, lost.frontend) == (kind, frontend))
+    pub fn lost_frontend(&self, name: &ServicePortName, frontend: Frontend) -> Option<&LostFrontend> {
+        self.lost.get(name)?.frontends.iter().find(|lost| lost.frontend == frontend)
     }
 
     /// Returns a frontend that two entries have; `None` in every table of a tracker.

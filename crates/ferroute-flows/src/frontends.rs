@@ -150,12 +150,11 @@ impl Frontends {
         let endpoints = Arc::new(entry.endpoints.clone());
         let limits = entry.service.limits.as_ref().filter(|_| self.traits.limits);
         let over_limit = limits.map(|limits| limits.over_limit);
-        for (kind, frontend) in entry.service.frontends(name.protocol) {
+        for (kind, frontend) in entry.service.claims(name.protocol) {
             let refusals = Refusals::new(&port, kind, frontend).map(Arc::new);
             let (service_port, endpoints) = (Arc::clone(&service_port), Arc::clone(&endpoints));
             let owner = FrontendOwner { service_port, kind, endpoints, refusals, over_limit };
-            // An address that a Service lists twice keeps the first kind.
-            self.owners.entry((table.family, frontend)).or_insert(owner);
+            self.owners.insert((table.family, frontend), owner);
         }
     }
 

@@ -211,7 +211,7 @@ fn row<'a>(name: &'a str, service: &'a Service, desired: &Desired, counts: &mut 
         for (port, entry) in table.ports_of(&key) {
             counts.service_ports += 1;
             row.ports.insert(port.to_string());
-            let frontends = entry.service.frontends(port.protocol);
+            let frontends = entry.service.claims(port.protocol);
             row.frontends.extend(frontends.map(|(kind, frontend)| RowFrontend::new(kind, frontend)));
             let lost = table.lost.get(port).into_iter().flat_map(|lost| &lost.frontends);
             row.conflicts.extend(lost.map(|lost| RowConflict {

@@ -55,7 +55,7 @@ impl Claims {
         let health_check = |port: Option<&ServicePort>| port.and_then(|port| port.health_check_node_port);
         self.replace_health_check(health_check(old), health_check(new));
         let is_same_age = age(old) == age(new);
-        let claims = |port: Option<&ServicePort>| port.map(|port| distinct(name, port)).unwrap_or_default();
+        let claims = |port: Option<&ServicePort>| port.map(|port| port.ranked(name.protocol)).unwrap_or_default();
         let (old, new_claims) = (claims(old), claims(new));
         let is_kept = |others: &[(Frontend, FrontendKind)], claim| is_same_age && others.binary_search(claim).is_ok();
         for claim in old.iter().filter(|claim| !is_kept(&new_claims, claim)) {
@@ -116,7 +116,7 @@ impl Claims {
                 let name =
                     ServicePortName { service: service.clone(), port: port.name.clone(), protocol: port.protocol };
                 self.affected.insert(name.clone());
-                for (frontend, kind) in distinct(&name, &port.port) {
+                for (frontend, kind) in port.port.ranked(port.protocol) {
                     if uncollected.contains(&frontend) {
                         let claim = Claim { kind, created: port.port.created, name: name.clone() };
                         self.ranked.entry(frontend).or_default().push(claim);
@@ -163,10 +163,12 @@ impl Claims {
             };
             Some(LostFrontend { kind, frontend, owner })
         });
-        let frontends: Vec<LostFrontend> = lost.collect();
+        let mut frontends: Vec<LostFrontend> = lost.collect();
         if frontends.is_empty() {
             return (claimed.clone(), None);
         }
+        let claims: HashSet<_> = claimed.claims(name.protocol).collect();
+        frontends.retain(|lost| claims.contains(&(lost.kind, lost.frontend)));
         let lost: HashSet<Frontend> = frontends.iter().map(|lost| lost.frontend).collect();
         let mut owned = ServicePort::clone(claimed);
         owned.retain_frontends(name.protocol, |frontend| !lost.contains(&frontend));
@@ -292,13 +294,4 @@ impl Claims {
 /// Returns a health-check node port as the node port that it keeps Services from having.
 fn health_check_frontend(port: NonZeroU16) -> Frontend {
     Frontend { address: None, protocol: Protocol::Tcp, port: port.get() }
-}
-
-/// Returns the frontends that a service port claims, each with its best kind, sorted.
-fn distinct(name: &ServicePortName, port: &ServicePort) -> Vec<(Frontend, FrontendKind)> {
-    let mut claims: Vec<(Frontend, FrontendKind)> =
-        port.frontends(name.protocol).map(|(kind, frontend)| (frontend, kind)).collect();
-    claims.sort_unstable_by_key(|(frontend, kind)| (*frontend, kind.rank()));
-    claims.dedup_by_key(|(frontend, _)| *frontend);
-    claims
 }

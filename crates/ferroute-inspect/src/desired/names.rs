@@ -214,8 +214,8 @@ pub(super) fn frontend<'a>(
     debug_assert_eq!(table.family, IpFamily::of(address.ip()), "bug: the other family's table");
     let mut node_port = None;
     for (name, entry) in table.entries.iter().filter(|(name, _)| name.protocol == protocol) {
-        let mut frontends = entry.service.frontends(protocol);
-        match frontends.find(|(_, frontend)| frontend.matches(address, |ip| host.owns(ip))) {
+        let mut claims = entry.service.claims(protocol);
+        match claims.find(|(_, frontend)| frontend.matches(address, |ip| host.owns(ip))) {
             Some((FrontendKind::NodePort, _)) => node_port = Some((name, FrontendKind::NodePort)),
             Some((kind, _)) => return Some((name, kind)),
             None => {}

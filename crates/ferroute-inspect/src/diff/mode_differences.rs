@@ -147,8 +147,7 @@ impl<'a> ModeDifferences<'a> {
             Origin::Local => None,
             Origin::Interface(name) => Some(name.as_str()),
         };
-        // An address of several kinds is served as the first of them.
-        let kind = entry.service.frontends(name.protocol).find(|(_, other)| *other == frontend).map(|(kind, _)| kind);
+        let kind = entry.service.claims(name.protocol).find(|(_, other)| *other == frontend).map(|(kind, _)| kind);
         let Some(kind) = kind else { return Decision::Untouched };
         let outcome = if frontend.address.is_none() && !side.settings.serves_node_ports_at(to) {
             forwarding.outcome_at_other_address()

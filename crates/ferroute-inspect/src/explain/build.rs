@@ -199,8 +199,8 @@ fn frontends(
     settings: &FamilySettings,
     forwarding: &PortForwarding<'_>,
 ) -> Vec<ExplainedFrontend> {
-    let owner = |kind, frontend| {
-        Some(match &table.lost_frontend(name, (kind, frontend))?.owner {
+    let owner = |frontend| {
+        Some(match &table.lost_frontend(name, frontend)?.owner {
             ferroute_core::FrontendOwner::ServicePort(claim) => {
                 FrontendOwner::ServicePort { service_port: claim.name.to_string(), kind: claim.kind }
             }
@@ -230,12 +230,12 @@ fn frontends(
             }
             (None, NodePortMatch::Addresses(addresses)) => (addresses.clone(), addresses.is_empty()),
         };
-        let owner = owner(kind, frontend);
+        let owner = owner(frontend);
         let answers = if owner.is_some() || unserved { Vec::new() } else { answers };
         let elsewhere = elsewhere.filter(|_| owner.is_none());
         ExplainedFrontend { kind, addresses, except, port: frontend.port, answers, elsewhere, unserved, owner }
     };
-    claimed.frontends(name.protocol).map(explained).collect()
+    claimed.claims(name.protocol).map(explained).collect()
 }
 
 /// Returns the outcomes of all clients; clients with the same outcome are combined.

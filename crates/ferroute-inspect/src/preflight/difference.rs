@@ -368,8 +368,8 @@ impl Switch<'_> {
                 Ordering::Less => Some((Kind::EndpointLimits, "more endpoints are used: the mode has a higher limit")),
             });
             let claimed = self.to.table.claimed(name).unwrap_or(&entry.service);
-            for (kind, frontend) in claimed.frontends(name.protocol) {
-                let has = |side: Side<'_>| side.table.lost_frontend(name, (kind, frontend)).is_none();
+            for (kind, frontend) in claimed.claims(name.protocol) {
+                let has = |side: Side<'_>| side.table.lost_frontend(name, frontend).is_none();
                 add(match (has(self.from), has(self.to)) {
                     (true, false) => {
                         Some((Kind::ServiceAddresses, "Service addresses that belong to other hosts are not served"))

@@ -264,7 +264,7 @@ pub(super) fn destinations(desired: &Desired, family: IpFamily, traits: &ModeTra
         NodePortMatch::Addresses(addresses) => addresses.first().copied(),
     };
     let frontends = table.entries.iter().flat_map(|(name, entry)| {
-        let frontends = entry.service.frontends(name.protocol);
+        let frontends = entry.service.claims(name.protocol);
         frontends.map(move |(kind, frontend)| (name, !entry.endpoints.is_empty(), kind, frontend))
     });
     let destination = |(name, has_endpoints, kind, frontend): (&ServicePortName, bool, FrontendKind, Frontend)| {
