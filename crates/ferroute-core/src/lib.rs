@@ -102,7 +102,9 @@ pub use heartbeat::Heartbeat;
 pub use host_state::{HostState, NfacctCounters};
 pub use interface_pattern::{InterfacePattern, InvalidInterfacePattern};
 pub use local_traffic::{LocalTraffic, LocalTrafficDetector};
-pub use mode_traits::{Hairpin, ModeTrait, ModeTraits, NodePortsByDefault, Sources, Unserved, WithoutLocalEndpoints};
+pub use mode_traits::{
+    ConfiguredMode, Hairpin, ModeTrait, ModeTraits, NodePortsByDefault, Sources, Unserved, WithoutLocalEndpoints,
+};
 pub use name::{NamespacedName, ServicePortName};
 pub use node::NodeView;
 pub use node_ports::{NodePortAddresses, NodePortMatch};

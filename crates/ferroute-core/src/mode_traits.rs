@@ -1,7 +1,7 @@
 //! Differences between the proxy modes in the handling of connections: one field per difference, one constant per mode.
 
 use crate::{
-    Client, IpFamily, Method, NodePortAddresses, Protocol,
+    Client, IpFamily, Method, NodePortAddresses, Protocol, ProxySettings,
     limits::{EndpointLimits, MAX_ENDPOINTS},
 };
 
@@ -15,6 +15,8 @@ pub struct ModeTraits {
     pub local_policy_for_all_clients: bool,
     /// The source address that endpoints see.
     pub sources: Sources,
+    /// The field of the configuration by which all connections to cluster IPs are masqueraded.
+    pub masquerade_all: &'static str,
     /// Supported protocols. Connections with other protocols are rejected.
     pub protocols: &'static [Protocol],
     /// Endpoints whose connections to themselves are masqueraded.
@@ -137,6 +139,7 @@ impl ModeTraits {
         without_local_endpoints: WithoutLocalEndpoints::Drop,
         local_policy_for_all_clients: false,
         sources: Sources::Clients,
+        masquerade_all: "iptables.masqueradeAll",
         protocols: &Protocol::ALL,
         hairpin: Hairpin::All,
         rejects_own_external_connections: false,
@@ -162,6 +165,7 @@ impl ModeTraits {
 
     /// nftables mode.
     pub const NFTABLES: Self = Self {
+        masquerade_all: "nftables.masqueradeAll",
         hairpin: Hairpin::OnThisNode,
         rejects_own_external_connections: true,
         source_ranges_before_rejection: &Client::ALL,
@@ -224,7 +228,16 @@ pub struct ModeTrait {
     /// Description of the trait: a statement or a topic, to which [`ModeTrait::value`] is the answer.
     pub title: &'static str,
     value: fn(&ModeTraits) -> String,
-    copy: fn(&mut ModeTraits, &ModeTraits),
+    copy: fn(&mut ConfiguredMode, &ConfiguredMode),
+}
+
+/// A mode with the settings that a configuration has for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfiguredMode {
+    /// The traits of the mode.
+    pub traits: ModeTraits,
+    /// The settings.
+    pub settings: ProxySettings,
 }
 
 impl ModeTrait {
@@ -233,9 +246,9 @@ impl ModeTrait {
         (self.value)(traits)
     }
 
-    /// Returns `traits` with the value of this trait taken from `other`.
-    pub fn replaced(&self, traits: &ModeTraits, other: &ModeTraits) -> ModeTraits {
-        let mut replaced = *traits;
+    /// Returns `mode` with this trait, and the settings that depend on it, taken from `other`.
+    pub fn replaced(&self, mode: &ConfiguredMode, other: &ConfiguredMode) -> ConfiguredMode {
+        let mut replaced = mode.clone();
         (self.copy)(&mut replaced, other);
         replaced
     }
@@ -249,13 +262,13 @@ impl ModeTrait {
                 WithoutLocalEndpoints::Drop => "dropped".to_owned(),
                 WithoutLocalEndpoints::UseCluster => "endpoints of other nodes".to_owned(),
             },
-            copy: |traits, other| traits.without_local_endpoints = other.without_local_endpoints,
+            copy: |mode, other| mode.traits.without_local_endpoints = other.traits.without_local_endpoints,
         },
         Self {
             name: "localPolicyForAllClients",
             title: "external policy Local also applies to pods and the node itself",
             value: |traits| yes(traits.local_policy_for_all_clients),
-            copy: |traits, other| traits.local_policy_for_all_clients = other.local_policy_for_all_clients,
+            copy: |mode, other| mode.traits.local_policy_for_all_clients = other.traits.local_policy_for_all_clients,
         },
         Self {
             name: "sources",
@@ -268,13 +281,22 @@ impl ModeTrait {
                 }
                 Sources::Node => "always the node's".to_owned(),
             },
-            copy: |traits, other| traits.sources = other.sources,
+            copy: |mode, other| mode.traits.sources = other.traits.sources,
+        },
+        Self {
+            name: "masqueradeAll",
+            title: "all connections to cluster IPs are masqueraded by",
+            value: |traits| format!("`{}`", traits.masquerade_all),
+            copy: |mode, other| {
+                mode.traits.masquerade_all = other.traits.masquerade_all;
+                mode.settings.masquerade_all = other.settings.masquerade_all;
+            },
         },
         Self {
             name: "protocols",
             title: "protocols",
             value: |traits| list(traits.protocols.iter().map(|protocol| protocol.as_str().to_uppercase())),
-            copy: |traits, other| traits.protocols = other.protocols,
+            copy: |mode, other| mode.traits.protocols = other.traits.protocols,
         },
         Self {
             name: "hairpin",
@@ -283,7 +305,7 @@ impl ModeTrait {
                 Hairpin::All => "yes".to_owned(),
                 Hairpin::OnThisNode => "on this node".to_owned(),
             },
-            copy: |traits, other| traits.hairpin = other.hairpin,
+            copy: |mode, other| mode.traits.hairpin = other.traits.hairpin,
         },
         Self {
             name: "rejectsOwnExternalConnections",
@@ -292,7 +314,9 @@ impl ModeTrait {
                 true => "rejected".to_owned(),
                 false => "leave the node".to_owned(),
             },
-            copy: |traits, other| traits.rejects_own_external_connections = other.rejects_own_external_connections,
+            copy: |mode, other| {
+                mode.traits.rejects_own_external_connections = other.traits.rejects_own_external_connections
+            },
         },
         Self {
             name: "sourceRangesBeforeRejection",
@@ -302,25 +326,27 @@ impl ModeTrait {
                 [Client::Pod, Client::Outside] => "except for the node's own".to_owned(),
                 _ => "yes".to_owned(),
             },
-            copy: |traits, other| traits.source_ranges_before_rejection = other.source_ranges_before_rejection,
+            copy: |mode, other| {
+                mode.traits.source_ranges_before_rejection = other.traits.source_ranges_before_rejection
+            },
         },
         Self {
             name: "sourceRangesOnExternalIps",
             title: "source ranges apply to a load balancer IP that is also an external IP",
             value: |traits| yes(traits.source_ranges_on_external_ips),
-            copy: |traits, other| traits.source_ranges_on_external_ips = other.source_ranges_on_external_ips,
+            copy: |mode, other| mode.traits.source_ranges_on_external_ips = other.traits.source_ranges_on_external_ips,
         },
         Self {
             name: "unknownPorts",
             title: "connections to unknown ports of cluster IPs",
             value: |traits| traits.unknown_ports.as_str().to_owned(),
-            copy: |traits, other| traits.unknown_ports = other.unknown_ports,
+            copy: |mode, other| mode.traits.unknown_ports = other.traits.unknown_ports,
         },
         Self {
             name: "unassignedAddresses",
             title: "packets to unassigned addresses in ServiceCIDRs",
             value: |traits| traits.unassigned_addresses.as_str().to_owned(),
-            copy: |traits, other| traits.unassigned_addresses = other.unassigned_addresses,
+            copy: |mode, other| mode.traits.unassigned_addresses = other.traits.unassigned_addresses,
         },
         Self {
             name: "nodePortsByDefault",
@@ -329,7 +355,11 @@ impl ModeTrait {
                 NodePortsByDefault::AllAddresses => "all addresses of the node".to_owned(),
                 NodePortsByDefault::PrimaryAddress => "its primary address".to_owned(),
             },
-            copy: |traits, other| traits.node_ports_by_default = other.node_ports_by_default,
+            copy: |mode, other| {
+                mode.traits.node_ports_by_default = other.traits.node_ports_by_default;
+                mode.settings.node_port_addresses.clone_from(&other.settings.node_port_addresses);
+                copy_localhost_node_ports(mode, other);
+            },
         },
         Self {
             name: "refusesNodePortsAtAllAddresses",
@@ -338,8 +368,8 @@ impl ModeTrait {
                 true => "all addresses of the node".to_owned(),
                 false => "`nodePortAddresses`".to_owned(),
             },
-            copy: |traits, other| {
-                traits.refuses_node_ports_at_all_addresses = other.refuses_node_ports_at_all_addresses;
+            copy: |mode, other| {
+                mode.traits.refuses_node_ports_at_all_addresses = other.traits.refuses_node_ports_at_all_addresses;
             },
         },
         Self {
@@ -349,61 +379,64 @@ impl ModeTrait {
                 [] => "no".to_owned(),
                 families => list(families.iter().map(|family| family.localhost().to_string())),
             },
-            copy: |traits, other| traits.localhost_node_ports = other.localhost_node_ports,
+            copy: |mode, other| {
+                mode.traits.localhost_node_ports = other.traits.localhost_node_ports;
+                copy_localhost_node_ports(mode, other);
+            },
         },
         Self {
             name: "linkLocalNodePorts",
             title: "node ports can be served on IPv6 link-local addresses",
             value: |traits| yes(traits.link_local_node_ports),
-            copy: |traits, other| traits.link_local_node_ports = other.link_local_node_ports,
+            copy: |mode, other| mode.traits.link_local_node_ports = other.traits.link_local_node_ports,
         },
         Self {
             name: "bindsServiceAddresses",
             title: "Service addresses are addresses of the host",
             value: |traits| yes(traits.binds_service_addresses),
-            copy: |traits, other| traits.binds_service_addresses = other.binds_service_addresses,
+            copy: |mode, other| mode.traits.binds_service_addresses = other.traits.binds_service_addresses,
         },
         Self {
             name: "acceptsInFirewalls",
             title: "Service traffic is accepted in the iptables tables",
             value: |traits| yes(traits.accepts_in_firewalls),
-            copy: |traits, other| traits.accepts_in_firewalls = other.accepts_in_firewalls,
+            copy: |mode, other| mode.traits.accepts_in_firewalls = other.traits.accepts_in_firewalls,
         },
         Self {
             name: "methods",
             title: "methods that choose endpoints",
             value: |traits| list(traits.methods.iter().map(|method| method.as_str().to_owned())),
-            copy: |traits, other| traits.methods = other.methods,
+            copy: |mode, other| mode.traits.methods = other.traits.methods,
         },
         Self {
             name: "leastConnectionsByWeights",
             title: "least connections follow weights, once per second",
             value: |traits| yes(traits.least_connections_by_weights),
-            copy: |traits, other| traits.least_connections_by_weights = other.least_connections_by_weights,
+            copy: |mode, other| mode.traits.least_connections_by_weights = other.traits.least_connections_by_weights,
         },
         Self {
             name: "weights",
             title: "weights of endpoints",
             value: |traits| yes(traits.weights),
-            copy: |traits, other| traits.weights = other.weights,
+            copy: |mode, other| mode.traits.weights = other.traits.weights,
         },
         Self {
             name: "drainTimeouts",
             title: "deadlines of connections to terminating endpoints",
             value: |traits| yes(traits.drain_timeouts),
-            copy: |traits, other| traits.drain_timeouts = other.drain_timeouts,
+            copy: |mode, other| mode.traits.drain_timeouts = other.traits.drain_timeouts,
         },
         Self {
             name: "sourceRangesScope",
             title: "source ranges of other addresses than load balancer IPs",
             value: |traits| yes(traits.source_ranges_scope),
-            copy: |traits, other| traits.source_ranges_scope = other.source_ranges_scope,
+            copy: |mode, other| mode.traits.source_ranges_scope = other.traits.source_ranges_scope,
         },
         Self {
             name: "limits",
             title: "limits of connections",
             value: |traits| yes(traits.limits),
-            copy: |traits, other| traits.limits = other.limits,
+            copy: |mode, other| mode.traits.limits = other.traits.limits,
         },
         Self {
             name: "endpointLimits",
@@ -412,9 +445,14 @@ impl ModeTrait {
                 let EndpointLimits { balanced, sticky } = traits.endpoint_limits;
                 format!("{balanced}; {sticky}")
             },
-            copy: |traits, other| traits.endpoint_limits = other.endpoint_limits,
+            copy: |mode, other| mode.traits.endpoint_limits = other.traits.endpoint_limits,
         },
     ];
+}
+
+fn copy_localhost_node_ports(mode: &mut ConfiguredMode, other: &ConfiguredMode) {
+    mode.settings.localhost_node_ports = other.settings.localhost_node_ports;
+    mode.settings.ipv6_localhost_node_ports = other.settings.ipv6_localhost_node_ports;
 }
 
 fn yes(yes: bool) -> String {

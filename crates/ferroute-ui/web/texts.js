@@ -128,6 +128,7 @@ export const SENTENCES = [
   ["policy Local, and no endpoint on this node", "策略为 Local，而本节点没有端点"],
   ["external policy Local also applies to pods and the node itself", "外部策略 Local 也适用于 Pod 和节点自身"],
   ["source address that endpoints see, with external policy Local", "外部策略为 Local 时端点看到的源地址"],
+  ["all connections to cluster IPs are masqueraded by", "使到 cluster IP 的所有连接都做源地址转换的字段"],
   ["protocols", "协议"],
   ["connections of an endpoint to itself are masqueraded", "伪装端点到自身的连接"],
   ["the node's own connections to external addresses without endpoints", "节点自身到没有端点的外部地址的连接"],

@@ -5,13 +5,14 @@ const MODES: [&ModeTraits; 4] =
 
 #[test]
 fn every_difference_between_modes_is_described() {
-    for one in MODES {
-        for other in MODES {
-            let all = ModeTrait::ALL.iter().fold(*one, |traits, it| it.replaced(&traits, other));
-            assert_eq!(all, *other);
+    let configured = |traits: &ModeTraits| ConfiguredMode { traits: *traits, settings: ProxySettings::default() };
+    for one in MODES.map(configured) {
+        for other in MODES.map(configured) {
+            let all = ModeTrait::ALL.iter().fold(one.clone(), |mode, it| it.replaced(&mode, &other));
+            assert_eq!(all, other);
             for it in ModeTrait::ALL {
-                let differs = it.replaced(one, other) != *one;
-                assert_eq!(it.value(one) != it.value(other), differs, "{}", it.name);
+                let differs = it.replaced(&one, &other) != one;
+                assert_eq!(it.value(&one.traits) != it.value(&other.traits), differs, "{}", it.name);
             }
         }
     }

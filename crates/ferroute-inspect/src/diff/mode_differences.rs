@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, net::SocketAddr};
 
 use ferroute_core::{
-    Connection, Endpoint, FamilySettings, Frontend, Method, ModeTrait, ModeTraits, Outcome, ProxySettings,
-    ServicePortEntry, ServicePortName, ServiceTable, SourceAddress, Sources, forwarding,
+    ConfiguredMode, Connection, Endpoint, FamilySettings, Frontend, Method, ModeTrait, ModeTraits, Outcome,
+    ProxySettings, ServicePortEntry, ServicePortName, ServiceTable, SourceAddress, Sources, forwarding,
 };
 use ferroute_trace::{Host, Origin, Packet};
 
@@ -88,14 +88,15 @@ impl<'a> ModeDifferences<'a> {
         };
         let has_other_defaults = expected.node_ports_by_default != actual.node_ports_by_default;
         let candidate = |actual_settings: &ProxySettings| {
+            let [expected, actual] = [(expected, settings), (actual, actual_settings)]
+                .map(|(traits, settings)| ConfiguredMode { traits: *traits, settings: settings.clone() });
             let mix = |it: &'static ModeTrait| {
-                let mixed = [it.replaced(expected, actual), it.replaced(actual, expected)];
-                let settings =
-                    [with_setting(it, settings, actual_settings), with_setting(it, actual_settings, settings)];
-                (mixed[0] != *expected).then(|| (it, [0, 1].map(|i| side(mixed[i], &settings[i]))))
+                let mixed = [it.replaced(&expected, &actual), it.replaced(&actual, &expected)];
+                let differs = mixed[0].traits != expected.traits;
+                differs.then(|| (it, mixed.map(|mode| side(mode.traits, &mode.settings))))
             };
             let mixed = ModeTrait::ALL.iter().filter_map(mix).collect();
-            Candidate { side: side(*actual, actual_settings), mixed }
+            Candidate { side: side(actual.traits, actual_settings), mixed }
         };
         Self {
             services,
@@ -185,19 +186,6 @@ impl<'a> ModeDifferences<'a> {
         });
         Decision::Forwarded { endpoints: endpoints.collect(), method: forwarding.method() }
     }
-}
-
-/// Returns settings in which those that belong to a trait are taken from `other`.
-fn with_setting(it: &ModeTrait, settings: &ProxySettings, other: &ProxySettings) -> ProxySettings {
-    let mut mixed = settings.clone();
-    if ["nodePortsByDefault", "localhostNodePorts"].contains(&it.name) {
-        mixed.localhost_node_ports = other.localhost_node_ports;
-        mixed.ipv6_localhost_node_ports = other.ipv6_localhost_node_ports;
-    }
-    if it.name == "nodePortsByDefault" {
-        mixed.node_port_addresses.clone_from(&other.node_port_addresses);
-    }
-    mixed
 }
 
 impl Decision {

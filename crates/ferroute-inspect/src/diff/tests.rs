@@ -473,6 +473,8 @@ fn rules_of_one_configuration_in_two_modes_have_only_intended_differences() {
         "nodePortAddresses: [primary, localhost]",
         "nodePortAddresses: [192.168.0.0/24]",
         "iptables: {localhostNodePorts: false}",
+        "iptables: {masqueradeAll: true}",
+        "nftables: {masqueradeAll: true}\nclusterCIDR: 10.244.0.0/16",
     ] {
         let text = format!("apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n{fields}\n");
         let config = KubeProxyConfiguration::from_text(&text).unwrap().config.defaulted();
