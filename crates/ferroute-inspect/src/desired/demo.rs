@@ -8,7 +8,7 @@ use std::{
 use anyhow::Context;
 use ferroute_api::{
     Object, ObjectMeta, Pod, Service,
-    manifest::{self, Document, Parsed},
+    manifest::{self, Document},
 };
 use ferroute_config::{KubeProxyConfiguration, Resolved, flags::SettingsArgs, settings};
 use ferroute_core::parse::parse_endpoints;
@@ -92,10 +92,7 @@ fn is_external(service: &Service) -> bool {
 /// Returns the valid objects of the documents for which `is_relevant` returns true.
 fn objects(texts: &[(PathBuf, String)], is_relevant: impl Fn(&Document<'_>) -> bool) -> impl Iterator<Item = Object> {
     let documents = texts.iter().flat_map(|(_, text)| manifest::documents(text)).filter(move |it| is_relevant(it));
-    documents.flat_map(|document| document.read()).filter_map(|parsed| match parsed {
-        Ok(Parsed::Object(object)) => Some(*object),
-        Ok(Parsed::Ignored(_)) | Err(_) => None,
-    })
+    documents.flat_map(|document| super::objects::objects(&document)).map(|(_, object)| object)
 }
 
 impl Workloads {
