@@ -290,7 +290,8 @@ fn reason_not_to_test(mode: ModeName, host: &NetNs) -> Option<String> {
     let probe = |family| REGISTRY.active(mode).probe(&resolved, family).map(drop).map_err(|error| format!("{error:#}"));
     let error = host.run(|| IpFamily::BOTH.into_iter().try_for_each(probe)).err()?;
     // Independent of the probe: a broken probe must not be mistaken for a kernel without the mode. The tests need
-    // nf_tables in any case.
+    // nf_tables in any case. The file exists once the module is loaded, which a broken probe does not do.
+    _ = Command::new("modprobe").args(["--quiet", "ip_vs"]).status();
     let kernel_has_ipvs = Path::new("/proc/net/ip_vs").exists();
     assert!(mode == ModeName::IPVS && !kernel_has_ipvs, "{} mode is not available: {error}", mode.as_str());
     Some(format!("which this kernel does not have: {error}"))
