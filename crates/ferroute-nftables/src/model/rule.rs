@@ -238,6 +238,12 @@ pub enum Outcome {
     Nothing,
     /// A condition, which may match or not.
     Condition,
+    /// Assigns the packet to a socket (`tproxy`); the rule ends if there is none.
+    Socket,
+    /// Sets the zone of the packet's connection before it is tracked; `None` if the number is unknown.
+    Zone(Option<u16>),
+    /// A program decides about the packet (`queue`).
+    Queue,
     /// Any effect, including a verdict or a change of the packet.
     Anything,
     /// A part of a rule of `iptables`, in whose syntax the text is: `-m NAME OPTIONS`, `-j NAME OPTIONS` or
@@ -245,6 +251,13 @@ pub enum Outcome {
     Iptables,
     /// The effect of this construct of other programs' rules.
     Foreign(Foreign),
+}
+
+impl Outcome {
+    /// Reports whether the rule may end at the statement, although the packet stays the same.
+    pub fn is_condition(&self) -> bool {
+        matches!(self, Self::Condition | Self::Socket)
+    }
 }
 
 /// A condition.

@@ -181,13 +181,14 @@ impl RuleReader {
                     cursor.at += 1;
                 }
                 cursor.at += 1;
-                reading.opaque(join(cursor.since(start)), Outcome::Condition);
+                reading.opaque(join(cursor.since(start)), Outcome::Socket);
             }
             "queue" | "fwd" | "synproxy" => {
+                let outcome = if cursor.peek() == "queue" { Outcome::Queue } else { Outcome::Anything };
                 let end = (cursor.at + 1..cursor.tokens.len())
                     .find(|at| ["accept", "drop", "comment", "counter"].contains(&cursor.tokens[*at].text.as_str()));
                 cursor.at = end.unwrap_or(cursor.tokens.len());
-                reading.opaque(join(cursor.since(start)), Outcome::Anything);
+                reading.opaque(join(cursor.since(start)), outcome);
             }
             "masquerade" => {
                 cursor.at += 1;

@@ -306,7 +306,10 @@ impl PacketState<'_> {
                     None if self.target_of(text).is_some_and(|target| is_irrelevant(&target)) => {}
                     None => return Relevance::Relevant,
                 },
-                Statement::Opaque(Opaque { outcome: Outcome::Nothing | Outcome::Condition, .. })
+                Statement::Opaque(Opaque {
+                    outcome: Outcome::Nothing | Outcome::Zone(_) | Outcome::Condition | Outcome::Socket,
+                    ..
+                })
                 | Statement::FlowAdd(_)
                 | Statement::Log { .. }
                 | Statement::Verdict(Verdict::Continue) => {}

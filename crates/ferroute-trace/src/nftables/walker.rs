@@ -1,8 +1,10 @@
 mod statements;
 
-use ferroute_nftables::model::{ChainWithRules, Name, Policy, Rule, Verdict as RuleVerdict};
+use ferroute_nftables::model::{
+    ChainWithRules, Name, Opaque, Outcome, Policy, Rule, Statement, Verdict as RuleVerdict,
+};
 
-use self::statements::{fixed_number, takes_packet};
+use self::statements::fixed_number;
 use super::{
     Base,
     conditions::{RandomNumber, RandomResult, Relevance},
@@ -169,9 +171,9 @@ impl<'a> ChainWalker<'a> {
                 }
                 StatementResult::Unknown(unknown) => {
                     let rest = &current.rule.statements[current.next + 1..];
-                    let relevance = match takes_packet(statement) {
-                        true => Relevance::Relevant,
-                        false => walker.packet.relevance(rest, self.base.table),
+                    let relevance = match statement {
+                        Statement::Opaque(Opaque { outcome: Outcome::Socket, .. }) => Relevance::Relevant,
+                        _ => walker.packet.relevance(rest, self.base.table),
                     };
                     match relevance {
                         Relevance::Relevant => {}

@@ -133,7 +133,7 @@ fn conditions(rule: &model::Rule) -> usize {
         Statement::Match(condition) => !matches!(condition, model::Match::Nfproto(_)),
         Statement::Vmap { .. } => true,
         Statement::Opaque(Opaque { outcome: Outcome::Foreign(foreign), .. }) => is_comparison(foreign),
-        Statement::Opaque(Opaque { outcome, .. }) => *outcome == Outcome::Condition,
+        Statement::Opaque(Opaque { outcome, .. }) => outcome.is_condition(),
         _ => false,
     };
     rule.statements.iter().filter(is_condition).count()
@@ -175,7 +175,9 @@ fn has_same_effect(rule: &model::Rule, saved: &Rule) -> bool {
         (None, None) => rule.statements.iter().all(|statement| match statement {
             Statement::Match(_) | Statement::Log { .. } => true,
             Statement::Opaque(Opaque { outcome: Outcome::Foreign(foreign), .. }) => is_comparison(foreign),
-            Statement::Opaque(Opaque { outcome, .. }) => matches!(outcome, Outcome::Nothing | Outcome::Condition),
+            Statement::Opaque(Opaque { outcome, .. }) => {
+                outcome.is_condition() || matches!(outcome, Outcome::Nothing | Outcome::Zone(_))
+            }
             _ => false,
         }),
     }

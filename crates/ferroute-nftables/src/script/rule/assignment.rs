@@ -27,8 +27,13 @@ impl RuleReader {
                 let is_header = matches!(left_of, Assigned::Header);
                 let Some((property, requirements)) = property else {
                     self.skip_value(cursor, reading)?;
-                    let outcome = if is_header { Outcome::Anything } else { Outcome::Nothing };
-                    reading.opaque(join(cursor.since(begin)), outcome);
+                    let text = join(cursor.since(begin));
+                    let outcome = match text.strip_prefix("ct original zone set ") {
+                        Some(zone) => Outcome::Zone(zone.parse().ok()),
+                        None if is_header => Outcome::Anything,
+                        None => Outcome::Nothing,
+                    };
+                    reading.opaque(text, outcome);
                     return Some(());
                 };
                 reading.require(requirements);
@@ -44,8 +49,10 @@ impl RuleReader {
                 let text =
                     if is_map { format!("{name} set") } else { format!("{name} set {}", join(cursor.since(start))) };
                 match property {
-                    // The zone is in the text.
-                    Property::CtZone => reading.opaque(text, Outcome::Nothing),
+                    Property::CtZone => {
+                        let zone = join(cursor.since(start)).parse().ok();
+                        reading.opaque(text, Outcome::Zone(zone));
+                    }
                     property if is_header && !property.is_end() => reading.opaque(text, Outcome::Anything),
                     property => reading.foreign(Foreign::Write { property, value, text }),
                 }

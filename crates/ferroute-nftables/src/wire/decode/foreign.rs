@@ -125,9 +125,14 @@ impl Decoder<'_, '_> {
         }
         let names = [(NFT_CT_MARK, "mark"), (17, "zone"), (18, "event"), (6, "helper"), (4, "secmark")];
         let name = names.iter().find(|(number, _)| *number == key).map_or("key", |(_, name)| name);
-        // Other keys affect only later packets of the connection.
-        let outcome = if key == NFT_CT_MARK { Outcome::Anything } else { Outcome::Nothing };
-        self.opaque(format!("ct {name} set {}", self.constant_text(&loaded)), outcome);
+        let value = self.constant_text(&loaded);
+        let outcome = match name {
+            "mark" => Outcome::Anything,
+            "zone" => Outcome::Zone(value.parse().ok()),
+            // Other keys affect only later packets of the connection.
+            _ => Outcome::Nothing,
+        };
+        self.opaque(format!("ct {name} set {value}"), outcome);
         Some(())
     }
 
@@ -383,7 +388,7 @@ impl Decoder<'_, '_> {
             (None, Some(port)) => format!(":{port}"),
             (None, None) => "a socket".to_owned(),
         };
-        self.opaque(format!("tproxy{family} to {to}"), Outcome::Condition);
+        self.opaque(format!("tproxy{family} to {to}"), Outcome::Socket);
         Some(())
     }
 }

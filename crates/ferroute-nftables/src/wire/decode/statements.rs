@@ -39,7 +39,7 @@ pub(super) fn text(parts: &Parts<'_>) -> Option<(String, Outcome)> {
             let flags = if flags.is_empty() { String::new() } else { format!("flags {} ", flags.join(",")) };
             let last = u32::from(first) + u32::from(total) - 1;
             let range = if total == 1 { first.to_string() } else { format!("{first}-{last}") };
-            (format!("queue {flags}to {range}"), Outcome::Anything)
+            (format!("queue {flags}to {range}"), Outcome::Queue)
         }
         // A copy is sent to another host.
         "dup" => ("dup".to_owned(), Outcome::Nothing),

@@ -186,26 +186,20 @@ impl<'a> ChainWalker<'a> {
                     None => StatementResult::End(Verdict::Unknown { reason: format!("effect of `{text}`") }),
                 },
             },
-            Statement::Opaque(Opaque { outcome: Outcome::Nothing, text, .. }) => {
-                let zone = ["ct zone set ", "ct original zone set "].iter().find_map(|start| text.strip_prefix(start));
-                if let Some(zone) = zone {
-                    packet.set_zone(zone.parse().ok());
-                }
+            Statement::Opaque(Opaque { outcome: Outcome::Nothing, .. }) => StatementResult::Continue,
+            Statement::Opaque(Opaque { outcome: Outcome::Zone(zone), .. }) => {
+                packet.set_zone(*zone);
                 StatementResult::Continue
             }
-            Statement::Opaque(Opaque { text, .. }) if takes_packet(statement) => {
+            Statement::Opaque(Opaque { outcome: Outcome::Socket, text, .. }) => {
                 StatementResult::Unknown(Unknown::new(format!("`{text}` finds a socket")))
             }
             Statement::Opaque(Opaque { outcome: Outcome::Condition, text, .. }) => {
                 StatementResult::Unknown(Unknown::new(format!("`{text}` matches")).of(statement))
             }
-            Statement::Opaque(Opaque { outcome: Outcome::Anything, text, .. }) if text.starts_with("queue") => {
-                accept_if(
-                    Unknown::new(format!("the program of `{text}` accepts the packet")),
-                    Effect::Accept,
-                    effects,
-                    walker,
-                )
+            Statement::Opaque(Opaque { outcome: Outcome::Queue, text, .. }) => {
+                let accepts = Unknown::new(format!("the program of `{text}` accepts the packet"));
+                accept_if(accepts, Effect::Accept, effects, walker)
             }
             Statement::Opaque(Opaque { outcome: Outcome::Anything, text, .. }) => {
                 StatementResult::End(Verdict::Unknown { reason: format!("effect of `{text}`") })
@@ -424,11 +418,6 @@ fn choose<'t>(
         }
     }
     Err(StatementResult::Mismatch("by assumption, no element of the map".to_owned()))
-}
-
-/// Reports whether a statement is `tproxy`, which assigns packets to a socket besides being a condition.
-pub(super) fn takes_packet(statement: &Statement) -> bool {
-    matches!(statement, Statement::Opaque(Opaque { outcome: Outcome::Condition, text, .. }) if text.starts_with("tproxy "))
 }
 
 /// Returns the number in a statement that is the same whenever it is computed for a packet.
