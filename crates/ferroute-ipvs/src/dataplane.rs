@@ -351,6 +351,13 @@ impl<K: Kernel, R: RuleWriter> Dataplane for IpvsDataplane<K, R> {
         self.kernel.prepare().map_err(|error| self.write_error(error))?;
         let state = IpvsPlan::new(table, context);
         let difference = self.kernel_difference(&state)?;
+        for key in &difference.taken {
+            let service_port = &state.servers()[key].owner;
+            tracing::warn!(
+                server = %key, %service_port,
+                "replacing the virtual server of another program: a Service has its address and port"
+            );
+        }
         let read = start.elapsed();
         let mut written = self.write(&difference, &state, Some(Scope::Full))?;
         written.kernel_time += read;

@@ -25,6 +25,8 @@ pub(crate) struct Difference {
     /// Set entries to delete. They identify a virtual server as kube-proxy's or Ferroute's, so they are deleted after
     /// it.
     pub(crate) delete_entries: Vec<(SetKind, Entry)>,
+    /// Virtual servers in [`Difference::servers`] that another program has added.
+    pub(crate) taken: Vec<ServerKey>,
 }
 
 /// A virtual server to add or change.
@@ -71,8 +73,8 @@ impl Difference {
         difference
     }
 
-    /// Returns the changes to the objects in the kernel. `is_ours` reports whether a virtual server that is not planned may
-    /// be deleted.
+    /// Returns the changes to the objects in the kernel. `is_ours` reports whether a virtual server is the proxy's, so that
+    /// it may be deleted if it is not planned.
     pub(crate) fn from_kernel(
         mut kernel: KernelState,
         state: &IpvsPlan,
@@ -105,6 +107,7 @@ impl Difference {
             let edit = ServerEdit { settings, add, restore, remove };
             if edit != ServerEdit::default() {
                 difference.servers.push(ServerChange::Edit(*key, edit.into()));
+                difference.taken.extend((!is_ours(key, &kernel)).then_some(*key));
             }
         }
         state.for_each_entry(|kind, entry| {
@@ -144,4 +147,34 @@ fn edit(key: ServerKey, old: &Server, new: &Server) -> Option<ServerChange> {
         remove: before.iter().map(|(real, _)| real).filter(|real| after.weight(*real).is_none()).collect(),
     };
     (edit != ServerEdit::default()).then(|| ServerChange::Edit(key, edit.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use ferroute_core::{
+        HostState, IpFamily,
+        testing::{Cluster, service},
+    };
+
+    use super::*;
+    use crate::{
+        kernel::KernelServer,
+        plan::{IpvsContext, IpvsSettings, ServerConfig},
+    };
+
+    #[test]
+    fn virtual_servers_of_other_programs_at_frontends_are_taken_over_by_name() {
+        let web = service("shop/web").cluster_ip("10.96.0.1").port("http", 80);
+        let table = Cluster::new("node-1").service(web).table(IpFamily::V4);
+        let context = IpvsContext::new(&IpvsSettings::default(), &table, &HostState::default());
+        let state = IpvsPlan::new(&table, context);
+        let key = *state.servers().keys().next().unwrap();
+        for (scheduler, is_ours, expected) in [("wlc", true, vec![]), ("wlc", false, vec![key]), ("rr", false, vec![])]
+        {
+            let config = ServerConfig { scheduler: scheduler.into(), flags: 0, timeout: 0, netmask: None };
+            let server = KernelServer { config, real_servers: Vec::new() };
+            let kernel = KernelState { servers: [(key, server)].into(), ..KernelState::default() };
+            assert_eq!(Difference::from_kernel(kernel, &state, |_, _| is_ours).taken, expected, "{scheduler}");
+        }
+    }
 }
