@@ -4,20 +4,20 @@
 //!   /metrics    metrics for Prometheus      /services         applied version of each Service
 //!   /healthz    ok                          /changes          slowest changes of the last hour
 //!   /proxyMode  name of the mode            /statusz, /flagz  the process and its flags
-//!   /configz    active configuration
+//!   /configz    active configuration        /debug/flags/v    changes the log level
 //! ```
 
 use std::{sync::Arc, time::Instant};
 
 use hyper::{
-    StatusCode,
+    Method, StatusCode,
     header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderValue},
 };
 
 use crate::{
     Pages,
     history::{History, QueryError, ServiceQuery, ServicesBody},
-    http::{Handler, Request, Response, accepts_gzip, gzip, json, json_chunks, not_found, text},
+    http::{Handler, PutBody, Request, Response, accepts_gzip, gzip, json, json_chunks, not_found, text},
     metrics::{Metrics, Sampled},
 };
 
@@ -34,6 +34,8 @@ pub struct AdminHandler<S> {
     pub mode: &'static str,
     /// Reads the values that are sampled for each request of `/metrics`.
     pub sample: S,
+    /// Changes the log level, if requests may do that.
+    pub set_verbosity: Option<fn(u32)>,
 }
 
 impl<S: Fn() -> Sampled + Send + Sync + 'static> Handler for AdminHandler<S> {
@@ -52,7 +54,7 @@ impl<S: Fn() -> Sampled + Send + Sync + 'static> Handler for AdminHandler<S> {
             "/services" | "/changes" if !self.history.has_pages() => text(StatusCode::NOT_FOUND, NO_SERVICE_STATUS),
             "/services" => self.services(request).unwrap_or_else(|error| bad_request(&error)),
             "/changes" => self.changes(request).unwrap_or_else(|error| bad_request(&error)),
-            path if path.starts_with("/debug/flags") => text(StatusCode::NOT_FOUND, NO_FLAGS),
+            path if path.starts_with("/debug/flags") => self.flags(request),
             path if path.starts_with("/debug/") => text(StatusCode::NOT_FOUND, NO_PROFILES),
             _ => not_found(),
         }
@@ -70,6 +72,26 @@ impl<S: Fn() -> Sampled> AdminHandler<S> {
         let query = ServiceQuery::parse(query(request))?;
         let page = self.history.slow_changes(Instant::now(), query.after_changes()?, query.limit.unwrap_or(usize::MAX));
         Ok(json(StatusCode::OK, page.to_json()))
+    }
+
+    /// Lists the flags that can be changed, or changes the log level, with kube-proxy's statuses.
+    fn flags(&self, request: &Request) -> Response {
+        let Some(set_verbosity) = self.set_verbosity else { return text(StatusCode::NOT_FOUND, NO_FLAGS) };
+        if request.uri.path() != "/debug/flags/v" {
+            return text(StatusCode::OK, "/debug/flags/v\n");
+        }
+        if request.method != Method::PUT {
+            return text(StatusCode::NOT_ACCEPTABLE, "unsupported http method");
+        }
+        let body = request.extensions.get::<PutBody>().map_or(&[][..], |PutBody(body)| body);
+        match std::str::from_utf8(body).ok().and_then(|level| level.parse::<u32>().ok()) {
+            Some(level) => {
+                set_verbosity(level);
+                tracing::info!(level, "log level changed");
+                text(StatusCode::OK, format!("successfully set klog.logging.verbosity to {level}"))
+            }
+            None => text(StatusCode::BAD_REQUEST, "the log level is not a number, such as 4\n"),
+        }
     }
 
     /// Returns the metrics, compressed for clients that accept it, as in kube-proxy.
@@ -91,8 +113,8 @@ impl<S: Fn() -> Sampled> AdminHandler<S> {
 /// Answer to the paths of Go's profiler.
 const NO_PROFILES: &str = "no profiles: this program is not written in Go; use perf or heaptrack on the process\n";
 
-/// Answer to the paths by which kube-proxy with `--profiling` changes its log level.
-const NO_FLAGS: &str = "the log level is that of the start: start the proxy with --v=LEVEL, or logging.verbosity in the file of --config\n";
+/// Answer to the paths that change the log level, without `--profiling`.
+const NO_FLAGS: &str = "disabled: run the proxy with --profiling, or set logging.verbosity in the file of --config\n";
 
 /// Answer to the pages of Services if they are not served.
 const NO_SERVICE_STATUS: &str = "disabled: run the proxy with --enable-service-status\n";
@@ -128,13 +150,14 @@ mod tests {
         (response.status().as_u16(), body(response))
     }
 
-    fn handler(history: &Arc<History>) -> impl Handler {
+    fn handler(history: &Arc<History>) -> AdminHandler<impl Fn() -> Sampled + Send + Sync + use<>> {
         AdminHandler {
             metrics: Arc::new(Metrics::new(&[])),
             history: Arc::clone(history),
             pages: Pages::new(&KubeProxyConfiguration::default(), std::iter::empty()),
             mode: "nftables",
             sample: || Sampled { tasks: Some(7), ..Sampled::default() },
+            set_verbosity: None,
         }
     }
 
@@ -154,6 +177,31 @@ mod tests {
             [(404, NO_PROFILES.to_owned()), (404, NO_FLAGS.to_owned()), (404, NO_FLAGS.to_owned())]
         );
         assert_eq!([get("/services/").0, get("/metrics/").0, get("/").0], [404; 3]);
+    }
+
+    #[test]
+    fn put_changes_the_log_level_where_profiling_is_enabled() {
+        use std::sync::atomic::{AtomicU32, Ordering};
+
+        static LEVEL: AtomicU32 = AtomicU32::new(0);
+        let handler = AdminHandler {
+            set_verbosity: Some(|level| LEVEL.store(level, Ordering::Relaxed)),
+            ..handler(&Arc::new(History::new(SystemTime::now(), false)))
+        };
+        let status = |method: Method, path: &str, sent: &str| {
+            let mut request = request(path);
+            request.method = method;
+            request.extensions.insert(PutBody(sent.as_bytes().to_vec()));
+            let response = handler.answer(&request);
+            (response.status().as_u16(), body(response))
+        };
+        let set = (200, "successfully set klog.logging.verbosity to 4".to_owned());
+        assert_eq!(status(Method::PUT, "/debug/flags/v", "4"), set);
+        assert_eq!(LEVEL.load(Ordering::Relaxed), 4);
+        let invalid = ["", "x", "-1", "4294967296"].map(|sent| status(Method::PUT, "/debug/flags/v", sent).0);
+        assert_eq!((invalid, LEVEL.load(Ordering::Relaxed)), ([400; 4], 4));
+        assert_eq!(status(Method::GET, "/debug/flags/v", "").0, 406);
+        assert_eq!(status(Method::GET, "/debug/flags", ""), (200, "/debug/flags/v\n".to_owned()));
     }
 
     #[test]

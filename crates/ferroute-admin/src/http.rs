@@ -12,7 +12,7 @@ mod thread;
 pub use budget::{Budget, PortPermit, TooManyPorts};
 pub use compression::{accepts_gzip, gzip};
 pub use listen::{ListenError, ListenScope, listen};
-pub(crate) use response::json_chunks;
 pub use response::{Body, Request, Response, json, not_found, text};
+pub(crate) use response::{PutBody, json_chunks};
 pub use server::{Handler, Limits};
 pub use thread::{HttpThread, Server};

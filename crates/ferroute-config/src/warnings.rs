@@ -25,7 +25,6 @@ impl KubeProxyConfiguration {
             ("configSyncPeriod", !default_resync.contains(&self.config_sync_period), RESYNC),
             ("clientConnection.acceptContentTypes", accepts_none, MEDIA_TYPES),
             ("clientConnection.contentType", type_is_other, MEDIA_TYPES),
-            ("enableProfiling", self.enable_profiling, "it enables profiles of the Go runtime"),
             ("logging.flushFrequency", !default_flush.contains(&logging.flush_frequency.duration()), LOG_BUFFER),
             (
                 "logging.options.json.infoBufferSize",

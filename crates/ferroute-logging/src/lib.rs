@@ -49,6 +49,21 @@ pub fn start(verbosity: u32, format: LogFormat) {
 /// The queue of the daemon.
 static QUEUE: OnceLock<LogQueue> = OnceLock::new();
 
+/// Sets the filter of the messages of this process.
+static FILTER: OnceLock<Box<dyn Fn(EnvFilter) + Send + Sync>> = OnceLock::new();
+
+/// Changes `verbosity` of the running process. `FERROUTE_LOG` still overrides it.
+pub fn set_verbosity(verbosity: u32) {
+    if let Some(set) = FILTER.get() {
+        set(filter(directives(verbosity)));
+    }
+}
+
+fn filter(directives: &str) -> EnvFilter {
+    let overrides = std::env::var("FERROUTE_LOG").unwrap_or_default();
+    EnvFilter::builder().parse_lossy(format!("{directives},{overrides}"))
+}
+
 fn directives(verbosity: u32) -> &'static str {
     match verbosity {
         0..=3 => "warn,ferroute=info",
@@ -93,21 +108,29 @@ pub fn start_for_command(verbosity: Option<u32>, format: LogFormat) {
 }
 
 fn start_with<W: Write + 'static>(directives: &str, format: LogFormat, output: impl Fn() -> W + Send + Sync + 'static) {
-    let overrides = std::env::var("FERROUTE_LOG").unwrap_or_default();
-    let filter = EnvFilter::builder().parse_lossy(format!("{directives},{overrides}"));
     let writer = match format {
         LogFormat::Text => BoxMakeWriter::new(move || TextLine(output())),
         // The JSON format has its own escapes.
         LogFormat::Json => BoxMakeWriter::new(output),
     };
     let lines = tracing_subscriber::fmt()
-        .with_env_filter(filter)
+        .with_env_filter(filter(directives))
         .with_writer(writer)
         .with_ansi(std::io::stderr().is_terminal())
         .with_target(false);
     match format {
-        LogFormat::Text => lines.init(),
-        LogFormat::Json => lines.event_format(json::KubernetesJson).init(),
+        LogFormat::Text => {
+            let lines = lines.with_filter_reloading();
+            let handle = lines.reload_handle();
+            lines.init();
+            _ = FILTER.set(Box::new(move |filter| _ = handle.reload(filter)));
+        }
+        LogFormat::Json => {
+            let lines = lines.event_format(json::KubernetesJson).with_filter_reloading();
+            let handle = lines.reload_handle();
+            lines.init();
+            _ = FILTER.set(Box::new(move |filter| _ = handle.reload(filter)));
+        }
     }
 }
 

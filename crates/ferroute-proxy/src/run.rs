@@ -96,7 +96,8 @@ pub fn run(
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let watchdog = Watchdog::default();
     let (mode, main) = (registry.active(resolved.mode), runtime.handle().clone());
-    let status = Status::new(mode, pages, main, watchdog.clone(), args.args.enable_service_status.0);
+    let (service_status, profiling) = (args.args.enable_service_status.0, config.enable_profiling);
+    let status = Status::new(mode, pages, main, watchdog.clone(), service_status, profiling);
     let (tasks, lost) = Tasks::new();
     let daemon = Daemon { registry, args, settings, reason, setup, status, watchdog, tasks, shutdown };
     let end = runtime.block_on(daemon.run(more_observers, lost));

@@ -11,8 +11,12 @@ use hyper::{
     header::{CONTENT_TYPE, HeaderValue, X_CONTENT_TYPE_OPTIONS},
 };
 
-/// The head of a request: method, path, headers. Bodies are not read.
+/// The head of a request: method, path, headers. Of bodies, only the [start](PutBody) of those of PUT requests is read.
 pub type Request = hyper::http::request::Parts;
+
+/// The start of the body of a PUT request, an extension of its head.
+#[derive(Clone, Debug)]
+pub(crate) struct PutBody(pub(crate) Vec<u8>);
 
 /// A response.
 pub type Response = hyper::Response<Body>;

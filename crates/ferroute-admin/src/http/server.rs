@@ -5,12 +5,18 @@ use std::{
     future::poll_fn,
     io,
     net::IpAddr,
+    pin::Pin,
     sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
 
-use hyper::{server::conn::http1, service::service_fn};
+use hyper::{
+    Method,
+    body::{Body as _, Incoming},
+    server::conn::http1,
+    service::service_fn,
+};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
@@ -21,7 +27,7 @@ use tokio::{
 use tracing::{debug, warn};
 
 use super::budget::{ConnectionPermit, OpenSockets};
-use crate::http::{Request, Response};
+use crate::http::{PutBody, Request, Response};
 
 /// Answers requests. It runs on the server's single thread, so it must not block.
 pub trait Handler: Send + Sync + 'static {
@@ -124,11 +130,18 @@ async fn connection(
     permit: ConnectionPermit,
 ) {
     let service = service_fn(|request: hyper::Request<_>| {
-        permit.begin_request();
-        let (head, _body): (Request, hyper::body::Incoming) = request.into_parts();
-        let response = handler.answer(&head);
-        permit.end_request();
-        async move { Ok::<_, Infallible>(response) }
+        let (handler, permit) = (&handler, &permit);
+        async move {
+            let (mut head, body): (Request, Incoming) = request.into_parts();
+            // While the client sends, its connection is idle: it may be closed in favour of others.
+            if head.method == Method::PUT {
+                head.extensions.insert(PutBody(start_of(body).await));
+            }
+            permit.begin_request();
+            let response = handler.answer(&head);
+            permit.end_request();
+            Ok::<_, Infallible>(response)
+        }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -150,6 +163,20 @@ async fn connection(
     if let Err(error) = result {
         debug!(%error, "HTTP connection failed");
     }
+}
+
+/// The longest body of a PUT request that is read: a number.
+const MAX_BODY: usize = 64;
+
+/// Reads the start of a body: somewhat more than `MAX_BODY` bytes of one that is too long.
+async fn start_of(mut body: Incoming) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    while bytes.len() <= MAX_BODY
+        && let Some(Ok(frame)) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await
+    {
+        bytes.extend_from_slice(&frame.into_data().unwrap_or_default());
+    }
+    bytes
 }
 
 /// Reports whether a connection failed before it was accepted; the listener itself works.

@@ -92,7 +92,7 @@ pub struct ServingFlags {
     /// Exit if one of these two addresses cannot be bound; do not retry
     #[arg(long, default_value = "false")]
     pub bind_address_hard_fail: Switch,
-    /// Ignored; kube-proxy serves profiles of the Go runtime
+    /// Let PUT /debug/flags/v change the log level
     #[arg(long, default_value = "false")]
     pub profiling: Switch,
     /// Expose metrics hidden since this version; none are hidden

@@ -264,7 +264,6 @@ fn fields_without_effect_are_reported_unless_default() {
     config.windows_run_as_service = true;
     config.feature_gates.insert("TopologyAwareHints".into(), true);
     config.feature_gates.insert("AllowServiceExternalIPs".into(), true);
-    config.enable_profiling = true;
     config.port_range = "1-2".into();
     config.show_hidden_metrics_for_version = "1.35".into();
     config.client_connection.accept_content_types = "text/plain".into();
@@ -281,7 +280,6 @@ fn fields_without_effect_are_reported_unless_default() {
         "clientConnection.acceptContentTypes",
         "clientConnection.contentType",
         "configSyncPeriod",
-        "enableProfiling",
         "featureGates.TopologyAwareHints",
         "logging.flushFrequency",
         "logging.options.text.splitStream",
@@ -293,7 +291,7 @@ fn fields_without_effect_are_reported_unless_default() {
         "winkernel.sourceVip",
     ];
     assert_eq!(fields, expected);
-    assert_eq!(warnings[11].to_string(), "winkernel.enableDSR has no effect: it applies to Windows only");
+    assert_eq!(warnings[10].to_string(), "winkernel.enableDSR has no effect: it applies to Windows only");
 }
 
 #[test]

@@ -49,8 +49,15 @@ pub(crate) struct Status {
 
 impl Status {
     /// Creates the state of a starting proxy in this mode, whose source runs on the runtime `main` and whose sync thread
-    /// `watchdog` watches. `service_status` serves the pages of Services.
-    pub(crate) fn new(mode: &dyn Mode, pages: Pages, main: Handle, watchdog: Watchdog, service_status: bool) -> Self {
+    /// `watchdog` watches. `service_status` serves the pages of Services, `profiling` lets requests change the log level.
+    pub(crate) fn new(
+        mode: &dyn Mode,
+        pages: Pages,
+        main: Handle,
+        watchdog: Watchdog,
+        service_status: bool,
+        profiling: bool,
+    ) -> Self {
         let metrics = Arc::new(Metrics::new(mode.metrics()));
         let history = Arc::new(History::new(SystemTime::now(), service_status));
         let problems = Problems::default();
@@ -64,6 +71,7 @@ impl Status {
                 let sampler = sampler.clone();
                 move || sampler.sample()
             },
+            set_verbosity: profiling.then_some(ferroute_logging::set_verbosity as fn(u32)),
         });
         Self { metrics, history, sampler, problems, handler }
     }
