@@ -43,6 +43,14 @@ struct Termination {
     since: Option<Instant>,
     /// The time at which its connections end.
     deadline: Option<Instant>,
+    /// Whether it has left its EndpointSlice, and is only kept for its deadline.
+    has_left: bool,
+}
+
+impl Termination {
+    fn has_expired(&self, now: Instant) -> bool {
+        self.deadline.is_some_and(|deadline| deadline <= now)
+    }
 }
 
 /// Terminating endpoints and the connections to them, shared by the sync loop, the reader and `/metrics`.
@@ -77,10 +85,14 @@ impl DrainState {
         loop {
             let ports = self.ports.wait_for_some();
             let start = Instant::now();
-            for (family, ports) in IpFamily::BOTH.into_iter().zip(&ports) {
-                end_expired(family, ports, start).unwrap_or_else(|error| {
-                    tracing::warn!(%family, "cannot end connections to terminating endpoints: {}", error_chain(&error));
-                });
+            let ended = IpFamily::BOTH.into_iter().zip(&ports).map(|(family, ports)| {
+                end_expired(family, ports, start).inspect_err(|error| {
+                    tracing::warn!(%family, "cannot end connections to terminating endpoints: {}", error_chain(error));
+                })
+            });
+            let ended: Vec<_> = ended.collect();
+            if ended.iter().all(Result::is_ok) {
+                self.ports.remove(|termination| termination.has_left && termination.has_expired(start));
             }
             let counts = IpFamily::BOTH.into_iter().zip(ports).filter_map(|(family, ports)| {
                 let read = |protocol, endpoints: &BTreeSet<IpAddr>, each: &mut dyn FnMut(&Entry)| {
@@ -114,22 +126,39 @@ impl DrainObserver {
     }
 
     fn update(&mut self, table: &ServiceTable, service: &NamespacedName) -> bool {
-        let changed = self.watcher.update(table, service, terminates, |_, entry, before| {
+        let (known, now) = (self.shared.ports.of(table.family, service), Instant::now());
+        let timeout_of = |entry: &ServicePortEntry| {
+            let timeout = entry.service.balancing.drain_timeout.filter(|_| self.ends_connections);
+            timeout.map(|seconds| Duration::from_secs(seconds.get().into()))
+        };
+        // Pods are deleted after their grace period, which may be shorter than the deadline.
+        let left = |name: &ServicePortName, entry: &ServicePortEntry| -> Vec<(SocketAddr, Termination)> {
+            let Some(timeout) = timeout_of(entry) else { return Vec::new() };
+            let before = known.iter().filter(|port| port.name == *name).flat_map(|port| &port.endpoints);
+            let left = before.filter(|(of, _)| !entry.endpoints.iter().any(|endpoint| endpoint.socket() == **of));
+            let termination = |(endpoint, before): (&SocketAddr, &Termination)| {
+                let since = before.since.unwrap_or(now);
+                (*endpoint, Termination { since: Some(since), deadline: Some(since + timeout), has_left: true })
+            };
+            left.map(termination).collect()
+        };
+        let concerns =
+            |name: &ServicePortName, entry: &ServicePortEntry| terminates(name, entry) || !left(name, entry).is_empty();
+        let changed = self.watcher.update(table, service, concerns, |name, entry, before| {
             let terminating =
                 entry.endpoints.iter().filter(|endpoint| endpoint.terminating).map(|endpoint| endpoint.socket());
-            let timeout = entry.service.balancing.drain_timeout.filter(|_| self.ends_connections);
-            let timeout = timeout.map(|seconds| Duration::from_secs(seconds.get().into()));
+            let timeout = timeout_of(entry);
             let used: BTreeSet<SocketAddr> =
                 table.endpoint_sets(entry).reachable.iter().map(Endpoint::socket).collect();
-            let now = Instant::now();
             let termination = |endpoint| {
                 // An endpoint that is still used, because there are no others, has no deadline: a new connection would
                 // reach it again.
                 let known = before.and_then(|before| before.get(&endpoint)?.since);
                 let since = Some(known.unwrap_or(now)).filter(|_| !used.contains(&endpoint));
-                (endpoint, Termination { since, deadline: since.zip(timeout).map(|(since, timeout)| since + timeout) })
+                let deadline = since.zip(timeout).map(|(since, timeout)| since + timeout);
+                (endpoint, Termination { since, deadline, has_left: false })
             };
-            terminating.map(termination).collect()
+            terminating.map(termination).chain(left(name, entry)).collect()
         });
         if changed {
             self.shared.forget_counts();
@@ -187,8 +216,7 @@ fn count<E>(
 fn end_expired(family: IpFamily, ports: &[DrainingPort], now: Instant) -> Result<(), conntrack::Error> {
     for protocol in [Protocol::Tcp, Protocol::Udp] {
         let expired = |port: &DrainingPort| {
-            let has_expired = |termination: &Termination| termination.deadline.is_some_and(|deadline| deadline <= now);
-            let endpoints = port.endpoints.iter().filter(|(_, termination)| has_expired(termination));
+            let endpoints = port.endpoints.iter().filter(|(_, termination)| termination.has_expired(now));
             DrainingPort {
                 endpoints: endpoints.map(|(endpoint, termination)| (*endpoint, *termination)).collect(),
                 ..port.clone()

@@ -121,6 +121,25 @@ impl<E: Clone> WatchedPorts<E> {
         self.lock().get()
     }
 
+    /// Returns the ports of a Service.
+    pub(super) fn of(&self, family: IpFamily, service: &NamespacedName) -> Vec<WatchedPort<E>> {
+        self.lock().ports[family.index()].get(service).cloned().unwrap_or_default()
+    }
+
+    /// Removes endpoints, and the ports and Services that have no others.
+    pub(super) fn remove(&self, is_removed: impl Fn(&E) -> bool) {
+        let mut state = self.lock();
+        for services in &mut state.ports {
+            services.retain(|_, ports| {
+                ports.retain_mut(|port| {
+                    port.endpoints.retain(|_, data| !is_removed(data));
+                    !port.endpoints.is_empty()
+                });
+                !ports.is_empty()
+            });
+        }
+    }
+
     /// Waits until there are service ports, and returns them by [`IpFamily::index`].
     pub(super) fn wait_for_some(&self) -> [Vec<WatchedPort<E>>; 2] {
         let is_empty = |ports: &mut VersionedPorts<E>| ports.ports.iter().all(BTreeMap::is_empty);

@@ -12,6 +12,7 @@ use crate::{
 
 in_each_mode!(
     connections_to_a_terminating_endpoint_are_reset_after_the_deadline,
+    connections_to_an_endpoint_that_leaves_before_the_deadline_are_reset_after_it,
     flows_to_a_terminating_endpoint_reach_another_one_after_the_deadline,
 );
 
@@ -52,6 +53,23 @@ fn connections_to_a_terminating_endpoint_are_reset_after_the_deadline(mode: Mode
     wait("the removal of the first endpoint", || (connect(client, web_tcp()[0]).ok() == Some(1)).then_some(()));
     std::thread::sleep(std::time::Duration::from_secs(5));
     last.iter_mut().for_each(|connection| connection.echo("still there").unwrap());
+}
+
+fn connections_to_an_endpoint_that_leaves_before_the_deadline_are_reset_after_it(mode: Mode) {
+    let with_deadline = |pods: &[u8], is_terminating| services(pods, is_terminating).replace("1s}", "20s}");
+    let case = Case::new(mode, &with_deadline(&[0], false));
+    let client = &case.cluster.client;
+    let mut ending = web_tcp().map(|to| Connection::open(client, to).unwrap());
+    case.files.apply(&with_deadline(&[0, 1], true));
+    for to in web_tcp() {
+        wait("another endpoint", || (connect(client, to).ok() == Some(1)).then_some(()));
+    }
+    case.files.apply(&with_deadline(&[1], false));
+    for connection in &mut ending {
+        connection.echo("still there").unwrap();
+        let error = wait("the end of the connection", || connection.echo("still there").err());
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}");
+    }
 }
 
 fn flows_to_a_terminating_endpoint_reach_another_one_after_the_deadline(mode: Mode) {

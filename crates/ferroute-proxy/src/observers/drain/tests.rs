@@ -142,8 +142,38 @@ fn deadline_of_the_last_endpoint_starts_once_there_is_another() {
         observer.update(&cluster.table(IpFamily::V4), &port_name("shop/web:http").service);
         shared.ports.get().0[0][0].endpoints[&"10.244.0.3:8080".parse().unwrap()]
     };
-    assert_eq!(termination(&alone), Termination { since: None, deadline: None });
+    assert_eq!(termination(&alone), Termination { since: None, deadline: None, has_left: false });
     let before = Instant::now();
     let ended = termination(&alone.slice(slice("shop/web-b", "web").port("http", 8080).pod("10.244.0.2")));
     assert!(ended.since.is_some_and(|since| since >= before) && ended.deadline.is_some());
+}
+
+#[test]
+fn endpoint_that_leaves_its_slice_keeps_its_deadline() {
+    let shared = Arc::new(DrainState::default());
+    let mut observer = DrainObserver::new(Arc::clone(&shared), Tasks::new().0, &ModeTraits::NFTABLES);
+    let mut terminations = |cluster: &Cluster| -> Vec<(SocketAddr, Termination)> {
+        observer.update(&cluster.table(IpFamily::V4), &port_name("shop/web:http").service);
+        let ([ports, _], _) = shared.ports.get();
+        ports.into_iter().flat_map(|port| port.endpoints).collect()
+    };
+    let web = service("shop/web").cluster_ip("10.96.0.1").port("http", 80);
+    let with_deadline = shop().service(web.clone().annotation("ferroute.io/drain-timeout", "60s"));
+    let before = terminations(&with_deadline);
+    let slice = || slice("shop/web-a", "web").port("http", 8080).pod("10.244.0.2");
+    let gone = with_deadline.clone().slice(slice());
+    let left = Termination { has_left: true, ..before[0].1 };
+    assert_eq!(terminations(&gone), [(before[0].0, left)]);
+    // A further change does not forget it. A new pod with its address does, and so does the end of the annotation.
+    assert_eq!(terminations(&gone), [(before[0].0, left)]);
+    assert_eq!(terminations(&with_deadline.clone().slice(slice().pod("10.244.0.3"))), []);
+    assert_eq!((terminations(&with_deadline).len(), terminations(&gone).len()), (1, 1));
+    assert_eq!(terminations(&gone.clone().service(web)), []);
+    // Once its connections have ended, it is forgotten.
+    assert_eq!((terminations(&with_deadline).len(), terminations(&gone).len()), (1, 1));
+    shared.ports.remove(|termination| termination.has_left && termination.has_expired(Instant::now()));
+    assert!(shared.ports.has_some(IpFamily::V4));
+    let later = Instant::now() + Duration::from_secs(60);
+    shared.ports.remove(|termination| termination.has_left && termination.has_expired(later));
+    assert!(!shared.ports.has_some(IpFamily::V4));
 }
