@@ -6,7 +6,7 @@ use std::{
 };
 
 use ferroute_admin::health::HealthCheck;
-use ferroute_core::{ConnectionLimits, Ejection, Eligibility, Escaped, IpFamily, OverLimit};
+use ferroute_core::{ConnectionLimits, Ejection, Eligibility, Escaped, IpFamily, LimitKind, OverLimit};
 
 use super::{
     Answer, Clients, ConnectionCount, ExplainedBalancing, ExplainedEndpoint, ExplainedFrontend, ExplainedHealthCheck,
@@ -119,14 +119,18 @@ fn write_policies_into(out: &mut impl fmt::Write, policies: &Policies) -> fmt::R
     policies.health_check.iter().try_for_each(|check| write_health_check_into(out, check))
 }
 
-/// Writes the limits of this node; each other node has the same limits.
+/// Writes the limits of this node, in the order in which they are checked; each other node has the same limits.
 fn write_limits_into(out: &mut impl fmt::Write, limits: &ConnectionLimits) -> fmt::Result {
     let ConnectionLimits { connections, client_connections, rate, client_rate, over_limit } = limits;
-    let open = [(connections, "open connections"), (client_connections, "open connections per client")];
-    let new = [(rate, "new connections"), (client_rate, "new connections per client")];
-    let open = open.into_iter().filter_map(|(max, what)| Some(format!("{} {what}", max.as_ref()?)));
-    let new = new.into_iter().filter_map(|(rate, what)| Some(format!("{what} at {}", rate.as_ref()?)));
-    writeln!(out, "  limits on this node   {}", open.chain(new).collect::<Vec<_>>().join(", "))?;
+    let text = |kind| {
+        Some(match kind {
+            LimitKind::ClientRate => format!("new connections per client at {}", client_rate.as_ref()?),
+            LimitKind::ClientConnections => format!("{} open connections per client", client_connections.as_ref()?),
+            LimitKind::Rate => format!("new connections at {}", rate.as_ref()?),
+            LimitKind::Connections => format!("{} open connections", connections.as_ref()?),
+        })
+    };
+    writeln!(out, "  limits on this node   {}", limits.kinds().filter_map(text).collect::<Vec<_>>().join(", "))?;
     let refused = match over_limit {
         OverLimit::Reject => "rejected",
         OverLimit::Drop => "dropped",
