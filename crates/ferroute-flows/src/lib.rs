@@ -31,7 +31,7 @@ pub use self::{
     flow::{Flow, FlowState, Peer, PeerKind},
     frontends::{FrontendOwner, Frontends, SharedFrontends},
     hub::{FlowReceiver, Hub, Limits, Reservation, SubscribeError},
-    summary::{Counts, Edge, FlowSummary, Summary},
+    summary::{ACCURACY, Counts, Edge, FlowSummary, Summary},
     tracker::{Change, FlowTracker, Listing, Services},
     traffic::{TrafficLimits, TrafficTotals, Usage},
 };

@@ -8,7 +8,7 @@ use std::{
 use ferroute_core::Protocol;
 use serde::{Deserialize, Serialize};
 
-use crate::{Change, FlowState, Peer, PeerKind};
+use crate::{Change, FlowStart, FlowState, Peer, PeerKind};
 
 /// The flows of the last five minutes, by client, service port and endpoint.
 ///
@@ -218,6 +218,17 @@ impl FlowSummary {
         merged
     }
 
+    /// Removes times to answer that are too short for the clock of their node, which provides this data.
+    #[must_use]
+    pub fn measured(mut self, start: &FlowStart) -> Self {
+        for Edge { counts, .. } in &mut self.edges {
+            if !start.timestamps && counts.average_answer_seconds().is_some_and(|mean| mean < ACCURACY) {
+                (counts.answered, counts.answer_seconds, counts.longest_answer_seconds) = (0, 0.0, 0.0);
+            }
+        }
+        self
+    }
+
     /// Returns new connections per second.
     pub fn per_second(&self, counts: &Counts) -> f64 {
         if self.window_seconds > 0.0 { counts.connections as f64 / self.window_seconds } else { 0.0 }
@@ -326,6 +337,8 @@ fn is_recent(start: Instant, now: Instant) -> bool {
     now.duration_since(start) < WINDOW
 }
 
+/// Accuracy of times in seconds that are not the kernel's.
+pub const ACCURACY: f64 = 0.001;
 /// The time that is forgotten at once.
 const BUCKET: Duration = Duration::from_secs(10);
 /// The time for which flows are remembered.
@@ -452,6 +465,20 @@ mod tests {
         let clients: Vec<(String, u64)> =
             all.edges.iter().map(|edge| (edge.client.to_string(), edge.counts.refused)).collect();
         assert_eq!(clients, [("10.244.0.2".into(), 2), ("10.244.0.1".into(), 1), ("10.244.0.3".into(), 1)]);
+    }
+
+    #[test]
+    fn times_to_answer_that_a_node_cannot_measure_are_removed() {
+        let answers = |seconds: f64, timestamps: bool| {
+            let mut summary = Summary::new(10);
+            let flow = Flow { answer_seconds: Some(seconds), ..flow("10.244.0.1:1", FlowState::Closed) };
+            summary.add(Change { flow: &flow, is_new: true, has_ended: true }, at(0));
+            let counts = summary.report().measured(&FlowStart { timestamps, ..FlowStart::default() }).edges[0].counts;
+            (counts.connections, counts.answered, counts.longest_answer_seconds)
+        };
+        assert_eq!(answers(0.0002, false), (1, 0, 0.0));
+        assert_eq!(answers(0.0002, true), (1, 1, 0.0002));
+        assert_eq!(answers(0.25, false), (1, 1, 0.25));
     }
 
     #[test]

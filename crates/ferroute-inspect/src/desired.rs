@@ -20,7 +20,7 @@ mod objects;
 mod settings;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, btree_map::Entry},
     io::BufReader,
     net::{IpAddr, SocketAddr},
     path::Path,
@@ -80,6 +80,8 @@ pub struct Desired {
     pub services: BTreeMap<String, Service>,
     /// The places of invalid Services in files, by `namespace/name`.
     pub invalid: BTreeMap<String, FilePlace>,
+    /// The errors of Services whose last valid version the proxy of a recording keeps, by `namespace/name`.
+    pub outdated: BTreeMap<String, String>,
     /// Service ports whose rules the proxy of a recording has not applied although its last sync succeeded.
     pub unapplied: Vec<UnappliedPort>,
     /// The owners of addresses.
@@ -397,8 +399,15 @@ impl Desired {
     /// Adds what a proxy does not use of Services.
     fn add_unused(&mut self, unused: &UnusedServices) {
         for (name, service) in &unused.not_served {
-            // Of an invalid Service, the last valid version stays applied.
-            self.services.entry(name.clone()).or_insert_with(|| service.clone());
+            match (self.services.entry(name.clone()), parse_service(service)) {
+                (Entry::Vacant(entry), _) => _ = entry.insert(service.clone()),
+                // The last valid version stays applied.
+                (Entry::Occupied(_), Err(invalid)) => {
+                    let errors: Vec<String> = invalid.errors.iter().map(ToString::to_string).collect();
+                    self.outdated.insert(name.clone(), errors.join("; "));
+                }
+                (Entry::Occupied(_), Ok(_)) => {}
+            }
         }
         for name in &unused.load_balancers {
             if let Some(service) = self.services.get_mut(name) {
@@ -458,6 +467,7 @@ impl Desired {
             tracker,
             services,
             invalid: BTreeMap::new(),
+            outdated: BTreeMap::new(),
             unapplied: Vec::new(),
             names,
             host,

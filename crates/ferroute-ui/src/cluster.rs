@@ -21,7 +21,7 @@ use axum::{
     },
     routing::get,
 };
-use ferroute_inspect::flows::{FlowEvent, FlowSummary, Labels, Losses};
+use ferroute_inspect::flows::{FlowEvent, FlowStart, FlowSummary, Labels, Losses};
 use ferroute_kubectl::{NodePages, NodeReport, Selection, kube_proxy_beside, pod_labels, statuses};
 use futures_util::{Stream, StreamExt, stream};
 use serde::Serialize;
@@ -168,11 +168,22 @@ async fn merge_flows(page: Arc<ClusterPage>, events: mpsc::Sender<Event>) {
     drop(summaries);
     let mut latest: Vec<Option<FlowSummary>> = page.pages.proxies().iter().map(|_| None).collect();
     let mut lost = vec![Losses::default(); latest.len()];
+    let mut starts = vec![FlowStart::default(); latest.len()];
+    // The sum has no times that their node could not measure, whatever the others can.
+    let start = FlowStart { timestamps: true, ..FlowStart::default() };
+    let first = serde_json::json!({ "available": true, "start": start, "lost": Losses::default() });
+    if events.send(Event::default().event("flows-start").data(first.to_string())).await.is_err() {
+        return;
+    }
     let mut interval = tokio::time::interval(INTERVAL);
     loop {
         tokio::select! {
             news = received.recv() => match news {
-                Some((index, NodeNews::Summary(summary))) => latest[index] = Some(summary),
+                Some((index, NodeNews::Start { start, lost: losses })) => {
+                    lost[index] = losses;
+                    starts[index] = start.unwrap_or_default();
+                }
+                Some((index, NodeNews::Summary(summary))) => latest[index] = Some(summary.measured(&starts[index])),
                 Some((index, NodeNews::Lost(losses))) => lost[index] = losses,
                 None => {
                     let reason = serde_json::json!({ "reason": "no node gives flows" });
@@ -232,6 +243,7 @@ async fn follow_flows(page: &ClusterPage, node: &str, index: usize, news: &mpsc:
 
 /// Changes of a node's flows.
 enum NodeNews {
+    Start { start: Option<FlowStart>, lost: Losses },
     Summary(FlowSummary),
     Lost(Losses),
 }
@@ -241,12 +253,13 @@ impl NodeNews {
         /// The part of a page's first event that is used.
         #[derive(serde::Deserialize)]
         struct Start {
+            start: Option<FlowStart>,
             lost: Losses,
         }
         match event {
             "flows-summary" => serde_json::from_str(data).ok().map(Self::Summary),
             "flows-lost" => serde_json::from_str(data).ok().map(Self::Lost),
-            "flows-start" => serde_json::from_str(data).ok().map(|Start { lost }| Self::Lost(lost)),
+            "flows-start" => serde_json::from_str(data).ok().map(|Start { start, lost }| Self::Start { start, lost }),
             _ => None,
         }
     }

@@ -212,8 +212,15 @@ fn follow(app: &App) -> anyhow::Result<()> {
 
 /// `GET /flows`
 pub(crate) async fn flows(State(app): State<Arc<App>>) -> Result<JsonText, Refusal> {
-    JsonText::new(&*app.flows().known())
+    let mut known = app.flows().known().clone();
+    // A page that has just been opened gets the reason of its own attempt, or the flows.
+    if !known.available && known.reason.is_none() {
+        known.reason = Some(NO_READER.to_owned());
+    }
+    JsonText::new(&known)
 }
+
+const NO_READER: &str = "flows are received only while a page reads /flows/events";
 
 /// `GET /flows/events`
 pub(crate) async fn events(State(app): State<Arc<App>>) -> Sse<impl Stream<Item = Result<Event, Infallible>>> {

@@ -357,7 +357,7 @@ async fn recording_shows_services_that_the_proxy_does_not_serve() {
     };
     assert_eq!(row("shop/bad"), Some([json!("ClusterIP"), json!("invalid")]));
     // The last valid version of a Service stays applied.
-    assert_eq!(row("shop/web"), Some([json!("LoadBalancer"), json!("served")]));
+    assert_eq!(row("shop/web"), Some([json!("LoadBalancer"), json!("notApplied")]));
     assert_eq!((row("shop/gone"), &ok(&app, "overview").await["counts"]["invalid"]), (None, &json!(1)));
 }
 

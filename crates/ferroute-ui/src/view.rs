@@ -95,7 +95,7 @@ pub(crate) struct Row<'a> {
 #[serde(rename_all = "camelCase")]
 enum Handling {
     Served,
-    /// Served, but not with the last rules of all ports.
+    /// Served, but not with the last version, or not with the last rules of all ports.
     NotApplied,
     NotServed,
     Invalid,
@@ -152,6 +152,7 @@ impl View {
         IpFamily::BOTH.into_iter().all(|family| self.desired.table(family) == desired.table(family))
             && self.desired.services == desired.services
             && self.desired.unapplied == desired.unapplied
+            && self.desired.outdated == desired.outdated
             && self.desired.resolved.mode == desired.resolved.mode
     }
 }
@@ -262,7 +263,10 @@ fn state(
         (Some(reason), Ok(_)) => (Handling::NotServed, Some(reason.to_string()), Some(reason.code())),
         (None, Ok(_)) => {
             let unapplied = desired.unapplied.iter().filter(|port| port.is_of(name));
-            let reasons: Vec<String> = unapplied.map(ToString::to_string).collect();
+            let outdated = desired.outdated.get(&name.to_string());
+            let outdated =
+                outdated.map(|errors| format!("the last version is invalid, and the one before applies: {errors}"));
+            let reasons: Vec<String> = outdated.into_iter().chain(unapplied.map(ToString::to_string)).collect();
             let state = if reasons.is_empty() { Handling::Served } else { Handling::NotApplied };
             (state, (!reasons.is_empty()).then(|| reasons.join("; ")), None)
         }

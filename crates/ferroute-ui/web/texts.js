@@ -7,6 +7,7 @@ import { language } from "./i18n.js";
 export const SENTENCES = [
   ["the rules in the kernel can only be read by root, on the node itself", "只有节点上的 root 才能读取内核中的规则"],
   ["flows can only be read by root, on the node itself", "只有节点上的 root 才能读取连接"],
+  ["no node gives flows", "没有节点提供连接"],
   ["the syncs are known for a running proxy, a bundle and the demo; these objects come from elsewhere", "只有运行中的代理、记录文件和演示才有同步记录；这些对象来自其他地方"],
   ["no rules of a service proxy in this network namespace count connections", "此网络命名空间中没有 Service 代理的规则统计连接"],
   ["open the URL that `ferroute demo --ui` printed", "请打开 `ferroute demo --ui` 显示的地址"],
@@ -49,6 +50,7 @@ export const SENTENCES = [
   ["the rules of {count} more service ports are not applied", "另有 {count} 个 Service 端口的规则未生效"],
   ["the kernel refuses the new rules ({error}); the last accepted ones stay active", "内核拒绝新规则（{error}）；最后一次被接受的规则继续生效"],
   ["the kernel refuses the rules ({error}); there are no earlier ones", "内核拒绝规则（{error}）；没有更早的规则"],
+  ["the last version is invalid, and the one before applies: {errors}", "最新版本无效，之前的版本继续生效：{errors}"],
   ["there are more service ports than the mode can serve", "Service 端口数超出此模式的上限"],
   ["the running proxy", "运行中的代理"],
   ["{field}: required: only the API server can assign an address", "{field}：必填，只有 API server 可以分配地址"],

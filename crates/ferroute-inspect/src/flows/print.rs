@@ -5,7 +5,7 @@ use std::{
 };
 
 use ferroute_core::{Escaped, rfc3339};
-use ferroute_flows::{Counts, Edge, Flow, FlowStart, FlowSummary, Losses, Peer};
+use ferroute_flows::{ACCURACY, Counts, Edge, Flow, FlowStart, FlowSummary, Losses, Peer};
 
 /// A table of flows, one line each. A column becomes wider with the first text that does not fit, and the titles are
 /// repeated.
@@ -236,8 +236,6 @@ fn duration(seconds: f64) -> String {
 }
 
 const NOTHING: &str = "-";
-/// Accuracy of times in seconds that are not the kernel's.
-const ACCURACY: f64 = 0.001;
 const COLUMNS: &str = "    CONN       /S UNANSWERED REFUSED  RESET REJECTED DROPPED   ANSWER  LONGEST";
 
 #[cfg(test)]
