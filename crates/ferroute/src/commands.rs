@@ -277,6 +277,8 @@ pub(crate) const UNCLEAR: u8 = 2;
 #[cfg(test)]
 mod deploy_tests;
 #[cfg(test)]
+mod examples_tests;
+#[cfg(test)]
 mod named_tests;
 #[cfg(test)]
 mod pages_tests;

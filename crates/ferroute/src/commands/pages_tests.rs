@@ -6,12 +6,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
-fn root() -> PathBuf {
+pub(super) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
 /// Returns the files below these paths, of all types.
-fn files(paths: &[&str]) -> Vec<PathBuf> {
+pub(super) fn files(paths: &[&str]) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut paths: Vec<_> = paths.iter().map(|path| root().join(path)).collect();
     while let Some(path) = paths.pop() {
@@ -25,13 +25,13 @@ fn files(paths: &[&str]) -> Vec<PathBuf> {
 }
 
 /// Returns the Markdown pages of the project.
-fn pages() -> Vec<PathBuf> {
+pub(super) fn pages() -> Vec<PathBuf> {
     let top = fs::read_dir(root()).expect("a directory").map(|entry| entry.expect("an entry").path());
     let all = files(&["docs", "conformance/README.md"]).into_iter().chain(top);
     all.filter(|path| path.extension().is_some_and(|extension| extension == "md")).collect()
 }
 
-fn read(path: &Path) -> String {
+pub(super) fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::{
     Mode,
     cluster::{Cluster, pod_addresses},
-    in_each_mode,
+    ejection, in_each_mode,
     proxy::{FERROUTE, Files, Proxy},
     rules,
     traffic::{Connection, Traffic, connect},
@@ -303,6 +303,31 @@ fn events_report_start_invalid_objects_and_used_node_ports() {
     let event = case.wait_event("NodePortInUse");
     assert_eq!((&event["regarding"]["kind"], &event["regarding"]["name"]), (&json!("Service"), &json!("busy")));
     assert!(event["note"].as_str().unwrap().contains("0.0.0.0:30080"), "{event}");
+}
+
+#[test]
+fn ejected_and_readmitted_endpoints_are_reported_at_their_service() {
+    let case = Case::new(Mode::Nftables, &ejection::ejecting("true", &[0, 1]));
+    ejection::fail(&case.cluster, 1, "drop");
+    let event = |reason: &str| {
+        wait(&format!("an Event {reason}"), || {
+            // Connections that the dead pod does not answer; they reach the other one later.
+            for to in web_tcp() {
+                _ = connect(&case.cluster.client, to);
+            }
+            case.server.writes().into_iter().map(|(_, body)| body).find(|body| body["reason"] == reason)
+        })
+    };
+    for (reason, kind) in [("EndpointEjected", "Warning"), ("EndpointReadmitted", "Normal")] {
+        let event = event(reason);
+        assert_eq!((&event["regarding"]["kind"], &event["regarding"]["name"]), (&json!("Service"), &json!("web")));
+        assert_eq!((&event["type"], &event["action"]), (&json!(kind), &json!("Eject")));
+        let note = event["note"].as_str().unwrap();
+        assert!(pod_addresses(1).iter().any(|address| note.contains(&address.to_string())), "{event}");
+        if reason == "EndpointEjected" {
+            ejection::revive(&case.cluster);
+        }
+    }
 }
 
 #[test]
