@@ -1,12 +1,12 @@
 //! Shows how the requests of many nodes are distributed over time after events of the API server.
 //!
 //! ```text
-//! cargo run -p ferroute-kube --example fleet -- [NODES [SERVICES [PLOT.svg]]]
+//! cargo run -p ferroute-kube --example fleet -- [NODES [SERVICES [FIGURES.csv]]]
 //! ```
 //!
 //! All nodes follow one fake API server, each with a separate client and the delays of the daemon. The server restarts,
 //! loses its history, and is overloaded. Its responses are counted every tenth of a second; the numbers are printed by
-//! second, and the plot shows them for each event. The program takes as long as the events, about two minutes.
+//! second, and written as CSV, from which `make plots` draws. The program takes as long as the events, about two minutes.
 
 #![expect(clippy::print_stdout, reason = "the program prints its results")]
 
@@ -68,7 +68,7 @@ const EVENTS: [Event; 3] = [
         end: None,
     },
     Event {
-        name: "overload: 429 for 10 s, then 410",
+        name: "overload: 429 for 10 s and then 410",
         begin: |server| {
             server.behave(|behaviour| behaviour.status = Some((429, Some(1))));
             lose_history(server);
@@ -108,7 +108,7 @@ fn main() -> Result<(), Error> {
             println!("{second}\t{begun}\t{open}\t{}", bytes / 1000);
         }
     }
-    Ok(arguments.get(2).map_or(Ok(()), |path| fs::write(path, plot(&courses, nodes)))?)
+    Ok(arguments.get(2).map_or(Ok(()), |path| fs::write(path, csv(&courses)))?)
 }
 
 /// Runs the nodes on the calling thread.
@@ -160,55 +160,16 @@ async fn observe(server: &FakeApiServer, nodes: usize) -> Vec<Course> {
     courses
 }
 
-/// A figure of a second.
-type Measure = fn(&Sample) -> u64;
-
-/// Measures in the plot for each second, with their titles.
-const MEASURES: [(&str, Measure); 3] = [
-    ("lists per second", |sample| sample.begun),
-    ("lists open at once", |sample| sample.open),
-    ("kB per second", |sample| sample.bytes / 1000),
-];
-
-/// Draws each measure as bars: a row for each event, a column for each measure.
-fn plot(courses: &[Course], nodes: usize) -> String {
-    let (width, height) = (MEASURES.len() as u64 * COLUMN, courses.len() as u64 * ROW);
-    let mut svg = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" font-family=\"sans-serif\" font-size=\"11\">\n\
-         <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
-    );
-    for (column, (title, measure)) in MEASURES.iter().enumerate() {
-        let most = courses.iter().flat_map(|course| &course.seconds).map(measure).max().unwrap_or(1).max(1);
-        let left = column as u64 * COLUMN;
-        for (row, Course { name, seconds }) in courses.iter().enumerate() {
-            let bottom = (row as u64 + 1) * ROW - 25;
-            let top = bottom - BAR;
-            let mut line = |text: std::fmt::Arguments<'_>| svg.write_fmt(text).expect("strings accept everything");
-            let title = if column == 0 { format!("{name}: {title} of {nodes} nodes") } else { (*title).to_owned() };
-            line(format_args!("<text x=\"{}\" y=\"{}\">{title}</text>\n", left + LEFT, top - 6));
-            line(format_args!("<text x=\"{}\" y=\"{}\">{most}</text>\n", left + 4, top + 10));
-            for (second, sample) in seconds.iter().enumerate() {
-                let (x, bar) = (left + LEFT + second as u64 * STEP, BAR * measure(sample) / most);
-                let y = bottom - bar;
-                line(format_args!(
-                    "<rect x=\"{x}\" y=\"{y}\" width=\"{}\" height=\"{bar}\" fill=\"#36c\"/>\n",
-                    STEP - 2
-                ));
-                if second % 10 == 0 {
-                    line(format_args!("<text x=\"{x}\" y=\"{}\">{second} s</text>\n", bottom + 15));
-                }
-            }
+/// Returns the figures of each second, for the plot of docs/performance.md.
+fn csv(courses: &[Course]) -> String {
+    let mut text = "event,second,lists,open,kilobytes\n".to_owned();
+    for Course { name, seconds } in courses {
+        for (second, Sample { begun, open, bytes }) in seconds.iter().enumerate() {
+            writeln!(text, "{name},{second},{begun},{open},{}", bytes / 1000).expect("strings accept everything");
         }
     }
-    svg + "</svg>\n"
+    text
 }
 
 /// Period for which each event is observed.
 const SECONDS: u64 = 40;
-
-/// Pixels: of a diagram with its title, of the highest bar, of the numbers at the left, and of a second.
-const ROW: u64 = 150;
-const COLUMN: u64 = LEFT + SECONDS * STEP + 60;
-const BAR: u64 = 100;
-const LEFT: u64 = 40;
-const STEP: u64 = 8;

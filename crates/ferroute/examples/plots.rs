@@ -44,6 +44,16 @@ fn main() -> anyhow::Result<()> {
         if let Some(packets) = table("packets.csv")? {
             draw_packets(&path("packets"), theme, &packets)?;
         }
+        if let Some(switch) = table("switch.csv")? {
+            let figures =
+                [("answered", "Connections answered, in each tenth of a second"), ("failed", "Connections failed")];
+            draw_course(&path("switch"), theme, &switch, ("mode", "began_s"), &figures)?;
+        }
+        if let Some(relists) = table("relists.csv")? {
+            let figures =
+                [("lists", "Lists per second"), ("open", "Lists open at once"), ("kilobytes", "kB per second")];
+            draw_course(&path("relists"), theme, &relists, ("event", "second"), &figures)?;
+        }
         if let Some(compare) = table("compare.csv")? {
             draw(
                 "compare-first-sync",
@@ -351,6 +361,68 @@ fn draw_packets(path: &Path, theme: Theme, table: &Table) -> anyhow::Result<()> 
         .border_style(theme.grid)
         .label_font(text(14))
         .draw()?;
+    root.present()?;
+    Ok(())
+}
+
+/// Draws figures over time: a diagram for each of them, with a line for each value of the first column. The second one has the time.
+fn draw_course(
+    path: &Path,
+    theme: Theme,
+    table: &Table,
+    (name, time): (&str, &str),
+    figures: &[(&str, &str)],
+) -> anyhow::Result<()> {
+    let height = u32::try_from(figures.len())? * SIZE.1 * 2 / 3;
+    let root = SVGBackend::new(path, (SIZE.0, height)).into_drawing_area();
+    root.fill(&theme.paper)?;
+    let text = |size: u32| (FONT, size).into_font().color(&theme.text);
+    for (index, area) in root.split_evenly((figures.len(), 1)).iter().enumerate() {
+        let (column, title) = figures[index];
+        let mut lines: Vec<Line> = Vec::new();
+        for row in &table.0 {
+            let name = row.get(name).with_context(|| format!("there is no column {name}"))?;
+            let (Some(second), Some(value)) = (number(row, time)?, number(row, column)?) else { continue };
+            match lines.iter_mut().find(|line| line.name == *name) {
+                Some(line) => line.points.push((second, value)),
+                None => lines.push(Line { name: name.clone(), points: vec![(second, value)] }),
+            }
+        }
+        let largest =
+            |value: fn(&(f64, f64)) -> f64| lines.iter().flat_map(|line| &line.points).map(value).fold(1.0, f64::max);
+        let mut chart = ChartBuilder::on(area)
+            .margin(16)
+            .margin_right(44)
+            .caption(title, text(18))
+            .x_label_area_size(28)
+            .y_label_area_size(72)
+            .build_cartesian_2d(0.0..largest(|point| point.0), 0.0..largest(|point| point.1) * 1.1)?;
+        chart
+            .configure_mesh()
+            .bold_line_style(theme.grid)
+            .light_line_style(TRANSPARENT)
+            .axis_style(theme.grid)
+            .label_style(text(14))
+            .x_label_formatter(&|value| seconds(*value))
+            .y_label_formatter(&|value| count(*value))
+            .draw()?;
+        for (line, colour) in lines.iter().zip(theme.lines) {
+            let style = ShapeStyle { color: colour.to_rgba(), filled: true, stroke_width: 2 };
+            chart
+                .draw_series(LineSeries::new(line.points.iter().copied(), style))?
+                .label(line.name.as_str())
+                .legend(move |(x, y)| PathElement::new([(x, y), (x + 24, y)], style));
+        }
+        if index == 0 && lines.len() > 1 {
+            chart
+                .configure_series_labels()
+                .position(SeriesLabelPosition::UpperRight)
+                .background_style(theme.paper.mix(0.9))
+                .border_style(theme.grid)
+                .label_font(text(14))
+                .draw()?;
+        }
+    }
     root.present()?;
     Ok(())
 }
