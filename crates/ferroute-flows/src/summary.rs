@@ -471,8 +471,8 @@ mod tests {
     fn times_to_answer_that_a_node_cannot_measure_are_removed() {
         let answers = |seconds: f64, timestamps: bool| {
             let mut summary = Summary::new(10);
-            let flow = Flow { answer_seconds: Some(seconds), ..flow("10.244.0.1:1", FlowState::Closed) };
-            summary.add(Change { flow: &flow, is_new: true, has_ended: true }, at(0));
+            let flow = Flow { answer_seconds: Some(seconds), ..flow("10.244.0.1:1", FlowState::Open) };
+            summary.add(Change { flow: &flow, is_new: true, has_ended: false }, at(0));
             let counts = summary.report().measured(&FlowStart { timestamps, ..FlowStart::default() }).edges[0].counts;
             (counts.connections, counts.answered, counts.longest_answer_seconds)
         };

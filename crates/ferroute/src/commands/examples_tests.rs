@@ -27,6 +27,8 @@ fn commands(line: &str) -> Vec<Vec<String>> {
                 words.extend(word.take());
                 if "|&;".contains(c) {
                     commands.push(std::mem::take(&mut words));
+                } else if c == '>' {
+                    words.push(REDIRECTION.to_owned());
                 }
             }
             None => word.get_or_insert_default().push(c),
@@ -35,8 +37,16 @@ fn commands(line: &str) -> Vec<Vec<String>> {
     }
     words.extend(word);
     commands.push(words);
+    for words in &mut commands {
+        if let Some(at) = words.iter().position(|word| word == REDIRECTION) {
+            words.truncate(at);
+        }
+    }
     commands
 }
+
+/// Stands for a redirection of the output, which ends the arguments.
+const REDIRECTION: &str = ">";
 
 /// Returns the lines of code in a page that are commands: indented blocks, and what follows `$` in fenced ones.
 fn code_lines(text: &str) -> Vec<String> {
