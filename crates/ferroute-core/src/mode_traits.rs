@@ -315,7 +315,7 @@ impl ModeTrait {
                 false => "leave the node".to_owned(),
             },
             copy: |mode, other| {
-                mode.traits.rejects_own_external_connections = other.traits.rejects_own_external_connections
+                mode.traits.rejects_own_external_connections = other.traits.rejects_own_external_connections;
             },
         },
         Self {
@@ -327,7 +327,7 @@ impl ModeTrait {
                 _ => "yes".to_owned(),
             },
             copy: |mode, other| {
-                mode.traits.source_ranges_before_rejection = other.traits.source_ranges_before_rejection
+                mode.traits.source_ranges_before_rejection = other.traits.source_ranges_before_rejection;
             },
         },
         Self {
