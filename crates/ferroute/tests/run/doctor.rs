@@ -10,7 +10,11 @@ use serde_json::Value;
 
 use crate::{Case, Mode, cluster::pod_addresses, in_each_mode, in_every_mode, web, web_tcp};
 
-in_each_mode!(working_host_has_no_problems, translations_before_those_of_the_proxy_are_reported);
+in_each_mode!(
+    working_host_has_no_problems,
+    translations_before_those_of_the_proxy_are_reported,
+    firewalls_are_reported_beside_connections_that_they_accept
+);
 in_every_mode!(
     firewalls_in_other_tables_are_reported,
     rules_that_take_packets_before_the_proxy_are_reported,
@@ -175,7 +179,7 @@ fn translations_before_those_of_the_proxy_are_reported(mode: Mode) {
 /// Returns a cluster whose Service has a node port, and a pod on its node that is not an endpoint.
 fn with_node_port(mode: Mode) -> (Case, NetNs) {
     let node_port = "type: NodePort\n  ports: [{name: tcp, port: 80, nodePort: 30080}, {name: udp";
-    let case = Case::new(mode, &web(&[0, 1]).replace("ports: [{name: tcp, port: 80}, {name: udp", node_port));
+    let case = Case::new(mode, &web(&[0, 1, 2]).replace("ports: [{name: tcp, port: 80}, {name: udp", node_port));
     let (pod, node) = (NetNs::new(), &case.cluster.node);
     node.link("pod", &pod, "eth0");
     node.add_address("10.245.0.1/24", "pod");
@@ -313,6 +317,97 @@ fn firewalls_of_iptables_are_reported_until_a_rule_accepts_services() {
                 .collect();
             codes.sort_unstable();
             assert_eq!(codes, found, "{text}: {examination:#}");
+        }
+    }
+}
+
+/// Returns a Service with a process of the node as its endpoint, which firewalls for forwarded packets do not concern.
+fn service_of_process() -> String {
+    let slice = |family: &str, address: &str| {
+        format!(
+            "---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\n\
+             metadata: {{name: agent-{}, labels: {{kubernetes.io/service-name: agent}}}}\naddressType: {family}\n\
+             ports: [{{port: 9999}}]\nendpoints: [{{addresses: [\"{address}\"], nodeName: node-1}}]\n",
+            family.to_lowercase()
+        )
+    };
+    "---\napiVersion: v1\nkind: Service\nmetadata: {name: agent}\nspec:\n  type: NodePort\n  clusterIP: 10.96.0.2\n  \
+     clusterIPs: [10.96.0.2, \"fd00:96::2\"]\n  ipFamilies: [IPv4, IPv6]\n  ports: [{port: 80, nodePort: 30081}]\n"
+        .to_owned()
+        + &slice("IPv4", "192.168.0.1")
+        + &slice("IPv6", "fd00:168::1")
+}
+
+/// Connections to a process of the node, and to some of the endpoints, pass the firewall.
+fn firewalls_are_reported_beside_connections_that_they_accept(mode: Mode) {
+    let (case, pod) = with_node_port(mode);
+    std::fs::write(case.files.manifests().join("agent.yaml"), service_of_process()).unwrap();
+    let _listener = case.cluster.node.run(|| TcpListener::bind("[::]:9999")).unwrap();
+    let connects = |to: SocketAddr| pod.run(|| TcpStream::connect_timeout(&to, Duration::from_secs(1)).is_ok());
+    let agent: [SocketAddr; 2] = ["10.96.0.2:80", "[fd00:96::2]:80"].map(|address| address.parse().unwrap());
+    crate::wait("the Service of the process", || agent.into_iter().all(connects).then_some(()));
+    const REPLIES: &str = "-A FORWARD -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT\n";
+    // Whether connections of the pod to endpoints succeed, if not only some of them, and the findings in each family.
+    let (pods, others) = ("firewall-tables.pods", "firewall-tables.others");
+    let in_nftables = |codes: &[&'static str]| if mode == Mode::Nftables { codes.to_vec() } else { vec![pods] };
+    for (policy, rules, all, codes) in [
+        ("ACCEPT", "-A FORWARD -s NETWORK -j REJECT\n".to_owned(), Some(false), vec![pods]),
+        // As rules of a network policy.
+        ("ACCEPT", "-A FORWARD -d SECOND -j REJECT\n".to_owned(), None, vec![]),
+        (
+            "ACCEPT",
+            [REPLIES, "-A FORWARD -d FIRST -j ACCEPT\n-A FORWARD -j REJECT\n"].concat(),
+            None,
+            in_nftables(&[others, pods]),
+        ),
+        ("DROP", [REPLIES, "-A FORWARD -d FIRST -j ACCEPT\n"].concat(), None, in_nftables(&["forward-policy.drops"])),
+        (
+            "DROP",
+            [REPLIES, "-A FORWARD -s NETWORK -j ACCEPT\n-A FORWARD -p tcp -j ACCEPT\n-A FORWARD -p udp -j ACCEPT\n"]
+                .concat(),
+            Some(true),
+            vec![],
+        ),
+    ] {
+        let [first, second] = [pod_addresses(0), pod_addresses(1)];
+        for (family, program, network) in
+            [(0, "iptables-nft-restore", "10.244.0.0/15"), (1, "ip6tables-nft-restore", "fd00:244::/31")]
+        {
+            let rules = rules.replace("NETWORK", network).replace("FIRST", &first[family].to_string());
+            let rules = rules.replace("SECOND", &second[family].to_string());
+            let jumps = case.cluster.node.command(&program.replace("restore", "save"), &["-t", "filter"]);
+            let jumps: String = jumps
+                .lines()
+                .filter(|line| line.starts_with("-A FORWARD") && line.contains("-j KUBE-"))
+                .map(|line| format!("{line}\n"))
+                .collect();
+            case.cluster.node.feed(
+                program,
+                &["--noflush"],
+                &format!("*filter\n:FORWARD {policy} [0:0]\n-F FORWARD\n{jumps}{rules}COMMIT\n"),
+            );
+            let to = web_tcp()[family];
+            let mut results = std::collections::BTreeSet::new();
+            for _ in 0..40 {
+                results.insert(connects(to));
+                if results.len() == 2 {
+                    break;
+                }
+            }
+            let expected: Vec<bool> = all.map_or_else(|| vec![false, true], |all| vec![all]);
+            assert_eq!(results.into_iter().collect::<Vec<_>>(), expected, "{policy} {rules}: {to}");
+            assert!(connects(agent[family]), "{policy} {rules}");
+        }
+        let (_, examination) = examine(&case, &["--no-connect"]);
+        for family in ["IPv4", "IPv6"] {
+            let checks =
+                ["forward-policy", "firewall-tables"].iter().flat_map(|check| findings_of(&examination, check));
+            let mut found: Vec<&str> = checks
+                .filter(|finding| finding["values"]["family"] == family && finding["code"] != "forward-policy.accepted")
+                .map(|finding| finding["code"].as_str().unwrap())
+                .collect();
+            found.sort_unstable();
+            assert_eq!(found, codes, "{policy} {rules}: {examination:#}");
         }
     }
 }

@@ -24,7 +24,7 @@ use super::translations::{
     CLIENT_PORT, Destination, MAX_LEAVES, destinations, is_foreign, local_packet, outside_address,
 };
 use crate::{
-    desired::Desired,
+    desired::{AddressOwner, Desired},
     doctor::{FirewallRefusal, Reading},
     trace::kernel_host,
 };
@@ -78,13 +78,18 @@ pub(super) fn walk<'r>(desired: &Desired, rules: &'r KernelRules) -> Reading<Wal
     let (of_others, of_node) = (ruleset(iptables), ruleset(&rules.iptables));
     let (names, names_for_node) = (names(iptables), names(&rules.iptables));
     let pods = local_pods(desired, rules.family);
+    let is_pod = |address: IpAddr| {
+        let is_node = matches!(desired.names.owner(address), Some(AddressOwner::Node(_)));
+        !is_node && !desired.host.addresses.contains(&address)
+    };
     let mut walks = Walks::default();
     let (mut pod_refusals, mut pods_are_served) = (Vec::new(), false);
     let is_served = |destination: &&Destination| destination.has_endpoints;
     let all = destinations(desired, rules.family, mode.traits());
     for destination in all.iter().filter(is_served).take(MAX_WALKS) {
         if let Some(packet) = local_packet(destination, &host)
-            && let Some(Some(refusal)) = result(of_node.leaves(&host, &packet), packet.source.ip(), &names_for_node)
+            && let Some(Walked { refusal: Some(refusal), .. }) =
+                walked(of_node.leaves(&host, &packet), packet.source.ip(), &names_for_node, is_pod)
         {
             walks.add(refusal.rule, destination.service.clone(), Client::Node);
         }
@@ -97,16 +102,18 @@ pub(super) fn walk<'r>(desired: &Desired, rules: &'r KernelRules) -> Reading<Wal
             let (interface, _) = host.path_to(source, Some((destination.protocol, to.port(), CLIENT_PORT)))?;
             Some(Packet::arriving(destination.protocol, from, to, &interface))
         });
-        let results: Vec<Option<Refusal>> =
-            packets.filter_map(|packet| result(of_others.leaves(&host, &packet), packet.source.ip(), &names)).collect();
-        // A firewall may permit some clients only.
-        pods_are_served |= client == Client::Pod && results.contains(&None);
-        if results.is_empty() {
+        let walks_of_sources: Vec<Walked> = packets
+            .filter_map(|packet| walked(of_others.leaves(&host, &packet), packet.source.ip(), &names, is_pod))
+            .collect();
+        if walks_of_sources.is_empty() {
             continue;
         }
-        let refusals: Option<Vec<Refusal>> = results.into_iter().collect();
-        let Some(refusal) = refusals.and_then(|refusals| refusals.into_iter().next()) else {
-            if client == Client::Outside && !shares_iptables && !iptables.is_empty() {
+        // A firewall may permit some clients only.
+        let is_served = walks_of_sources.iter().any(Walked::is_served);
+        pods_are_served |= client == Client::Pod && is_served;
+        let Some(refusal) = refusal_of_all(walks_of_sources) else {
+            // Only what a rule accepts passes a policy that drops.
+            if client == Client::Outside && is_served && !shares_iptables && !iptables.is_empty() {
                 walks.forward_policy_drops.get_or_insert(false);
             }
             continue;
@@ -121,9 +128,8 @@ pub(super) fn walk<'r>(desired: &Desired, rules: &'r KernelRules) -> Reading<Wal
             _ => walks.add(refusal.rule, service, client),
         }
     }
-    // A network policy refuses pods at some endpoints, which is its purpose. In ipvs mode, connections of pods also pass OUTPUT,
-    // whose policy is for the node.
-    pod_refusals.retain(|(refusal, _)| !(pods_are_served && refusal.at_endpoint && !refusal.is_end_of_output));
+    // A network policy refuses pods at some endpoints, which is its purpose. The end of a chain refuses all that no rule accepts.
+    pod_refusals.retain(|(refusal, _)| !(pods_are_served && refusal.at_endpoint && !refusal.is_end));
     pod_refusals.into_iter().for_each(|(refusal, service)| walks.add(refusal.rule, service, Client::Pod));
     Ok(walks)
 }
@@ -178,29 +184,68 @@ fn neighbour(address: IpAddr) -> IpAddr {
 struct Refusal {
     /// The rule in the words of its program, or the policy of a chain.
     rule: String,
-    /// It is the policy of a chain of hook output, or a rule of this chain for all packets.
-    is_end_of_output: bool,
+    /// It is the policy of a chain of hook forward or output, or rules without conditions at its end.
+    is_end: bool,
     /// It is the policy of the chain `FORWARD` of iptables.
     is_forward_policy: bool,
     /// The packet had the address of an endpoint.
     at_endpoint: bool,
 }
 
-/// Returns the rule, or the policy, of one of these tables that refuses all packets of a connection, whatever the random choices
-/// and assumptions; the inner `None` if there is none, the outer one if the connection reaches only its own client. Packets that
-/// return to their client are masqueraded, which firewalls treat differently.
-fn result(leaves: impl Iterator<Item = Leaf>, client: IpAddr, tables: &[&str]) -> Option<Option<Refusal>> {
-    let mut refused = None;
+/// The results of packets of one client to a Service.
+struct Walked {
+    /// A rule that refuses connections: all of them or, if it is the end of a chain, those to some endpoints.
+    refusal: Option<Refusal>,
+    /// Some connections reach a pod.
+    reaches_pod: bool,
+}
+
+impl Walked {
+    /// Reports whether all connections are accepted, and some of them reach a pod. Others show nothing about forwarded packets:
+    /// those to processes of the node, and those to other nodes.
+    fn is_served(&self) -> bool {
+        self.refusal.is_none() && self.reaches_pod
+    }
+}
+
+/// Returns a rule, or a policy, of one of these tables that refuses connections, whatever the random choices and assumptions: all
+/// of them or, at the end of a chain, those to some endpoints; [`None`] if the connection reaches only its own client. Packets
+/// that return to their client are masqueraded, which firewalls treat differently.
+fn walked(
+    leaves: impl Iterator<Item = Leaf>,
+    client: IpAddr,
+    tables: &[&str],
+    is_pod: impl Fn(IpAddr) -> bool,
+) -> Option<Walked> {
+    let (mut reaches_pod, mut refuses_all, mut is_empty) = (false, true, true);
+    let (mut first, mut end) = (None, None);
     for leaf in leaves.take(MAX_LEAVES) {
         let refusal = match leaf.verdict {
             Verdict::Delivered { to, .. } if to.ip() == client => continue,
             Verdict::Dropped | Verdict::Rejected { .. } => last_rule(&leaf.events, tables),
-            Verdict::Delivered { .. } | Verdict::NoRoute | Verdict::Unknown { .. } => None,
+            Verdict::Delivered { to, .. } => {
+                reaches_pod |= is_pod(to.ip());
+                None
+            }
+            Verdict::NoRoute | Verdict::Unknown { .. } => None,
         };
-        let Some(refusal) = refusal else { return Some(None) };
-        refused.get_or_insert(refusal);
+        is_empty = false;
+        refuses_all &= refusal.is_some();
+        match refusal {
+            // Without assumptions, the choice of the endpoint decides.
+            Some(refusal) if refusal.is_end && leaf.assumptions.is_empty() => end = end.or(Some(refusal)),
+            Some(refusal) => first = first.or(Some(refusal)),
+            None => {}
+        }
     }
-    refused.map(Some)
+    let refusal = end.or(first.filter(|_| refuses_all));
+    (!is_empty).then_some(Walked { refusal, reaches_pod })
+}
+
+/// Returns a refusal if there is one for each client.
+fn refusal_of_all(walks: Vec<Walked>) -> Option<Refusal> {
+    let refusals: Option<Vec<Refusal>> = walks.into_iter().map(|walked| walked.refusal).collect();
+    refusals?.into_iter().next()
 }
 
 /// Returns the last rule or policy of the events, if it is of one of these tables and not in a chain of a proxy.
@@ -213,34 +258,58 @@ fn last_rule(events: &[Event], tables: &[&str]) -> Option<Refusal> {
         let table = TableName::from_word(table).zip(ChainName::new(chain).ok());
         table.is_some_and(|(table, chain)| is_proxy_chain(table, chain))
     };
-    let (chain, rule, is_policy, is_for_all) = events.iter().rev().find_map(|event| match event {
-        Event::Policy { chain, .. } => {
-            Some((chain, format!("the policy of chain {chain} of table {table}"), true, true))
-        }
-        Event::Rule { chain, text, depth, mismatch: None, .. } => {
-            let is_for_all = *depth == 0 && is_unconditional(text);
-            Some((chain, format!("{text} in chain {chain} of table {table}"), false, is_for_all))
-        }
-        _ => None,
-    })?;
+    let last =
+        events.iter().rposition(|event| matches!(event, Event::Policy { .. } | Event::Rule { mismatch: None, .. }))?;
+    let (chain, rule, is_policy) = match &events[last] {
+        Event::Rule { chain, text, .. } => (chain, format!("{text} in chain {chain} of table {table}"), false),
+        Event::Policy { chain, .. } => (chain, format!("the policy of chain {chain} of table {table}"), true),
+        _ => return None,
+    };
     let is_forward = (table, chain.as_str()) == (TableName::Filter.as_str(), ChainName::FORWARD.as_str());
     let at_endpoint = events.iter().any(|event| matches!(event, Event::Effect { effect: Effect::Dnat { .. }, .. }));
     let is_other = tables.contains(&table) && !is_proxy_chain(chain);
     is_other.then_some(Refusal {
         rule,
-        is_end_of_output: hook == Hook::Output && is_for_all,
+        is_end: matches!(hook, Hook::Forward | Hook::Output) && (is_policy || has_no_condition(&events[..=last])),
         is_forward_policy: is_policy && is_forward,
         at_endpoint,
     })
 }
 
-/// Reports whether a rule that refuses packets has no condition, in the syntax of `iptables-save` or `nft`.
-fn is_unconditional(text: &str) -> bool {
-    let is_counter = |word: &&str| ["counter", "packets", "bytes"].contains(word) || word.parse::<u64>().is_ok();
-    let first = text.split_whitespace().find(|word| !is_counter(word));
-    first.is_some_and(|word| ["-j", "drop", "reject"].contains(&word))
+/// Reports whether the last of these events is a rule for all packets that reach the base chain's rules of its depth.
+fn has_no_condition(events: &[Event]) -> bool {
+    let mut next_depth = None;
+    for event in events.iter().rev() {
+        match event {
+            Event::Rule { text, depth, mismatch: None, .. } if next_depth.is_none_or(|next| *depth < next) => {
+                if !is_unconditional(text) {
+                    return false;
+                }
+                next_depth = Some(*depth);
+            }
+            Event::Hook { .. } => break,
+            _ => {}
+        }
+    }
+    next_depth == Some(0)
 }
 
+/// Reports whether a rule with a verdict has no condition, in the syntax of `iptables-save` or `nft`.
+fn is_unconditional(text: &str) -> bool {
+    // Without comments in quotes.
+    let text = text.split('"').step_by(2).collect::<Vec<_>>().join("\"\"");
+    let is_part_of_comment_or_counter = |(before, word): (&str, &str)| {
+        ["-m", "comment", "--comment", "counter", "packets", "bytes"].contains(&word)
+            || ["--comment", "packets", "bytes"].contains(&before)
+    };
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let before = std::iter::once("").chain(words.iter().copied());
+    let first = before.zip(words.iter().copied()).find(|pair| !is_part_of_comment_or_counter(*pair));
+    first.is_some_and(|(_, word)| VERDICTS.contains(&word))
+}
+
+/// First words of verdicts that refuse packets or continue in another chain.
+const VERDICTS: [&str; 6] = ["-j", "-g", "drop", "reject", "jump", "goto"];
 /// Maximum number of destinations to which packets are walked.
 const MAX_WALKS: usize = 200;
 /// Maximum number of pods whose packets are walked.
@@ -251,24 +320,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn end_of_output_is_not_a_network_policy() {
-        let refusal = |hook: Hook, last: Event| {
+    fn ends_of_chains_are_not_network_policies() {
+        let refusal = |hook: Hook, last: Vec<Event>| {
             let (table, chain) = (TableName::Filter.as_str().into(), hook.as_str().to_owned());
-            last_rule(&[Event::Hook { hook, table, chain }, last], &["filter"]).unwrap()
+            last_rule(&[vec![Event::Hook { hook, table, chain }], last].concat(), &["filter"]).unwrap()
         };
         let rule = |chain: &str, depth: usize, text: &str| {
             let (chain, text) = (chain.to_owned(), text.to_owned());
             Event::Rule { chain, number: 1, text, depth, mismatch: None, chance: None }
         };
         let policy = |chain: &str| Event::Policy { chain: chain.to_owned(), policy: "DROP".into() };
-        assert!(refusal(Hook::Output, policy("OUTPUT")).is_end_of_output);
-        assert!(
-            refusal(Hook::Output, rule("OUTPUT", 0, "-j REJECT --reject-with icmp-port-unreachable")).is_end_of_output
-        );
-        assert!(refusal(Hook::Output, rule("OUTPUT", 0, "counter packets 5 bytes 300 drop")).is_end_of_output);
-        assert!(!refusal(Hook::Output, rule("OUTPUT", 0, "-d 10.244.0.0/16 -j DROP")).is_end_of_output);
-        assert!(!refusal(Hook::Output, rule("KUBE-POD-FW-A", 2, "-j REJECT")).is_end_of_output);
-        assert!(!refusal(Hook::Forward, policy("FORWARD")).is_end_of_output);
-        assert!(refusal(Hook::Forward, policy("FORWARD")).is_forward_policy);
+        let output = |text: &str| refusal(Hook::Output, vec![rule("OUTPUT", 0, text)]).is_end;
+        assert!(refusal(Hook::Output, vec![policy("OUTPUT")]).is_end);
+        assert!(output("-j REJECT --reject-with icmp-port-unreachable") && output("counter packets 5 bytes 300 drop"));
+        assert!(output("-m comment --comment \"the -d end\" -j DROP") && output("-m comment --comment end -j DROP"));
+        assert!(!output("-d 10.244.0.0/16 -j DROP") && !output("ct state new drop comment \"drop\""));
+        let forward = |first: &str, last: &str| {
+            refusal(Hook::Forward, vec![rule("FORWARD", 0, first), rule("end", 1, "-j RETURN"), rule("end", 1, last)])
+        };
+        assert!(forward("-j end", "-j REJECT").is_end && forward("jump end", "counter drop").is_end);
+        assert!(!forward("-o cni0 -j end", "-j DROP").is_end && !forward("-j end", "-d 10.244.1.5/32 -j DROP").is_end);
+        assert!(!refusal(Hook::Output, vec![rule("KUBE-POD-FW-A", 2, "-j REJECT")]).is_end);
+        assert!(refusal(Hook::Forward, vec![policy("FORWARD")]).is_forward_policy);
+        assert!(!refusal(Hook::Prerouting, vec![policy("PREROUTING")]).is_end);
     }
 }
