@@ -12,7 +12,7 @@ mod lexer;
 mod rule;
 mod set;
 
-use std::collections::BTreeMap;
+use std::{borrow::Cow, collections::BTreeMap};
 
 use ferroute_core::IpFamily;
 
@@ -52,7 +52,8 @@ pub fn is_table_head(line: &str) -> bool {
 /// # Errors
 /// If the text is not a list of tables. Unsupported rules are not an error.
 pub fn parse(family: IpFamily, text: &str) -> Result<Vec<TableSnapshot>, ScriptError> {
-    let tokens = split(text);
+    let text = unpasted(text);
+    let tokens = split(&text);
     let mut cursor = Cursor::new(&tokens);
     let mut tables: Vec<TableSnapshot> = Vec::new();
     while !cursor.is_at_end() {
@@ -79,6 +80,49 @@ pub fn parse(family: IpFamily, text: &str) -> Result<Vec<TableSnapshot>, ScriptE
     }
     Ok(tables)
 }
+
+/// Returns the text with the characters that `nft` printed where word processors, chats and HTML have replaced them. Outside of
+/// quotes, `nft` prints none of the replacements.
+fn unpasted(text: &str) -> Cow<'_, str> {
+    if PASTED.iter().all(|(pasted, _)| !text.contains(pasted)) {
+        return Cow::Borrowed(text);
+    }
+    let (mut printed, mut rest, mut is_quoted) = (String::with_capacity(text.len()), text, false);
+    while let Some(character) = rest.chars().next() {
+        is_quoted = character != '\n' && is_quoted != (character == '"');
+        let pasted = PASTED.iter().find(|(pasted, _)| !is_quoted && rest.starts_with(pasted));
+        let length = match pasted {
+            Some((pasted, original)) => {
+                printed.push(*original);
+                pasted.len()
+            }
+            None => {
+                printed.push(character);
+                character.len_utf8()
+            }
+        };
+        rest = &rest[length..];
+    }
+    Cow::Owned(printed)
+}
+
+/// What copying makes of characters of `nft`.
+const PASTED: [(&str, char); 14] = [
+    ("&quot;", '"'),
+    ("&#34;", '"'),
+    ("\u{201c}", '"'),
+    ("\u{201d}", '"'),
+    ("\u{201e}", '"'),
+    ("\u{201f}", '"'),
+    ("\u{ab}", '"'),
+    ("\u{bb}", '"'),
+    ("\u{2013}", '-'),
+    ("\u{2014}", '-'),
+    ("\u{a0}", ' '),
+    ("&lt;", '<'),
+    ("&gt;", '>'),
+    ("&amp;", '&'),
+];
 
 /// Reads the family and name of a table; no family if it sees no IP packets.
 fn head(cursor: &mut Cursor<'_>) -> (Option<TableFamily>, Name) {

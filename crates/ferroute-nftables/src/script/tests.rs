@@ -283,6 +283,23 @@ table ip6 filter {
 }
 
 #[test]
+fn characters_that_copying_replaces_are_read() {
+    let printed = "table inet fw {\n chain f {\n type filter hook forward priority filter; policy drop;\n\
+                   iifname \"eth0\" ct mark & 0x1 == 0x0 tcp dport 80-90 accept comment \"a <b>\"\n\
+                   tcp dport > 1024 drop\n }\n}\n";
+    let read = |text: &str| parse(IpFamily::V4, text).unwrap();
+    let html = printed.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;");
+    let dashes = printed.replace("80-90", "80\u{2013}90").replace(" \"", " \u{201c}").replace('"', "\u{201d}");
+    let blanks = printed.replace("\n ", "\n\u{a0}\u{a0}");
+    for pasted in [html, dashes, blanks] {
+        assert_eq!(read(&pasted), read(printed), "{pasted}");
+    }
+    // Quoted text may have any characters.
+    let quoted = |comment: &str| read(&format!("table ip t {{\nchain c {{\ndrop comment \"{comment}\"\n}}\n}}\n"));
+    assert_ne!(quoted("\u{201c}x\u{201d} &amp;"), quoted("x &"));
+}
+
+#[test]
 fn truncated_text_is_an_error() {
     let error = parse(IpFamily::V4, "table ip nat {\n chain x {\n").unwrap_err();
     assert_eq!(error.to_string(), "line 1: the table has no end");
