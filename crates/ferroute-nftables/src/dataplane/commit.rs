@@ -11,7 +11,7 @@ use ferroute_core::{Heartbeat, ServiceTable};
 
 use super::{
     Failure, NftablesDataplane,
-    run::{Pending, Run},
+    run::{Counts, Pending, Run},
 };
 use crate::{
     kernel::{ErrorKind, Kernel, KernelError},
@@ -44,16 +44,20 @@ impl<K: Kernel> NftablesDataplane<K> {
     ) -> Result<(), Failure<K::Error>> {
         let service_ports = pending.service_ports;
         let sent = pending.take();
+        let mut counts = Counts::default();
         let committed = thread::scope(|scope| {
             let commit = || timed(&mut self.kernel, &sent.transaction);
             let thread = thread::Builder::new().name("commit".to_owned()).spawn_scoped(scope, commit).ok()?;
+            pending.reuse();
             fill(pending, run);
+            counts = run.counts(&sent.transaction);
             Some(thread.join().unwrap_or_else(|panic| resume_unwind(panic)))
         });
         match committed {
             Some((Ok(()), took)) => {
                 self.transaction_size.adapt(sent.transaction.len(), took);
-                self.committed(&sent.transaction, took, run);
+                self.committed(&sent.transaction, &counts, took, run);
+                pending.keep(sent);
             }
             Some((Err(error), _)) => {
                 let failure = Failure::Kernel(error);
@@ -114,14 +118,14 @@ impl<K: Kernel> NftablesDataplane<K> {
         }
         let (result, took) = timed(&mut self.kernel, transaction);
         result?;
-        self.committed(transaction, took, run);
+        self.committed(transaction, &run.counts(transaction), took, run);
         Ok(took)
     }
 
-    fn committed(&self, transaction: &Transaction, took: Duration, run: &mut Run) {
+    fn committed(&self, transaction: &Transaction, counts: &Counts<'_>, took: Duration, run: &mut Run) {
         Heartbeat::beat_thread();
         tracing::debug!(table = %self.table, changes = transaction.len(), ?took, "committed transaction");
-        run.count(transaction, took);
+        run.committed(counts, took);
     }
 
     /// Reports whether the pending changes are so many that they are committed in pieces.

@@ -19,6 +19,8 @@ pub(super) struct Pending {
     pub(super) batch: Batch,
     /// The number of service ports that were planned in this sync.
     pub(super) service_ports: usize,
+    /// The last committed transaction, whose memory the one after the next is planned in.
+    spent: Option<Batch>,
 }
 
 /// A transaction, with the state that is needed to roll it back.
@@ -49,6 +51,17 @@ pub(super) struct Run {
     logged: Instant,
 }
 
+/// The numbers of objects in a transaction.
+#[derive(Default)]
+pub(super) struct Counts<'a> {
+    written: usize,
+    removed: usize,
+    /// Whether it deletes the table first.
+    replaces_table: bool,
+    /// How many elements each set has more after it, or less.
+    elements: Vec<(&'a Name, isize)>,
+}
+
 /// The number of changes per transaction, adapted so that no transaction takes long.
 ///
 /// The kernel executes one transaction at a time, so other programs have to wait for it.
@@ -70,7 +83,7 @@ impl Batch {
 
 impl Pending {
     pub(super) fn new(planner: Planner, transaction: Transaction) -> Self {
-        Self { batch: Batch::new(transaction, &planner), planner, service_ports: 0 }
+        Self { batch: Batch::new(transaction, &planner), planner, service_ports: 0, spent: None }
     }
 
     /// Adds the changes of a service port. A service port that cannot be planned keeps its previous elements and is
@@ -105,6 +118,21 @@ impl Pending {
         self.planner.finish_transaction(&mut self.batch.transaction);
         let next = Batch::new(Transaction::new(self.batch.transaction.table.clone()), &self.planner);
         std::mem::replace(&mut self.batch, next)
+    }
+
+    /// Keeps a transaction that was committed for [`Pending::reuse`].
+    pub(super) fn keep(&mut self, spent: Batch) {
+        self.spent = Some(spent);
+    }
+
+    /// Uses the memory of the last committed transaction for this one, which must be empty. To be called while another
+    /// one is committed, because it takes some time to free the contents.
+    pub(super) fn reuse(&mut self) {
+        if let Some(spent) = self.spent.take() {
+            let mut changes = spent.transaction.changes;
+            changes.clear();
+            self.batch.transaction.changes = changes;
+        }
     }
 
     /// Starts the next transaction, after this one was committed.
@@ -145,37 +173,51 @@ impl Run {
         self.report.rejected.push(Rejection { service_port: name.clone(), error: error_chain(error) });
     }
 
-    /// Counts a committed transaction.
-    pub(super) fn count(&mut self, transaction: &Transaction, took: Duration) {
-        self.report.kernel_time += took;
-        self.expected_generation = self.expected_generation.map(next_generation);
+    /// Counts the objects in a transaction, for [`Run::committed`].
+    pub(super) fn counts<'a>(&self, transaction: &'a Transaction) -> Counts<'a> {
+        let mut counts = Counts::default();
         for change in &transaction.changes {
             match change {
                 Change::AddTable(_) | Change::AddOwnedTable(_) | Change::FlushChain(_) => {}
-                Change::DeleteTable => self.elements.clear(),
+                Change::DeleteTable => counts.replaces_table = true,
                 Change::AddChain(_) | Change::AddRule(..) | Change::AddSet(_) | Change::AddFlowtable(_) => {
-                    self.report.written += 1;
+                    counts.written += 1;
                 }
                 Change::DeleteChain(_)
                 | Change::DeleteSet(..)
                 | Change::DeleteFlowtable(_)
-                | Change::DeleteDevices(_) => self.count_removed(change),
+                | Change::DeleteDevices(_) => counts.removed += self.removed(change),
                 Change::AddElement(set, _) => {
-                    self.report.written += 1;
-                    *self.elements.entry(set.clone()).or_default() += 1;
+                    counts.written += 1;
+                    counts.add_element(set, 1);
                 }
                 Change::DeleteElement(set, _) => {
-                    self.count_removed(change);
-                    // Saturating, because a repair sets the numbers itself.
-                    let count = self.elements.entry(set.clone()).or_default();
-                    *count = count.saturating_sub(1);
+                    counts.removed += self.removed(change);
+                    counts.add_element(set, -1);
                 }
             }
         }
+        counts
     }
 
-    fn count_removed(&mut self, deletion: &Change) {
-        self.report.removed += usize::from(!self.kept_unused.contains(deletion));
+    /// Adds the counts of a committed transaction.
+    pub(super) fn committed(&mut self, counts: &Counts<'_>, took: Duration) {
+        self.report.kernel_time += took;
+        self.report.written += counts.written;
+        self.report.removed += counts.removed;
+        self.expected_generation = self.expected_generation.map(next_generation);
+        if counts.replaces_table {
+            self.elements.clear();
+        }
+        for (set, difference) in &counts.elements {
+            let count = self.elements.entry((*set).clone()).or_default();
+            // Saturating, because a repair sets the numbers itself.
+            *count = count.saturating_add_signed(*difference);
+        }
+    }
+
+    fn removed(&self, deletion: &Change) -> usize {
+        usize::from(!self.kept_unused.contains(deletion))
     }
 
     /// Reports whether it is time to log the progress.
@@ -185,6 +227,16 @@ impl Run {
             self.logged = Instant::now();
         }
         is_due
+    }
+}
+
+impl<'a> Counts<'a> {
+    /// Nearly all elements follow one of the same set.
+    fn add_element(&mut self, set: &'a Name, difference: isize) {
+        match self.elements.iter_mut().rev().find(|(name, _)| *name == set) {
+            Some((_, number)) => *number += difference,
+            None => self.elements.push((set, difference)),
+        }
     }
 }
 

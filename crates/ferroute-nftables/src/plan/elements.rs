@@ -112,6 +112,11 @@ pub(super) struct Difference {
 impl Difference {
     /// Returns the changes from `old` to `new`, both in the order of sets and keys.
     pub(super) fn new(old: Vec<SetElement>, new: Vec<SetElement>) -> Self {
+        if old.is_empty() {
+            // The comparison would move each of the million elements of a first sync several times.
+            let additions = new.into_iter().map(|(set, element)| Change::AddElement(set.name(), element)).collect();
+            return Self { additions, removals: Vec::new() };
+        }
         let (mut old, mut new) = (old.into_iter().peekable(), new.into_iter().peekable());
         let mut difference = Self::default();
         loop {
@@ -134,8 +139,9 @@ impl Difference {
     }
 
     /// Writes additions and removals.
-    pub(super) fn write(self, transaction: &mut Transaction) {
-        transaction.changes.extend(self.additions.into_iter().chain(self.removals));
+    pub(super) fn write(mut self, transaction: &mut Transaction) {
+        transaction.changes.append(&mut self.additions);
+        transaction.changes.append(&mut self.removals);
     }
 }
 

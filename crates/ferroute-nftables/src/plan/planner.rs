@@ -394,10 +394,12 @@ impl Planner {
         let lists =
             |port: Option<&PortElements>| port.map(|port| port.list_elements(name.protocol)).unwrap_or_default();
         let classes = |port: Option<&PortElements>| port.map(PortElements::class_elements).unwrap_or_default();
-        let (lists, classes) = (Difference::new(lists(old), lists(new)), Difference::new(classes(old), classes(new)));
+        let (mut lists, mut classes) =
+            (Difference::new(lists(old), lists(new)), Difference::new(classes(old), classes(new)));
         // The objects that a frontend leads to are added before it and deleted after it, because a long transaction is
         // split.
-        transaction.changes.extend(lists.additions.into_iter().chain(classes.additions));
+        transaction.changes.append(&mut lists.additions);
+        transaction.changes.append(&mut classes.additions);
         let mut ranges = Difference::default();
         if !old.zip(new).is_some_and(|(old, new)| old.number == new.number && old.exposure == new.exposure) {
             let elements =
