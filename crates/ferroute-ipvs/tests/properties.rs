@@ -134,7 +134,20 @@ impl Damage {
                 sorted.sort_unstable();
                 let entry = sorted[entry.index(sorted.len())];
                 match self {
-                    Self::AddEntry(..) => _ = entries.insert(next(entry)),
+                    Self::AddEntry(..) => {
+                        let added = next(entry);
+                        // A network is in a set once, with or without the option.
+                        match added {
+                            Entry::ServiceExceptNetwork(of, network) => {
+                                _ = entries.remove(&Entry::ServiceAndNetwork(of, network));
+                            }
+                            Entry::ServiceAndNetwork(of, network) => {
+                                _ = entries.remove(&Entry::ServiceExceptNetwork(of, network));
+                            }
+                            _ => {}
+                        }
+                        entries.insert(added);
+                    }
                     _ => _ = entries.remove(&entry),
                 }
             }
