@@ -452,7 +452,7 @@ crates: rust
 BENCH := $(abspath $(TARGET_DIR))/bench
 bench: deps-test release
 	rm -rf $(BENCH)
-	$(REPRODUCIBLE) BENCH_CSV=$(BENCH) $(AS_ROOT) $(CARGO) bench -p ferroute --bench dataplane --bench scale --bench connections --bench packets
+	$(REPRODUCIBLE) BENCH_CSV=$(BENCH) $(AS_ROOT) $(CARGO) bench -p ferroute --bench dataplane --bench scale --bench connections --bench packets --bench switch
 	$(CARGO) run -q --release -p ferroute-nftables --example balancing > $(BENCH)/balancing.csv
 	$(CARGO) run -q -p ferroute --example plots -- $(BENCH) $(BENCH)
 

@@ -12,7 +12,11 @@ use ferroute_nftables::{
 };
 use ferroute_testing::NetNs;
 
-use super::{arguments::Mode, cluster::Size, pipeline::Pipeline};
+use super::{
+    arguments::Mode,
+    cluster::{Size, service},
+    pipeline::{Event, Pipeline},
+};
 
 /// Makes a namespace track connections, as the kernel does when a rule matches their state.
 pub(crate) fn track(namespace: &NetNs) {
@@ -28,6 +32,19 @@ pub(crate) fn write(namespace: &NetNs, mode: Mode, size: Size) {
         pipeline.first_sync();
     });
     check(namespace, mode, size);
+}
+
+/// Like [`write`] for nftables mode, with annotations on the Service by this number.
+pub(crate) fn write_with(namespace: &NetNs, size: Size, number: u32, annotations: &[(&str, &str)]) {
+    namespace.run(|| {
+        let mut pipeline = Pipeline::open(Mode::Nftables);
+        pipeline.load(size);
+        pipeline.first_sync();
+        let mut service = service(number);
+        let annotation = |(name, value): &(&str, &str)| (format!("ferroute.io/{name}"), (*value).to_owned());
+        service.metadata.annotations.extend(annotations.iter().map(annotation));
+        pipeline.sync(std::iter::once(Event::Service(Box::new(service))));
+    });
 }
 
 /// Panics unless the namespace has rules for a cluster of this size.

@@ -1,5 +1,7 @@
 //! Connections from a client through a node to pods.
 
+#![allow(dead_code, reason = "each benchmark uses a part")]
+
 use std::{
     io::{ErrorKind, Read},
     net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
@@ -26,7 +28,40 @@ pub(crate) struct Round {
     pub(crate) to_connect: Duration,
 }
 
+/// A connection or a failure, of a client that connects again and again.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Attempt {
+    /// Since the first attempt.
+    pub(crate) began: Duration,
+    /// The time to establish the connection; `None` if that failed.
+    pub(crate) took: Option<Duration>,
+}
+
 impl Network {
+    /// Waits until connections are answered.
+    pub(crate) fn wait_for(&self, to: SocketAddr) {
+        while self.client.run(|| attempt(to)).is_none() {
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Connects for some time, one connection after the other by each client.
+    pub(crate) fn observe(&self, to: SocketAddr, time: Duration) -> Vec<Attempt> {
+        let first = Instant::now();
+        let observe = || {
+            let mut attempts = Vec::new();
+            while first.elapsed() < time {
+                attempts.push(Attempt { began: first.elapsed(), took: attempt(to) });
+                thread::sleep(Duration::from_millis(1));
+            }
+            attempts
+        };
+        thread::scope(|scope| {
+            let clients: Vec<_> = (0..CLIENTS).map(|_| scope.spawn(|| self.client.run(observe))).collect();
+            clients.into_iter().flat_map(|client| client.join().unwrap()).collect()
+        })
+    }
+
     /// Creates pods at these addresses, which accept and close connections on the cluster's target port.
     pub(crate) fn new(pods: &[Ipv4Addr]) -> Self {
         let Row { client, node, server } = Row::new(pods.iter().copied());
@@ -84,6 +119,16 @@ fn connections(to: SocketAddr) -> Vec<Duration> {
             result => panic!("unexpected data or error from {to}: {result:?}"),
         }
     }
+}
+
+/// Returns the time to establish a connection; `None` if it fails.
+fn attempt(to: SocketAddr) -> Option<Duration> {
+    let start = Instant::now();
+    let mut stream = TcpStream::connect_timeout(&to, TIMEOUT).ok()?;
+    let took = start.elapsed();
+    SockRef::from(&stream).set_linger(Some(Duration::ZERO)).ok()?;
+    _ = stream.read(&mut [0]);
+    Some(took)
 }
 
 /// The number of concurrent clients.

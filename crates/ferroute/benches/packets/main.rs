@@ -90,6 +90,16 @@ fn measure(case: Case) {
         ("pod with rules", &proxy, pod),
         ("Service", &proxy, service),
     ];
+    let annotated: Vec<_> = if mode == Mode::Nftables { ANNOTATED.to_vec() } else { Vec::new() };
+    let annotated: Vec<_> = annotated
+        .into_iter()
+        .map(|(name, annotations)| {
+            let network = network();
+            rules::write_with(&network.node, size, number, annotations);
+            (name, network)
+        })
+        .collect();
+    kinds.extend(annotated.iter().map(|(name, network)| (*name, network, service)));
     if let Some(network) = &kube_proxy {
         kinds.extend([
             ("pod with kube-proxy's rules", network, pod),
@@ -127,6 +137,13 @@ fn stay_on_one_processor() {
     processors.set(0).unwrap();
     sched_setaffinity(Pid::from_raw(0), &processors).unwrap();
 }
+
+/// Services with other methods of load balancing, whose first packets pass other rules.
+const ANNOTATED: [(&str, &[(&str, &str)]); 3] = [
+    ("Service with round robin", &[("load-balancing", "round-robin")]),
+    ("Service with source hash", &[("load-balancing", "source-hash")]),
+    ("Service with source and port hash", &[("load-balancing", "source-port-hash")]),
+];
 
 /// The hooks that any translation needs.
 const NAT: &str = "table ip translation {
