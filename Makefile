@@ -26,8 +26,9 @@ help:
 	@sed -n 's/^## \(.*\) (\(.*\)): \(.*\)/\1\t\2\t\3/p' Makefile | \
 	    awk -F'\t' '{ printf "%-22s %-16s %s\n", $$1, $$2, $$3 }'
 
-# Makes targets at the same time. The output of each is printed at its end, and a failure of one does not stop the others.
-together = $(MAKE) --no-print-directory --keep-going --jobs=$(words $(1)) --output-sync=target $(1)
+# Makes targets at the same time: $(call together,TARGETS,HOW_MANY), by default all. The output of each is printed at its end, and a
+# failure of one does not stop the others.
+together = $(MAKE) --no-print-directory --keep-going --jobs=$(or $(2),$(words $(1))) --output-sync=target $(1)
 
 ## demo (2 min): show Ferroute in a small cluster of network namespaces
 # Built with a profile that favours build time.
@@ -41,9 +42,11 @@ ui: deps-demo rust
 	$(SUDO) $(abspath $(TARGET_DIR))/demo/ferroute demo --ui
 
 ## test (15 to 20 min): run all tests: unit, test-*, conformance and vm-test
-# The last parts mostly wait, or use one processor.
-test: deps-test deps-iptables unit test-crash test-monitoring test-deb test-release test-helm test-ui conformance-setup
-	@+$(call together,vm-test $(CONFORMANCE))
+# Most parts after `unit` wait, or use one processor, so some are run at the same time, after everything that they install and build.
+TEST_PARTS = vm-test test-ui $(CONFORMANCE) test-release test-deb test-monitoring test-helm test-crash
+test: deps-test deps-iptables unit deps-deb deps-helm conformance-setup
+	-@$(MAKE) --no-print-directory --keep-going deps-ui deps-vm
+	@+$(call together,$(TEST_PARTS),4)
 	@$(CONFORMANCE_SUMMARY)
 	@cat $(UNIT)/not-tested $(UNIT)/conformance-not-tested $(VM_DIR)/not-tested $(PROMETHEUS)/not-tested $(DEB_DIR)/not-tested $(HELM)/not-tested $(PICTURES)/not-tested 2>/dev/null || true
 
