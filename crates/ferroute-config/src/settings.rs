@@ -1,6 +1,10 @@
 //! Loads the configuration from a file and the command line.
 
-use std::path::{Path, PathBuf};
+use std::{
+    fs::File,
+    io::{self, Read},
+    path::{Path, PathBuf},
+};
 
 use crate::{
     FlagSettings, GoDuration, KubeProxyConfiguration, ModeName, Resolved,
@@ -145,8 +149,18 @@ fn resolve(
 }
 
 fn read(path: &Path) -> anyhow::Result<String> {
-    std::fs::read_to_string(path).with_context(|| format!("cannot read configuration file {}", path.display()))
+    let read = || {
+        let mut text = String::new();
+        match File::open(path)?.take(MAX_BYTES + 1).read_to_string(&mut text)? as u64 {
+            0..=MAX_BYTES => Ok(text),
+            _ => Err(io::Error::other(format!("it is longer than {} MiB", MAX_BYTES >> 20))),
+        }
+    };
+    read().with_context(|| format!("cannot read configuration file {}", path.display()))
 }
+
+/// The maximum length of a configuration file, far above that of any. A device has no end.
+const MAX_BYTES: u64 = 16 << 20;
 
 /// Decodes leniently, as kube-proxy does, so that files with fields of newer versions are accepted with a warning.
 fn decode(path: &Path, text: &str) -> anyhow::Result<(KubeProxyConfiguration, Vec<String>)> {

@@ -32,7 +32,8 @@ use crate::{
     about::About,
     desired::Desired,
     explain::{Explanation, Handling, Outcome, Reason, explain_object},
-    plural,
+    plural, some_of,
+    waiting::Waiting,
 };
 
 /// The result of a check.
@@ -98,6 +99,8 @@ pub enum Effect {
 /// # Errors
 /// If the configuration or the host cannot be read. Problems of the files are in the report.
 pub fn check(paths: &[PathBuf], settings: &SettingsArgs) -> anyhow::Result<(About, CheckReport)> {
+    let names: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
+    let _waiting = Waiting::for_work(format!("checking {}", some_of(&names)));
     let mut check = Check::default();
     // One source: an object may be defined once in all of them, and EndpointSlices take precedence over Endpoints in other files.
     let mut input = Input::default();
@@ -121,7 +124,6 @@ pub fn check(paths: &[PathBuf], settings: &SettingsArgs) -> anyhow::Result<(Abou
     for event in &events {
         check.check_event(event, &mut seen);
     }
-    let names: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
     let desired = Desired::from_given(settings, events, names.join(", "))?;
     for (name, service) in &desired.services {
         check.check_service(name, &explain_object(&desired, service));

@@ -67,3 +67,15 @@ mod waiting;
 fn plural(count: usize, noun: &str) -> String {
     if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
 }
+
+/// Returns the first of some names, and the number of the others; hosts with many pods have hundreds of interfaces.
+fn some_of<T: AsRef<str>>(names: &[T]) -> String {
+    let shown: Vec<&str> = names.iter().take(MAX_NAMES).map(AsRef::as_ref).collect();
+    match names.len().saturating_sub(MAX_NAMES) {
+        0 => shown.join(", "),
+        more => format!("{} and {more} more", shown.join(", ")),
+    }
+}
+
+/// The maximum number of names in a line.
+const MAX_NAMES: usize = 4;

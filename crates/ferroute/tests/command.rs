@@ -226,3 +226,18 @@ fn go_runner_reports_what_it_cannot_start() {
     }
     assert!(command.status().unwrap().success());
 }
+
+/// Standard input that does not end is work that takes long.
+#[test]
+fn work_that_takes_long_is_reported_before_it_ends() {
+    for arguments in [&["check", "-"][..], &["render", "--manifests", "-"], &["ui", "--manifests", "-"]] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ferroute"));
+        let mut child =
+            command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stderr.take().unwrap()).read_line(&mut line).unwrap();
+        kill(Pid::from_raw(child.id().try_into().unwrap()), Signal::SIGKILL).unwrap();
+        child.wait().unwrap();
+        assert!(line.contains("which takes a while"), "{arguments:?}: {line:?}");
+    }
+}

@@ -111,6 +111,13 @@ fn sync_period_flags_of_iptables_mode_apply_in_every_mode_but_ipvs() {
 }
 
 #[test]
+fn files_without_an_end_are_refused() {
+    let run = KubeProxy::parse_from(["kube-proxy", "--config=/dev/zero"]).run;
+    let error = load_proxy(&run, &ModeName::KUBE_PROXY).err().expect("an error");
+    assert_eq!(format!("{error:#}"), "cannot read configuration file /dev/zero: it is longer than 16 MiB");
+}
+
+#[test]
 fn errors_are_on_one_line_with_a_position() {
     for (text, faults) in [
         ("mode: [ipvs", &["line 3", "cannot decode configuration file"][..]),

@@ -15,6 +15,7 @@ use super::{
     ExplainedPort, Explanation, FrontendOwner, Handling, Inputs, NodeAddresses, Outcome, Policies, Source, UnusedSlice,
     Usage,
 };
+use crate::some_of;
 
 pub(super) fn explanation(service: &api::Service, inputs: &Inputs<'_>) -> Explanation {
     let metadata = &service.metadata;
@@ -311,7 +312,7 @@ fn slice_without_port(slice: &SliceView, family: IpFamily, name: &ServicePortNam
         return None;
     }
     let ports = slice.ports.iter().map(|port| port_text(&port.name, port.protocol)).collect::<Vec<_>>();
-    let ports = if ports.is_empty() { "no port numbers".to_owned() } else { ports.join(", ") };
+    let ports = if ports.is_empty() { "no port numbers".to_owned() } else { some_of(&ports) };
     let reason = format!("it has no port {}, only {ports}", port_text(&name.port, name.protocol));
     let code = "otherPorts".into();
     Some(UnusedSlice { slice: slice.name.to_string(), endpoints: slice.endpoints.len(), reason, code })

@@ -7,9 +7,12 @@ use ferroute_core::{Client, IpFamily};
 use ferroute_host::bridge_nf_call;
 use ferroute_iptables::plan::chains::{IPVS_ACCEPT, NODEPORT_NON_LOCAL};
 
-use crate::doctor::{
-    ConntrackEvents, EarlierEffect, EarlierRule, FirewallRefusal, Inputs, Reading, Severity, Unrouted,
-    diagnosis::{CheckResult, Defect},
+use crate::{
+    doctor::{
+        ConntrackEvents, EarlierEffect, EarlierRule, FirewallRefusal, Inputs, Reading, Severity, Unrouted,
+        diagnosis::{CheckResult, Defect},
+    },
+    some_of,
 };
 
 /// Checks that the host forwards packets.
@@ -116,7 +119,7 @@ pub(super) fn localhost_routes(inputs: &Inputs) -> CheckResult {
         Err(reason) => return CheckResult::Unknown(reason.clone()),
     };
     let defect = |interfaces: &Vec<String>| {
-        let interfaces = list(interfaces);
+        let interfaces = some_of(interfaces);
         let defect = Defect::new(
             Severity::Problem,
             format!("there is no local route to ::1 on {interfaces}"),
@@ -214,7 +217,7 @@ pub(super) fn firewall_tables(inputs: &Inputs) -> CheckResult {
             Ok(refusals) => refusals,
             Err(reason) => return CheckResult::Unknown(reason.clone()),
         };
-        defects.extend(refusals.iter().take(MAX_NAMES).map(|FirewallRefusal { rule, service, client }| {
+        defects.extend(refusals.iter().take(MAX_DEFECTS).map(|FirewallRefusal { rule, service, client }| {
             // Whether node ports are open to other hosts is the administrator's decision.
             let (severity, kind, clients) = match client {
                 Client::Pod => (Severity::Warning, "pods", "pods"),
@@ -272,12 +275,12 @@ pub(super) fn reverse_path(inputs: &Inputs) -> CheckResult {
         );
         let defect = Defect::new(
             Severity::Note,
-            format!("the reverse path filter is strict on {}", list(&strict)),
+            format!("the reverse path filter is strict on {}", some_of(&strict)),
             "packets are dropped silently if replies to them would leave through another interface: of node port clients on \
              hosts with several networks, with asymmetric routes, and with some network plugins",
             fix,
         );
-        Ok(vec![defect.with("interfaces", list(&strict)).with("all", strict.join(", "))])
+        Ok(vec![defect.with("interfaces", some_of(&strict)).with("all", strict.join(", "))])
     };
     defects().into()
 }
@@ -308,7 +311,7 @@ pub(super) fn bridges(inputs: &Inputs) -> CheckResult {
             };
             let defect = Defect::new(
                 Severity::Warning,
-                format!("{problem}, and pods may be on a bridge ({})", list(bridges)),
+                format!("{problem}, and pods may be on a bridge ({})", some_of(bridges)),
                 format!(
                     "{family} replies between pods on the same bridge bypass the rules and keep the wrong source address: \
                      connections to a Service hang if its endpoint is on the same node"
@@ -316,7 +319,7 @@ pub(super) fn bridges(inputs: &Inputs) -> CheckResult {
                 format!("if the network plugin uses a bridge, run {command}, and make this persistent"),
             );
             let defect = defect.kind(kind).with("family", family).with("command", command);
-            defects.push(defect.with("name", name).with("bridges", list(bridges)));
+            defects.push(defect.with("name", name).with("bridges", some_of(bridges)));
         }
         Ok(defects)
     };
@@ -341,12 +344,12 @@ pub(super) fn hairpin(inputs: &Inputs) -> CheckResult {
         let ports: Vec<String> = ports.into_iter().collect();
         let defect = Defect::new(
             Severity::Warning,
-            format!("hairpin mode is off for ports of the pods' bridge: {}", list(&ports)),
+            format!("hairpin mode is off for ports of the pods' bridge: {}", some_of(&ports)),
             "connections of a pod to a Service hang whenever the chosen endpoint is the pod itself",
             "set hairpinMode to true in the configuration of the network plugin, and for present pods run ip link set PORT type bridge_slave \
              hairpin on",
         );
-        Ok(vec![defect.with("ports", list(&ports))])
+        Ok(vec![defect.with("ports", some_of(&ports))])
     };
     defects().into()
 }
@@ -440,7 +443,7 @@ pub(super) fn earlier_rules(inputs: &Inputs) -> CheckResult {
             Ok(earlier) => earlier,
             Err(reason) => return CheckResult::Unknown(reason.clone()),
         };
-        defects.extend(earlier.iter().take(MAX_NAMES).map(|EarlierRule { effect, rule, service }| {
+        defects.extend(earlier.iter().take(MAX_DEFECTS).map(|EarlierRule { effect, rule, service }| {
             let defect = match effect {
                 EarlierEffect::Translated => Defect::new(
                     Severity::Warning,
@@ -499,7 +502,7 @@ pub(super) fn affinity_lists(inputs: &Inputs) -> CheckResult {
             format!(
                 "the kernel module xt_recent keeps {} clients of an endpoint, and as many have one of {}",
                 first.clients,
-                list(&services)
+                some_of(&services)
             ),
             format!(
                 "each further client with session affinity ({family}) takes the place of another, which may get another endpoint"
@@ -507,7 +510,7 @@ pub(super) fn affinity_lists(inputs: &Inputs) -> CheckResult {
             "raise the limit, for example with `options xt_recent ip_list_tot=10000` in /etc/modprobe.d, which applies when the module \
              is loaded (after a restart of the host); or use nftables mode, which keeps a thousand times as many",
         );
-        defects.push(defect.with("family", family).with("count", first.clients).with("service", list(&services)));
+        defects.push(defect.with("family", family).with("count", first.clients).with("service", some_of(&services)));
     }
     CheckResult::Defects(defects)
 }
@@ -518,13 +521,5 @@ fn is_used(inputs: &Inputs, family: IpFamily) -> bool {
     state.in_kernel && state.has_services.unwrap_or(family == IpFamily::V4)
 }
 
-fn list<T: AsRef<str>>(names: &[T]) -> String {
-    let shown: Vec<&str> = names.iter().take(MAX_NAMES).map(AsRef::as_ref).collect();
-    match names.len().saturating_sub(MAX_NAMES) {
-        0 => shown.join(", "),
-        more => format!("{} and {more} more", shown.join(", ")),
-    }
-}
-
-/// The maximum number of names in a line; hosts with many pods have hundreds of interfaces.
-const MAX_NAMES: usize = 4;
+/// The maximum number of defects of one kind, which usually have one cause.
+const MAX_DEFECTS: usize = 4;
