@@ -422,7 +422,7 @@ fn element_text(element: &Element, key: &[Operand], words: Option<Words>, family
             super::Data::Values(values) => match values.as_slice() {
                 [Value::Address(first), Value::Address(last)] => network_text(*first, *last),
                 [Value::Other(number)] if words.is_some() => {
-                    words.map_or_else(String::new, |words| words.text(u128::from_be_bytes(*number)))
+                    words.map_or_else(String::new, |words| words.text(*number))
                 }
                 values => super::join(values, " . "),
             },
@@ -446,8 +446,8 @@ pub fn fields_text(values: &[Value], key: &[Operand], family: IpFamily) -> Strin
         let text = |number: u128| operand.property.words(family).text(number >> operand.shift);
         match *value {
             Value::Integer(number) => text(number.into()),
-            Value::Other(number) => text(u128::from_be_bytes(number)),
-            value @ Value::OtherRange(..) => format!("{}-{}", text(value.number()), text(value.last().number())),
+            Value::Other(number) => text(number),
+            Value::OtherRange(first, last) => format!("{}-{}", text(first), text(last)),
             value => value.to_string(),
         }
     };

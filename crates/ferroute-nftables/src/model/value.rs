@@ -55,10 +55,10 @@ pub enum Value {
     IfName(IfName),
     /// All interfaces with this prefix; only in interval sets.
     IfNamePrefix(IfName),
-    /// A value of another type, as a number in network byte order. See [`Value::other`].
-    Other([u8; 16]),
-    /// An inclusive range of such values of up to 8 bytes; only in interval sets. See [`Value::other_range`].
-    OtherRange([u8; 8], [u8; 8]),
+    /// A value of another type, as a number in network byte order.
+    Other(u128),
+    /// An inclusive range of values of another type; only in interval sets.
+    OtherRange(u128, u128),
 }
 
 /// An interface name, or a prefix of one, padded with zeros.
@@ -147,25 +147,13 @@ impl Value {
         Self::Protocol(protocol.number())
     }
 
-    /// Returns a value of a type that has no variant.
-    pub fn other(number: u128) -> Self {
-        Self::Other(number.to_be_bytes())
-    }
-
-    /// Returns an inclusive range of such values; `None` if a bound is longer than 8 bytes. Two longer ones would make all
-    /// values, of which a first sync plans millions, longer.
-    pub fn other_range(first: u128, last: u128) -> Option<Self> {
-        let bytes = |number| Some(u64::try_from(number).ok()?.to_be_bytes());
-        Some(Self::OtherRange(bytes(first)?, bytes(last)?))
-    }
-
     /// Returns the smallest value of a range or network, and other values unchanged.
     pub fn first(self) -> Self {
         match self {
             Self::Network(net) => Self::Address(net.network()),
             Self::PortRange(first, _) => Self::Port(first),
             Self::IfNamePrefix(prefix) => Self::IfName(prefix),
-            Self::OtherRange(first, _) => Self::other(u64::from_be_bytes(first).into()),
+            Self::OtherRange(first, _) => Self::Other(first),
             other => other,
         }
     }
@@ -176,7 +164,7 @@ impl Value {
             Self::Network(net) => Self::Address(net.broadcast()),
             Self::PortRange(_, last) => Self::Port(last),
             Self::IfNamePrefix(prefix) => Self::IfName(prefix.last()),
-            Self::OtherRange(_, last) => Self::other(u64::from_be_bytes(last).into()),
+            Self::OtherRange(_, last) => Self::Other(last),
             other => other,
         }
     }
@@ -190,7 +178,7 @@ impl Value {
             Self::Port(port) => port.into(),
             Self::ClassId(ClassId(number)) | Self::Integer(number) => number.into(),
             Self::IfName(name) => u128::from_be_bytes(name.0),
-            Self::Other(number) => u128::from_be_bytes(number),
+            Self::Other(number) => number,
             // Not the first value of a range.
             Self::Network(_) | Self::PortRange(..) | Self::IfNamePrefix(_) | Self::OtherRange(..) => 0,
         }
@@ -206,7 +194,7 @@ impl Value {
             Self::ClassId(_) => Self::ClassId(ClassId(u32::try_from(number).ok()?)),
             Self::Integer(_) => Self::Integer(u32::try_from(number).ok()?),
             Self::IfName(_) => Self::IfName(IfName(number.to_be_bytes())),
-            Self::Other(_) => Self::other(number),
+            Self::Other(_) => Self::Other(number),
             Self::Network(_) | Self::PortRange(..) | Self::IfNamePrefix(_) | Self::OtherRange(..) => return None,
         })
     }
@@ -318,10 +306,8 @@ impl fmt::Display for Value {
             Self::Integer(number) => write!(f, "{number:#010x}"),
             Self::IfName(name) => write!(f, "\"{name}\""),
             Self::IfNamePrefix(prefix) => write!(f, "\"{prefix}*\""),
-            Self::Other(number) => write!(f, "{:#x}", u128::from_be_bytes(*number)),
-            Self::OtherRange(first, last) => {
-                write!(f, "{:#x}-{:#x}", u64::from_be_bytes(*first), u64::from_be_bytes(*last))
-            }
+            Self::Other(number) => write!(f, "{number:#x}"),
+            Self::OtherRange(first, last) => write!(f, "{first:#x}-{last:#x}"),
         }
     }
 }

@@ -267,20 +267,20 @@ pub(super) fn value(text: &str, words: Words) -> Option<Value> {
     if let Words::Flags(_) = words {
         let mut flags = text.trim_matches(['(', ')']).split('|');
         let value = flags.try_fold(0, |value, flag| Some(value | words.parse(flag.trim())?));
-        return value.map(Value::other);
+        return value.map(Value::Other);
     }
     if let Some(number) = words.parse(text) {
         return Some(if words == Words::Port {
             Value::Port(u16::try_from(number).ok()?)
         } else {
-            Value::other(number)
+            Value::Other(number)
         });
     }
     let (first, last) = text.split_once('-')?;
     let (first, last) = (words.parse(first)?, words.parse(last)?);
     Some(match words {
         Words::Port => Value::PortRange(u16::try_from(first).ok()?, u16::try_from(last).ok()?),
-        _ => Value::other_range(first, last)?,
+        _ => Value::OtherRange(first, last),
     })
 }
 

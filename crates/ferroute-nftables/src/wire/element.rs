@@ -196,8 +196,7 @@ pub(super) fn bytes(values: impl ExactSizeIterator<Item = Value>) -> Bytes {
             Value::IfName(name) | Value::IfNamePrefix(name) => bytes.extend(name.bytes()),
             Value::Protocol(number) => bytes.push(number),
             // Only in sets of other programs, which are not written.
-            Value::Other(number) => bytes.extend(number),
-            Value::OtherRange(number, _) => bytes.extend(number),
+            Value::Other(number) | Value::OtherRange(number, _) => bytes.extend(number.to_be_bytes()),
         }
         while several && bytes.len() % 4 != 0 {
             bytes.push(0);
@@ -224,7 +223,7 @@ pub(super) fn values<const N: usize>(bytes: &[u8], types: &[DataType]) -> Option
             DataType::IfName => Value::IfName(IfName::from_bytes(*rest.first_chunk()?)),
             DataType::IfIndex => Value::IfName(index_name(number(rest.get(..4)?, true)?)),
             DataType::Other { length, host_order } => {
-                Value::other(number(rest.get(..usize::from(*length))?, *host_order)?)
+                Value::Other(number(rest.get(..usize::from(*length))?, *host_order)?)
             }
         });
         rest = rest.get(data_type.padded_length()..).unwrap_or_default();

@@ -237,6 +237,6 @@ fn typed(property: Property, number: u128, family: IpFamily) -> Option<Value> {
         Words::Ipv6 => Value::Address(std::net::Ipv6Addr::from(number).into()),
         Words::Port => Value::Port(u16::try_from(number).ok()?),
         Words::ClassId => Value::ClassId(ClassId(u32::try_from(number).ok()?)),
-        _ => Value::other(number),
+        _ => Value::Other(number),
     })
 }

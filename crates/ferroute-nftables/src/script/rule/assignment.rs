@@ -96,7 +96,7 @@ impl RuleReader {
         let is_alone = is_alone && (words != Words::Text || cursor.peek().starts_with('"'));
         if let Some(number) = words.parse(cursor.peek()).filter(|_| is_alone) {
             cursor.at += 1;
-            return Some(Some(Source::Constant(Value::other(number))));
+            return Some(Some(Source::Constant(Value::Other(number))));
         }
         if let Some(key) = self.key(cursor, reading) {
             if cursor.accept("map") {

@@ -103,9 +103,7 @@ pub(super) fn comparison(operand: Operand, cursor: &mut Cursor<'_>, family: IpFa
         Value::PortRange(first, last) => {
             Some(Foreign::Range { operand, first: first.into(), last: last.into(), eq: eq? })
         }
-        range @ Value::OtherRange(..) => {
-            Some(Foreign::Range { operand, first: range.number(), last: range.last().number(), eq: eq? })
-        }
+        Value::OtherRange(first, last) => Some(Foreign::Range { operand, first, last, eq: eq? }),
         value => Some(compare(operand, value.number())),
     }
 }

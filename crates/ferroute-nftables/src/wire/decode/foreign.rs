@@ -119,7 +119,7 @@ impl Decoder<'_, '_> {
             };
             let shown = value
                 .map_or_else(|| loaded.text(self.headers()), |value| property.words(self.headers().family).text(value));
-            let value = value.map(|value| Source::Constant(Value::other(value)));
+            let value = value.map(|value| Source::Constant(Value::Other(value)));
             self.foreign(Foreign::Write { property, value, text: format!("ct label set {shown}") });
             return Some(());
         }
@@ -361,7 +361,7 @@ impl Decoder<'_, '_> {
             return Some(());
         }
         let value = match (value, loaded) {
-            (Some(value), _) => Some(Source::Constant(Value::other(value))),
+            (Some(value), _) => Some(Source::Constant(Value::Other(value))),
             (None, Loaded::MapData { key, map, offset: 0 }) => Some(Source::Map { key, map }),
             (None, other) => other.operand(headers).map(|operand| Source::Operand(Box::new(operand))),
         };
