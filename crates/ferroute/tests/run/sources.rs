@@ -17,9 +17,8 @@ in_every_mode!(sources_are_kept_at_endpoints_in_no_masquerade_cidrs);
 /// The port of a server that returns the addresses of its clients.
 const SERVER: u16 = 9090;
 
-/// Connects to a frontend, from an address if given, and returns the address that the pod sees.
-fn seen(case: &Case, from: &NetNs, source: Option<IpAddr>, to: SocketAddr, pod: IpAddr) -> IpAddr {
-    let server = case.cluster.pods.run(|| TcpListener::bind((pod, SERVER))).unwrap();
+/// Connects to a frontend, from an address if given, and returns the address that the server in a pod sees.
+fn seen(server: &TcpListener, from: &NetNs, source: Option<IpAddr>, to: SocketAddr) -> IpAddr {
     let connect = || {
         let socket = socket2::Socket::new(socket2::Domain::for_address(to), socket2::Type::STREAM, None)?;
         source.map_or(Ok(()), |source| socket.bind(&SocketAddr::new(source, 0).into()))?;
@@ -49,6 +48,7 @@ fn sources_are_kept_at_endpoints_in_no_masquerade_cidrs(mode: Mode) {
             let ip = |texts: [&str; 2]| texts[family].parse::<IpAddr>().unwrap();
             let (gateway, own) = (ip(["10.244.0.1", "fd00:244::1"]), ip(["192.168.0.1", "fd00:168::1"]));
             let node_port = SocketAddr::new(own, 30080);
+            let server = pods.run(|| TcpListener::bind((endpoint, SERVER))).unwrap();
             for (from, source, to, expected) in [
                 (client, None, node_port, if keeps { ip(["192.168.0.9", "fd00:168::9"]) } else { gateway }),
                 (node, None, node_port, if keeps { own } else { gateway }),
@@ -56,13 +56,14 @@ fn sources_are_kept_at_endpoints_in_no_masquerade_cidrs(mode: Mode) {
                 (pods, Some(endpoint), node_port, gateway),
                 (pods, Some(endpoint), web_tcp()[family], gateway),
             ] {
-                assert_eq!(seen(&case, from, source, to, endpoint), expected, "{source:?} to {to}, pod {pod}");
+                assert_eq!(seen(&server, from, source, to), expected, "{source:?} to {to}, pod {pod}");
             }
         }
         // The same applies to localhost, which would be the pod itself.
         let localhost = "127.0.0.1:30080".parse().unwrap();
         let gateway: IpAddr = "10.244.0.1".parse().unwrap();
-        assert_eq!(seen(&case, node, None, localhost, pod_addresses(pod)[0]), gateway);
+        let server = pods.run(|| TcpListener::bind((pod_addresses(pod)[0], SERVER))).unwrap();
+        assert_eq!(seen(&server, node, None, localhost), gateway);
         let diff = node.try_command(FERROUTE, &["diff"]);
         assert!(diff.status.success(), "{}", String::from_utf8_lossy(&diff.stdout));
         let explanation = node.command(FERROUTE, &["explain", "service", "default/web"]);
