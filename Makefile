@@ -42,11 +42,12 @@ ui: deps-demo rust
 	$(SUDO) $(abspath $(TARGET_DIR))/demo/ferroute demo --ui
 
 ## test (15 to 20 min): run all tests: unit, test-*, conformance and vm-test
-# Most parts after `unit` wait, or use one processor, so some are run at the same time, after everything that they install and build.
-TEST_PARTS = vm-test test-ui $(CONFORMANCE) test-release test-deb test-monitoring test-helm test-crash
-test: deps-test deps-iptables unit deps-deb deps-helm conformance-setup
-	-@$(MAKE) --no-print-directory --keep-going deps-ui deps-vm
-	@+$(call together,$(TEST_PARTS),4)
+# The last parts mostly wait, or use one processor, so some are run at the same time, after everything that they install and build.
+# In test-ui, a browser has to answer within seconds.
+TEST_PARTS = vm-test $(CONFORMANCE) test-release test-deb test-helm test-crash
+test: deps-test deps-iptables unit test-monitoring test-ui deps-deb deps-helm conformance-setup
+	-@$(MAKE) --no-print-directory deps-vm
+	@+$(call together,$(TEST_PARTS),5)
 	@$(CONFORMANCE_SUMMARY)
 	@cat $(UNIT)/not-tested $(UNIT)/conformance-not-tested $(VM_DIR)/not-tested $(PROMETHEUS)/not-tested $(DEB_DIR)/not-tested $(HELM)/not-tested $(PICTURES)/not-tested 2>/dev/null || true
 

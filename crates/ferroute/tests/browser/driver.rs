@@ -184,6 +184,17 @@ impl<'a> Browser<'a> {
         self.element(selector, "click", &json!({}));
     }
 
+    /// Unfolds an element `details`. Its summary moves while answers are drawn above it, so a click of a user may miss it.
+    #[track_caller]
+    pub(crate) fn unfold(&self, selector: &str) {
+        self.wait_for(&format!(
+            "const details = document.querySelector({});
+             if (details && !details.open) details.querySelector('summary').click();
+             return details?.open",
+            json!(selector)
+        ));
+    }
+
     /// Types into an element.
     #[track_caller]
     pub(crate) fn type_into(&self, selector: &str, text: &str) {

@@ -476,7 +476,7 @@ fn stream_of_the_demo_shows_what_fails_and_why() {
     browser.click("#keep-sending");
     browser.wait_for("return /[1-9]/.test(document.querySelector('.flow-answered')?.innerText)");
     assert_eq!(browser.count("#keep-sending[aria-pressed=true]"), 1);
-    browser.click(".demo summary");
+    browser.unfold(".demo details");
     for left in (0..3).rev() {
         browser.click(".switch[aria-checked=true][aria-label^='default/nginx']");
         browser.wait_for(&format!(
@@ -512,7 +512,7 @@ fn newcomer_sees_what_a_killed_pod_costs_and_why() {
     browser.wait_for(
         "return ['all endpoints', 'nginx-deployment-1', 'kB'].every((text) => document.querySelector('#traffic')?.innerText.includes(text))",
     );
-    browser.click(".demo summary");
+    browser.unfold(".demo details");
     browser.click(".demo-columns button[aria-label^='Kill '][aria-label*='nginx-deployment-1']");
     // The drawing shows the actions, and below it the failures with their durations and reasons.
     browser.wait_for("return [...document.querySelectorAll('.flow-stream .tick')].some((one) => /nginx-deployment-1/.test(one.textContent))");
@@ -593,7 +593,7 @@ fn axe_finds_nothing_in_the_demo() {
     browser.open(&server.url);
     browser.click(".demo-form [type=submit]");
     browser.wait_for("return document.querySelector('.endpoint .received')");
-    browser.click(".demo summary");
+    browser.unfold(".demo details");
     assert_accessible(&browser, &axe, "the demo");
     browser.open(&server.view("#/changes"));
     browser

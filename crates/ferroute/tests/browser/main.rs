@@ -139,7 +139,7 @@ fn demo_acts_and_shows_it(mode: &str) {
     assert_eq!(browser.run(received), 20);
     browser.keep_picture(&format!("demo-{mode}"));
 
-    browser.click(".demo summary");
+    browser.unfold(".demo details");
     browser.click(".demo-columns .switch[aria-checked=true]");
     browser.wait_text(".endpoint-unused", "not ready");
     browser.click(".demo-columns button[aria-label^='One replica more']");
@@ -149,7 +149,7 @@ fn demo_acts_and_shows_it(mode: &str) {
     browser.click(".tabs a[href='#/changes']");
     browser.wait_for("return document.querySelector('.sync')?.textContent.includes('3 of 4 ready')");
     open_service(&browser, &server, "default/nginx-service");
-    browser.click(".demo summary");
+    browser.unfold(".demo details");
     browser.click("#break");
     browser.click(".demo-output a[href='#/changes']");
     browser.wait_for("return document.querySelector('.sync-repaired')");
@@ -208,7 +208,7 @@ fn map_shows_connections_and_what_fails() {
 
     // The stream continues, and the Service loses its endpoints.
     open_service(&browser, &server, "default/nginx-service");
-    browser.click(".demo summary");
+    browser.unfold(".demo details");
     for replicas in (0..3).rev() {
         browser.click(".demo-columns button[aria-label^='One replica fewer']");
         browser.wait_for(&format!("return document.querySelectorAll('.graph .endpoint').length === {replicas}"));
