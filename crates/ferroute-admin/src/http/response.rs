@@ -11,7 +11,7 @@ use hyper::{
     header::{CONTENT_TYPE, HeaderValue, X_CONTENT_TYPE_OPTIONS},
 };
 
-/// The head of a request: method, path, headers. Of bodies, only the [start](PutBody) of those of PUT requests is read.
+/// The head of a request: method, path, headers. Of bodies, only the start of those of PUT requests is read.
 pub type Request = hyper::http::request::Parts;
 
 /// The start of the body of a PUT request, an extension of its head.
