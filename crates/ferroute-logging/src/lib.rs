@@ -14,7 +14,10 @@ use std::{
 use ferroute_config::{KubeProxyConfiguration, LogFormat};
 use ferroute_core::EscapedLines;
 use serde_json::Value;
-use tracing_subscriber::{EnvFilter, fmt::writer::BoxMakeWriter};
+use tracing_subscriber::{
+    EnvFilter, Registry,
+    fmt::{FormatEvent, SubscriberBuilder, format::DefaultFields, writer::BoxMakeWriter},
+};
 
 use self::{line::TextLine, queue::LogQueue};
 
@@ -119,19 +122,20 @@ fn start_with<W: Write + 'static>(directives: &str, format: LogFormat, output: i
         .with_ansi(std::io::stderr().is_terminal())
         .with_target(false);
     match format {
-        LogFormat::Text => {
-            let lines = lines.with_filter_reloading();
-            let handle = lines.reload_handle();
-            lines.init();
-            _ = FILTER.set(Box::new(move |filter| _ = handle.reload(filter)));
-        }
-        LogFormat::Json => {
-            let lines = lines.event_format(json::KubernetesJson).with_filter_reloading();
-            let handle = lines.reload_handle();
-            lines.init();
-            _ = FILTER.set(Box::new(move |filter| _ = handle.reload(filter)));
-        }
+        LogFormat::Text => init(lines),
+        LogFormat::Json => init(lines.event_format(json::KubernetesJson)),
     }
+}
+
+/// Starts logging with a filter that [`set_verbosity`] changes.
+fn init<E>(lines: SubscriberBuilder<DefaultFields, E, EnvFilter, BoxMakeWriter>)
+where
+    E: FormatEvent<Registry, DefaultFields> + Send + Sync + 'static,
+{
+    let lines = lines.with_filter_reloading();
+    let handle = lines.reload_handle();
+    lines.init();
+    _ = FILTER.set(Box::new(move |filter| _ = handle.reload(filter)));
 }
 
 /// Returns the fields of a configuration that differ from the defaults, as `field.subfield=value`.

@@ -106,7 +106,7 @@ fn unpasted(text: &str) -> Cow<'_, str> {
     Cow::Owned(printed)
 }
 
-/// What copying makes of characters of `nft`.
+/// Replacements, with the characters that `nft` printed.
 const PASTED: [(&str, char); 14] = [
     ("&quot;", '"'),
     ("&#34;", '"'),

@@ -15,7 +15,10 @@ use std::{
 
 use anyhow::{Context, bail, ensure};
 use plotters::{
-    coord::ranged1d::{AsRangedCoord, ValueFormatter},
+    coord::{
+        CoordTranslate,
+        ranged1d::{AsRangedCoord, ValueFormatter},
+    },
     prelude::*,
 };
 
@@ -286,13 +289,7 @@ impl Plot<'_> {
             let points = line.points.iter().filter(|_| has_points);
             chart.draw_series(points.map(|point| Circle::new(*point, 5, style)))?;
         }
-        chart
-            .configure_series_labels()
-            .position(self.legend.clone())
-            .background_style(theme.paper.mix(0.9))
-            .border_style(theme.grid)
-            .label_font(text(14))
-            .draw()?;
+        draw_legend(&mut chart, self.legend.clone(), theme)?;
         root.present()?;
         Ok(())
     }
@@ -354,14 +351,24 @@ fn draw_packets(path: &Path, theme: Theme, table: &Table) -> anyhow::Result<()> 
         let (x, y) = chart.backend_coord(&(0.0, height(index) + 0.6));
         root.draw(&Text::new(kind.as_str(), (x - 200, y - 6), text(14)))?;
     }
+    draw_legend(&mut chart, SeriesLabelPosition::UpperRight, theme)?;
+    root.present()?;
+    Ok(())
+}
+
+/// Draws the names of the lines or bars of a diagram.
+fn draw_legend<'a, T: CoordTranslate>(
+    chart: &mut ChartContext<'a, SVGBackend<'a>, T>,
+    position: SeriesLabelPosition,
+    theme: Theme,
+) -> anyhow::Result<()> {
     chart
         .configure_series_labels()
-        .position(SeriesLabelPosition::UpperRight)
+        .position(position)
         .background_style(theme.paper.mix(0.9))
         .border_style(theme.grid)
-        .label_font(text(14))
+        .label_font((FONT, 14).into_font().color(&theme.text))
         .draw()?;
-    root.present()?;
     Ok(())
 }
 
@@ -414,13 +421,7 @@ fn draw_course(
                 .legend(move |(x, y)| PathElement::new([(x, y), (x + 24, y)], style));
         }
         if index == 0 && lines.len() > 1 {
-            chart
-                .configure_series_labels()
-                .position(SeriesLabelPosition::UpperRight)
-                .background_style(theme.paper.mix(0.9))
-                .border_style(theme.grid)
-                .label_font(text(14))
-                .draw()?;
+            draw_legend(&mut chart, SeriesLabelPosition::UpperRight, theme)?;
         }
     }
     root.present()?;

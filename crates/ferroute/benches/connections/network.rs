@@ -38,9 +38,11 @@ pub(crate) struct Attempt {
 }
 
 impl Network {
-    /// Waits until connections are answered.
+    /// Waits until connections are answered, for a minute at most.
     pub(crate) fn wait_for(&self, to: SocketAddr) {
+        let end = Instant::now() + Duration::from_secs(60);
         while self.client.run(|| attempt(to)).is_none() {
+            assert!(Instant::now() < end, "no connection to {to} is answered");
             thread::sleep(Duration::from_millis(50));
         }
     }

@@ -78,15 +78,12 @@ pub(super) fn walk<'r>(desired: &Desired, rules: &'r KernelRules) -> Reading<Wal
     let (of_others, of_node) = (ruleset(iptables), ruleset(&rules.iptables));
     let (names, names_for_node) = (names(iptables), names(&rules.iptables));
     let pods = local_pods(desired, rules.family);
-    let is_pod = |address: IpAddr| {
-        let is_node = matches!(desired.names.owner(address), Some(AddressOwner::Node(_)));
-        !is_node && !desired.host.addresses.contains(&address)
-    };
+    let is_pod = |address: IpAddr| is_pod(desired, address);
     let mut walks = Walks::default();
     let (mut pod_refusals, mut pods_are_served) = (Vec::new(), false);
-    let is_served = |destination: &&Destination| destination.has_endpoints;
+    let has_endpoints = |destination: &&Destination| destination.has_endpoints;
     let all = destinations(desired, rules.family, mode.traits());
-    for destination in all.iter().filter(is_served).take(MAX_WALKS) {
+    for destination in all.iter().filter(has_endpoints).take(MAX_WALKS) {
         if let Some(packet) = local_packet(destination, &host)
             && let Some(Walked { refusal: Some(refusal), .. }) =
                 walked(of_node.leaves(&host, &packet), packet.source.ip(), &names_for_node, is_pod)
@@ -153,12 +150,18 @@ fn is_firewall(snapshot: &TableSnapshot) -> bool {
         && snapshot.table.chains().any(|chain| chain.chain.base.is_some_and(|base| filters(base.kind)))
 }
 
+/// Reports whether an endpoint with this address is a pod with an address of its own, and not a process of a node.
+fn is_pod(desired: &Desired, address: IpAddr) -> bool {
+    let is_node = matches!(desired.names.owner(address), Some(AddressOwner::Node(_)));
+    !is_node && !desired.host.addresses.contains(&address)
+}
+
 /// Returns addresses of pods on this node.
 pub(super) fn local_pods(desired: &Desired, family: IpFamily) -> Vec<IpAddr> {
     let table = desired.table(family);
     let endpoints = table.entries.values().flat_map(|entry| entry.endpoints.iter());
-    let is_pod = |address: &IpAddr| !desired.host.addresses.contains(address);
-    let pods = endpoints.filter(|endpoint| endpoint.local).map(|endpoint| endpoint.address).filter(is_pod);
+    let pods = endpoints.filter(|endpoint| endpoint.local).map(|endpoint| endpoint.address);
+    let pods = pods.filter(|address| is_pod(desired, *address));
     let pods: BTreeSet<IpAddr> = pods.take(MAX_WALKS).collect();
     pods.into_iter().take(MAX_PODS).collect()
 }
