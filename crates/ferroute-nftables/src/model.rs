@@ -19,7 +19,7 @@ mod words;
 pub use chain::{BaseChain, Chain, ChainType, ChainWithRules, Hook, Policy, Verdict};
 pub use ferroute_core::InterfacePattern;
 pub use flowtable::Flowtable;
-pub use foreign::{ElementOp, Elements, Foreign, NatKind, NatPart, Operand, Source, fields_text, key_text};
+pub use foreign::{ElementOp, Elements, Foreign, NAT_FLAGS, NatKind, NatPart, Operand, Source, fields_text, key_text};
 pub(crate) use foreign::{fib_existence, hash_inputs, set_text};
 pub(crate) use name::Printable;
 pub use name::{Comment, Name};

@@ -64,6 +64,17 @@ fn foreign_table_is_read_with_chains_sets_and_elements() {
                 meta l4proto tcp dnat to 10.0.0.4:8080
             }
             chain post { type nat hook postrouting priority 100; oifname "eth0" masquerade; snat to 10.9.9.9; }
+            chain shuffled { type nat hook postrouting priority 101;
+                oifname "a" masquerade random,persistent
+                oifname "b" snat to 10.9.9.9 persistent
+                oifname "c" snat to 10.9.9.1-10.9.9.9 fully-random,persistent
+                oifname "d" snat ip prefix to 10.9.9.0/24 random
+                oifname "e" snat to ip saddr map { 10.0.0.1 : 10.9.9.9 } persistent
+            }
+            chain shuffled_before { type nat hook prerouting priority -99;
+                tcp dport 1 redirect to :8080 random
+                tcp dport 2 dnat to 10.0.0.1:8080 persistent
+            }
             chain odd {
                 limit rate 5/second counter accept
                 tcp flags syn log prefix "x" reject with tcp reset
@@ -81,6 +92,11 @@ fn foreign_table_is_read_with_chains_sets_and_elements() {
     );
     insta::assert_snapshot!(text, @r#"
     table ip other {
+    	map __map0 {
+    		type ipv4_addr : ipv4_addr
+    		elements = { 10.0.0.1 : 10.9.9.9 }
+    	}
+
     	set clients {
     		type ipv4_addr
     		size 65535
@@ -156,6 +172,23 @@ fn foreign_table_is_read_with_chains_sets_and_elements() {
     		meta mark set meta mark ^ 0x00004000
     		update @clients { ip saddr }
     		meta l4proto tcp dnat to 10.0.0.4:8080
+    	}
+
+    	chain shuffled {
+    		type nat hook postrouting priority 101;
+    		policy accept;
+    		oifname "a" masquerade random,persistent
+    		oifname "b" snat to 10.9.9.9 persistent
+    		oifname "c" snat to 10.9.9.1-10.9.9.9 fully-random,persistent
+    		oifname "d" snat to 10.9.9.0-10.9.9.255 random
+    		oifname "e" snat ip to ip saddr map @__map0 persistent
+    	}
+
+    	chain shuffled_before {
+    		type nat hook prerouting priority -99;
+    		policy accept;
+    		meta l4proto tcp th dport 1 redirect to :8080 random
+    		meta l4proto tcp th dport 2 dnat to 10.0.0.1:8080 persistent
     	}
 
     }

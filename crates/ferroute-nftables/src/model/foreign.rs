@@ -90,12 +90,14 @@ pub enum Foreign {
         addresses: Option<(IpAddr, IpAddr)>,
         /// The first and the last port; `None` keeps the port.
         ports: Option<(u16, u16)>,
+        /// Flags of [`NAT_FLAGS`].
+        flags: u32,
     },
     /// `masquerade` with ports or flags. Ends the base chain.
     Masquerade {
         /// First and last port; `None` keeps the port if possible.
         ports: Option<(u16, u16)>,
-        /// `NF_NAT_RANGE_*`.
+        /// Flags of [`NAT_FLAGS`].
         flags: u32,
     },
     /// `dnat prefix` or `snat prefix` to a network, which keeps the host part of the address. Ends the base chain.
@@ -104,6 +106,8 @@ pub enum Foreign {
         kind: NatKind,
         /// The network.
         net: IpNet,
+        /// Flags of [`NAT_FLAGS`].
+        flags: u32,
     },
     /// `redirect`, `dnat` or `snat` to data of a map. Ends the base chain.
     NatMap {
@@ -117,6 +121,8 @@ pub enum Foreign {
         other: Option<NatPart>,
         /// `prefix`: the data are networks.
         prefix: bool,
+        /// Flags of [`NAT_FLAGS`].
+        flags: u32,
     },
     /// `add`, `update` or `delete` of an element of a set or map.
     Element {
@@ -312,17 +318,15 @@ impl Foreign {
             Self::SetMarkNumber { to_connection, number } => {
                 format!("{} set {}", mark(*to_connection), number.text(family))
             }
-            Self::Nat { kind, addresses, ports } => nat_text(*kind, *addresses, *ports),
+            Self::Nat { kind, addresses, ports, flags } => {
+                format!("{}{}", nat_text(*kind, *addresses, *ports), flags_text(*flags))
+            }
             Self::Masquerade { ports, flags } => {
                 let to = ports.map_or_else(String::new, |ports| format!(" to :{}", range_text(ports)));
-                let names = [(1 << 2, "random"), (1 << 4, "fully-random"), (1 << 3, "persistent")];
-                let names: Vec<&str> =
-                    names.iter().filter(|(bit, _)| flags & bit != 0).map(|(_, name)| *name).collect();
-                let space = if names.is_empty() { "" } else { " " };
-                format!("masquerade{to}{space}{}", names.join(","))
+                format!("masquerade{to}{}", flags_text(*flags))
             }
-            Self::NatPrefix { kind, net } => format!("{} prefix to {net}", kind.name()),
-            Self::NatMap { kind, key, map, other, prefix } => {
+            Self::NatPrefix { kind, net, flags } => format!("{} prefix to {net}{}", kind.name(), flags_text(*flags)),
+            Self::NatMap { kind, key, map, other, prefix, flags } => {
                 let ip = super::family_name(family);
                 let of = if *kind == NatKind::Redirect { String::new() } else { format!(" {ip}") };
                 let prefix = if *prefix { " prefix" } else { "" };
@@ -335,7 +339,8 @@ impl Foreign {
                         (String::new(), format!(":{} map {}", key_text(key, family), set(map, key)))
                     }
                 };
-                format!("{}{of}{prefix} to {before}{} map {}{after}", kind.name(), key_text(key, family), set(map, key))
+                let (key, map, flags) = (key_text(key, family), set(map, key), flags_text(*flags));
+                format!("{}{of}{prefix} to {before}{key} map {map}{after}{flags}", kind.name())
             }
             Self::Element { op, set: name, key, data, details, .. } => {
                 let key = if key.is_empty() { "key".to_owned() } else { key_text(key, family) };
@@ -518,6 +523,16 @@ fn mark_text(mark: &str, mask: u32, xor: u32) -> String {
         (u32::MAX, xor) => format!("{mark} ^ {xor:#010x}"),
         (mask, xor) => format!("{mark} & {mask:#010x} ^ {xor:#010x}"),
     }
+}
+
+/// The flags of translations that `nft` prints as words (`NF_NAT_RANGE_*` of `include/uapi/linux/netfilter/nf_nat.h`).
+pub const NAT_FLAGS: [(u32, &str); 3] = [(1 << 2, "random"), (1 << 4, "fully-random"), (1 << 3, "persistent")];
+
+/// Returns the words of flags, after a space.
+fn flags_text(flags: u32) -> String {
+    let words = NAT_FLAGS.iter().filter(|(flag, _)| flags & flag != 0).map(|(_, word)| *word);
+    let words = words.collect::<Vec<_>>().join(",");
+    if words.is_empty() { words } else { format!(" {words}") }
 }
 
 fn nat_text(kind: NatKind, addresses: Option<(IpAddr, IpAddr)>, ports: Option<(u16, u16)>) -> String {

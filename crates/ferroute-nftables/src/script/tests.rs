@@ -91,6 +91,14 @@ fn rules_are_printed_as_nft_prints_those_of_the_kernel() {
         ("reject with icmpx admin-prohibited", "reject with icmpx admin-prohibited"),
         ("reject with icmp type host-unreachable", "meta nfproto ipv4 reject with icmp host-unreachable"),
         ("masquerade fully-random", "masquerade fully-random"),
+        ("masquerade persistent,random", "masquerade random,persistent"),
+        ("snat to 10.0.0.9 persistent drop", "meta nfproto ipv4 snat to 10.0.0.9 persistent drop"),
+        ("snat prefix to 10.9.9.0/24 random", "snat prefix to 10.9.9.0/24 random"),
+        ("redirect random", "redirect random"),
+        (
+            "dnat to ip saddr map { 10.0.0.1 : 10.9.9.9 } fully-random",
+            "meta nfproto ipv4 dnat ip to ip saddr map { 10.0.0.1 : 10.9.9.9 } fully-random",
+        ),
         ("ip protocol tcp dnat to 10.0.0.9:8080", "meta nfproto ipv4 meta l4proto tcp dnat to 10.0.0.9:8080"),
         (
             "dnat ip to numgen random mod 2 map { 0 : 10.0.0.1 . 80, 1 : 10.0.0.2 . 80 }",

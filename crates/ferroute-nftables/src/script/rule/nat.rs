@@ -12,7 +12,7 @@ use super::{
     },
     Reading, RuleReader,
 };
-use crate::model::{Foreign, Name, NatKind, NatPart, Words};
+use crate::model::{Foreign, NAT_FLAGS, Name, NatKind, NatPart, Words};
 
 impl RuleReader {
     /// Reads `redirect`, `dnat` or `snat`.
@@ -33,20 +33,23 @@ impl RuleReader {
         }
         let prefix = cursor.accept("prefix");
         if !cursor.accept("to") {
-            nat_flags(cursor);
-            let foreign = Foreign::Nat { kind, addresses: None, ports: None };
+            let foreign = Foreign::Nat { kind, addresses: None, ports: None, flags: nat_flags(cursor) };
             return (kind == NatKind::Redirect).then(|| reading.foreign(foreign));
         }
-        let foreign = if let Some((addresses, ports)) = target(cursor.peek()) {
+        let mut foreign = if let Some((addresses, ports)) = target(cursor.peek()) {
             cursor.at += 1;
             match addresses {
-                Some((first, last)) if prefix => Foreign::NatPrefix { kind, net: network(first, last)? },
+                Some((first, last)) if prefix => Foreign::NatPrefix { kind, net: network(first, last)?, flags: 0 },
                 addresses => nat_statement(kind, addresses, ports, reading)?,
             }
         } else {
             self.nat_map(kind, prefix, cursor, reading)?
         };
-        nat_flags(cursor);
+        if let Foreign::Nat { flags, .. } | Foreign::NatPrefix { flags, .. } | Foreign::NatMap { flags, .. } =
+            &mut foreign
+        {
+            *flags = nat_flags(cursor);
+        }
         reading.foreign(foreign);
         Some(())
     }
@@ -115,7 +118,7 @@ impl RuleReader {
                 }
             });
         }
-        Some(Foreign::NatMap { kind, key, map, other, prefix })
+        Some(Foreign::NatMap { kind, key, map, other, prefix, flags: 0 })
     }
 }
 
@@ -129,7 +132,7 @@ fn nat_statement(
     if let Some((first, _)) = addresses {
         reading.require(Requirements { family: Some(IpFamily::of(first)), protocol: None });
     }
-    Some(Foreign::Nat { kind, addresses, ports })
+    Some(Foreign::Nat { kind, addresses, ports, flags: 0 })
 }
 
 type Target = (Option<(IpAddr, IpAddr)>, Option<(u16, u16)>);
@@ -170,17 +173,15 @@ fn network(first: IpAddr, last: IpAddr) -> Option<IpNet> {
     nets.find(|net| net.network() == first && net.broadcast() == last)
 }
 
-/// Reads the flags of a translation (`NF_NAT_RANGE_*`).
+/// Reads the flags of a translation.
 pub(super) fn nat_flags(cursor: &mut Cursor<'_>) -> u32 {
     let mut flags = 0;
     loop {
-        flags |= match cursor.peek() {
-            "random" => 1 << 2,
-            "persistent" => 1 << 3,
-            "fully-random" => 1 << 4,
-            "," => 0,
-            _ => return flags,
-        };
+        match NAT_FLAGS.iter().find(|(_, word)| cursor.peek() == *word) {
+            Some((flag, _)) => flags |= flag,
+            None if cursor.peek() == "," => {}
+            None => return flags,
+        }
         cursor.at += 1;
     }
 }

@@ -7,7 +7,9 @@ use ferroute_netlink::Attribute;
 
 use super::{
     super::{EncodedRule, constants::*, element::values, layout::Register},
-    Decoder, Parts, nfproto,
+    Decoder, Parts,
+    foreign::{NFTA_NAT_FLAGS, worded_flags},
+    nfproto,
     registers::Loaded,
     statements,
 };
@@ -164,8 +166,10 @@ impl Decoder<'_, '_> {
         let is_range = |first, last| parts.u32(last).is_some_and(|last| parts.u32(first) != Some(last));
         let address = from.map(|from| self.registers.at(from));
         let port = parts.register(NFTA_NAT_REG_PROTO_MIN).map(|register| self.registers.at(register));
+        let flags = worded_flags(parts.u32(NFTA_NAT_FLAGS).unwrap_or(0));
         let statement = match (nat_type, &address, &port) {
-            _ if is_range(NFTA_NAT_REG_ADDR_MIN, NFTA_NAT_REG_ADDR_MAX)
+            _ if flags != 0
+                || is_range(NFTA_NAT_REG_ADDR_MIN, NFTA_NAT_REG_ADDR_MAX)
                 || is_range(NFTA_NAT_REG_PROTO_MIN, NFTA_NAT_REG_PROTO_MAX) =>
             {
                 None
@@ -210,11 +214,10 @@ impl Decoder<'_, '_> {
         };
         let ports = port(NFTA_MASQ_REG_PROTO_MIN).map(|first| (first, port(NFTA_MASQ_REG_PROTO_MAX).unwrap_or(first)));
         // With ports, the kernel also has a flag for them.
-        let flags = flags & !NF_NAT_RANGE_PROTO_SPECIFIED;
-        match (ports, flags) {
+        match (ports, worded_flags(flags)) {
             (None, 0) => self.push(Statement::Masquerade { fully_random: false }),
             (None, NF_NAT_RANGE_PROTO_RANDOM_FULLY) => self.push(Statement::Masquerade { fully_random: true }),
-            _ => self.foreign(Foreign::Masquerade { ports, flags }),
+            (ports, flags) => self.foreign(Foreign::Masquerade { ports, flags }),
         }
     }
 
@@ -261,4 +264,3 @@ fn element_expressions(parts: &Parts<'_>) -> Vec<(String, bool)> {
 // `include/uapi/linux/netfilter/nf_tables.h`.
 const NFTA_MASQ_REG_PROTO_MIN: u16 = 2;
 const NFTA_MASQ_REG_PROTO_MAX: u16 = 3;
-const NF_NAT_RANGE_PROTO_SPECIFIED: u32 = 1 << 1;

@@ -12,8 +12,8 @@ use super::{
     registers::{self, Loaded, NFT_CT_LABELS, NFT_CT_MARK, number},
 };
 use crate::model::{
-    CmpOp, FibResult, Field, Foreign, IfName, Named, NatKind, NatPart, NumberSource, Operand, Outcome, Property,
-    Source, Value, Words, fib_existence, hash_inputs,
+    CmpOp, FibResult, Field, Foreign, IfName, NAT_FLAGS, Named, NatKind, NatPart, NumberSource, Operand, Outcome,
+    Property, Source, Value, Words, fib_existence, hash_inputs,
 };
 
 /// Returns the meaning of a comparison; `None` if it is unknown.
@@ -167,7 +167,13 @@ impl Decoder<'_, '_> {
 
     /// `redirect`.
     pub(super) fn redirect(&mut self, parts: &Parts<'_>) -> Option<()> {
-        self.translate(NatKind::Redirect, parts, [None, None], [NFTA_REDIR_REG_PROTO_MIN, NFTA_REDIR_REG_PROTO_MAX])
+        self.translate(
+            NatKind::Redirect,
+            parts,
+            [None, None],
+            [NFTA_REDIR_REG_PROTO_MIN, NFTA_REDIR_REG_PROTO_MAX],
+            NFTA_REDIR_FLAGS,
+        )
     }
 
     /// Adds `dnat` and `snat` in forms that planned rules do not have.
@@ -177,7 +183,7 @@ impl Decoder<'_, '_> {
             _ => NatKind::Source,
         };
         let addresses = [Some(NFTA_NAT_REG_ADDR_MIN), Some(NFTA_NAT_REG_ADDR_MAX)];
-        self.translate(kind, parts, addresses, [NFTA_NAT_REG_PROTO_MIN, NFTA_NAT_REG_PROTO_MAX])
+        self.translate(kind, parts, addresses, [NFTA_NAT_REG_PROTO_MIN, NFTA_NAT_REG_PROTO_MAX], NFTA_NAT_FLAGS)
     }
 
     fn translate(
@@ -186,12 +192,14 @@ impl Decoder<'_, '_> {
         parts: &Parts<'_>,
         addresses: [Option<u16>; 2],
         ports: [u16; 2],
+        flags: u16,
     ) -> Option<()> {
         let at = |attribute: u16| parts.register(attribute).map(|register| self.registers.at(register));
         let [first, last] = addresses.map(|attribute| attribute.and_then(at));
         let [first_port, last_port] = ports.map(at);
-        let prefix = parts.u32(NFTA_NAT_FLAGS).is_some_and(|flags| flags & NF_NAT_RANGE_NETMAP != 0);
-        if let Some(foreign) = self.nat_map(kind, prefix, first.as_ref(), first_port.as_ref()) {
+        let flags = parts.u32(flags).unwrap_or(0);
+        let (prefix, flags) = (flags & NF_NAT_RANGE_NETMAP != 0, worded_flags(flags));
+        if let Some(foreign) = self.nat_map((kind, prefix, flags), first.as_ref(), first_port.as_ref()) {
             self.foreign(foreign);
             return Some(());
         }
@@ -215,11 +223,12 @@ impl Decoder<'_, '_> {
             return Some(());
         };
         let foreign = match first.zip(last).filter(|_| prefix) {
-            Some((first, last)) => Foreign::NatPrefix { kind, net: network(first, last)? },
+            Some((first, last)) => Foreign::NatPrefix { kind, net: network(first, last)?, flags },
             None => Foreign::Nat {
                 kind,
                 addresses: first.map(|first| (first, last.unwrap_or(first))),
                 ports: first_port.map(|first| (first, last_port.unwrap_or(first))),
+                flags,
             },
         };
         self.foreign(foreign);
@@ -227,7 +236,12 @@ impl Decoder<'_, '_> {
     }
 
     /// Returns a translation to data of a map; `None` for other translations.
-    fn nat_map(&self, kind: NatKind, prefix: bool, address: Option<&Loaded>, port: Option<&Loaded>) -> Option<Foreign> {
+    fn nat_map(
+        &self,
+        (kind, prefix, flags): (NatKind, bool, u32),
+        address: Option<&Loaded>,
+        port: Option<&Loaded>,
+    ) -> Option<Foreign> {
         let (key, map, other) = match (address, port) {
             (Some(Loaded::MapData { key, map, offset: 0 }), None)
             | (None, Some(Loaded::MapData { key, map, offset: 0 })) => (key, map, None),
@@ -248,7 +262,7 @@ impl Decoder<'_, '_> {
             }
             _ => return None,
         };
-        Some(Foreign::NatMap { kind, key: key.clone(), map: map.clone(), other, prefix })
+        Some(Foreign::NatMap { kind, key: key.clone(), map: map.clone(), other, prefix, flags })
     }
 
     /// Returns the new address and port of a translation.
@@ -421,10 +435,17 @@ const LOOPBACK_INDEX: u128 = 1;
 // `include/uapi/linux/netfilter/nf_tables.h`.
 const NFTA_REDIR_REG_PROTO_MIN: u16 = 1;
 const NFTA_REDIR_REG_PROTO_MAX: u16 = 2;
-const NFTA_NAT_FLAGS: u16 = 7;
+const NFTA_REDIR_FLAGS: u16 = 3;
+pub(super) const NFTA_NAT_FLAGS: u16 = 7;
 const NFTA_XFRM_DIR: u16 = 3;
 const NFTA_XFRM_SPNUM: u16 = 4;
 const NFT_XFRM_KEY_REQID: u32 = 5;
 const NFT_XFRM_KEY_SPI: u32 = 6;
+
+/// Returns the flags of a translation that `nft` prints as words.
+pub(super) fn worded_flags(flags: u32) -> u32 {
+    NAT_FLAGS.iter().fold(0, |worded, (flag, _)| worded | flags & flag)
+}
+
 /// `NF_NAT_RANGE_NETMAP`.
 const NF_NAT_RANGE_NETMAP: u32 = 1 << 6;

@@ -95,7 +95,7 @@ impl<'a> ChainWalker<'a> {
                 Err(LookupError::Unknown(_)) => {
                     let key = key.iter().map(|field| Property::Field(*field).into()).collect();
                     let (kind, map) = (NatKind::Destination, map.clone());
-                    let foreign = Foreign::NatMap { kind, key, map, other: None, prefix: false };
+                    let foreign = Foreign::NatMap { kind, key, map, other: None, prefix: false, flags: 0 };
                     self.change(&foreign, random, effects, walker)
                 }
             },
@@ -309,12 +309,12 @@ impl<'a> ChainWalker<'a> {
                 let reason = format!("effect of `{}`", table.foreign_text(foreign, packet.family()));
                 StatementResult::End(Verdict::Unknown { reason })
             }
-            (Foreign::Nat { kind, addresses, ports }, _) => {
+            (Foreign::Nat { kind, addresses, ports, .. }, _) => {
                 let address = addresses.map(|(first, _)| nth_address(first, random.unwrap_or(0)));
                 let port = ports.map(|ports| packet.port_in(ports, None));
                 translate(packet, *kind, address, port, hook, None, effects)
             }
-            (Foreign::NatPrefix { kind, net }, _) => {
+            (Foreign::NatPrefix { kind, net, .. }, _) => {
                 let address = mapped(translated(packet, *kind), net.network(), net.broadcast());
                 translate(packet, *kind, Some(address), None, hook, None, effects)
             }
