@@ -19,7 +19,7 @@ RUNNER_VAR := CARGO_TARGET_$(shell echo $(HOST_TRIPLE) | tr a-z- A-Z_)_RUNNER
 AS_ROOT := $(if $(SUDO),env $(RUNNER_VAR)="sudo -E",)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo ui test unit-without-iptables test-crash test-monitoring test-deb test-release test-helm test-ui e2e build debug release reproducible install uninstall deb dist sbom version image unit properties soak fuzz conformance conformance-debug conformance-setup vm vm-ipvs vm-nftables vm-apparmor vm-test vm-bench helm-package fmt lint doc deny crates cross bench compare plots pictures docs deps deps-demo deps-deb deps-helm deps-iptables deps-test deps-ui deps-vm rust clean
+.PHONY: help demo ui test unit-without-iptables test-crash test-monitoring test-deb test-release test-helm test-ui e2e build debug release reproducible install uninstall deb dist sbom version image unit unit-build properties soak fuzz conformance conformance-debug conformance-setup vm vm-ipvs vm-nftables vm-apparmor vm-test vm-bench helm-package fmt lint doc deny crates cross bench compare plots pictures docs deps deps-demo deps-deb deps-helm deps-iptables deps-test deps-ui deps-vm rust clean
 
 ## help (at once): list these targets; also what make alone does
 help:
@@ -57,6 +57,16 @@ test: deps-test deps-iptables unit test-monitoring test-ui deps-deb deps-helm co
 # `make test` repeats it at its end.
 UNIT := $(abspath $(TARGET_DIR))/unit
 NEED_IPTABLES := crates/ferroute-testing/need-iptables.txt
+# Its parts mostly wait, so they are run at the same time, each in processes of its own: threads of one process would share what
+# they inherit to the programs that they start.
+TESTS_OF = $(basename $(notdir $(wildcard crates/$(1)/tests/*.rs))) $(notdir $(patsubst %/main.rs,%,$(wildcard crates/$(1)/tests/*/main.rs)))
+COMMAND_TESTS := $(filter-out run,$(call TESTS_OF,ferroute))
+unit-run: UNIT_TESTS = --test run
+unit-commands: UNIT_TESTS = $(patsubst %,--test %,$(filter-out trace%,$(COMMAND_TESTS)))
+unit-trace: UNIT_TESTS = $(patsubst %,--test %,$(filter trace%,$(COMMAND_TESTS)))
+unit-libraries: UNIT_TESTS = $(patsubst %,--test %,$(filter-out run $(COMMAND_TESTS),$(sort $(call TESTS_OF,*))))
+UNIT_PARTS := unit-run unit-commands unit-trace unit-libraries unit-sources
+.PHONY: $(UNIT_PARTS)
 unit: rust
 	@mkdir -p $(UNIT); rm -f $(UNIT)/not-tested; skip=; \
 	for program in iptables-nft iptables-legacy; do \
@@ -64,7 +74,21 @@ unit: rust
 	done; \
 	[ -z "$$skip" ] || echo "NOT TESTED: the tests in $(NEED_IPTABLES), because the iptables programs are not installed" \
 	    | tee $(UNIT)/not-tested; \
-	$(AS_ROOT) $(CARGO) test --workspace -- $$skip
+	echo $$skip >$(UNIT)/skip
+	@$(MAKE) --no-print-directory unit-build
+	@echo "running $(UNIT_PARTS) at the same time; each prints its output at its end"
+	@+$(call together,$(UNIT_PARTS))
+
+unit-build: rust
+	$(CARGO) test --workspace --no-run
+
+unit-run unit-commands unit-trace unit-libraries:
+	$(AS_ROOT) $(CARGO) test --workspace $(UNIT_TESTS) -- $$(cat $(UNIT)/skip)
+
+# The tests within the sources, and the examples of their documentation.
+unit-sources:
+	$(AS_ROOT) $(CARGO) test --workspace --lib --bins --examples -- $$(cat $(UNIT)/skip)
+	$(AS_ROOT) $(CARGO) test --workspace --doc -- $$(cat $(UNIT)/skip)
 
 ## unit-without-iptables (8 min): run unit as if the iptables programs were not installed
 unit-without-iptables:
