@@ -34,7 +34,7 @@ impl Kind {
     ];
 
     /// Returns the value of the field `kind`.
-    pub fn as_str(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Service => "Service",
             Self::EndpointSlice => "EndpointSlice",

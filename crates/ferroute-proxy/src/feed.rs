@@ -11,7 +11,7 @@ use std::{
 };
 
 use ferroute_admin::history::ChangeOrigin;
-use ferroute_api::{Node, ObjectMeta, Service};
+use ferroute_api::{Kind, Node, ObjectMeta, Service};
 use ferroute_config::Resolved;
 use ferroute_core::{
     LocalTrafficDetector, ModeTraits, NamespacedName, NodeView, OtherHosts, Tracker, error_chain,
@@ -28,7 +28,11 @@ use self::{
     node_wait::Missing,
     object_log::{Line, ObjectLog},
 };
-use crate::{observers::events::EventRecorder, recording::SharedUnused, sync::Change};
+use crate::{
+    observers::{events::EventRecorder, problems::Problems},
+    recording::SharedUnused,
+    sync::Change,
+};
 
 /// Converts the events of a source to changes for one node.
 ///
@@ -56,6 +60,9 @@ pub struct Feed<'a> {
     log: ObjectLog,
     /// The ignored fields of objects that were reported.
     ignored: BTreeMap<(&'static str, NamespacedName), Vec<FieldError>>,
+    /// Objects whose last version is invalid.
+    invalid: BTreeSet<String>,
+    problems: Problems,
     unused: SharedUnused,
 }
 
@@ -81,13 +88,15 @@ impl<'a> Feed<'a> {
             events: EventRecorder::none(),
             log: ObjectLog::default(),
             ignored: BTreeMap::new(),
+            invalid: BTreeSet::new(),
+            problems: Problems::default(),
             unused: SharedUnused::default(),
         }
     }
 
-    /// Reports invalid objects as Events.
-    pub(crate) fn with_events(self, events: EventRecorder) -> Self {
-        Self { events, ..self }
+    /// Reports invalid objects as Events, and all problems of the source while they last.
+    pub(crate) fn with_reports(self, events: EventRecorder, problems: Problems) -> Self {
+        Self { events, problems, ..self }
     }
 
     /// Returns the state before the first change.
@@ -191,7 +200,7 @@ impl<'a> Feed<'a> {
                 let disabled = self.remove_disabled(&mut service);
                 let parsed = TrackerEvent::from_service(&service);
                 self.unused.apply(&service, &parsed);
-                match self.valid(parsed)? {
+                match self.valid(|| object_of(SERVICE, &service.metadata), parsed)? {
                     TrackerEvent::ServiceApplied(mut view) => {
                         view.ignored = view.ignored.into_iter().chain(disabled).collect();
                         view.ignore_unsupported(self.traits);
@@ -203,27 +212,32 @@ impl<'a> Feed<'a> {
                 }
             }
             Event::ServiceDeleted(service) => {
+                self.forget_invalid(|| object(SERVICE, &service));
                 self.report_ignored(SERVICE, &service, &[]);
                 self.unused.delete(&service);
                 Some(Change::Desired(TrackerEvent::ServiceDeleted(service), unversioned))
             }
-            Event::SliceApplied(slice) => match self.valid(TrackerEvent::from_slice(&slice, &self.node.name))? {
-                TrackerEvent::SliceApplied(mut view) => {
-                    view.ignore_unsupported(self.traits);
-                    self.report_ignored(SLICE, &view.name, &view.ignored);
-                    let event = TrackerEvent::SliceApplied(view);
-                    let trigger = trigger_time(&slice.metadata);
-                    let written = write_time(&slice.metadata);
-                    Some(Change::Desired(event, ChangeOrigin { trigger, written, ..origin(&slice.metadata) }))
+            Event::SliceApplied(slice) => {
+                let parsed = TrackerEvent::from_slice(&slice, &self.node.name);
+                match self.valid(|| object_of(SLICE, &slice.metadata), parsed)? {
+                    TrackerEvent::SliceApplied(mut view) => {
+                        view.ignore_unsupported(self.traits);
+                        self.report_ignored(SLICE, &view.name, &view.ignored);
+                        let event = TrackerEvent::SliceApplied(view);
+                        let trigger = trigger_time(&slice.metadata);
+                        let written = write_time(&slice.metadata);
+                        Some(Change::Desired(event, ChangeOrigin { trigger, written, ..origin(&slice.metadata) }))
+                    }
+                    event => Some(Change::Desired(event, unversioned)),
                 }
-                event => Some(Change::Desired(event, unversioned)),
-            },
+            }
             Event::SliceDeleted(slice) => {
+                self.forget_invalid(|| object(SLICE, &slice));
                 self.report_ignored(SLICE, &slice, &[]);
                 Some(Change::Desired(TrackerEvent::SliceDeleted(slice), unversioned))
             }
             Event::NodeApplied(node) if node.metadata.name == self.node.name => {
-                let mut view = self.valid(parse_node(&node))?;
+                let mut view = self.valid(|| object_of(NODE, &node.metadata), parse_node(&node))?;
                 self.has_node_addresses |= !view.addresses.is_empty();
                 if view.addresses.is_empty() {
                     view.addresses.clone_from(&self.host_addresses);
@@ -232,6 +246,7 @@ impl<'a> Feed<'a> {
                 Some(Change::Desired(TrackerEvent::NodeApplied(self.node.clone()), unversioned))
             }
             Event::NodeDeleted(node) if node.name() == &*self.node.name => {
+                self.forget_invalid(|| object(NODE, &node));
                 tracing::warn!(%node, "Node deleted; keeping its last state except for the zone");
                 // As in kube-proxy, topology hints for zones no longer apply.
                 self.node.zone = None;
@@ -247,11 +262,12 @@ impl<'a> Feed<'a> {
             }
             Event::ApiServer(addresses) => self.other_hosts(addresses),
             Event::ServiceCidrApplied(cidr) => {
-                let networks = self.valid(parse_service_cidr(&cidr))?;
+                let networks = self.valid(|| object_of(SERVICE_CIDR, &cidr.metadata), parse_service_cidr(&cidr))?;
                 self.service_cidrs.insert(NamespacedName::from_metadata(&cidr.metadata), networks);
                 Some(self.service_cidrs(unversioned))
             }
             Event::ServiceCidrDeleted(cidr) => {
+                self.forget_invalid(|| object(SERVICE_CIDR, &cidr));
                 self.service_cidrs.remove(&cidr)?;
                 Some(self.service_cidrs(unversioned))
             }
@@ -262,12 +278,17 @@ impl<'a> Feed<'a> {
             Event::Problem(problem) => {
                 let line =
                     Line { is_warning: !matches!(*problem, Problem::Ignored { .. }), text: error_chain(&*problem) };
+                if problem.blocks_changes() {
+                    self.problems.set_of_source(&line.text, Some(line.text.clone()));
+                }
                 self.log_problem(&problem, line);
                 self.events.problem(&problem);
                 None
             }
             Event::Resolved(problem) => {
-                let line = Line { is_warning: false, text: format!("resolved: {}", error_chain(&*problem)) };
+                let text = error_chain(&*problem);
+                self.problems.set_of_source(&text, None);
+                let line = Line { is_warning: false, text: format!("resolved: {text}") };
                 self.log_problem(&problem, line);
                 None
             }
@@ -285,13 +306,34 @@ impl<'a> Feed<'a> {
         self.log.write(object, line, Instant::now());
     }
 
-    fn valid<T>(&mut self, parsed: Result<T, InvalidObject>) -> Option<T> {
-        let report = |error: &InvalidObject| {
-            let text = format!("ignoring invalid object; keeping its last valid version: {error}");
-            self.log.write(object(error.kind, &error.name), Line { is_warning: true, text }, Instant::now());
-            self.events.invalid(error);
+    /// Returns an object if it is valid. Else, it is a problem until there is a valid version or the object is deleted.
+    fn valid<T>(&mut self, object: impl Fn() -> String, parsed: Result<T, InvalidObject>) -> Option<T> {
+        let error = match parsed {
+            Ok(valid) => {
+                self.forget_invalid(object);
+                return Some(valid);
+            }
+            Err(error) => error,
         };
-        parsed.inspect_err(report).ok()
+        let text = format!("ignoring invalid object; keeping its last valid version: {error}");
+        let object = object();
+        if self.invalid.len() < MAX_REMEMBERED || self.invalid.contains(&object) {
+            self.problems.set_of_source(&object, Some(text.clone()));
+            self.invalid.insert(object.clone());
+        }
+        self.log.write(object, Line { is_warning: true, text }, Instant::now());
+        self.events.invalid(&error);
+        None
+    }
+
+    fn forget_invalid(&mut self, object: impl Fn() -> String) {
+        // Changes of valid objects are frequent.
+        if !self.invalid.is_empty() {
+            let object = object();
+            if self.invalid.remove(&object) {
+                self.problems.set_of_source(&object, None);
+            }
+        }
     }
 
     /// Removes the fields of a Service whose feature is disabled. Returns them with the reason.
@@ -336,8 +378,14 @@ fn object(kind: &str, name: &NamespacedName) -> String {
     format!("{kind} {name}")
 }
 
-const SERVICE: &str = "Service";
-const SLICE: &str = "EndpointSlice";
+fn object_of(kind: &str, metadata: &ObjectMeta) -> String {
+    object(kind, &NamespacedName::from_metadata(metadata))
+}
+
+const SERVICE: &str = Kind::Service.as_str();
+const SLICE: &str = Kind::EndpointSlice.as_str();
+const NODE: &str = Kind::Node.as_str();
+const SERVICE_CIDR: &str = Kind::ServiceCidr.as_str();
 
 /// The reason why external IPs are ignored.
 pub const EXTERNAL_IPS_DISABLED: &str = "the feature gate AllowServiceExternalIPs is disabled";

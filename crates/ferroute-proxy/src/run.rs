@@ -213,7 +213,7 @@ impl Daemon<'_> {
         let ThisHost { node, .. } = ThisHost::read(resolved)?;
         let events = EventRecorder::start(source.writer(), &node.name, &tasks);
         events.starting(setup, reason);
-        let mut feed = Feed::new(resolved, traits, node).with_events(events.clone());
+        let mut feed = Feed::new(resolved, traits, node).with_reports(events.clone(), status.problems());
         let (next_hop_sender, mut next_hops) = mpsc::channel(1);
         let (first_sync, first_synced) = FirstSync::new();
         if let Some((key, writer)) = args.args.startup_taint.as_deref().zip(source.writer()) {

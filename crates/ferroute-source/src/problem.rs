@@ -167,4 +167,22 @@ impl Problem {
     pub fn text(&self) -> String {
         error_chain(self)
     }
+
+    /// Reports whether the source does not apply what it was given because of the problem.
+    pub fn blocks_changes(&self) -> bool {
+        match self {
+            Self::Unreadable { .. }
+            | Self::InvalidUtf8 { .. }
+            | Self::NotText { .. }
+            | Self::TooLong { .. }
+            | Self::Document { .. }
+            | Self::InvalidObject { .. }
+            | Self::Other(_) => true,
+            Self::Duplicate { .. }
+            | Self::Ignored { .. }
+            | Self::IgnoredFields { .. }
+            | Self::NotRead { .. }
+            | Self::Unwatched { .. } => false,
+        }
+    }
 }

@@ -57,12 +57,8 @@ pub(super) fn may_be_needed(document: &str, service: &str) -> bool {
 /// single invalid objects are not an error either, as in the proxy.
 pub(super) fn ensure_readable(events: &[Event], permits_invalid: bool) -> anyhow::Result<()> {
     let is_error = |problem: &Problem| match problem {
-        Problem::Ignored { .. }
-        | Problem::IgnoredFields { .. }
-        | Problem::NotRead { .. }
-        | Problem::Duplicate { .. } => false,
         Problem::Document { error: DocumentError { cause: Cause::Value(_), .. }, .. } => !permits_invalid,
-        _ => true,
+        problem => problem.blocks_changes(),
     };
     let problems = events.iter().filter_map(|event| match event {
         Event::Problem(problem) if is_error(problem) => Some(problem.text()),

@@ -1,4 +1,5 @@
-//! Problems of the node that the proxy cannot solve: `ferroute status`, `ferroute doctor` and a metric show them while they last.
+//! Problems of the node and of its objects that the proxy cannot solve: `ferroute status`, `ferroute doctor` and a metric show them while
+//! they last.
 
 use std::{
     collections::BTreeMap,
@@ -13,7 +14,14 @@ use super::{FamilySynced, Observer};
 
 /// The current problems, with a sentence for each. Clones share them.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Problems(Arc<Mutex<BTreeMap<Problem, String>>>);
+pub(crate) struct Problems(Arc<Mutex<Current>>);
+
+#[derive(Debug, Default)]
+struct Current {
+    of_node: BTreeMap<Problem, String>,
+    /// Problems of the source and its objects, by what identifies each.
+    of_source: BTreeMap<String, String>,
+}
 
 /// A kind of problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -59,35 +67,51 @@ impl Problem {
 impl Problems {
     /// Sets or ends a problem. Returns whether that is a change.
     pub(crate) fn set(&self, problem: Problem, text: Option<String>) -> bool {
-        let mut problems = self.lock();
+        let problems = &mut self.lock().of_node;
         match text {
             Some(text) => problems.insert(problem, text.clone()) != Some(text),
             None => problems.remove(&problem).is_some(),
         }
     }
 
+    /// Sets or ends a problem of the source or one of its objects.
+    pub(crate) fn set_of_source(&self, key: &str, text: Option<String>) {
+        let problems = &mut self.lock().of_source;
+        match text {
+            Some(text) if problems.len() < MAX_OF_SOURCE || problems.contains_key(key) => {
+                problems.insert(key.to_owned(), text);
+            }
+            Some(_) => {}
+            None => _ = problems.remove(key),
+        }
+    }
+
     /// Reports whether there is a problem of this kind.
     pub(crate) fn has(&self, problem: Problem) -> bool {
-        self.lock().contains_key(&problem)
+        self.lock().of_node.contains_key(&problem)
     }
 
     /// Reports whether some Services do not work because of a problem.
     pub(crate) fn has_fatal(&self) -> bool {
-        self.lock().keys().any(|problem| problem.is_fatal())
+        self.lock().of_node.keys().any(|problem| problem.is_fatal())
     }
 
-    /// Returns the sentences.
+    /// Returns the sentences, those of the source up to a number.
     pub(crate) fn texts(&self) -> Vec<String> {
-        self.lock().values().cloned().collect()
+        let Current { of_node, of_source } = &*self.lock();
+        let more = of_source.len().saturating_sub(MAX_TEXTS_OF_SOURCE);
+        let more = (more > 0).then(|| format!("{more} more of the source of objects: see the log"));
+        of_node.values().chain(of_source.values().take(MAX_TEXTS_OF_SOURCE)).cloned().chain(more).collect()
     }
 
     /// Returns the name of each kind, and whether there is such a problem.
     pub(crate) fn kinds(&self) -> Vec<(&'static str, bool)> {
-        let problems = self.lock();
-        Problem::ALL.iter().map(|problem| (problem.as_str(), problems.contains_key(problem))).collect()
+        let Current { of_node, of_source } = &*self.lock();
+        let kinds = Problem::ALL.iter().map(|problem| (problem.as_str(), of_node.contains_key(problem)));
+        kinds.chain([(SOURCE, !of_source.is_empty())]).collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<Problem, String>> {
+    fn lock(&self) -> MutexGuard<'_, Current> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -102,6 +126,12 @@ impl Observer for Problems {
         self.set(Problem::FailedSync(family), Some(text));
     }
 }
+
+/// The name of problems of the source in metrics.
+const SOURCE: &str = "source";
+/// Maximum number of problems of the source that are remembered, and of those that are shown.
+const MAX_OF_SOURCE: usize = 1_000;
+const MAX_TEXTS_OF_SOURCE: usize = 10;
 
 /// Returns the IP families of the node or the configuration that are not served.
 pub(crate) fn disabled_families(resolved: &Resolved, node: &NodeView, served: &[IpFamily]) -> Vec<IpFamily> {
@@ -154,5 +184,21 @@ mod tests {
         let present: Vec<_> = problems.kinds().into_iter().filter(|(_, is_present)| *is_present).collect();
         assert_eq!(present, [("ipv6_disabled", true), ("other_proxy", true)]);
         assert!(problems.set(Problem::OtherProxy, None) && !problems.set(Problem::OtherProxy, None));
+    }
+
+    #[test]
+    fn problems_of_the_source_are_shown_up_to_a_number() {
+        let problems = Problems::default();
+        problems.set(Problem::OtherProxy, Some("another proxy".to_owned()));
+        for number in 0..12 {
+            problems.set_of_source(&format!("{number:02}"), Some(format!("problem {number}")));
+        }
+        let texts = problems.texts();
+        assert_eq!(texts.len(), 12);
+        assert_eq!([&texts[0], &texts[1]], ["another proxy", "problem 0"]);
+        assert_eq!(texts[11], "2 more of the source of objects: see the log");
+        assert!(!problems.has_fatal() && problems.kinds().contains(&("source", true)));
+        (0..12).for_each(|number| problems.set_of_source(&format!("{number:02}"), None));
+        assert!(problems.texts().len() == 1 && problems.kinds().contains(&("source", false)));
     }
 }

@@ -8,6 +8,7 @@ use std::{
 use crate::{
     Case, Cluster, Files, Mode, Proxy, in_each_mode,
     proxy::{FERROUTE, run_command},
+    status::problems,
     traffic::Traffic,
     wait, web, web_tcp,
 };
@@ -40,10 +41,18 @@ fn invalid_manifest_keeps_its_rules_and_is_reported(mode: Mode) {
         case.proxy.wait_log_line(&[&[file.as_str()], fault].concat());
         traffic.wait_for_more();
         assert_eq!(case.rules(), rules);
+        let texts = [&[file.as_str()], fault].concat();
+        wait("the problem", || {
+            let problems = problems(&case.cluster.node);
+            let is_shown = |text: &&str| problems.iter().any(|problem| problem.contains(text));
+            let is_current = |problem: &String| problem.contains(&file) && problem.contains(fault[0]);
+            (texts.iter().all(is_shown) && problems.iter().any(is_current)).then_some(())
+        });
     }
     case.files.apply(&web(&[2]));
     case.wait_gone(0);
     case.proxy.wait_log_line(&["resolved", &file]);
+    assert_eq!(problems(&case.cluster.node), [""; 0]);
     assert!(!traffic.assert_no_failure().is_empty());
     assert_eq!(case.connect(web_tcp()[0]).unwrap(), 2);
 }

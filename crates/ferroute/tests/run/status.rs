@@ -69,6 +69,18 @@ impl Metrics {
     }
 }
 
+/// Returns the problems that `ferroute status` shows on a node, as JSON and as text.
+pub(crate) fn problems(node: &NetNs) -> Vec<String> {
+    let output = node.try_command(FERROUTE, &["status", "--output=json"]);
+    let status: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let problems = status["problems"].as_array().into_iter().flatten();
+    let problems: Vec<String> = problems.map(|problem| problem.as_str().unwrap().to_owned()).collect();
+    let output = node.try_command(FERROUTE, &["status"]);
+    let lines = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(lines.lines().filter(|line| line.starts_with("problem: ")).count(), problems.len(), "{lines}");
+    problems
+}
+
 fn json(case: &Case, path: &str) -> Value {
     serde_json::from_str(&request(case, path).body).unwrap()
 }

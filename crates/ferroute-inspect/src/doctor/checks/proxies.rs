@@ -66,9 +66,8 @@ pub(super) fn running(inputs: &Inputs) -> CheckResult {
         Defect::new(
             Severity::Problem,
             format!("the running proxy reports: {problem}"),
-            "Services of this node may not work, or work by chance",
-            "remove the cause, which the proxy also reports in its log and as an Event of the Node; `ferroute status` shows when it has \
-             ended",
+            "Services of this node may not work, work by chance, or stay as they were before a change",
+            "remove the cause, which the proxy also reports in its log; `ferroute status` shows when it has ended",
         )
         .with("reason", problem)
     };
