@@ -61,11 +61,14 @@ NEED_IPTABLES := crates/ferroute-testing/need-iptables.txt
 # they inherit to the programs that they start.
 TESTS_OF = $(basename $(notdir $(wildcard crates/$(1)/tests/*.rs))) $(notdir $(patsubst %/main.rs,%,$(wildcard crates/$(1)/tests/*/main.rs)))
 COMMAND_TESTS := $(filter-out run,$(call TESTS_OF,ferroute))
-unit-run: UNIT_TESTS = --test run
+# Most tests of run are for iptables and nftables mode, and are named so.
+unit-run-tables unit-run-others: UNIT_TESTS = --test run
+unit-run-tables: UNIT_FILTER = tables
+unit-run-others: UNIT_FILTER = --skip tables
 unit-commands: UNIT_TESTS = $(patsubst %,--test %,$(filter-out trace%,$(COMMAND_TESTS)))
 unit-trace: UNIT_TESTS = $(patsubst %,--test %,$(filter trace%,$(COMMAND_TESTS)))
 unit-libraries: UNIT_TESTS = $(patsubst %,--test %,$(filter-out run $(COMMAND_TESTS),$(sort $(call TESTS_OF,*))))
-UNIT_PARTS := unit-run unit-commands unit-trace unit-libraries unit-sources
+UNIT_PARTS := unit-run-tables unit-run-others unit-commands unit-trace unit-libraries unit-sources
 .PHONY: $(UNIT_PARTS)
 unit: rust
 	@mkdir -p $(UNIT); rm -f $(UNIT)/not-tested; skip=; \
@@ -82,12 +85,12 @@ unit: rust
 unit-build: rust
 	$(CARGO) test --workspace --no-run
 
-unit-run unit-commands unit-trace unit-libraries:
-	$(AS_ROOT) $(CARGO) test --workspace $(UNIT_TESTS) -- $$(cat $(UNIT)/skip)
+unit-run-tables unit-run-others unit-commands unit-trace unit-libraries:
+	$(AS_ROOT) $(CARGO) test --no-fail-fast --workspace $(UNIT_TESTS) -- $(UNIT_FILTER) $$(cat $(UNIT)/skip)
 
 # The tests within the sources, and the examples of their documentation.
 unit-sources:
-	$(AS_ROOT) $(CARGO) test --workspace --lib --bins --examples -- $$(cat $(UNIT)/skip)
+	$(AS_ROOT) $(CARGO) test --no-fail-fast --workspace --lib --bins --examples -- $$(cat $(UNIT)/skip)
 	$(AS_ROOT) $(CARGO) test --workspace --doc -- $$(cat $(UNIT)/skip)
 
 ## unit-without-iptables (8 min): run unit as if the iptables programs were not installed

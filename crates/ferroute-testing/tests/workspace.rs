@@ -335,4 +335,4 @@ const WALL_CLOCK_READERS: [(&str, &str); 12] = [
 const NOT_IN_THE_DAEMON: [&str; 4] = ["ferroute", "ferroute-demo", "ferroute-testing", "ferroute-ui"];
 
 /// Targets that only others depend on.
-const INTERNAL_TARGETS: [&str; 2] = ["conformance-setup", "rust"];
+const INTERNAL_TARGETS: [&str; 3] = ["conformance-setup", "rust", "unit-build"];

@@ -39,7 +39,9 @@ impl Manifest {
     fn check(&self, flags: &[&str]) -> (Option<i32>, Vec<String>) {
         let path = self.path();
         let output = ferroute(&[&["check", path.to_str().unwrap()], flags].concat());
-        assert!(output.stderr.is_empty(), "{}", text(&output.stderr));
+        // On a busy machine, any check can take more than a second.
+        let errors = text(&output.stderr).lines().find(|line| !line.ends_with(", which takes a while"));
+        assert_eq!(errors, None);
         let lines = text(&output.stdout).replace(&format!("{}/", self.0.path().display()), "");
         let lines: Vec<String> = lines.lines().skip(1).map(str::to_owned).collect();
         (output.status.code(), lines)
