@@ -36,14 +36,18 @@ function fly(graph, lines, delay) {
   requestAnimationFrame(step);
 }
 
-/** Shows the endpoints of connections in the graph. */
-function showResults(graph, client, frontend, results) {
-  const dots = results.flatMap(({ pod, connections }) => new Array(connections).fill(pod)).slice(0, MAX_DOTS);
+/** Shows in the graph how many connections each endpoint has received. */
+function showCounts(graph, results) {
   for (const { pod, connections } of results) {
     const node = graph.endpointOf(pod);
     node?.querySelector(".received")?.remove();
     node?.append(el("span", { class: "received" }, t("demo.received", { count: connections })));
   }
+}
+
+/** Moves dots along the ways of connections in the graph. */
+function showWays(graph, client, frontend, results) {
+  const dots = results.flatMap(({ pod, connections }) => new Array(connections).fill(pod)).slice(0, MAX_DOTS);
   if (prefersStillness()) return;
   dots.sort(() => Math.random() - 0.5).forEach((pod, index) => {
     const lines = graph.route(client, frontend, graph.endpointOf(pod)?.dataset.endpoint);
@@ -114,7 +118,9 @@ function connectForm({ port, service, graph, output, remembered }) {
     perform(send, output, "connect", body, (answer) => {
       replace(output, resultText(answer));
       announce(t("demo.announce", { result: answer.results.map(({ pod, connections }) => `${pod} ${connections}`).join(t("list.separator")) }));
-      showResults(graph(), machineOf(from.value), Number(frontend), answer.results);
+      remembered.results = { port: port.name, counts: answer.results };
+      showCounts(graph(), answer.results);
+      showWays(graph(), machineOf(from.value), Number(frontend), answer.results);
     });
   } } }, fromField, toField, el("label", { class: "field narrow" }, el("span", {}, t("demo.count")), amount), send, stream.button);
   // The choices are kept when the cluster changes.
@@ -170,5 +176,7 @@ export function demoPanel({ port, service, graph, previous }) {
         el("div", {}, el("h3", {}, t("demo.pods")), el("ul", { class: "rows" }, pods.map((pod) => readiness(pod, output)))),
         el("div", {}, el("h3", {}, t("demo.drift")), el("p", { class: "muted" }, t("demo.breakLead")), breakButton(output)))),
     output, stream);
-  return { element, service, remembered, output, pick };
+  // The graph is drawn again when clients or endpoints change, as after the first connection.
+  const showAgain = () => remembered.results?.port === port.name && showCounts(graph(), remembered.results.counts);
+  return { element, service, remembered, output, pick, showAgain };
 }

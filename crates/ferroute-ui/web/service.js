@@ -287,6 +287,7 @@ export function mountService(container, name) {
     } else {
       replace(body, explanation.ports.length > 0 ? drawPort() : notice("info", t("service.noPorts")));
       graph?.attach();
+      demo?.showAgain();
     }
   }
 

@@ -142,6 +142,8 @@ fn demo_acts_and_shows_it(mode: &str) {
     browser.unfold(".demo details");
     browser.click(".demo-columns .switch[aria-checked=true]");
     browser.wait_text(".endpoint-unused", "not ready");
+    // The graph is drawn again, with what was received.
+    assert_eq!(browser.run(received), 20);
     browser.click(".demo-columns button[aria-label^='One replica more']");
     browser.wait_for("return document.querySelectorAll('.graph .endpoint').length === 4");
 
