@@ -41,7 +41,7 @@ ui: deps-demo rust
 	$(CARGO) build --profile demo --bin ferroute
 	$(SUDO) $(abspath $(TARGET_DIR))/demo/ferroute demo --ui
 
-## test (15 to 20 min): run all tests: unit, test-*, conformance and vm-test
+## test (30 to 45 min): run all tests: unit, test-*, conformance and vm-test
 # The last parts mostly wait, or use one processor, so some are run at the same time, after everything that they install and build.
 # In test-ui, a browser has to answer within seconds.
 TEST_PARTS = vm-test $(CONFORMANCE) test-release test-deb test-helm test-crash
@@ -51,7 +51,7 @@ test: deps-test deps-iptables unit test-monitoring test-ui deps-deb deps-helm co
 	@$(CONFORMANCE_SUMMARY)
 	@cat $(UNIT)/not-tested $(UNIT)/conformance-not-tested $(VM_DIR)/not-tested $(PROMETHEUS)/not-tested $(DEB_DIR)/not-tested $(HELM)/not-tested $(PICTURES)/not-tested 2>/dev/null || true
 
-## unit (8 min): run the tests of the workspace
+## unit (20 min): run the tests of the workspace
 # All tests of the workspace: unit tests, golden rules, properties, packets in network namespaces. Where the iptables programs
 # are not installed, the tests about them, and those that take their rules as an oracle, are left out. That is reported, and
 # `make test` repeats it at its end.
@@ -93,7 +93,7 @@ unit-sources:
 	$(AS_ROOT) $(CARGO) test --no-fail-fast --workspace --lib --bins --examples -- $$(cat $(UNIT)/skip)
 	$(AS_ROOT) $(CARGO) test --workspace --doc -- $$(cat $(UNIT)/skip)
 
-## unit-without-iptables (8 min): run unit as if the iptables programs were not installed
+## unit-without-iptables (20 min): run unit as if the iptables programs were not installed
 unit-without-iptables:
 	$(SUDO) crates/ferroute-testing/without-iptables.sh $(MAKE) --no-print-directory unit
 
@@ -119,7 +119,7 @@ test-monitoring: deps-test rust
 	    PROMETHEUS_PROGRAMS=$(PROMETHEUS)/usr/bin $(AS_ROOT) $(CARGO) test --workspace --test run -- --ignored monitoring; \
 	}
 
-## test-ui (2 min): test the page of ferroute ui in Chromium
+## test-ui (4 min): test the page of ferroute ui in Chromium
 # The page of `ferroute ui` in Chromium, with pictures of all views for review, and with the accessibility checks of axe-core,
 # which is only downloaded for tests. Where either cannot be installed, that is reported, and `make test` repeats it at its end.
 AXE := $(abspath $(TARGET_DIR))/axe
