@@ -57,7 +57,7 @@ test: deps-test deps-iptables unit test-monitoring test-ui deps-deb deps-helm co
 # `make test` repeats it at its end.
 UNIT := $(abspath $(TARGET_DIR))/unit
 NEED_IPTABLES := crates/ferroute-testing/need-iptables.txt
-# Its parts mostly wait, so they are run at the same time, each in processes of its own: threads of one process would share what
+# Its parts mostly wait, so some are run at the same time, each in processes of its own: threads of one process would share what
 # they inherit to the programs that they start.
 TESTS_OF = $(basename $(notdir $(wildcard crates/$(1)/tests/*.rs))) $(notdir $(patsubst %/main.rs,%,$(wildcard crates/$(1)/tests/*/main.rs)))
 COMMAND_TESTS := $(filter-out run,$(call TESTS_OF,ferroute))
@@ -68,7 +68,8 @@ unit-run-others: UNIT_FILTER = --skip tables
 unit-commands: UNIT_TESTS = $(patsubst %,--test %,$(filter-out trace%,$(COMMAND_TESTS)))
 unit-trace: UNIT_TESTS = $(patsubst %,--test %,$(filter trace%,$(COMMAND_TESTS)))
 unit-libraries: UNIT_TESTS = $(patsubst %,--test %,$(filter-out run $(COMMAND_TESTS),$(sort $(call TESTS_OF,*))))
-UNIT_PARTS := unit-run-tables unit-run-others unit-commands unit-trace unit-libraries unit-sources
+# The longest first.
+UNIT_PARTS := unit-run-tables unit-libraries unit-run-others unit-commands unit-trace unit-sources
 .PHONY: $(UNIT_PARTS)
 unit: rust
 	@mkdir -p $(UNIT); rm -f $(UNIT)/not-tested; skip=; \
@@ -79,8 +80,8 @@ unit: rust
 	    | tee $(UNIT)/not-tested; \
 	echo $$skip >$(UNIT)/skip
 	@$(MAKE) --no-print-directory unit-build
-	@echo "running $(UNIT_PARTS) at the same time; each prints its output at its end"
-	@+$(call together,$(UNIT_PARTS))
+	@echo "running $(UNIT_PARTS), four at the same time; each prints its output at its end"
+	@+$(call together,$(UNIT_PARTS),4)
 
 unit-build: rust
 	$(CARGO) test --workspace --no-run
