@@ -20,7 +20,7 @@ pub use chain::{BaseChain, Chain, ChainType, ChainWithRules, Hook, Policy, Verdi
 pub use ferroute_core::InterfacePattern;
 pub use flowtable::Flowtable;
 pub use foreign::{ElementOp, Elements, Foreign, NAT_FLAGS, NatKind, NatPart, Operand, Source, fields_text, key_text};
-pub(crate) use foreign::{fib_existence, hash_inputs, set_text};
+pub(crate) use foreign::{fib_existence, hash_inputs, network, set_text};
 pub(crate) use name::Printable;
 pub use name::{Comment, Name};
 pub(crate) use property::protocol_of;

@@ -14,7 +14,7 @@ use ferroute_admin::history::ChangeOrigin;
 use ferroute_api::{Kind, Node, ObjectMeta, Service};
 use ferroute_config::Resolved;
 use ferroute_core::{
-    LocalTrafficDetector, ModeTraits, NamespacedName, NodeView, OtherHosts, Tracker, error_chain,
+    LocalTrafficDetector, ModeTraits, NamespacedName, NodeView, OtherHosts, Tracker,
     parse::{
         EXTERNAL_IPS, FieldError, InvalidObject, ObjectVersion, parse_node, parse_service_cidr, trigger_time,
         write_time,
@@ -60,8 +60,6 @@ pub struct Feed<'a> {
     log: ObjectLog,
     /// The ignored fields of objects that were reported.
     ignored: BTreeMap<(&'static str, NamespacedName), Vec<FieldError>>,
-    /// Objects whose last version is invalid.
-    invalid: BTreeSet<String>,
     problems: Problems,
     unused: SharedUnused,
 }
@@ -88,7 +86,6 @@ impl<'a> Feed<'a> {
             events: EventRecorder::none(),
             log: ObjectLog::default(),
             ignored: BTreeMap::new(),
-            invalid: BTreeSet::new(),
             problems: Problems::default(),
             unused: SharedUnused::default(),
         }
@@ -212,7 +209,7 @@ impl<'a> Feed<'a> {
                 }
             }
             Event::ServiceDeleted(service) => {
-                self.forget_invalid(|| object(SERVICE, &service));
+                self.problems.end_of_source(|| object(SERVICE, &service));
                 self.report_ignored(SERVICE, &service, &[]);
                 self.unused.delete(&service);
                 Some(Change::Desired(TrackerEvent::ServiceDeleted(service), unversioned))
@@ -232,7 +229,7 @@ impl<'a> Feed<'a> {
                 }
             }
             Event::SliceDeleted(slice) => {
-                self.forget_invalid(|| object(SLICE, &slice));
+                self.problems.end_of_source(|| object(SLICE, &slice));
                 self.report_ignored(SLICE, &slice, &[]);
                 Some(Change::Desired(TrackerEvent::SliceDeleted(slice), unversioned))
             }
@@ -246,7 +243,7 @@ impl<'a> Feed<'a> {
                 Some(Change::Desired(TrackerEvent::NodeApplied(self.node.clone()), unversioned))
             }
             Event::NodeDeleted(node) if node.name() == &*self.node.name => {
-                self.forget_invalid(|| object(NODE, &node));
+                self.problems.end_of_source(|| object(NODE, &node));
                 tracing::warn!(%node, "Node deleted; keeping its last state except for the zone");
                 // As in kube-proxy, topology hints for zones no longer apply.
                 self.node.zone = None;
@@ -267,7 +264,7 @@ impl<'a> Feed<'a> {
                 Some(self.service_cidrs(unversioned))
             }
             Event::ServiceCidrDeleted(cidr) => {
-                self.forget_invalid(|| object(SERVICE_CIDR, &cidr));
+                self.problems.end_of_source(|| object(SERVICE_CIDR, &cidr));
                 self.service_cidrs.remove(&cidr)?;
                 Some(self.service_cidrs(unversioned))
             }
@@ -276,18 +273,17 @@ impl<'a> Feed<'a> {
                 None
             }
             Event::Problem(problem) => {
-                let line =
-                    Line { is_warning: !matches!(*problem, Problem::Ignored { .. }), text: error_chain(&*problem) };
+                let line = Line { is_warning: !matches!(*problem, Problem::Ignored { .. }), text: problem.text() };
                 if problem.blocks_changes() {
-                    self.problems.set_of_source(&line.text, Some(line.text.clone()));
+                    self.problems.set_of_source(&line.text, &line.text);
                 }
                 self.log_problem(&problem, line);
                 self.events.problem(&problem);
                 None
             }
             Event::Resolved(problem) => {
-                let text = error_chain(&*problem);
-                self.problems.set_of_source(&text, None);
+                let text = problem.text();
+                self.problems.end_of_source(|| text.clone());
                 let line = Line { is_warning: false, text: format!("resolved: {text}") };
                 self.log_problem(&problem, line);
                 None
@@ -310,30 +306,17 @@ impl<'a> Feed<'a> {
     fn valid<T>(&mut self, object: impl Fn() -> String, parsed: Result<T, InvalidObject>) -> Option<T> {
         let error = match parsed {
             Ok(valid) => {
-                self.forget_invalid(object);
+                self.problems.end_of_source(object);
                 return Some(valid);
             }
             Err(error) => error,
         };
         let text = format!("ignoring invalid object; keeping its last valid version: {error}");
         let object = object();
-        if self.invalid.len() < MAX_REMEMBERED || self.invalid.contains(&object) {
-            self.problems.set_of_source(&object, Some(text.clone()));
-            self.invalid.insert(object.clone());
-        }
+        self.problems.set_of_source(&object, &text);
         self.log.write(object, Line { is_warning: true, text }, Instant::now());
         self.events.invalid(&error);
         None
-    }
-
-    fn forget_invalid(&mut self, object: impl Fn() -> String) {
-        // Changes of valid objects are frequent.
-        if !self.invalid.is_empty() {
-            let object = object();
-            if self.invalid.remove(&object) {
-                self.problems.set_of_source(&object, None);
-            }
-        }
     }
 
     /// Removes the fields of a Service whose feature is disabled. Returns them with the reason.

@@ -525,6 +525,12 @@ fn mark_text(mark: &str, mask: u32, xor: u32) -> String {
     }
 }
 
+/// Returns the network with this first and last address.
+pub(crate) fn network(first: IpAddr, last: IpAddr) -> Option<IpNet> {
+    let mut nets = (0..=128).filter_map(|length| IpNet::new(first, length).ok());
+    nets.find(|net| net.network() == first && net.broadcast() == last)
+}
+
 /// The flags of translations that `nft` prints as words (`NF_NAT_RANGE_*` of `include/uapi/linux/netfilter/nf_nat.h`).
 pub const NAT_FLAGS: [(u32, &str); 3] = [(1 << 2, "random"), (1 << 4, "fully-random"), (1 << 3, "persistent")];
 

@@ -74,15 +74,20 @@ impl Problems {
         }
     }
 
-    /// Sets or ends a problem of the source or one of its objects.
-    pub(crate) fn set_of_source(&self, key: &str, text: Option<String>) {
+    /// Sets a problem of the source or one of its objects.
+    pub(crate) fn set_of_source(&self, key: &str, text: &str) {
         let problems = &mut self.lock().of_source;
-        match text {
-            Some(text) if problems.len() < MAX_OF_SOURCE || problems.contains_key(key) => {
-                problems.insert(key.to_owned(), text);
-            }
-            Some(_) => {}
-            None => _ = problems.remove(key),
+        if problems.len() < MAX_OF_SOURCE || problems.contains_key(key) {
+            problems.insert(key.to_owned(), text.to_owned());
+        }
+    }
+
+    /// Ends a problem of the source or one of its objects, if there is one. Most changes are of valid objects, so the key is created only
+    /// while there are problems.
+    pub(crate) fn end_of_source(&self, key: impl FnOnce() -> String) {
+        let problems = &mut self.lock().of_source;
+        if !problems.is_empty() {
+            problems.remove(&key());
         }
     }
 
@@ -191,14 +196,14 @@ mod tests {
         let problems = Problems::default();
         problems.set(Problem::OtherProxy, Some("another proxy".to_owned()));
         for number in 0..12 {
-            problems.set_of_source(&format!("{number:02}"), Some(format!("problem {number}")));
+            problems.set_of_source(&format!("{number:02}"), &format!("problem {number}"));
         }
         let texts = problems.texts();
         assert_eq!(texts.len(), 12);
         assert_eq!([&texts[0], &texts[1]], ["another proxy", "problem 0"]);
         assert_eq!(texts[11], "2 more of the source of objects: see the log");
         assert!(!problems.has_fatal() && problems.kinds().contains(&("source", true)));
-        (0..12).for_each(|number| problems.set_of_source(&format!("{number:02}"), None));
+        (0..12).for_each(|number| problems.end_of_source(|| format!("{number:02}")));
         assert!(problems.texts().len() == 1 && problems.kinds().contains(&("source", false)));
     }
 }

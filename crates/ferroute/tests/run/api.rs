@@ -182,14 +182,14 @@ fn no_request_fails_and_no_change_is_lost_during_api_server_outages(mode: Mode) 
     };
     disconnect(&case);
     case.proxy.wait_log("cannot reach the API server");
-    let shown = problems(&case.cluster.node);
+    let shown = problems(&case.cluster);
     assert!(shown.iter().any(|problem| problem.contains("cannot reach the API server")), "{shown:?}");
     case.apply(&web(&[2]));
     traffic.iter().for_each(Traffic::wait_for_more);
     case.server.behave(|behaviour| behaviour.down = false);
     case.wait_reaches(2);
     case.wait_gone(0);
-    wait("the end of the problem", || problems(&case.cluster.node).is_empty().then_some(()));
+    wait("the end of the problem", || problems(&case.cluster).is_empty().then_some(()));
     // A proxy that starts during an outage waits for the server and keeps the existing rules.
     disconnect(&case);
     case.apply(&web(&[1]));
@@ -297,7 +297,7 @@ fn events_report_start_invalid_objects_and_used_node_ports() {
         });
         assert_eq!((&event["reason"], &event["regarding"]["namespace"]), (&json!("InvalidObject"), &json!("shop")));
         assert!(event["note"].as_str().unwrap().contains(field), "{event}");
-        let shown = problems(&case.cluster.node);
+        let shown = problems(&case.cluster);
         assert!(shown.iter().any(|problem| problem.contains(name) && problem.contains(field)), "{shown:?}");
     }
     assert_eq!(Metrics::read(&case.cluster.node).get("ferroute_problems{kind=\"source\"}"), 1.0);
@@ -305,7 +305,7 @@ fn events_report_start_invalid_objects_and_used_node_ports() {
     let valid = json!({"metadata": {"namespace": "shop", "name": "bad-type"},
                        "spec": {"clusterIP": "10.96.0.30", "ports": [{"port": 80}]}});
     case.server.apply(Resource::Services, valid);
-    wait("the end of the problems", || problems(&case.cluster.node).is_empty().then_some(()));
+    wait("the end of the problems", || problems(&case.cluster).is_empty().then_some(()));
     assert_eq!(Metrics::read(&case.cluster.node).get("ferroute_problems{kind=\"source\"}"), 0.0);
 
     let _listener = listener(&case.cluster);

@@ -43,7 +43,7 @@ fn invalid_manifest_keeps_its_rules_and_is_reported(mode: Mode) {
         assert_eq!(case.rules(), rules);
         let texts = [&[file.as_str()], fault].concat();
         wait("the problem", || {
-            let problems = problems(&case.cluster.node);
+            let problems = problems(&case.cluster);
             let is_shown = |text: &&str| problems.iter().any(|problem| problem.contains(text));
             let is_current = |problem: &String| problem.contains(&file) && problem.contains(fault[0]);
             (texts.iter().all(is_shown) && problems.iter().any(is_current)).then_some(())
@@ -52,7 +52,7 @@ fn invalid_manifest_keeps_its_rules_and_is_reported(mode: Mode) {
     case.files.apply(&web(&[2]));
     case.wait_gone(0);
     case.proxy.wait_log_line(&["resolved", &file]);
-    assert_eq!(problems(&case.cluster.node), [""; 0]);
+    assert_eq!(problems(&case.cluster), [""; 0]);
     assert!(!traffic.assert_no_failure().is_empty());
     assert_eq!(case.connect(web_tcp()[0]).unwrap(), 2);
 }

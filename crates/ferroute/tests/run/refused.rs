@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// Runs a command on the node. Returns the exit status, the text and the report.
-fn run(cluster: &Cluster, arguments: &[&str]) -> (i32, String, Value) {
+pub(crate) fn run(cluster: &Cluster, arguments: &[&str]) -> (i32, String, Value) {
     let output = cluster.node.try_command(FERROUTE, arguments);
     let text = String::from_utf8(output.stdout).unwrap();
     let json = cluster.node.try_command(FERROUTE, &[arguments, &["-o", "json"]].concat()).stdout;

@@ -15,7 +15,7 @@ use crate::{
     http::{Response, get, get_as},
     in_each_mode,
     proxy::{FERROUTE, Files, Proxy, run_command},
-    rules, slices,
+    refused, rules, slices,
     traffic::{self, Connection},
     wait, web, web_tcp,
 };
@@ -70,13 +70,10 @@ impl Metrics {
 }
 
 /// Returns the problems that `ferroute status` shows on a node, as JSON and as text.
-pub(crate) fn problems(node: &NetNs) -> Vec<String> {
-    let output = node.try_command(FERROUTE, &["status", "--output=json"]);
-    let status: Value = serde_json::from_slice(&output.stdout).unwrap();
+pub(crate) fn problems(cluster: &Cluster) -> Vec<String> {
+    let (_, lines, status) = refused::run(cluster, &["status"]);
     let problems = status["problems"].as_array().into_iter().flatten();
     let problems: Vec<String> = problems.map(|problem| problem.as_str().unwrap().to_owned()).collect();
-    let output = node.try_command(FERROUTE, &["status"]);
-    let lines = String::from_utf8(output.stdout).unwrap();
     assert_eq!(lines.lines().filter(|line| line.starts_with("problem: ")).count(), problems.len(), "{lines}");
     problems
 }

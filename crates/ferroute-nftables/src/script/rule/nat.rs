@@ -12,7 +12,7 @@ use super::{
     },
     Reading, RuleReader,
 };
-use crate::model::{Foreign, NAT_FLAGS, Name, NatKind, NatPart, Words};
+use crate::model::{Foreign, NAT_FLAGS, Name, NatKind, NatPart, Words, network};
 
 impl RuleReader {
     /// Reads `redirect`, `dnat` or `snat`.
@@ -166,11 +166,6 @@ pub(super) fn ports(text: &str) -> Option<(u16, u16)> {
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     let port = |text: &str| u16::try_from(Words::Port.parse(text)?).ok();
     Some((port(first)?, port(last)?))
-}
-
-fn network(first: IpAddr, last: IpAddr) -> Option<IpNet> {
-    let mut nets = (0..=128).filter_map(|length| IpNet::new(first, length).ok());
-    nets.find(|net| net.network() == first && net.broadcast() == last)
 }
 
 /// Reads the flags of a translation.

@@ -8,7 +8,7 @@ use ferroute_netlink::Attribute;
 use super::{
     super::{EncodedRule, constants::*, element::values, layout::Register},
     Decoder, Parts,
-    foreign::{NFTA_NAT_FLAGS, worded_flags},
+    foreign::worded_flags,
     nfproto,
     registers::Loaded,
     statements,

@@ -1,7 +1,5 @@
 //! Comparisons and changes in constructs that only other programs use.
 
-use std::net::IpAddr;
-
 use ferroute_core::IpFamily;
 
 use super::{
@@ -13,7 +11,7 @@ use super::{
 };
 use crate::model::{
     CmpOp, FibResult, Field, Foreign, IfName, NAT_FLAGS, Named, NatKind, NatPart, NumberSource, Operand, Outcome,
-    Property, Source, Value, Words, fib_existence, hash_inputs,
+    Property, Source, Value, Words, fib_existence, hash_inputs, network,
 };
 
 /// Returns the meaning of a comparison; `None` if it is unknown.
@@ -422,10 +420,9 @@ fn mark_source(loaded: &Loaded) -> Option<(bool, u32, u32)> {
     })
 }
 
-/// Returns the network with this first and last address.
-fn network(first: IpAddr, last: IpAddr) -> Option<ipnet::IpNet> {
-    let nets = (0..=128).filter_map(|length| ipnet::IpNet::new(first, length).ok());
-    nets.into_iter().find(|net| net.network() == first && net.broadcast() == last)
+/// Returns the flags of a translation that `nft` prints as words.
+pub(super) fn worded_flags(flags: u32) -> u32 {
+    NAT_FLAGS.iter().fold(0, |worded, (flag, _)| worded | flags & flag)
 }
 
 /// The greatest mask of a part of a property.
@@ -436,16 +433,9 @@ const LOOPBACK_INDEX: u128 = 1;
 const NFTA_REDIR_REG_PROTO_MIN: u16 = 1;
 const NFTA_REDIR_REG_PROTO_MAX: u16 = 2;
 const NFTA_REDIR_FLAGS: u16 = 3;
-pub(super) const NFTA_NAT_FLAGS: u16 = 7;
 const NFTA_XFRM_DIR: u16 = 3;
 const NFTA_XFRM_SPNUM: u16 = 4;
 const NFT_XFRM_KEY_REQID: u32 = 5;
 const NFT_XFRM_KEY_SPI: u32 = 6;
-
-/// Returns the flags of a translation that `nft` prints as words.
-pub(super) fn worded_flags(flags: u32) -> u32 {
-    NAT_FLAGS.iter().fold(0, |worded, (flag, _)| worded | flags & flag)
-}
-
 /// `NF_NAT_RANGE_NETMAP`.
 const NF_NAT_RANGE_NETMAP: u32 = 1 << 6;
