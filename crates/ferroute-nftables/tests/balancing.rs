@@ -32,7 +32,7 @@ fn pod_of(case: &Case, source: &str, to: &str) -> usize {
     socket.connect(to).unwrap();
     socket.send(b"?").unwrap();
     let mut buffer = [0; 128];
-    let length = socket.recv(&mut buffer).unwrap();
+    let length = ferroute_testing::restart(|| socket.recv(&mut buffer)).unwrap();
     str::from_utf8(&buffer[..length]).unwrap().split_once(' ').unwrap().0.parse().unwrap()
 }
 

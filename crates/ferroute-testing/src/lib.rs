@@ -22,7 +22,9 @@
 mod memory;
 mod net_ns;
 mod process;
+mod restart;
 
 pub use memory::{MemoryPeak, anonymous_memory};
 pub use net_ns::NetNs;
 pub use process::{Running, wait};
+pub use restart::restart;

@@ -253,7 +253,7 @@ fn get(hub: &NetNs, path: &str, is_complete: impl Fn(&str) -> bool) -> (u16, Str
     let end = Instant::now() + Duration::from_secs(60);
     loop {
         assert!(Instant::now() < end, "{path}: {}", String::from_utf8_lossy(&text));
-        let length = stream.read(&mut buffer).unwrap();
+        let length = ferroute_testing::restart(|| stream.read(&mut buffer)).unwrap();
         text.extend_from_slice(&buffer[..length]);
         let (head, body) = String::from_utf8_lossy(&text)
             .split_once("\r\n\r\n")

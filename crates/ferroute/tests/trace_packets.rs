@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use ferroute_testing::NetNs;
+use ferroute_testing::{NetNs, restart};
 
 /// A client and a server with a node between them.
 struct Lab {
@@ -49,7 +49,7 @@ impl Lab {
         let to: SocketAddr = to.parse().unwrap();
         let client = self.client.run(|| UdpSocket::bind("10.244.1.2:50000").unwrap());
         client.send_to(b"x", to).unwrap();
-        server.recv_from(&mut [0; 8]).ok().map(|(_, from)| from.ip())
+        restart(|| server.recv_from(&mut [0; 8])).ok().map(|(_, from)| from.ip())
     }
 
     /// Returns the source that the server sees in all branches of a trace; `None` if no packet arrives in any.

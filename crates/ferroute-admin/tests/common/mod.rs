@@ -1,7 +1,7 @@
 //! An HTTP client that returns every byte, and loopback addresses unique to each test.
 
 use std::{
-    io::{Read, Write},
+    io::{ErrorKind, Read, Write},
     net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
     num::NonZeroU16,
     sync::atomic::{AtomicU8, Ordering},
@@ -59,10 +59,8 @@ impl Client {
 
     /// Waits for the next byte and reports whether the server has closed the connection instead.
     pub(crate) fn is_closed(&mut self) -> bool {
-        match self.0.read(&mut [0]) {
-            Ok(read) => read == 0,
-            Err(error) => error.kind() == std::io::ErrorKind::ConnectionReset,
-        }
+        let result = self.0.read_exact(&mut [0]);
+        result.is_err_and(|error| matches!(error.kind(), ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset))
     }
 }
 

@@ -74,7 +74,13 @@ fn request_udp(destination: SocketAddr) -> io::Result<ConnectionInfo> {
     socket.connect(destination)?;
     socket.send(b"/json")?;
     let mut buffer = [0; 1024];
-    let length = socket.recv(&mut buffer)?;
+    let length = loop {
+        match socket.recv(&mut buffer) {
+            // The kernel does not restart a call with a time limit after the process was stopped.
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            result => break result?,
+        }
+    };
     Ok(serde_json::from_slice(&buffer[..length])?)
 }
 

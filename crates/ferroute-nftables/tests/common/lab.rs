@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use ferroute_testing::NetNs;
+use ferroute_testing::{NetNs, restart};
 
 /// The network namespaces.
 pub struct Lab {
@@ -132,7 +132,8 @@ pub fn udp(from: &NetNs, to: &str) -> Outcome {
         let socket = UdpSocket::bind(any).unwrap();
         socket.set_read_timeout(Some(TIMEOUT)).unwrap();
         let mut buffer = [0; 128];
-        let received = socket.connect(to).and_then(|()| socket.send(b"?")).and_then(|_| socket.recv(&mut buffer));
+        let received =
+            socket.connect(to).and_then(|()| socket.send(b"?")).and_then(|_| restart(|| socket.recv(&mut buffer)));
         outcome(received.map(|length| String::from_utf8_lossy(&buffer[..length]).into_owned()))
     })
 }

@@ -231,9 +231,11 @@ fn get(at: SocketAddr, path: &str) -> io::Result<String> {
     let deadline = std::time::Instant::now() + PATIENCE;
     let mut buffer = [0; 1024];
     while response.len() < MAX_RESPONSE && std::time::Instant::now() < deadline {
-        match stream.read(&mut buffer)? {
-            0 => break,
-            length => response.extend_from_slice(&buffer[..length]),
+        match stream.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(length) => response.extend_from_slice(&buffer[..length]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
         }
     }
     let text = String::from_utf8_lossy(&response);

@@ -425,7 +425,7 @@ fn use_here(to: SocketAddr, how: Use) -> &'static str {
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     // The line of a pod. A process that relays connections closes them if the endpoint refuses.
     let mut line = [0; 64];
-    match (stream.read(&mut line), how) {
+    match (ferroute_testing::restart(|| stream.read(&mut line)), how) {
         (Ok(0), _) => "closed",
         (Ok(_), Use::Close) => "closed",
         (Ok(_), Use::Reset) => {

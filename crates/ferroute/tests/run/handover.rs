@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use ferroute_testing::NetNs;
+use ferroute_testing::{NetNs, restart};
 use ferroute_userspace::running_workers;
 
 use crate::{
@@ -25,7 +25,7 @@ impl Server {
 
     /// Waits for a request in each IP family.
     fn receive(&self) -> Requests<'_> {
-        Requests(self.0.each_ref().map(|socket| (socket, socket.recv_from(&mut [0; 16]).unwrap().1)))
+        Requests(self.0.each_ref().map(|socket| (socket, restart(|| socket.recv_from(&mut [0; 16])).unwrap().1)))
     }
 }
 
@@ -61,7 +61,7 @@ impl Client {
     fn expect(&self, answer: &str) {
         for socket in &self.0 {
             let mut buffer = [0; 16];
-            let length = socket.recv(&mut buffer).expect("a response");
+            let length = restart(|| socket.recv(&mut buffer)).expect("a response");
             assert_eq!(&buffer[..length], answer.as_bytes());
         }
     }

@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use ferroute_testing::NetNs;
+use ferroute_testing::{NetNs, restart};
 
 use crate::{cluster::pod_at, wait, web_tcp, web_udp};
 
@@ -129,11 +129,7 @@ impl Flow {
         self.socket.send(request.as_bytes())?;
         let mut buffer = [0; 64];
         loop {
-            let length = match self.socket.recv(&mut buffer) {
-                // The kernel does not restart a receive with a timeout after a stop signal.
-                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                received => received?,
-            };
+            let length = restart(|| self.socket.recv(&mut buffer))?;
             let reply = String::from_utf8_lossy(&buffer[..length]);
             match reply.split_once(' ') {
                 Some((address, repeated)) if repeated == request => return Ok(address.to_owned()),
