@@ -80,8 +80,11 @@ pub struct Desired {
     pub services: BTreeMap<String, Service>,
     /// The places of invalid Services in files, by `namespace/name`.
     pub invalid: BTreeMap<String, FilePlace>,
-    /// The errors of Services whose last valid version the proxy of a recording keeps, by `namespace/name`.
-    pub outdated: BTreeMap<String, String>,
+    /// The errors of the last versions of Services of which the proxy of a recording keeps an earlier one, by
+    /// `namespace/name`.
+    pub outdated: BTreeMap<String, Vec<String>>,
+    /// Problems because of which the proxy of a recording does not apply all that its source has.
+    pub source_problems: Vec<String>,
     /// Service ports whose rules the proxy of a recording has not applied although its last sync succeeded.
     pub unapplied: Vec<UnappliedPort>,
     /// The owners of addresses.
@@ -122,9 +125,11 @@ impl Desired {
     /// # Errors
     /// If the configuration or the objects cannot be read.
     pub fn load(args: &DesiredArgs, verbosity: Option<u32>) -> anyhow::Result<Self> {
-        Self::load_with(args, &mut Proxy::request, Need::Objects, |resolved| {
+        let desired = Self::load_with(args, &mut Proxy::request, Need::Objects, |resolved| {
             ferroute_logging::start_for_command(verbosity, resolved.logging.format);
-        })
+        })?;
+        desired.warn_of_source();
+        Ok(desired)
     }
 
     /// Like [`load`](Self::load), with the endpoints of one Service only. All Services are loaded, because they compete
@@ -137,9 +142,18 @@ impl Desired {
         verbosity: Option<u32>,
         service: &NamespacedName,
     ) -> anyhow::Result<Self> {
-        Self::load_with(args, &mut Proxy::request, Need::Endpoints(service), |resolved| {
+        let desired = Self::load_with(args, &mut Proxy::request, Need::Endpoints(service), |resolved| {
             ferroute_logging::start_for_command(verbosity, resolved.logging.format);
-        })
+        })?;
+        desired.warn_of_source();
+        Ok(desired)
+    }
+
+    /// Warns that the proxy of a recording does not apply all that its source has: commands describe what it applies.
+    pub fn warn_of_source(&self) {
+        for problem in &self.source_problems {
+            tracing::warn!("the proxy has not applied its source completely: {problem}");
+        }
     }
 
     /// Like [`load`](Self::load), for commands that examine the host: there are no objects if there is no source, or if
@@ -393,6 +407,7 @@ impl Desired {
         }
         desired.observe(bundle);
         desired.add_unused(&bundle.unused);
+        desired.source_problems.clone_from(&bundle.source_problems);
         Ok(desired)
     }
 
@@ -403,8 +418,7 @@ impl Desired {
                 (Entry::Vacant(entry), _) => _ = entry.insert(service.clone()),
                 // The last valid version stays applied.
                 (Entry::Occupied(_), Err(invalid)) => {
-                    let errors: Vec<String> = invalid.errors.iter().map(ToString::to_string).collect();
-                    self.outdated.insert(name.clone(), errors.join("; "));
+                    self.outdated.insert(name.clone(), invalid.errors.iter().map(ToString::to_string).collect());
                 }
                 (Entry::Occupied(_), Ok(_)) => {}
             }
@@ -468,6 +482,7 @@ impl Desired {
             services,
             invalid: BTreeMap::new(),
             outdated: BTreeMap::new(),
+            source_problems: Vec::new(),
             unapplied: Vec::new(),
             names,
             host,

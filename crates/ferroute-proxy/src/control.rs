@@ -450,6 +450,7 @@ async fn bundle(control: &Control) -> io::Result<Vec<u8>> {
     };
     let (mode, configuration, flags) = (control.mode, control.configuration.clone(), control.flags.clone());
     let (unused, unapplied) = (control.unused.get(), control.history.unapplied());
+    let source_problems = control.problems.texts_of_source();
     // A bundle of a large cluster takes a while, which must not delay the source.
     let response = run_blocking("bundle", move || {
         let mut response = OK.to_vec();
@@ -458,6 +459,7 @@ async fn bundle(control: &Control) -> io::Result<Vec<u8>> {
             Bundle::new(contents.snapshot, version, SystemTime::now(), mode, configuration, contents.host_addresses)
                 .with_flags(flags)
                 .with_unused(unused)
+                .with_source_problems(source_problems)
                 .with_unapplied(unapplied);
         bundle.write(&mut response).map(|()| response)
     });

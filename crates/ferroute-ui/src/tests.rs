@@ -328,6 +328,7 @@ fn bundle() -> Bundle {
         other_hosts: OtherHosts::default(),
         unused: UnusedServices::default(),
         unapplied: Vec::new(),
+        source_problems: Vec::new(),
         base,
         syncs: vec![
             sync(vec![change], synced(false, 2)),

@@ -264,8 +264,9 @@ fn state(
         (None, Ok(_)) => {
             let unapplied = desired.unapplied.iter().filter(|port| port.is_of(name));
             let outdated = desired.outdated.get(&name.to_string());
-            let outdated =
-                outdated.map(|errors| format!("the last version is invalid, and the one before applies: {errors}"));
+            let outdated = outdated.map(|errors| {
+                format!("the last version is invalid, and the one before applies: {}", errors.join("; "))
+            });
             let reasons: Vec<String> = outdated.into_iter().chain(unapplied.map(ToString::to_string)).collect();
             let state = if reasons.is_empty() { Handling::Served } else { Handling::NotApplied };
             (state, (!reasons.is_empty()).then(|| reasons.join("; ")), None)

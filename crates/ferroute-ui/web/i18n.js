@@ -104,6 +104,7 @@ export const TEXTS = {
   "service.label": ["Selected Service", "选中的 Service"],
   "service.onNode": ["as seen by {node}", "在 {node} 上"],
   "service.notServed": ["The proxy does not serve this Service:", "代理不处理此 Service："],
+  "service.invalidUpdate": ["The last version is invalid, and the one before applies: {errors}", "最新版本无效，之前的版本继续生效：{errors}"],
   "service.invalid": ["This Service is invalid. The proxy keeps its last valid version, if there was one.", "此 Service 无效。代理保留其最后一个有效版本（如果有）。"],
   "notApplied.keeps": ["Not applied: the kernel refuses the new rules ({error}). The last accepted ones stay active; the plan is shown here.", "未生效：内核拒绝新规则（{error}）。最后一次被接受的规则继续生效；此处显示的是计划的规则。"],
   "notApplied.none": ["Not applied: the kernel refuses the rules ({error}), and there are no earlier ones; the plan is shown here.", "未生效：内核拒绝规则（{error}），且没有更早的规则；此处显示的是计划的规则。"],

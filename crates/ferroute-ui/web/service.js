@@ -252,6 +252,7 @@ export function mountService(container, name) {
       onAsk: (from, to) => ask(from, to, port.protocol),
     });
     return [
+      explanation.invalidUpdate && notice("error", icon("warn"), t("service.invalidUpdate", { errors: explanation.invalidUpdate.join("; ") })),
       port.notApplied && notice("error", icon("warn"), notAppliedText(port.notApplied)),
       card(null, { class: "graph-card" },
         explanation.ports.length > 1 && segments(t("ports"),

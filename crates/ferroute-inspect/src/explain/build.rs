@@ -63,6 +63,7 @@ fn served(service: &api::Service, name: &NamespacedName, ignored: Vec<String>, i
     Handling::Served {
         policies: policies(service, &ports, inputs),
         ignored,
+        invalid_update: Vec::new(),
         unused_slices: unserved.map(slice_of_unserved_family).collect(),
         ports: ports.iter().map(|(table, name, entry)| port(table, name, entry, &slices, inputs)).collect(),
     }

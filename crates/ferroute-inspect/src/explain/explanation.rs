@@ -51,6 +51,9 @@ pub enum Handling {
         /// Ignored fields, with the reasons. Those of EndpointSlices begin with the slice.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         ignored: Vec<String>,
+        /// Errors of the last version, by field: the proxy keeps the rules of an earlier one.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        invalid_update: Vec<String>,
         /// Ports, IPv4 first.
         ports: Vec<ExplainedPort>,
         /// Slices of an IP family in which the Service has no cluster IP.

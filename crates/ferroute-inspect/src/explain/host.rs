@@ -45,7 +45,8 @@ pub fn explain_object(desired: &Desired, object: &Service) -> Explanation {
     };
     let mut explanation = explain(object, &inputs);
     match &mut explanation.handling {
-        Handling::Served { ignored, ports, .. } => {
+        Handling::Served { ignored, invalid_update, ports, .. } => {
+            invalid_update.extend(desired.outdated.get(&explanation.service).into_iter().flatten().cloned());
             for port in ports {
                 let name =
                     ServicePortName { service: name.clone(), port: port.name.as_str().into(), protocol: port.protocol };

@@ -33,7 +33,11 @@ pub fn write_explanation_into(out: &mut impl fmt::Write, explanation: &Explanati
             writeln!(out, "\ninvalid{place}, so the proxy ignores it:")?;
             errors.iter().try_for_each(|error| writeln!(out, "  {}", Escaped(error)))
         }
-        Handling::Served { policies, ignored, ports, unused_slices } => {
+        Handling::Served { policies, ignored, invalid_update, ports, unused_slices } => {
+            if !invalid_update.is_empty() {
+                writeln!(out, "\nlast version invalid, so an earlier one applies:")?;
+                invalid_update.iter().try_for_each(|error| writeln!(out, "  {}", Escaped(error)))?;
+            }
             write_policies_into(out, policies)?;
             if !ignored.is_empty() {
                 writeln!(out, "\nignored")?;

@@ -245,7 +245,8 @@ fn served() -> Handling {
         }),
     };
     let ignored = vec!["spec.externalIPs: ignored".to_owned()];
-    Handling::Served { policies, ignored, ports: vec![port], unused_slices: vec![slice] }
+    let invalid_update = vec!["spec.ports[0].port: invalid".to_owned()];
+    Handling::Served { policies, ignored, invalid_update, ports: vec![port], unused_slices: vec![slice] }
 }
 
 fn unapplied() -> Unapplied {

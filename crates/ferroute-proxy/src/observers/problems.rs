@@ -103,10 +103,16 @@ impl Problems {
 
     /// Returns the sentences, those of the source up to a number.
     pub(crate) fn texts(&self) -> Vec<String> {
-        let Current { of_node, of_source } = &*self.lock();
-        let more = of_source.len().saturating_sub(MAX_TEXTS_OF_SOURCE);
+        let of_node: Vec<String> = self.lock().of_node.values().cloned().collect();
+        of_node.into_iter().chain(self.texts_of_source()).collect()
+    }
+
+    /// Returns the sentences of the source, up to a number.
+    pub(crate) fn texts_of_source(&self) -> Vec<String> {
+        let problems = &self.lock().of_source;
+        let more = problems.len().saturating_sub(MAX_TEXTS_OF_SOURCE);
         let more = (more > 0).then(|| format!("{more} more of the source of objects: see the log"));
-        of_node.values().chain(of_source.values().take(MAX_TEXTS_OF_SOURCE)).cloned().chain(more).collect()
+        problems.values().take(MAX_TEXTS_OF_SOURCE).cloned().chain(more).collect()
     }
 
     /// Returns the name of each kind, and whether there is such a problem.

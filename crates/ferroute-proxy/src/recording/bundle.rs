@@ -51,6 +51,9 @@ pub struct Bundle {
     /// What the proxy did not use of Services when the bundle was created. Bundles of early versions have none.
     #[serde(default, skip_serializing_if = "UnusedServices::is_empty")]
     pub unused: UnusedServices,
+    /// Problems because of which the proxy did not apply all that its source had when the bundle was created.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub source_problems: Vec<String>,
     /// Service ports whose desired rules were not active when the bundle was created, although the last sync succeeded.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unapplied: Vec<UnappliedPort>,
@@ -266,6 +269,7 @@ impl Bundle {
             host_addresses,
             other_hosts,
             unused: UnusedServices::default(),
+            source_problems: Vec::new(),
             unapplied: Vec::new(),
             base: state.state(),
             syncs: records,
@@ -282,6 +286,12 @@ impl Bundle {
     #[must_use]
     pub fn with_unused(self, unused: UnusedServices) -> Self {
         Self { unused, ..self }
+    }
+
+    /// Sets the problems of the source.
+    #[must_use]
+    pub fn with_source_problems(self, source_problems: Vec<String>) -> Self {
+        Self { source_problems, ..self }
     }
 
     /// Sets the service ports whose desired rules are not active.

@@ -15,6 +15,7 @@ use crate::{
     cluster::{Cluster, pod_addresses},
     ejection, in_each_mode,
     proxy::{FERROUTE, Files, Proxy},
+    refused::run,
     rules,
     status::{Metrics, problems},
     traffic::{Connection, Traffic, connect},
@@ -307,6 +308,18 @@ fn events_report_start_invalid_objects_and_used_node_ports() {
     case.server.apply(Resource::Services, valid);
     wait("the end of the problems", || problems(&case.cluster).is_empty().then_some(()));
     assert_eq!(Metrics::read(&case.cluster.node).get("ferroute_problems{kind=\"source\"}"), 0.0);
+
+    // An invalid version of a Service that is served.
+    case.server.apply(Resource::Services, invalid("bad-type", json!(80)));
+    let explained = wait("the invalid version in the explanation", || {
+        let (status, text, json) = run(&case.cluster, &["explain", "service", "shop/bad-type"]);
+        assert_eq!(status, 0, "{text}");
+        json.get("invalidUpdate").is_some().then_some((text, json))
+    });
+    let (text, json) = explained;
+    assert_eq!(json["ports"][0]["frontends"][0]["addresses"], json!(["10.96.0.30"]), "{json}");
+    assert!(json["invalidUpdate"][0].as_str().unwrap().contains("10.96.0.300"), "{json}");
+    assert!(text.contains("10.96.0.300"), "{text}");
 
     let _listener = listener(&case.cluster);
     case.apply(

@@ -48,6 +48,9 @@ fn invalid_manifest_keeps_its_rules_and_is_reported(mode: Mode) {
             let is_current = |problem: &String| problem.contains(&file) && problem.contains(fault[0]);
             (texts.iter().all(is_shown) && problems.iter().any(is_current)).then_some(())
         });
+        let explained = case.cluster.node.try_command(FERROUTE, &["explain", "service", "default/web"]);
+        let warning = String::from_utf8_lossy(&explained.stderr).into_owned();
+        assert!(texts.iter().all(|text| warning.contains(text)), "{warning}");
     }
     case.files.apply(&web(&[2]));
     case.wait_gone(0);
