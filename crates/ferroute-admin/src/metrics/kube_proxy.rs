@@ -107,7 +107,10 @@ impl SyncMetrics {
     }
 
     pub(super) fn synced(&self, family: IpFamily, sync: &Synced<'_>) {
-        self.took(family, sync.took, sync.full);
+        // A change of one family is no sync of the other.
+        if sync.report.is_some() {
+            self.took(family, sync.took, sync.full);
+        }
         let family = family.as_str();
         self.last.with_label_values(&[family]).set(unix_seconds(sync.ended.wall));
         if let Some((took, deleted)) = sync.conntrack {

@@ -1,15 +1,13 @@
 //! Constructs that only rules of other programs use, and that can be evaluated.
 
-use std::{
-    fmt,
-    net::{IpAddr, SocketAddr},
-};
+use std::net::IpAddr;
 
 use ferroute_core::IpFamily;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::{
     CmpOp, Element, IfName, Name, Property, Value,
+    nat::{NatKind, NatTarget, flags_text, range_text},
     property::{FibResult, HASH_INPUTS},
     words::Words,
 };
@@ -82,14 +80,12 @@ pub enum Foreign {
         /// The number.
         number: Operand,
     },
-    /// `redirect`, `dnat` or `snat` to constants. Ends the base chain.
+    /// `redirect`, `dnat` or `snat`. Ends the base chain.
     Nat {
         /// The kind of translation.
         kind: NatKind,
-        /// The first and the last address; `None` keeps the address.
-        addresses: Option<(IpAddr, IpAddr)>,
-        /// The first and the last port; `None` keeps the port.
-        ports: Option<(u16, u16)>,
+        /// What the address and port are translated to.
+        target: NatTarget,
         /// Flags of [`NAT_FLAGS`].
         flags: u32,
     },
@@ -97,30 +93,6 @@ pub enum Foreign {
     Masquerade {
         /// First and last port; `None` keeps the port if possible.
         ports: Option<(u16, u16)>,
-        /// Flags of [`NAT_FLAGS`].
-        flags: u32,
-    },
-    /// `dnat prefix` or `snat prefix` to a network, which keeps the host part of the address. Ends the base chain.
-    NatPrefix {
-        /// The kind of translation.
-        kind: NatKind,
-        /// The network.
-        net: IpNet,
-        /// Flags of [`NAT_FLAGS`].
-        flags: u32,
-    },
-    /// `redirect`, `dnat` or `snat` to data of a map. Ends the base chain.
-    NatMap {
-        /// The kind of translation.
-        kind: NatKind,
-        /// The key.
-        key: Vec<Operand>,
-        /// Map from keys of this type to addresses, ports, both, or networks.
-        map: Name,
-        /// The address or port that is not in the data of `map`.
-        other: Option<NatPart>,
-        /// `prefix`: the data are networks.
-        prefix: bool,
         /// Flags of [`NAT_FLAGS`].
         flags: u32,
     },
@@ -175,33 +147,6 @@ pub enum Source {
         /// Map from keys of this type.
         map: Name,
     },
-}
-
-/// The part of a translation that is not in the data of its map.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NatPart {
-    /// An address.
-    Address(IpAddr),
-    /// A port.
-    Port(u16),
-    /// The port in the data of another map.
-    PortOf {
-        /// The fields of the key.
-        key: Vec<Operand>,
-        /// The map.
-        map: Name,
-    },
-}
-
-/// A kind of translation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NatKind {
-    /// `dnat`.
-    Destination,
-    /// `snat`.
-    Source,
-    /// `redirect`.
-    Redirect,
 }
 
 /// A property, after `& mask`.
@@ -274,7 +219,7 @@ impl Foreign {
             Self::Lookup { key, .. }
             | Self::Vmap { key, .. }
             | Self::SetMarkMap { key, .. }
-            | Self::NatMap { key, .. }
+            | Self::Nat { target: NatTarget::Map { key, .. }, .. }
             | Self::Element { key, .. }
             | Self::Write { value: Some(Source::Map { key, .. }), .. } => Some(key),
             _ => None,
@@ -287,7 +232,7 @@ impl Foreign {
             Self::Lookup { set, .. } => Some(set),
             Self::Vmap { map, .. }
             | Self::SetMarkMap { map, .. }
-            | Self::NatMap { map, .. }
+            | Self::Nat { target: NatTarget::Map { map, .. }, .. }
             | Self::Write { value: Some(Source::Map { map, .. }), .. } => Some(map),
             _ => None,
         }
@@ -318,29 +263,12 @@ impl Foreign {
             Self::SetMarkNumber { to_connection, number } => {
                 format!("{} set {}", mark(*to_connection), number.text(family))
             }
-            Self::Nat { kind, addresses, ports, flags } => {
-                format!("{}{}", nat_text(*kind, *addresses, *ports), flags_text(*flags))
+            Self::Nat { kind, target, flags } => {
+                format!("{}{}", target.text(*kind, family, elements), flags_text(*flags))
             }
             Self::Masquerade { ports, flags } => {
                 let to = ports.map_or_else(String::new, |ports| format!(" to :{}", range_text(ports)));
                 format!("masquerade{to}{}", flags_text(*flags))
-            }
-            Self::NatPrefix { kind, net, flags } => format!("{} prefix to {net}{}", kind.name(), flags_text(*flags)),
-            Self::NatMap { kind, key, map, other, prefix, flags } => {
-                let ip = super::family_name(family);
-                let of = if *kind == NatKind::Redirect { String::new() } else { format!(" {ip}") };
-                let prefix = if *prefix { " prefix" } else { "" };
-                let (before, after) = match other {
-                    None => (String::new(), String::new()),
-                    Some(NatPart::Address(IpAddr::V6(address))) => (format!("[{address}]:"), String::new()),
-                    Some(NatPart::Address(address)) => (format!("{address}:"), String::new()),
-                    Some(NatPart::Port(port)) => (String::new(), format!(":{port}")),
-                    Some(NatPart::PortOf { key, map }) => {
-                        (String::new(), format!(":{} map {}", key_text(key, family), set(map, key)))
-                    }
-                };
-                let (key, map, flags) = (key_text(key, family), set(map, key), flags_text(*flags));
-                format!("{}{of}{prefix} to {before}{key} map {map}{after}{flags}", kind.name())
             }
             Self::Element { op, set: name, key, data, details, .. } => {
                 let key = if key.is_empty() { "key".to_owned() } else { key_text(key, family) };
@@ -374,17 +302,6 @@ impl Source {
             Self::Constant(value) => value.to_string(),
             Self::Operand(operand) => operand.text(family),
             Self::Map { key, map } => format!("{} map @{map}", key_text(key, family)),
-        }
-    }
-}
-
-impl NatKind {
-    /// Returns the statement.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Destination => "dnat",
-            Self::Source => "snat",
-            Self::Redirect => "redirect",
         }
     }
 }
@@ -439,9 +356,7 @@ fn element_text(element: &Element, key: &[Operand], words: Option<Words>, family
 
 /// Returns a network or range in `nft` syntax.
 fn network_text(first: IpAddr, last: IpAddr) -> String {
-    let nets = (0..=128).filter_map(|length| IpNet::new(first, length).ok());
-    let net = nets.into_iter().find(|net| net.network() == first && net.broadcast() == last);
-    net.map_or_else(|| format!("{first}-{last}"), |net| net.to_string())
+    network(first, last).map_or_else(|| format!("{first}-{last}"), |net| net.to_string())
 }
 
 /// Returns the values of a key's fields in `nft` syntax.
@@ -529,36 +444,6 @@ fn mark_text(mark: &str, mask: u32, xor: u32) -> String {
 pub(crate) fn network(first: IpAddr, last: IpAddr) -> Option<IpNet> {
     let mut nets = (0..=128).filter_map(|length| IpNet::new(first, length).ok());
     nets.find(|net| net.network() == first && net.broadcast() == last)
-}
-
-/// The flags of translations that `nft` prints as words (`NF_NAT_RANGE_*` of `include/uapi/linux/netfilter/nf_nat.h`).
-pub const NAT_FLAGS: [(u32, &str); 3] = [(1 << 2, "random"), (1 << 4, "fully-random"), (1 << 3, "persistent")];
-
-/// Returns the words of flags, after a space.
-fn flags_text(flags: u32) -> String {
-    let words = NAT_FLAGS.iter().filter(|(flag, _)| flags & flag != 0).map(|(_, word)| *word);
-    let words = words.collect::<Vec<_>>().join(",");
-    if words.is_empty() { words } else { format!(" {words}") }
-}
-
-fn nat_text(kind: NatKind, addresses: Option<(IpAddr, IpAddr)>, ports: Option<(u16, u16)>) -> String {
-    let to = match (addresses, ports) {
-        (None, None) => return kind.name().to_owned(),
-        (None, Some(ports)) => format!(":{}", range_text(ports)),
-        (Some(addresses), None) => range_text(addresses),
-        (Some((first, last)), Some((from, to))) if first == last && from == to => {
-            SocketAddr::new(first, from).to_string()
-        }
-        (Some(addresses @ (IpAddr::V6(_), _)), Some(ports)) => {
-            format!("[{}]:{}", range_text(addresses), range_text(ports))
-        }
-        (Some(addresses), Some(ports)) => format!("{}:{}", range_text(addresses), range_text(ports)),
-    };
-    format!("{} to {to}", kind.name())
-}
-
-fn range_text<T: fmt::Display + PartialEq>((first, last): (T, T)) -> String {
-    if first == last { first.to_string() } else { format!("{first}-{last}") }
 }
 
 /// Returns the fields of a `jhash`, as far as they are distinguished.

@@ -5,8 +5,8 @@ use ferroute_nftables::{
     Value,
     kernel::MemoryTable,
     model::{
-        CmpOp, Field, Foreign, HashInput, IfName, Key, KeyText, Match, Name, Opaque, Operand, Outcome, Property,
-        Statement, Verdict, Words, fields_text,
+        CmpOp, Field, Foreign, HashInput, IfName, Key, KeyText, Match, Name, NatTarget, Opaque, Operand, Outcome,
+        Property, Statement, Verdict, Words, fields_text,
     },
 };
 use ipnet::IpNet;
@@ -259,10 +259,12 @@ impl PacketState<'_> {
             Statement::Opaque(Opaque { outcome: Outcome::Foreign(foreign), .. }) => match foreign {
                 Foreign::Vmap { key, map }
                 | Foreign::SetMarkMap { key, map, .. }
-                | Foreign::NatMap { key, map, .. } => match self.look_up(table, map, key, Some(random)) {
-                    Lookup::NotFound(_) | Lookup::Absent(_) => RandomResult::Mismatch,
-                    _ => RandomResult::Other,
-                },
+                | Foreign::Nat { target: NatTarget::Map { key, map, .. }, .. } => {
+                    match self.look_up(table, map, key, Some(random)) {
+                        Lookup::NotFound(_) | Lookup::Absent(_) => RandomResult::Mismatch,
+                        _ => RandomResult::Other,
+                    }
+                }
                 other => self.compares(other, table, Some(random)).map_or(RandomResult::Other, of),
             },
             _ => RandomResult::Other,
@@ -457,7 +459,9 @@ pub(super) fn random_range(statement: &Statement) -> Option<(u32, u32)> {
         | Statement::Vmap { key, .. } => (key.iter().find_map(range), MAX_NUMBERS),
         Statement::Opaque(Opaque { outcome: Outcome::Foreign(foreign), .. }) => match foreign {
             // The kernel selects an address by a hash of the addresses.
-            Foreign::Nat { addresses: Some((first, last)), .. } if first != last => {
+            Foreign::Nat { target: NatTarget::Constants { addresses: Some((first, last)), .. }, .. }
+                if first != last =>
+            {
                 (Some((0, address_count(*first, *last)?)), MAX_ADDRESSES)
             }
             other => {

@@ -12,7 +12,7 @@ use super::{
     },
     Reading, RuleReader,
 };
-use crate::model::{Foreign, NAT_FLAGS, Name, NatKind, NatPart, Words, network};
+use crate::model::{Foreign, NAT_FLAGS, Name, NatKind, NatPart, NatTarget, Words, network};
 
 impl RuleReader {
     /// Reads `redirect`, `dnat` or `snat`.
@@ -32,38 +32,30 @@ impl RuleReader {
             cursor.at += 1;
         }
         let prefix = cursor.accept("prefix");
-        if !cursor.accept("to") {
-            let foreign = Foreign::Nat { kind, addresses: None, ports: None, flags: nat_flags(cursor) };
-            return (kind == NatKind::Redirect).then(|| reading.foreign(foreign));
-        }
-        let mut foreign = if let Some((addresses, ports)) = target(cursor.peek()) {
+        let target = if !cursor.accept("to") {
+            (kind == NatKind::Redirect).then_some(NatTarget::Constants { addresses: None, ports: None })?
+        } else if let Some((addresses, ports)) = constants(cursor.peek()) {
             cursor.at += 1;
             match addresses {
-                Some((first, last)) if prefix => Foreign::NatPrefix { kind, net: network(first, last)?, flags: 0 },
-                addresses => nat_statement(kind, addresses, ports, reading)?,
+                Some((first, last)) if prefix => NatTarget::Network(network(first, last)?),
+                addresses => {
+                    if let Some((first, _)) = addresses {
+                        reading.require(Requirements { family: Some(IpFamily::of(first)), protocol: None });
+                    }
+                    NatTarget::Constants { addresses, ports }
+                }
             }
         } else {
-            self.nat_map(kind, prefix, cursor, reading)?
+            self.nat_map(prefix, cursor, reading)?
         };
-        if let Foreign::Nat { flags, .. } | Foreign::NatPrefix { flags, .. } | Foreign::NatMap { flags, .. } =
-            &mut foreign
-        {
-            *flags = nat_flags(cursor);
-        }
-        reading.foreign(foreign);
+        reading.foreign(Foreign::Nat { kind, target, flags: nat_flags(cursor) });
         Some(())
     }
 }
 
 impl RuleReader {
     /// Reads a translation to data of a map, with a port or address outside of the map, if present.
-    fn nat_map(
-        &mut self,
-        kind: NatKind,
-        prefix: bool,
-        cursor: &mut Cursor<'_>,
-        reading: &mut Reading,
-    ) -> Option<Foreign> {
+    fn nat_map(&mut self, prefix: bool, cursor: &mut Cursor<'_>, reading: &mut Reading) -> Option<NatTarget> {
         cursor.accept(":");
         let mut other = None;
         // `10.0.0.1:numgen inc mod 2 map {`.
@@ -118,27 +110,14 @@ impl RuleReader {
                 }
             });
         }
-        Some(Foreign::NatMap { kind, key, map, other, prefix, flags: 0 })
+        Some(NatTarget::Map { key, map, other, prefix })
     }
 }
 
-/// Returns the statement of a translation to constants, in the form of statements that are read from the kernel.
-fn nat_statement(
-    kind: NatKind,
-    addresses: Option<(IpAddr, IpAddr)>,
-    ports: Option<(u16, u16)>,
-    reading: &mut Reading,
-) -> Option<Foreign> {
-    if let Some((first, _)) = addresses {
-        reading.require(Requirements { family: Some(IpFamily::of(first)), protocol: None });
-    }
-    Some(Foreign::Nat { kind, addresses, ports, flags: 0 })
-}
+type Constants = (Option<(IpAddr, IpAddr)>, Option<(u16, u16)>);
 
-type Target = (Option<(IpAddr, IpAddr)>, Option<(u16, u16)>);
-
-/// Reads the new address and port of a translation.
-fn target(text: &str) -> Option<Target> {
+/// Reads the new addresses and ports of a translation.
+fn constants(text: &str) -> Option<Constants> {
     if let Some(text) = text.strip_prefix(':') {
         return Some((None, Some(ports(text)?)));
     }

@@ -10,8 +10,8 @@ use super::{
     registers::{self, Loaded, NFT_CT_LABELS, NFT_CT_MARK, number},
 };
 use crate::model::{
-    CmpOp, FibResult, Field, Foreign, IfName, NAT_FLAGS, Named, NatKind, NatPart, NumberSource, Operand, Outcome,
-    Property, Source, Value, Words, fib_existence, hash_inputs, network,
+    CmpOp, FibResult, Field, Foreign, IfName, NAT_FLAGS, Named, NatKind, NatPart, NatTarget, NumberSource, Operand,
+    Outcome, Property, Source, Value, Words, fib_existence, hash_inputs, network,
 };
 
 /// Returns the meaning of a comparison; `None` if it is unknown.
@@ -197,8 +197,8 @@ impl Decoder<'_, '_> {
         let [first_port, last_port] = ports.map(at);
         let flags = parts.u32(flags).unwrap_or(0);
         let (prefix, flags) = (flags & NF_NAT_RANGE_NETMAP != 0, worded_flags(flags));
-        if let Some(foreign) = self.nat_map((kind, prefix, flags), first.as_ref(), first_port.as_ref()) {
-            self.foreign(foreign);
+        if let Some(target) = self.nat_map(prefix, first.as_ref(), first_port.as_ref()) {
+            self.foreign(Foreign::Nat { kind, target, flags });
             return Some(());
         }
         let text = self.target_text([&first, &first_port]);
@@ -220,26 +220,19 @@ impl Decoder<'_, '_> {
             self.opaque(format!("{} to {text}", kind.name()), Outcome::Anything);
             return Some(());
         };
-        let foreign = match first.zip(last).filter(|_| prefix) {
-            Some((first, last)) => Foreign::NatPrefix { kind, net: network(first, last)?, flags },
-            None => Foreign::Nat {
-                kind,
+        let target = match first.zip(last).filter(|_| prefix) {
+            Some((first, last)) => NatTarget::Network(network(first, last)?),
+            None => NatTarget::Constants {
                 addresses: first.map(|first| (first, last.unwrap_or(first))),
                 ports: first_port.map(|first| (first, last_port.unwrap_or(first))),
-                flags,
             },
         };
-        self.foreign(foreign);
+        self.foreign(Foreign::Nat { kind, target, flags });
         Some(())
     }
 
     /// Returns a translation to data of a map; `None` for other translations.
-    fn nat_map(
-        &self,
-        (kind, prefix, flags): (NatKind, bool, u32),
-        address: Option<&Loaded>,
-        port: Option<&Loaded>,
-    ) -> Option<Foreign> {
+    fn nat_map(&self, prefix: bool, address: Option<&Loaded>, port: Option<&Loaded>) -> Option<NatTarget> {
         let (key, map, other) = match (address, port) {
             (Some(Loaded::MapData { key, map, offset: 0 }), None)
             | (None, Some(Loaded::MapData { key, map, offset: 0 })) => (key, map, None),
@@ -260,7 +253,7 @@ impl Decoder<'_, '_> {
             }
             _ => return None,
         };
-        Some(Foreign::NatMap { kind, key: key.clone(), map: map.clone(), other, prefix, flags })
+        Some(NatTarget::Map { key: key.clone(), map: map.clone(), other, prefix })
     }
 
     /// Returns the new address and port of a translation.

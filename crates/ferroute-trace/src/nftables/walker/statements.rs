@@ -6,8 +6,8 @@ use ferroute_nftables::{
     ClassId, Value,
     kernel::MemoryTable,
     model::{
-        CmpOp, Data, Element, ElementOp, Field, Foreign, KeyText, Name, NatKind, NatPart, Opaque, Operand, Outcome,
-        Property, Source, Statement, Verdict as RuleVerdict,
+        CmpOp, Data, Element, ElementOp, Field, Foreign, KeyText, Name, NatKind, NatPart, NatTarget, Opaque, Operand,
+        Outcome, Property, Source, Statement, Verdict as RuleVerdict,
     },
 };
 
@@ -95,7 +95,11 @@ impl<'a> ChainWalker<'a> {
                 Err(LookupError::Unknown(_)) => {
                     let key = key.iter().map(|field| Property::Field(*field).into()).collect();
                     let (kind, map) = (NatKind::Destination, map.clone());
-                    let foreign = Foreign::NatMap { kind, key, map, other: None, prefix: false, flags: 0 };
+                    let foreign = Foreign::Nat {
+                        kind,
+                        target: NatTarget::Map { key, map, other: None, prefix: false },
+                        flags: 0,
+                    };
                     self.change(&foreign, random, effects, walker)
                 }
             },
@@ -236,7 +240,9 @@ impl<'a> ChainWalker<'a> {
                     Err(result) => return result,
                 }
             }
-            Foreign::Vmap { key, map } | Foreign::SetMarkMap { key, map, .. } | Foreign::NatMap { key, map, .. } => {
+            Foreign::Vmap { key, map }
+            | Foreign::SetMarkMap { key, map, .. }
+            | Foreign::Nat { target: NatTarget::Map { key, map, .. }, .. } => {
                 match choose(walker, table, key, map, random) {
                     Ok(element) => Some(element),
                     Err(result) => return result,
@@ -245,7 +251,7 @@ impl<'a> ChainWalker<'a> {
             _ => None,
         };
         let port_of = match foreign {
-            Foreign::NatMap { other: Some(NatPart::PortOf { key, map }), .. } => {
+            Foreign::Nat { target: NatTarget::Map { other: Some(NatPart::PortOf { key, map }), .. }, .. } => {
                 match choose(walker, table, key, map, random) {
                     Ok(element) => match value_of(&element) {
                         Some(Value::Port(port)) => Some(port),
@@ -305,20 +311,25 @@ impl<'a> ChainWalker<'a> {
                     Err(verdict) => StatementResult::End(verdict),
                 }
             }
-            (Foreign::Nat { addresses: Some((first, last)), .. }, _) if first != last && random.is_none() => {
+            (Foreign::Nat { target: NatTarget::Constants { addresses: Some((first, last)), .. }, .. }, _)
+                if first != last && random.is_none() =>
+            {
                 let reason = format!("effect of `{}`", table.foreign_text(foreign, packet.family()));
                 StatementResult::End(Verdict::Unknown { reason })
             }
-            (Foreign::Nat { kind, addresses, ports, .. }, _) => {
+            (Foreign::Nat { kind, target: NatTarget::Constants { addresses, ports }, .. }, _) => {
                 let address = addresses.map(|(first, _)| nth_address(first, random.unwrap_or(0)));
                 let port = ports.map(|ports| packet.port_in(ports, None));
                 translate(packet, *kind, address, port, hook, None, effects)
             }
-            (Foreign::NatPrefix { kind, net, .. }, _) => {
+            (Foreign::Nat { kind, target: NatTarget::Network(net), .. }, _) => {
                 let address = mapped(translated(packet, *kind), net.network(), net.broadcast());
                 translate(packet, *kind, Some(address), None, hook, None, effects)
             }
-            (Foreign::NatMap { kind, map, prefix, other, .. }, Some(Data::Values(values))) => {
+            (
+                Foreign::Nat { kind, target: NatTarget::Map { map, prefix, other, .. }, .. },
+                Some(Data::Values(values)),
+            ) => {
                 let element = found.as_ref().map(|element| label(map, element));
                 let (address, port) = match values.as_slice() {
                     [Value::Address(first), Value::Address(last)] if *prefix => {
