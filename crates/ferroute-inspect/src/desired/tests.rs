@@ -1,6 +1,12 @@
 use std::{net::IpAddr, path::PathBuf};
 
-use super::*;
+use ferroute_config::flags::{DesiredArgs, SettingsArgs};
+
+use super::{
+    objects::{Need, may_be_needed},
+    *,
+};
+use crate::about::{Origin, Proxy};
 
 fn example(name: &str) -> SourceArgs {
     let manifests = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples")).join(name);
@@ -265,7 +271,7 @@ fn slices_of_other_services_are_not_parsed() {
             "---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata:\n  name: a\n  labels:{labels}\naddressType: [\n"
         )
     };
-    let is_needed = |text: &str| super::may_be_needed(text, "web");
+    let is_needed = |text: &str| may_be_needed(text, "web");
     for owner in ["web", "kubernetes", "\"web\"", "'web'", "!!str other", "\"\\x77eb\"", "*alias"] {
         assert!(is_needed(&slice(&format!("\n    kubernetes.io/service-name: {owner}"))), "{owner}");
     }
