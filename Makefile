@@ -558,7 +558,7 @@ deps-demo:
 
 deps-test: deps-demo
 	$(call install,addr2line:binutils python3:python3 nft:nftables conntrack:conntrack ipset:ipset sysctl:procps \
-	    dbus-daemon:dbus-daemon dbus-send:dbus-bin strace:strace)
+	    dbus-daemon:dbus-daemon dbus-send:dbus-bin strace:strace faketime:faketime)
 
 # Tests take the rules of these programs as an oracle, where they can be installed.
 deps-iptables: deps-test

@@ -8,7 +8,7 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     thread,
-    time::Duration,
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use ferroute_config::ModeName;
@@ -37,6 +37,17 @@ impl Driver {
                 let _process = kernel::hostile_process(&self.network.node);
                 self.execute(during)?;
                 return self.settle_in_time();
+            }
+            Fault::ClockStep { seconds } => {
+                for offset in [*seconds, 0] {
+                    self.files.set_clock(offset);
+                    self.wait("the step of the clock", |driver| driver.proxy_clock_is_at(offset))?;
+                    if offset != 0 {
+                        self.execute(during)?;
+                    }
+                    self.settle_in_time()?;
+                }
+                return Ok(());
             }
             Fault::BlockedLog => {
                 self.process().block_log(true);
@@ -160,11 +171,25 @@ impl Driver {
                 drop(faults);
             }
             Fault::Api(fault) => self.api_fault(fault, during)?,
-            Fault::Commits | Fault::HostileUser | Fault::BlockedLog | Fault::InvalidObjects => {
+            Fault::Commits
+            | Fault::HostileUser
+            | Fault::BlockedLog
+            | Fault::ClockStep { .. }
+            | Fault::InvalidObjects => {
                 unreachable!("not a fault of the proxy")
             }
         }
         Ok(())
+    }
+
+    /// Reports whether the wall clock of the proxy is this many seconds after this process's.
+    fn proxy_clock_is_at(&self, offset: i64) -> bool {
+        let health = "127.0.0.1:10256".parse().expect("an address");
+        let Ok((_, text)) = get(&self.network.node, health, "/healthz") else { return false };
+        let json: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
+        let shown = json["currentTime"].as_str().and_then(|time| humantime::parse_rfc3339(time).ok());
+        let seconds = |time: SystemTime| time.duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs() as i64);
+        shown.is_some_and(|shown| (seconds(shown) - seconds(SystemTime::now()) - offset).abs() < 60)
     }
 
     fn wait_for_mode(&mut self, mode: ModeName, old: ModeName) -> Result<(), Failure> {

@@ -42,6 +42,7 @@ impl Files {
         mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).expect("root may change mounts");
         let files = Self { directory: directory.to_owned() };
         fs::create_dir_all(files.manifests()).unwrap();
+        files.set_clock(0);
         fs::create_dir_all(files.programs()).unwrap();
         let manifests = files.manifests();
         mount(Some("tmpfs"), &manifests, Some("tmpfs"), MsFlags::empty(), Some("size=32m")).unwrap();
@@ -82,6 +83,13 @@ impl Files {
                 symlink(real, self.programs().join(format!("{family}{suffix}"))).unwrap();
             }
         }
+    }
+
+    /// Sets the wall clock of the proxy to this many seconds after that of the host.
+    pub(crate) fn set_clock(&self, offset: i64) {
+        let new = self.path("clock.new");
+        fs::write(&new, format!("{offset:+}")).unwrap();
+        fs::rename(new, self.path(CLOCK)).unwrap();
     }
 
     /// Returns `PATH` for the proxy.
@@ -129,6 +137,9 @@ pub(crate) const CONFIG: &str = "config.yaml";
 /// That of a second proxy on the same node.
 pub(crate) const SECOND_CONFIG: &str = "second.yaml";
 
+/// The file with the offset of the proxy's wall clock.
+const CLOCK: &str = "clock";
+
 /// A proxy process, which is killed on drop.
 pub(crate) struct Proxy {
     child: Child,
@@ -142,6 +153,10 @@ impl Proxy {
         let mut log = File::options().create(true).append(true).open(log).unwrap();
         let mut command = Command::new(ferroute());
         command.arg("run").arg("--config").arg(files.path(config)).args(arguments).env("PATH", files.search_path());
+        // libfaketime reads the file for each time of the wall clock. Times of files and of the monotonic clock are real.
+        command.env("LD_PRELOAD", "/usr/$LIB/faketime/libfaketimeMT.so.1");
+        command.env("FAKETIME_TIMESTAMP_FILE", files.path(CLOCK)).env("FAKETIME_NO_CACHE", "1");
+        command.env("FAKETIME_DONT_FAKE_MONOTONIC", "1").env("NO_FAKE_STAT", "1");
         let (mut reader, writer) = io::pipe().unwrap();
         // A few lines fill it.
         fcntl(&writer, FcntlArg::F_SETPIPE_SZ(4096)).unwrap();

@@ -150,6 +150,8 @@ pub(crate) enum Fault {
     Userspace { stops_worker: bool },
     /// Another proxy with the same objects runs on the node.
     SecondProxy,
+    /// The wall clock of the proxy steps, and back.
+    ClockStep { seconds: i64 },
     /// No process reads the standard error of the proxy.
     BlockedLog,
     /// A process of another user binds names of the proxy's sockets and accepts no connection.
@@ -379,7 +381,7 @@ impl<'a> Generator<'a> {
     }
 
     fn resource_fault(&mut self) -> Fault {
-        match self.random.u8(0..8) {
+        match self.random.u8(0..9) {
             0 => Fault::Descriptors,
             1 => Fault::Processes,
             2 => Fault::HostileUser,
@@ -390,6 +392,7 @@ impl<'a> Generator<'a> {
             4 => Fault::Userspace { stops_worker: self.random.bool() },
             5 => Fault::SecondProxy,
             6 => Fault::BlockedLog,
+            7 => Fault::ClockStep { seconds: *self.random.choice(&STEPS).expect("not empty") },
             _ => Fault::Freeze,
         }
     }
@@ -427,6 +430,9 @@ impl<'a> Generator<'a> {
     }
 }
 
+/// Steps of the clock in seconds: an hour, and more than a year.
+const STEPS: [i64; 4] = [-40_000_000, -3_600, 3_600, 40_000_000];
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -455,6 +461,6 @@ mod tests {
                 names.insert(name.split([' ', '(', ')']).next().unwrap().to_owned());
             }
         }
-        assert_eq!(names.len(), 20 + 4 + 14, "{names:?}");
+        assert_eq!(names.len(), 21 + 4 + 14, "{names:?}");
     }
 }
