@@ -204,7 +204,7 @@ impl KubeProxyConfiguration {
     /// # Errors
     ///
     /// Returns all validation errors, in kube-proxy's order. Unlike in kube-proxy, unknown feature gates are not errors
-    /// (see [`KubeProxyConfiguration::warnings`]), because they change with each release, unless they are disabled.
+    /// (see [`KubeProxyConfiguration::warnings`]), because they change with each release.
     pub fn resolve(&self) -> Result<Resolved, FieldErrors> {
         self.resolve_with(&ModeName::KUBE_PROXY)
     }
@@ -436,10 +436,13 @@ impl fmt::Display for ModeName {
 }
 
 impl ConntrackLimit {
+    /// The largest limit that follows from the number of CPU cores, as in kube-proxy 1.36: more would take too much memory.
+    const MAX_SCALED: u64 = 1 << 20;
+
     /// Returns the maximum number of entries on a host with the given number of CPU cores.
     pub fn entries(&self, cores: usize) -> u64 {
         let scaled = u64::from(self.per_core.get()).saturating_mul(u64::try_from(cores).unwrap_or(u64::MAX));
-        scaled.max(u64::from(self.min))
+        scaled.min(Self::MAX_SCALED).max(u64::from(self.min))
     }
 }
 

@@ -79,7 +79,7 @@ const UNUSED_GATES: [(&str, &str); 9] = [
     ("AllBeta", "Ferroute has no beta features with gates of their own"),
     ("KubeProxyIPVS", "ipvs mode is always available"),
     ("KubeProxyNFTablesLocalhostNodePorts", "nodePortAddresses alone enables node ports on localhost in nftables mode"),
-    ("NFTablesNetlink", "rules of nftables mode are always written by netlink"),
+    ("NFTablesNetlink", "nftables mode always uses netlink, and never nft"),
     ("NFTablesProxyMode", "nftables mode is always available"),
     ("PreferSameTrafficDistribution", "the feature is always enabled"),
     ("WinDSR", WINDOWS),

@@ -215,7 +215,7 @@ fn node_name_is_trimmed_and_in_lower_case() {
 }
 
 #[test]
-fn conntrack_limit_scales_with_cores_and_has_a_minimum() {
+fn conntrack_limit_scales_with_cores_between_the_minimum_and_a_million() {
     let limit = |per_core, min| {
         let resolved = resolve(|config| {
             config.conntrack.max_per_core = Some(per_core);
@@ -225,6 +225,9 @@ fn conntrack_limit_scales_with_cores_and_has_a_minimum() {
     };
     assert_eq!(limit(32_768, 131_072), Some(131_072));
     assert_eq!(limit(65_536, 131_072), Some(262_144));
+    assert_eq!(limit(262_144, 131_072), Some(1_048_576));
+    assert_eq!(limit(1_000_000, 131_072), Some(1_048_576));
+    assert_eq!(limit(65_536, 2_000_000), Some(2_000_000));
     assert_eq!(limit(0, 131_072), None);
 }
 
@@ -380,6 +383,25 @@ fn feature_gates_that_kube_proxy_accepts_are_honoured_or_ignored() {
         for enabled in [true, false] {
             let (resolved, warnings) = with(gate, enabled);
             assert_eq!((resolved.map(|_| ()), warnings), (Ok(()), 1), "{gate}={enabled}");
+        }
+    }
+}
+
+#[test]
+fn known_gates_without_effect_say_what_holds_instead() {
+    for (gate, word) in [
+        ("KubeProxyIPVS", "ipvs"),
+        ("KubeProxyNFTablesLocalhostNodePorts", "nodePortAddresses"),
+        ("NFTablesNetlink", "netlink"),
+        ("NFTablesProxyMode", "nftables"),
+    ] {
+        for enabled in [true, false] {
+            let mut config = defaults();
+            config.feature_gates.insert(gate.into(), enabled);
+            config.mode = "ipvs".into();
+            assert_eq!(config.clone().resolve().map(|resolved| resolved.mode), Ok(ModeName::IPVS), "{gate}");
+            let warnings = config.warnings();
+            assert!(matches!(&*warnings, [only] if only.reason.contains(word)), "{gate}: {warnings:?}");
         }
     }
 }

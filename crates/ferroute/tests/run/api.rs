@@ -363,6 +363,7 @@ fn unset_mode_is_reported_under_the_name_of_kube_proxy() {
     let event = case.wait_event("ProxyModeUnset");
     assert_eq!((&event["regarding"]["kind"], &event["type"]), (&json!("Node"), &json!("Warning")));
     case.proxy.wait_log("no proxy mode is configured");
+    assert_eq!(get(&case.cluster.node, METRICS, "/proxyMode").unwrap().body, "iptables");
 }
 
 #[test]

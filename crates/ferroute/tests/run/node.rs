@@ -8,6 +8,7 @@ use crate::{Case, Files, Mode, in_each_mode, proxy::FERROUTE, rules, slices, wai
 
 in_each_mode!(
     added_node_addresses_of_the_other_family_are_used,
+    addresses_of_deleted_node_still_apply,
     changed_pod_cidrs_are_used,
     commands_plan_the_same_rules_as_the_proxy_without_a_node,
 );
@@ -50,6 +51,22 @@ fn added_node_addresses_of_the_other_family_are_used(mode: Mode) {
     case.files.apply(&node_ports(&[1]));
     case.wait_gone(0);
     assert_pod(1);
+}
+
+fn addresses_of_deleted_node_still_apply(mode: Mode) {
+    let at = |address: &str| -> SocketAddr { address.parse().unwrap() };
+    let files = Files::with_settings("nodePortAddresses: [primary]\n");
+    files.apply(&node_ports(&[0]));
+    let mut case = Case::with_files(mode, files);
+    case.cluster.node.add_address("192.168.0.7/24", "client");
+    fs::remove_file(case.files.manifests().join("node.yaml")).unwrap();
+    case.proxy.wait_log("Node deleted");
+    case.files.apply(&node_ports(&[1]));
+    case.wait_gone(0);
+    for to in ["10.96.0.6:80", "[fd00:96::6]:80", "192.168.0.1:30080", "[fd00:168::1]:30080"] {
+        assert_eq!(case.connect(at(to)).unwrap(), 1, "{to}");
+    }
+    case.connect(at("192.168.0.7:30080")).unwrap_err();
 }
 
 fn changed_pod_cidrs_are_used(mode: Mode) {
