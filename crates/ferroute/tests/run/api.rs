@@ -13,11 +13,13 @@ use serde_json::{Value, json};
 use crate::{
     Mode,
     cluster::{Cluster, pod_addresses},
-    ejection, in_each_mode,
+    ejection,
+    http::get,
+    in_each_mode,
     proxy::{FERROUTE, Files, Proxy},
     refused::run,
     rules,
-    status::{Metrics, problems},
+    status::{METRICS, Metrics, problems},
     traffic::{Connection, Traffic, connect},
     wait, web, web_tcp,
 };

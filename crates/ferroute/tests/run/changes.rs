@@ -13,7 +13,28 @@ in_every_mode!(
     no_request_fails_while_endpoints_roll,
     no_request_fails_while_the_mode_is_switched,
     no_connection_reaches_a_removed_endpoint,
+    services_with_names_of_any_length_are_served,
 );
+
+/// Names have up to 63 bytes each, and comments of nftables up to 128.
+fn services_with_names_of_any_length_are_served(mode: Mode) {
+    let [namespace, name, port] = ["n", "s", "p"].map(|letter| letter.repeat(63));
+    let yaml = |pods: &[u8]| {
+        web(pods)
+            .replace("{name: web}", &format!("{{name: {name}, namespace: {namespace}}}"))
+            .replace("{name: web-", &format!("{{namespace: {namespace}, name: web-"))
+            .replace("service-name: web}", &format!("service-name: {name}}}"))
+            .replace("{name: tcp,", &format!("{{name: {port},"))
+    };
+    let case = Case::new(mode, &yaml(&[0]));
+    for (old, new) in [(0, 1), (1, 2)] {
+        for to in web_tcp() {
+            assert_eq!(case.connect(to).unwrap(), old);
+        }
+        case.files.apply(&yaml(&[new]));
+        case.wait_gone(old);
+    }
+}
 
 fn no_request_fails_while_the_proxy_restarts(mode: Mode) {
     let mut case = Case::new(mode, &web(&[0, 1, 2]));

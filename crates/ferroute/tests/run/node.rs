@@ -57,7 +57,7 @@ fn addresses_of_deleted_node_still_apply(mode: Mode) {
     let at = |address: &str| -> SocketAddr { address.parse().unwrap() };
     let files = Files::with_settings("nodePortAddresses: [primary]\n");
     files.apply(&node_ports(&[0]));
-    let mut case = Case::with_files(mode, files);
+    let case = Case::with_files(mode, files);
     case.cluster.node.add_address("192.168.0.7/24", "client");
     fs::remove_file(case.files.manifests().join("node.yaml")).unwrap();
     case.proxy.wait_log("Node deleted");
