@@ -38,6 +38,7 @@ use crate::{
     client_certificate::{CertificateError, ClientCertificate},
     error::{ApiError, Cause},
     proxy::{Proxy, ProxyError, Scheme},
+    server_certificate,
 };
 
 /// The HTTP client cannot be built.
@@ -46,6 +47,9 @@ pub(crate) enum BuildError {
     /// The CA is invalid.
     #[error(transparent)]
     Library(#[from] kube_client::Error),
+    /// There is no CA to verify with.
+    #[error(transparent)]
+    Authorities(#[from] rustls::client::VerifierBuilderError),
     /// The client certificate or its key cannot be used.
     #[error(transparent)]
     Certificate(#[from] CertificateError),
@@ -158,13 +162,21 @@ pub(crate) fn endless_interim_responses(url: &str) -> ApiError {
     ApiError::Unreachable { url: url.to_owned(), cause }
 }
 
-/// Adds TLS to a connector, with the library's verification of the server and Ferroute's use of the client certificate.
+/// Adds TLS to a connector, with the certificates of the kubeconfig. In a pod and without a CA, the library's verification applies.
 fn https<C>(config: &Config, connector: C) -> Result<HttpsConnector<C>, BuildError> {
     let mut config = config.clone();
     let certificate = ClientCertificate::take_from(&mut config.auth_info)?;
     // The library would look for another certificate in them.
     config.auth_info = AuthInfo::default();
+    let of_kubeconfig = config.root_cert.as_mut().filter(|_| config.root_cert_file.is_none());
+    let trusted = of_kubeconfig.map(|certificates| {
+        server_certificate::retain_parsable(certificates);
+        certificates.clone()
+    });
     let mut tls = config.rustls_client_config()?;
+    if let Some(trusted) = trusted {
+        server_certificate::trust(&mut tls, trusted)?;
+    }
     if let Some(certificate) = certificate {
         tls.client_auth_cert_resolver = certificate.resolver(tls.crypto_provider())?;
     }

@@ -60,6 +60,7 @@ mod rate_limiter;
 mod reflector;
 mod resource;
 mod response;
+mod server_certificate;
 mod split;
 #[cfg(feature = "testing")]
 pub mod testing;

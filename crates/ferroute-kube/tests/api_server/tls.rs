@@ -61,25 +61,35 @@ impl Pki {
         config: ConfigBuilder<ServerConfig, WantsServerCert>,
     ) -> (SocketAddr, JoinHandle<()>) {
         let (certificate, key) = self.issue(name);
-        let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
-        let config = config.with_single_cert(vec![certificate.der().clone()], key).unwrap();
-        let acceptor = TlsAcceptor::from(Arc::new(config));
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let (address, to) = (listener.local_addr().unwrap(), fake.address());
-        let task = tokio::spawn(async move {
-            loop {
-                let (socket, _) = listener.accept().await.unwrap();
-                let acceptor = acceptor.clone();
-                tokio::spawn(async move {
-                    // Some clients are rejected.
-                    let Ok(mut plain) = acceptor.accept(socket).await else { return };
-                    let mut server = TcpStream::connect(to).await.unwrap();
-                    let _ = copy_bidirectional(&mut plain, &mut server).await;
-                });
-            }
-        });
-        (address, task)
+        serve_as(fake, &certificate, &key, config).await
     }
+}
+
+/// Starts a TLS server with this certificate in front of the fake API server.
+async fn serve_as(
+    fake: &FakeApiServer,
+    certificate: &rcgen::Certificate,
+    key: &KeyPair,
+    config: ConfigBuilder<ServerConfig, WantsServerCert>,
+) -> (SocketAddr, JoinHandle<()>) {
+    let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
+    let config = config.with_single_cert(vec![certificate.der().clone()], key).unwrap();
+    let acceptor = TlsAcceptor::from(Arc::new(config));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (address, to) = (listener.local_addr().unwrap(), fake.address());
+    let task = tokio::spawn(async move {
+        loop {
+            let (socket, _) = listener.accept().await.unwrap();
+            let acceptor = acceptor.clone();
+            tokio::spawn(async move {
+                // Some clients are rejected.
+                let Ok(mut plain) = acceptor.accept(socket).await else { return };
+                let mut server = TcpStream::connect(to).await.unwrap();
+                let _ = copy_bidirectional(&mut plain, &mut server).await;
+            });
+        }
+    });
+    (address, task)
 }
 
 /// Starts a proxy that is reached by TLS, and reports the requests that it gets.
@@ -286,6 +296,58 @@ async fn server_certificate_of_another_authority_is_rejected() {
     let mut consumer = setup.start("disable-compression: true").await;
     consumer.until("a problem", |observed| !observed.problems.is_empty()).await;
     assert_eq!(setup.fake.requests(), [""; 0]);
+}
+
+/// `openssl req -x509` creates certificates of authorities, which servers present, too.
+#[tokio::test]
+async fn server_certificate_in_the_kubeconfig_is_trusted_for_its_name_and_period() {
+    let pki = Pki::new();
+    let (own, cluster) = (KeyPair::generate().unwrap(), "certificate-authority: server.crt");
+    let make = |change: fn(&mut CertificateParams)| {
+        let mut parameters = CertificateParams::new(["127.0.0.1".to_owned()]).unwrap();
+        change(&mut parameters);
+        parameters
+    };
+    let authority = |parameters: &mut CertificateParams| {
+        parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    };
+    let expired = |parameters: &mut CertificateParams| {
+        parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        parameters.not_after = rcgen::date_time_ymd(2020, 1, 1);
+    };
+    let of_another_name = |parameters: &mut CertificateParams| {
+        *parameters = CertificateParams::new(["kubernetes.example".to_owned()]).unwrap();
+        parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    };
+    let certificates = [
+        (make(authority).self_signed(&own).unwrap(), None),
+        (make(|_| ()).self_signed(&own).unwrap(), None),
+        (make(|_| ()).signed_by(&own, &pki.issuer).unwrap(), None),
+        (make(expired).self_signed(&own).unwrap(), Some("expired")),
+        (make(of_another_name).self_signed(&own).unwrap(), Some("not valid for")),
+    ];
+    for (certificate, problem) in certificates {
+        let fake = FakeApiServer::start().await;
+        let config = ServerConfig::builder().with_no_client_auth();
+        let (address, server) = serve_as(&fake, &certificate, &own, config).await;
+        let directory = tempfile::tempdir().unwrap();
+        let setup = Setup { fake, pki: Pki::new(), address, directory, _server: server };
+        setup.write("server.crt", &certificate.pem());
+        if let Some(problem) = problem {
+            let failure = setup.failure(cluster).await;
+            assert!(failure.contains(problem), "{failure}");
+        } else {
+            setup.start(cluster).await.until_synced().await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn certificates_of_authorities_that_cannot_be_parsed_are_skipped() {
+    let setup = Setup::new("127.0.0.1").await;
+    let damaged = pem::encode(&pem::Pem::new("CERTIFICATE", [0; 3]));
+    setup.write("ca-and-other.crt", &format!("{damaged}{}", setup.pki.issuer.pem()));
+    setup.start("certificate-authority: ca-and-other.crt").await.until_synced().await;
 }
 
 #[tokio::test]
