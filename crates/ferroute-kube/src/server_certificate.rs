@@ -24,7 +24,7 @@ pub(crate) fn retain_parsable(certificates: &mut Vec<Vec<u8>>) {
     }
     certificates.retain(|certificate| {
         check(certificate)
-            .inspect_err(|error| tracing::warn!("ignoring a certificate of the certificate authority: {error}"))
+            .inspect_err(|error| tracing::warn!("skipping a certificate authority that cannot be parsed: {error}"))
             .is_ok()
     });
 }
