@@ -1,12 +1,14 @@
 use std::{
     collections::HashMap,
     error::Error,
+    io,
     sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 
 use ferroute_source::{Event, Problem, Resource};
 use http::StatusCode;
+use rustls::AlertDescription;
 
 use crate::{
     decode::Status,
@@ -115,7 +117,8 @@ pub struct Cause(String);
 impl Cause {
     /// Takes the innermost error, for libraries that wrap it.
     pub(crate) fn innermost(error: &(dyn Error + 'static)) -> Self {
-        Self(chain(error).last().unwrap_or(error).to_string())
+        let innermost = chain(error).last().unwrap_or(error);
+        Self(format!("{innermost}{}", handshake_hint(innermost)))
     }
 
     /// Takes a text.
@@ -126,6 +129,22 @@ impl Cause {
     /// Takes only the error itself, for libraries whose errors print their causes.
     pub(crate) fn whole(error: &(dyn Error + 'static)) -> Self {
         Self(error.to_string())
+    }
+}
+
+/// Returns what to do about a server that has no algorithm in common with this client.
+fn handshake_hint<'a>(error: &'a (dyn Error + 'static)) -> &'static str {
+    // I/O errors do not return what they wrap as their source.
+    let wrapped = |error: &&'a (dyn Error + 'static)| {
+        let inner: &'a (dyn Error + 'static) = error.downcast_ref::<io::Error>()?.get_ref()?;
+        Some(inner)
+    };
+    let tls = std::iter::successors(Some(error), wrapped).find_map(|error| error.downcast_ref::<rustls::Error>());
+    if matches!(tls, Some(rustls::Error::AlertReceived(AlertDescription::HandshakeFailure))) {
+        ". The server's certificate needs a key with RSA of 2048 bits or more, ECDSA with P-256 or P-384, or Ed25519, and a TLS 1.2 \
+         server ECDHE"
+    } else {
+        ""
     }
 }
 

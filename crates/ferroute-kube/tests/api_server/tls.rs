@@ -342,6 +342,26 @@ async fn server_certificate_in_the_kubeconfig_is_trusted_for_its_name_and_period
     }
 }
 
+/// As of a server whose only key is ECDSA with P-521.
+#[tokio::test]
+async fn failed_handshake_is_reported_with_the_supported_keys() {
+    const HANDSHAKE_FAILURE: [u8; 7] = [0x15, 3, 3, 0, 2, 2, 40];
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (address, fake) = (listener.local_addr().unwrap(), FakeApiServer::start().await);
+    let server = tokio::spawn(async move {
+        loop {
+            let (mut socket, _) = listener.accept().await.unwrap();
+            let mut hello = [0; 1 << 14];
+            let _ = socket.read(&mut hello).await;
+            let _ = socket.write_all(&HANDSHAKE_FAILURE).await;
+        }
+    });
+    let directory = tempfile::tempdir().unwrap();
+    let setup = Setup { fake, pki: Pki::new(), address, directory, _server: server };
+    let failure = setup.failure("certificate-authority: ca.crt").await;
+    assert!(failure.contains("HandshakeFailure") && failure.contains("P-384"), "{failure}");
+}
+
 #[tokio::test]
 async fn certificates_of_authorities_that_cannot_be_parsed_are_skipped() {
     let setup = Setup::new("127.0.0.1").await;
