@@ -14,6 +14,7 @@
 mod counts;
 mod family;
 mod isolation;
+mod late;
 mod schedule;
 pub(crate) mod thread;
 mod unanswered;
@@ -194,7 +195,10 @@ impl SyncLoop {
         if !self.synced {
             return;
         }
-        self.families.iter_mut().for_each(|family| family.maintain(&mut *self.conntrack));
+        for family in &mut self.families {
+            let table = self.state.tracker.table(family.family());
+            family.maintain(table, &mut *self.conntrack, &mut *self.host_addresses, &*self.relay_ports);
+        }
         let mut modified = false;
         for family in self.families.iter_mut().filter(|family| !family.needs_resync()) {
             if family.was_modified_externally() {

@@ -14,7 +14,7 @@ use ferroute_core::{
 };
 use ferroute_host::conntrack::{self, Entry};
 
-use super::{counts::NoLocalEndpoints, isolation::Isolation, unanswered::Unanswered};
+use super::{counts::NoLocalEndpoints, isolation::Isolation, late::LateEntries, unanswered::Unanswered};
 
 /// The kernel's connection tracking table.
 pub(crate) trait ConntrackTable: Send {
@@ -89,6 +89,7 @@ pub(crate) struct FamilySync {
     stale: StaleConntrackEntries,
     /// Whether stale entries from before the start have been deleted.
     has_deleted_stale: bool,
+    late: LateEntries,
     unanswered: Unanswered,
 }
 
@@ -129,6 +130,7 @@ impl FamilySync {
             unserved: BTreeSet::new(),
             stale: StaleConntrackEntries::default(),
             has_deleted_stale: false,
+            late: LateEntries::default(),
             unanswered: Unanswered::default(),
         }
     }
@@ -168,11 +170,28 @@ impl FamilySync {
         !self.stale.is_empty()
     }
 
-    /// Does the dataplane's periodic work, and ends connections that began before the last repair and were not
-    /// answered.
-    pub(crate) fn maintain(&mut self, conntrack: &mut dyn ConntrackTable) {
+    /// Does the dataplane's periodic work, ends connections that began before the last repair and were not answered, and
+    /// deletes stale conntrack entries that were added late. `table` is the state after the last sync or a later one.
+    pub(crate) fn maintain(
+        &mut self,
+        table: &ServiceTable,
+        conntrack: &mut dyn ConntrackTable,
+        host_addresses: &mut dyn FnMut() -> Vec<IpAddr>,
+        relay_ports: &dyn Fn(IpFamily) -> HashSet<u16>,
+    ) {
         self.dataplane.maintain();
         let family = self.family;
+        if let Some(stale) = self.late.due() {
+            match self.delete_udp(stale, table, conntrack, &host_addresses(), &relay_ports(family)) {
+                Ok(deleted) => {
+                    self.late.deleted_again();
+                    if deleted > 0 {
+                        tracing::info!(%family, deleted, "deleted stale conntrack entries that were added while rules were replaced");
+                    }
+                }
+                Err(error) => tracing::debug!(%family, "{error:#}"),
+            }
+        }
         match self.unanswered.delete(family, conntrack) {
             Ok(0) => {}
             Ok(deleted) => {
@@ -421,11 +440,28 @@ impl FamilySync {
             return Ok(0);
         }
         let is_local = |address: IpAddr| address.is_loopback() || host_addresses.contains(&address);
-        let stale = &self.stale;
-        let (relay_ports, relays) = (relay_ports(self.family), self.dataplane.relays());
+        let relay_ports = relay_ports(self.family);
         let is_relayed = |source: SocketAddr| relay_ports.contains(&source.port()) && is_local(source.ip());
         let mut deleted = self.unanswered.observe(self.family, table, conntrack, is_local, is_relayed)?;
-        deleted += conntrack.delete_udp(self.family, &mut |destination, reply_source| {
+        deleted += self.delete_udp(&self.stale, table, conntrack, host_addresses, &relay_ports)?;
+        self.late.deleted(std::mem::take(&mut self.stale));
+        self.has_deleted_stale = true;
+        Ok(deleted)
+    }
+
+    /// Deletes stale UDP entries.
+    fn delete_udp(
+        &self,
+        stale: &StaleConntrackEntries,
+        table: &ServiceTable,
+        conntrack: &mut dyn ConntrackTable,
+        host_addresses: &[IpAddr],
+        relay_ports: &HashSet<u16>,
+    ) -> anyhow::Result<usize> {
+        let is_local = |address: IpAddr| address.is_loopback() || host_addresses.contains(&address);
+        let relays = self.dataplane.relays();
+        let is_relayed = |source: SocketAddr| relay_ports.contains(&source.port()) && is_local(source.ip());
+        conntrack.delete_udp(self.family, &mut |destination, reply_source| {
             if !is_relayed(reply_source) {
                 return stale.is_stale(destination, reply_source, is_local);
             }
@@ -438,10 +474,7 @@ impl FamilySync {
                 frontends.any(|(_, frontend)| frontend.matches(destination, is_local))
             });
             destination != reply_source && !is_served
-        })?;
-        self.stale = StaleConntrackEntries::default();
-        self.has_deleted_stale = true;
-        Ok(deleted)
+        })
     }
 }
 

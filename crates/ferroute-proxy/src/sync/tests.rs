@@ -187,6 +187,7 @@ struct Rig {
     journal: Journal,
     failures: Arc<Mutex<VecDeque<&'static str>>>,
     modified: Arc<Mutex<bool>>,
+    entries: Entries,
     unanswered: Arc<Mutex<Vec<Entry>>>,
 }
 
@@ -236,13 +237,17 @@ impl Rig {
             ObservedTracker::new(Tracker::new(node("node-1")), vec![Box::new(FakeObserver(journal.clone()))]),
             vec![FamilySync::new(IpFamily::V4, Box::new(dataplane), ProxySettings::default())],
             vec![Box::new(leftovers)],
-            Box::new(FakeConntrack { journal: journal.clone(), entries, unanswered: unanswered.clone() }),
+            Box::new(FakeConntrack {
+                journal: journal.clone(),
+                entries: Arc::clone(&entries),
+                unanswered: unanswered.clone(),
+            }),
             Box::new(|| vec![[192, 168, 0, 1].into()]),
             Box::new(|_| HashSet::from([RELAY, DRAINING_RELAY])),
             schedule::LIMITS,
         );
         let (changes, receiver) = mpsc::channel(16);
-        (Self { changes, journal, failures, modified, unanswered }, sync, receiver)
+        (Self { changes, journal, failures, modified, entries, unanswered }, sync, receiver)
     }
 
     /// Starts a loop and syncs a first Service.
@@ -384,6 +389,35 @@ async fn stale_conntrack_entries_are_deleted_after_sync_and_not_before() {
     assert_eq!(journal[0], "sync kube-system/dns");
     assert!(journal.contains(&"delete entry 10.96.0.10:53 from 10.0.0.1:53".to_owned()), "{journal:?}");
     assert_eq!(journal.iter().filter(|line| line.starts_with("delete")).count(), 1, "{journal:?}");
+}
+
+/// A packet may be matched against the old rules and become an entry after the deletion.
+#[tokio::test(start_paused = true)]
+async fn stale_conntrack_entries_that_are_added_late_are_deleted() {
+    let rig = Rig::start(&[]);
+    let mut all = dns_with(&["10.0.0.1", "10.0.0.2"]);
+    all.push(Change::Synced);
+    rig.after(all).await;
+    let socket = |text: &str| text.parse::<SocketAddr>().unwrap();
+    let add = |endpoint| rig.entries.lock().unwrap().push((socket("10.96.0.10:53"), socket(endpoint)));
+    let deletion = "delete entry 10.96.0.10:53 from 10.0.0.1:53";
+    rig.within(Duration::from_secs(10)).await;
+    assert_eq!(rig.after(dns_with(&["10.0.0.2"])).await, ["sync kube-system/dns", "synced 1 ports"]);
+    add("10.0.0.1:53");
+    add("10.0.0.2:53");
+    assert_eq!(rig.within(Duration::from_secs(3)).await, [deletion]);
+    add("10.0.0.1:53");
+    assert_eq!(rig.within(Duration::from_secs(60)).await, [""; 0], "it is not of the old rules");
+    rig.entries.lock().unwrap().clear();
+    // Although rules change all the time.
+    rig.after(dns_with(&["10.0.0.1", "10.0.0.2"])).await;
+    rig.after(dns_with(&["10.0.0.2"])).await;
+    add("10.0.0.1:53");
+    let mut journal = Vec::new();
+    for endpoint in (0..20).map(|number| if number % 2 == 0 { "10.0.0.3" } else { "10.0.0.4" }) {
+        journal.extend(rig.after(dns_with(&["10.0.0.2", endpoint])).await);
+    }
+    assert_eq!(journal.iter().filter(|line| *line == deletion).count(), 1, "{journal:?}");
 }
 
 /// Services may be deleted while no proxy runs.
