@@ -131,7 +131,7 @@ impl Roots {
 fn apply_to(roots: &Roots, resolved: &Resolved, mode: &dyn Mode) -> HostSetup {
     let mut setup = HostSetup::default();
     let relied_on = relied_on(resolved, mode).into_iter().map(|Sysctl { name, value }| (name, value.to_owned()));
-    for (name, value) in sysctls(resolved).into_iter().chain(relied_on) {
+    for (name, value) in timeouts(resolved).into_iter().chain(relied_on) {
         setup.ensure(&roots.sysctls, name, value);
     }
     if let Some(score) = resolved.oom_score_adj {
@@ -149,23 +149,27 @@ fn apply_to(roots: &Roots, resolved: &Resolved, mode: &dyn Mode) -> HostSetup {
     setup
 }
 
-/// Returns the sysctls without which packets of Services are lost in a mode.
+/// Returns the sysctls without which packets of Services are lost or not counted in a mode.
 pub fn relied_on(resolved: &Resolved, mode: &dyn Mode) -> Vec<Sysctl> {
     let mut sysctls = mode.sysctls(resolved);
-    if mode.sets_route_localnet(&resolved.settings) {
-        sysctls.push(ROUTE_LOCALNET);
-    }
+    let others = [
+        (mode.sets_route_localnet(&resolved.settings), ROUTE_LOCALNET),
+        (resolved.conntrack.tcp_be_liberal, TCP_BE_LIBERAL),
+        (resolved.flags.count_traffic, CONNTRACK_ACCT),
+    ];
+    sysctls.extend(others.into_iter().filter_map(|(is_used, sysctl)| is_used.then_some(sysctl)));
     sysctls
 }
 
-/// Returns the settings below `/proc/sys` that do not depend on the mode.
-fn sysctls(resolved: &Resolved) -> Vec<Setting> {
+/// Returns the timeouts of connections, which are set only at the start.
+fn timeouts(resolved: &Resolved) -> Vec<Setting> {
     let Conntrack {
         // A minimum, see `ensure_at_least`.
         limit: _,
         tcp_established_timeout,
         tcp_close_wait_timeout,
-        tcp_be_liberal,
+        // See `relied_on`.
+        tcp_be_liberal: _,
         udp_timeout,
         udp_stream_timeout,
     } = resolved.conntrack;
@@ -176,14 +180,7 @@ fn sysctls(resolved: &Resolved) -> Vec<Setting> {
         ("net/netfilter/nf_conntrack_udp_timeout_stream", udp_stream_timeout),
     ];
     let timeouts = timeouts.into_iter().filter_map(|(name, value)| Some((name, value?.as_secs().to_string())));
-    let mut settings: Vec<Setting> = timeouts.collect();
-    if tcp_be_liberal {
-        settings.push(("net/netfilter/nf_conntrack_tcp_be_liberal", "1".to_owned()));
-    }
-    if resolved.flags.count_traffic {
-        settings.push(("net/netfilter/nf_conntrack_acct", "1".to_owned()));
-    }
-    settings
+    timeouts.collect()
 }
 
 /// Returns the number of CPU cores of the machine, not only of those that this process may use.
@@ -206,6 +203,12 @@ fn count(list: &str) -> Option<usize> {
 
 /// Lets packets to 127.0.0.0/8 be routed, which node ports on localhost need.
 const ROUTE_LOCALNET: Sysctl = Sysctl { name: "net/ipv4/conf/all/route_localnet", value: "1" };
+
+/// Lets TCP packets outside of the window be translated. The configuration of iptables mode leaves out the rule that drops
+/// them otherwise.
+const TCP_BE_LIBERAL: Sysctl = Sysctl { name: "net/netfilter/nf_conntrack_tcp_be_liberal", value: "1" };
+/// Counts packets and bytes of new connections.
+const CONNTRACK_ACCT: Sysctl = Sysctl { name: "net/netfilter/nf_conntrack_acct", value: "1" };
 
 const CONNTRACK_MAX: &str = "net/netfilter/nf_conntrack_max";
 

@@ -45,10 +45,9 @@ fn applied(roots: &Roots, resolved: &Resolved) -> HostSetup {
 }
 
 #[test]
-fn every_setting_of_configuration_is_applied() {
+fn timeouts_of_configuration_are_applied() {
     let seconds = ferroute_config::GoDuration::from_secs;
     let resolved = resolve(|config| {
-        config.conntrack.tcp_be_liberal = true;
         config.conntrack.udp_timeout = seconds(5);
         config.conntrack.udp_stream_timeout = seconds(6);
     });
@@ -58,9 +57,19 @@ fn every_setting_of_configuration_is_applied() {
         (netfilter("tcp_timeout_close_wait"), "3600"),
         (netfilter("udp_timeout"), "5"),
         (netfilter("udp_timeout_stream"), "6"),
-        (netfilter("tcp_be_liberal"), "1"),
     ];
-    assert_eq!(sysctls(&resolved), expected.each_ref().map(|(name, value)| (name.as_str(), (*value).to_owned())));
+    assert_eq!(timeouts(&resolved), expected.each_ref().map(|(name, value)| (name.as_str(), (*value).to_owned())));
+}
+
+#[test]
+fn all_modes_rely_on_switches_of_the_configuration() {
+    let mut resolved = resolve(|config| config.conntrack.tcp_be_liberal = true);
+    resolved.flags.count_traffic = true;
+    let plain = resolve(|_| ());
+    for mode in REGISTRY.names() {
+        let (mode, more) = (REGISTRY.active(mode), [TCP_BE_LIBERAL, CONNTRACK_ACCT]);
+        assert_eq!(relied_on(&resolved, mode), [relied_on(&plain, mode), more.to_vec()].concat(), "{}", mode.name());
+    }
 }
 
 #[test]
@@ -71,7 +80,7 @@ fn zero_values_leave_settings_unchanged() {
         config.conntrack.tcp_close_wait_timeout = None;
         config.mode = "nftables".into();
     });
-    assert_eq!(sysctls(&resolved), []);
+    assert_eq!(timeouts(&resolved), []);
 }
 
 #[test]

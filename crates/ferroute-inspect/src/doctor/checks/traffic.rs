@@ -49,8 +49,8 @@ pub(super) fn required_sysctls(inputs: &Inputs) -> CheckResult {
             };
             let defect = Defect::new(
                 Severity::Problem,
-                format!("{name} is {value}, and {} mode requires {required}", inputs.mode),
-                "connections to Services fail, or hang after endpoints have gone. A running Ferroute sets it again within a second, \
+                format!("{name} is {value}, and {} mode with this configuration requires {required}", inputs.mode),
+                "connections to Services fail, hang after endpoints have gone, or are not counted. A running Ferroute sets it again within a second, \
                  if it may: another program changes it, or /proc/sys is read-only",
                 format!(
                     "run sysctl -w {name}={required}, and remove the other value from /etc/sysctl.d and other programs"
