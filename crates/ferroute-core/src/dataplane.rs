@@ -162,6 +162,11 @@ pub trait Dataplane: Send {
     /// the owners of node ports and of other frontends. Ignored by modes whose rules do not depend on them.
     fn set_host_addresses(&mut self, _addresses: &[IpAddr]) {}
 
+    /// Reports whether [`Dataplane::resync`] is needed because time has passed, without a change of Services or of the host.
+    fn is_resync_due(&self) -> bool {
+        false
+    }
+
     /// Returns the reason why connections to Services fail although the rules are correct. Called after each check for
     /// external modifications.
     fn problem(&mut self) -> Option<&'static str> {

@@ -180,7 +180,7 @@ impl KernelRoutes {
         }
     }
 
-    /// Returns the addresses of other hosts that packets of this one pass: the next hops of all routes, and the ends of VXLAN
+    /// Returns the addresses of other hosts that packets of this one pass: the next hops of all routes, and the ends of
     /// tunnels. In clusters, most of them are other nodes.
     ///
     /// # Errors
@@ -192,7 +192,10 @@ impl KernelRoutes {
         header[0] = libc::AF_BRIDGE as u8;
         let mut request = Request::new(libc::RTM_GETNEIGH, 0, &header);
         let of_tunnels = self.socket.collect(&mut request, parse_tunnel_end).map_err(RouteError::Tunnels)?;
-        Ok(of_routes.into_iter().flatten().chain(of_tunnels).filter(|address| !address.is_unspecified()).collect())
+        let mut request = Request::new(libc::RTM_GETLINK, 0, &[0; IFINFOMSG_LENGTH]);
+        let of_devices = self.socket.collect(&mut request, parse_tunnel_device).map_err(RouteError::Links)?;
+        let all = of_routes.into_iter().flatten().chain(of_tunnels).chain(of_devices);
+        Ok(all.filter(|address| !address.is_unspecified() && !address.is_multicast()).collect())
     }
 
     /// Looks up the route of a packet.
@@ -381,6 +384,29 @@ fn next_hop(attribute: Attribute<'_>) -> Result<Option<IpAddr>, Error> {
     }
 }
 
+/// Returns the other end of a tunnel whose device has only one.
+pub(crate) fn parse_tunnel_device(message: Message<'_>) -> Result<Option<IpAddr>, Error> {
+    let (_, attributes) = message.split_header::<IFINFOMSG_LENGTH>()?;
+    let Some(info) = attributes.first(libc::IFLA_LINKINFO)? else { return Ok(None) };
+    let kind = info.nested().first(libc::IFLA_INFO_KIND)?;
+    let remotes: &[u16] = match kind.as_ref().and_then(Attribute::text) {
+        Some("ipip" | "sit" | "ip6tnl") => &[IFLA_IPTUN_REMOTE],
+        Some("gre" | "gretap" | "erspan" | "ip6gre" | "ip6gretap" | "ip6erspan") => &[IFLA_GRE_REMOTE],
+        Some("vti" | "vti6") => &[IFLA_VTI_REMOTE],
+        Some("geneve") => &[IFLA_GENEVE_REMOTE, IFLA_GENEVE_REMOTE6],
+        // The forwarding table of VXLAN contains its remote address.
+        _ => return Ok(None),
+    };
+    let Some(data) = info.nested().first(libc::IFLA_INFO_DATA)? else { return Ok(None) };
+    for attribute in data.nested() {
+        let attribute = attribute?;
+        if remotes.contains(&attribute.kind) {
+            return Ok(address(attribute.payload));
+        }
+    }
+    Ok(None)
+}
+
 /// Returns the other end of a tunnel in an entry of its forwarding table.
 fn parse_tunnel_end(message: Message<'_>) -> Result<Option<IpAddr>, Error> {
     let (_, attributes) = message.split_header::<NDMSG_LENGTH>()?;
@@ -458,6 +484,12 @@ const RTM_FLAGS: usize = 8;
 const RTNEXTHOP_LENGTH: usize = 8;
 /// `sizeof(struct ndmsg)`: address family at offset 0.
 const NDMSG_LENGTH: usize = 12;
+// `include/uapi/linux/if_tunnel.h`, `if_link.h`: settings of tunnels, by kind of device.
+const IFLA_IPTUN_REMOTE: u16 = 3;
+const IFLA_GRE_REMOTE: u16 = 7;
+const IFLA_VTI_REMOTE: u16 = 5;
+const IFLA_GENEVE_REMOTE: u16 = 2;
+const IFLA_GENEVE_REMOTE6: u16 = 7;
 // `include/uapi/linux/rtnetlink.h`.
 /// The response is the route in the table, not the one of the packet.
 const RTM_F_FIB_MATCH: u32 = 0x2000;

@@ -25,6 +25,7 @@ pub fn parse_messages(datagram: &[u8]) {
         let _ = generation::parse(message);
         let _ = listeners::parse(message);
         let _ = routes::parse_link(message);
+        let _ = routes::parse_tunnel_device(message);
         let _ = routes::parse_route(message);
         for family in IpFamily::BOTH {
             for protocol in [Protocol::Tcp, Protocol::Udp, Protocol::Sctp] {
@@ -93,6 +94,7 @@ pub fn read_foreign_objects(bytes: &mut Bytes<'_>) {
     let [address, link, route, socket, connection] = messages.try_into().expect("five messages");
     assert!(addresses::parse(address).is_ok() && routes::parse_address(address).is_ok(), "{address:?}");
     assert!(routes::parse_link(link).is_ok() && routes::parse_interface(link).is_ok(), "{link:?}");
+    assert!(routes::parse_tunnel_device(link).is_ok(), "{link:?}");
     assert!(routes::parse_route(route).is_ok() && routes::parse_next_hops(route).is_ok(), "{route:?}");
     assert!(listeners::parse(socket).is_ok(), "{socket:?}");
     assert!(ListedEntry::parse_any(connection).is_ok(), "{connection:?}");

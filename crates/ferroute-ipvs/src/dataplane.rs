@@ -15,6 +15,7 @@ use ferroute_iptables::exec::RuleWriter;
 use ipnet::IpNet;
 
 use crate::{
+    departed::Departed,
     difference::{Difference, ServerChange, ServerEdit},
     kernel::{Kernel, KernelRealServer, KernelState, Operation, Refused},
     plan::{Entry, IpvsContext, IpvsPlan, IpvsSettings, RealServer, ServerKey, SetKind, SetType},
@@ -33,6 +34,7 @@ pub struct IpvsDataplane<K, R> {
     /// The applied objects; `None` while they are unknown.
     state: Option<IpvsPlan>,
     terminating: Terminating,
+    departed: Departed,
     /// Lower bound of the maximum number of entries of each set.
     capacities: [u32; SetKind::ALL.len()],
     /// Limits comparisons of the kernel's objects with `state`: the kernel does not report changes.
@@ -70,10 +72,17 @@ impl<K: Kernel, R: RuleWriter> IpvsDataplane<K, R> {
             host,
             state: None,
             terminating: Terminating::default(),
+            departed: Departed::default(),
             capacities: DEFAULT_CAPACITIES,
             comparisons: Throttle::default(),
             tables: Vec::new(),
         }
+    }
+
+    /// Keeps node ports for this time at an address that has left the host.
+    #[must_use]
+    pub fn keep_node_ports(self, period: Duration) -> Self {
+        Self { departed: Departed::new(period), ..self }
     }
 
     /// Returns the kernel.
@@ -97,7 +106,11 @@ impl<K: Kernel, R: RuleWriter> IpvsDataplane<K, R> {
     }
 
     fn context(&self, table: &ServiceTable) -> IpvsContext {
-        IpvsContext::new(&self.settings, table, &self.host)
+        let mut context = IpvsContext::new(&self.settings, table, &self.host);
+        let departed: Vec<IpAddr> =
+            self.departed.addresses().filter(|address| !context.node_ports.contains(address)).collect();
+        context.node_ports.extend(departed);
+        context
     }
 
     /// Makes all changes, including those after one that the kernel refuses. Rules are written only with `rules`.
@@ -367,7 +380,13 @@ impl<K: Kernel, R: RuleWriter> Dataplane for IpvsDataplane<K, R> {
     }
 
     fn set_host_addresses(&mut self, addresses: &[IpAddr]) {
+        let serving = self.state.as_ref().map(|state| &state.context().node_ports[..]).unwrap_or_default();
+        self.departed.update(&self.host.addresses, addresses, serving, Instant::now());
         self.host.addresses = addresses.to_vec();
+    }
+
+    fn is_resync_due(&self) -> bool {
+        self.departed.is_due(Instant::now())
     }
 
     fn was_modified_externally(&mut self) -> Result<bool, DataplaneError> {

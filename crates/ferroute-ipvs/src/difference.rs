@@ -25,6 +25,8 @@ pub(crate) struct Difference {
     /// Set entries to delete. They identify a virtual server as kube-proxy's or Ferroute's, so they are deleted after
     /// it.
     pub(crate) delete_entries: Vec<(SetKind, Entry)>,
+    /// Timeouts of connections differ; see [`KernelState::has_other_timeouts`].
+    pub(crate) timeouts: bool,
     /// Virtual servers in [`Difference::servers`] that another program has added.
     pub(crate) taken: Vec<ServerKey>,
 }
@@ -80,7 +82,7 @@ impl Difference {
         state: &IpvsPlan,
         is_ours: impl Fn(&ServerKey, &KernelState) -> bool,
     ) -> Self {
-        let mut difference = Self::default();
+        let mut difference = Self { timeouts: kernel.has_other_timeouts, ..Self::default() };
         let servers = std::mem::take(&mut kernel.servers);
         difference.delete_servers =
             servers.keys().filter(|key| !state.servers().contains_key(key) && is_ours(key, &kernel)).copied().collect();

@@ -60,6 +60,8 @@ pub struct KernelState {
     /// Addresses of the dummy device without a local route: the kernel added the route with the address, and another
     /// program deleted it. The host does not accept packets to these addresses.
     pub unrouted: BTreeSet<IpAddr>,
+    /// Whether timeouts of connections differ from the configured ones, which [`Kernel::prepare`] sets.
+    pub has_other_timeouts: bool,
 }
 
 /// A virtual server in the kernel.
@@ -136,7 +138,7 @@ pub trait Kernel: Send {
     /// An error of the kernel.
     type Error: std::error::Error + Send + Sync + 'static;
 
-    /// Creates the dummy device and the sets that do not exist.
+    /// Creates the dummy device and the sets that do not exist, and sets the configured timeouts of connections.
     ///
     /// # Errors
     /// If the device or a set cannot be created, for example because it exists with another type.

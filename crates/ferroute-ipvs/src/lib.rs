@@ -37,6 +37,7 @@
 //! ```
 
 mod dataplane;
+mod departed;
 mod device;
 mod difference;
 pub mod kernel;

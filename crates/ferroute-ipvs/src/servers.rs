@@ -9,9 +9,10 @@ use ferroute_netlink::{Batch, Error, Message, Refusals, Request, Socket};
 
 use self::message::{
     CTRL_ATTR_FAMILY_NAME, CTRL_CMD_GETFAMILY, GENL_ID_CTRL, IPVS_CMD_DEL_DEST, IPVS_CMD_DEL_SERVICE,
-    IPVS_CMD_GET_DEST, IPVS_CMD_GET_SERVICE, IPVS_CMD_NEW_DEST, IPVS_CMD_NEW_SERVICE, IPVS_CMD_SET_CONFIG,
-    IPVS_CMD_SET_DEST, IPVS_CMD_SET_SERVICE, IPVS_GENL_NAME, TIMEOUT_TCP, TIMEOUT_TCP_FIN, TIMEOUT_UDP, genl_header,
-    parse_family, parse_real_server, parse_server, write_real_server, write_server, write_service,
+    IPVS_CMD_GET_CONFIG, IPVS_CMD_GET_DEST, IPVS_CMD_GET_SERVICE, IPVS_CMD_NEW_DEST, IPVS_CMD_NEW_SERVICE,
+    IPVS_CMD_SET_CONFIG, IPVS_CMD_SET_DEST, IPVS_CMD_SET_SERVICE, IPVS_GENL_NAME, TIMEOUT_TCP, TIMEOUT_TCP_FIN,
+    TIMEOUT_UDP, genl_header, parse_family, parse_real_server, parse_server, parse_timeouts, write_real_server,
+    write_server, write_service,
 };
 use crate::{
     kernel::{KernelRealServer, Operation},
@@ -45,8 +46,8 @@ pub enum ServerError {
         #[source]
         source: Error,
     },
-    /// The timeouts of connections cannot be set.
-    #[error("cannot set the timeouts of ipvs connections")]
+    /// The timeouts of connections cannot be read or set.
+    #[error("cannot read or set the timeouts of ipvs connections")]
     Timeouts(#[source] Error),
     /// A virtual server with the scheduler cannot be added.
     #[error("cannot use ipvs scheduler {scheduler:?}")]
@@ -103,18 +104,25 @@ impl VirtualServers {
         self.socket.collect(&mut request, parse).map_err(|source| ServerError::RealServers { server, source })
     }
 
-    /// Sets the timeouts of connections; `None` keeps the current one. They apply to the whole network namespace.
+    /// Sets the timeouts of connections. They apply to the whole network namespace.
     pub fn set_timeouts(&mut self, timeouts: Timeouts) -> Result<(), ServerError> {
-        let Timeouts { tcp, tcp_fin, udp } = timeouts;
         let mut request = Request::new(self.family, 0, &genl_header(IPVS_CMD_SET_CONFIG));
         let mut attributes = request.attributes();
-        for (kind, timeout) in [(TIMEOUT_TCP, tcp), (TIMEOUT_TCP_FIN, tcp_fin), (TIMEOUT_UDP, udp)] {
+        for (kind, timeout) in [TIMEOUT_TCP, TIMEOUT_TCP_FIN, TIMEOUT_UDP].into_iter().zip(timeouts.seconds()) {
             if let Some(timeout) = timeout {
-                attributes.put_u32_ne(kind, timeout.as_secs().try_into().unwrap_or(u32::MAX));
+                attributes.put_u32_ne(kind, timeout);
             }
         }
         drop(attributes);
         self.socket.request_ack(&mut request).map_err(ServerError::Timeouts)
+    }
+
+    /// Reports whether the kernel has these timeouts.
+    pub fn has_timeouts(&mut self, timeouts: Timeouts) -> Result<bool, ServerError> {
+        let mut request = Request::new(self.family, 0, &genl_header(IPVS_CMD_GET_CONFIG));
+        let actual = self.socket.get(&mut request, parse_timeouts).map_err(ServerError::Timeouts)?;
+        let differs = |(wanted, actual): (Option<u32>, u32)| wanted.is_some_and(|wanted| wanted != actual);
+        Ok(!actual.is_some_and(|actual| timeouts.seconds().into_iter().zip(actual).any(differs)))
     }
 
     /// Checks that the kernel has a scheduler, which loads its module if necessary. Unless a virtual server uses it,
@@ -206,6 +214,14 @@ pub struct Timeouts {
 impl Timeouts {
     /// Reports whether no timeout is set.
     pub fn is_empty(self) -> bool {
-        self == Self::default()
+        self.seconds() == [None; 3]
+    }
+
+    /// Returns the timeouts in the kernel's unit and order. It keeps those of zero seconds, too.
+    fn seconds(self) -> [Option<u32>; 3] {
+        [self.tcp, self.tcp_fin, self.udp].map(|timeout| {
+            let seconds = timeout?.as_secs().try_into().unwrap_or(u32::MAX);
+            (seconds > 0).then_some(seconds)
+        })
     }
 }

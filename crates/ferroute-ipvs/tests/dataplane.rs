@@ -4,7 +4,7 @@
 
 mod common;
 
-use std::net::IpAddr;
+use std::{net::IpAddr, time::Duration};
 
 use common::{Rules, dataplane, host_addresses};
 use ferroute_core::{
@@ -160,6 +160,36 @@ fn addresses_without_a_local_route_are_assigned_again() {
     ");
     assert_eq!(lab.resync(), "");
     assert!(lab.dataplane.kernel_mut().state.addresses.contains(&address));
+}
+
+#[test]
+fn node_ports_stay_for_a_while_at_an_address_that_leaves() {
+    let moving = "198.51.100.7";
+    let addresses = [host_addresses(), vec![moving.parse().unwrap()]].concat();
+    let web = service("shop/web").cluster_ip("10.96.0.1").port("http", 80).node_port(30080);
+    let tracker = Cluster::new("node-1").service(web).tracker();
+    let table = tracker.table(IpFamily::V4);
+    for (period, expected) in [(Duration::from_secs(3600), true), (Duration::ZERO, false)] {
+        let mut dataplane = dataplane(IpFamily::V4, &IpvsSettings::default(), &addresses).keep_node_ports(period);
+        dataplane.resync(table).unwrap();
+        dataplane.kernel_mut().take_text();
+        dataplane.set_host_addresses(&host_addresses());
+        dataplane.resync(table).unwrap();
+        let is_served = dataplane.kernel_mut().state.servers.contains_key(&key("198.51.100.7:30080"));
+        assert_eq!((is_served, dataplane.is_resync_due()), (expected, false));
+        dataplane.set_host_addresses(&addresses);
+        dataplane.resync(table).unwrap();
+        assert_eq!(dataplane.kernel_mut().take_text().is_empty(), expected);
+    }
+}
+
+#[test]
+fn timeouts_that_another_program_sets_are_a_modification() {
+    let mut lab = Lab::new(&IpvsSettings::default(), &["10.244.2.1"]);
+    lab.dataplane.kernel_mut().state.has_other_timeouts = true;
+    assert!(lab.dataplane.was_modified_externally().unwrap());
+    assert_eq!(lab.resync(), "");
+    assert!(!lab.dataplane.was_modified_externally().unwrap());
 }
 
 #[test]

@@ -4,7 +4,7 @@ mod leftovers;
 mod planned;
 mod strict_arp;
 
-use std::net::IpAddr;
+use std::{net::IpAddr, time::Duration};
 
 use anyhow::{Context, bail};
 use ferroute_admin::metrics::{IPVS_METRICS, ModeMetric};
@@ -54,9 +54,6 @@ impl Mode for Ipvs {
         check_sysctls(resolved)?;
         let ferroute_config::IpvsSettings { tcp_timeout, tcp_fin_timeout, udp_timeout, .. } = resolved.ipvs;
         let timeouts = Timeouts { tcp: tcp_timeout, tcp_fin: tcp_fin_timeout, udp: udp_timeout };
-        if !timeouts.is_empty() {
-            servers.set_timeouts(timeouts)?;
-        }
         let settings = IpvsSettings { missing_schedulers: missing_schedulers(&mut servers), ..settings(resolved) };
         let alias = strict_arp::alias()?;
         let mut dataplanes: Vec<(IpFamily, Box<dyn Dataplane>)> = Vec::new();
@@ -64,8 +61,10 @@ impl Mode for Ipvs {
             tracing::info!(%family, rules = %chosen, scheduler = settings.scheduler(), "using ipvs");
             let host = HostState { random_fully: chosen.access.has_random_fully(), ..HostState::default() };
             let rules = GroupWriter::new(chosen.access, generations.clone());
-            let kernel = NetlinkKernel::open(family, settings.scheduler())?.with_alias(alias.clone());
+            let kernel =
+                NetlinkKernel::open(family, settings.scheduler())?.with_alias(alias.clone()).with_timeouts(timeouts);
             let dataplane = IpvsDataplane::new(family, settings.clone(), kernel, rules, host);
+            let dataplane = dataplane.keep_node_ports(DEPARTURE);
             dataplanes.push((family, Box::new(dataplane)));
         }
         // Rules and virtual servers of a family that is no longer served may lead to removed endpoints.
@@ -222,6 +221,10 @@ fn missing_schedulers(servers: &mut VirtualServers) -> Vec<Scheduler> {
     };
     Scheduler::ALL.into_iter().filter(is_missing).collect()
 }
+
+/// How long node ports are kept at an address that has left the host. Programs that configure the network remove addresses and add them
+/// again.
+const DEPARTURE: Duration = Duration::from_secs(10);
 
 /// Connection tracking of virtual servers.
 const VS_CONNTRACK: &str = "net/ipv4/vs/conntrack";

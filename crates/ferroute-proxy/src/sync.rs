@@ -213,7 +213,7 @@ impl SyncLoop {
         for (family, problem) in problems {
             self.state.notify(|observer| observer.on_checked(family, problem));
         }
-        if modified || self.families.iter().any(FamilySync::is_retry_due) {
+        if modified || self.families.iter().any(FamilySync::is_due) {
             self.request();
         }
     }

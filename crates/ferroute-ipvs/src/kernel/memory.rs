@@ -141,6 +141,7 @@ impl Kernel for MemoryKernel {
     type Error = MemoryError;
 
     fn prepare(&mut self) -> Result<(), MemoryError> {
+        self.state.has_other_timeouts = false;
         Ok(())
     }
 

@@ -6,7 +6,7 @@ use ferroute_netlink::{Batch, Error, Refusal, Refusals, ipset};
 
 use super::{Kernel, KernelRealServer, KernelServer, KernelState, Operation, Refused};
 use crate::{
-    DUMMY_DEVICE, DUMMY_KIND, Device, DeviceError, Devices, IpSets, ServerError, SetError, VirtualServers,
+    DUMMY_DEVICE, DUMMY_KIND, Device, DeviceError, Devices, IpSets, ServerError, SetError, Timeouts, VirtualServers,
     plan::{ServerKey, SetKind},
 };
 
@@ -23,6 +23,7 @@ pub struct NetlinkKernel {
     device: Option<Device>,
     /// A text that the device's alias must contain.
     alias: Option<String>,
+    timeouts: Timeouts,
     /// Whether the device is known to accept IPv6 addresses.
     is_ipv6_enabled: bool,
     /// Encoded changes of [`NetlinkKernel::pending`].
@@ -114,6 +115,7 @@ impl NetlinkKernel {
             routes: KernelRoutes::open()?,
             device: None,
             alias: None,
+            timeouts: Timeouts::default(),
             is_ipv6_enabled: false,
             batch: Batch::new(),
             pending: Vec::new(),
@@ -125,6 +127,12 @@ impl NetlinkKernel {
     #[must_use]
     pub fn with_alias(self, alias: Option<String>) -> Self {
         Self { alias, ..self }
+    }
+
+    /// Sets the timeouts of connections.
+    #[must_use]
+    pub fn with_timeouts(self, timeouts: Timeouts) -> Self {
+        Self { timeouts, ..self }
     }
 
     fn device(&mut self) -> Result<Device, KernelError> {
@@ -179,6 +187,9 @@ impl Kernel for NetlinkKernel {
             self.devices.add_to_alias(&device, alias)?;
         }
         SetKind::ALL.into_iter().try_for_each(|kind| self.sets.create(kind, self.family))?;
+        if !self.timeouts.is_empty() {
+            self.servers.set_timeouts(self.timeouts)?;
+        }
         Ok(())
     }
 
@@ -188,8 +199,10 @@ impl Kernel for NetlinkKernel {
     }
 
     fn read(&mut self, is_wanted: &dyn Fn(&ServerKey) -> bool) -> Result<KernelState, KernelError> {
-        let Self { family, servers, sets, devices, routes, .. } = self;
-        read(*family, servers, sets, devices, routes, is_wanted)
+        let Self { family, servers, sets, devices, routes, timeouts, .. } = self;
+        let has_other_timeouts = !timeouts.is_empty() && !servers.has_timeouts(*timeouts)?;
+        let state = read(*family, servers, sets, devices, routes, is_wanted)?;
+        Ok(KernelState { has_other_timeouts, ..state })
     }
 
     fn real_servers(&mut self, key: ServerKey) -> Result<Vec<KernelRealServer>, KernelError> {

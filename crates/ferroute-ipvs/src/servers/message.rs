@@ -156,6 +156,12 @@ fn parse_destination(attributes: Attributes<'_>, is_ipv4: bool) -> Result<Option
     Ok(Some(server))
 }
 
+/// Parses the timeouts of connections: TCP, TCP after a FIN packet, UDP.
+pub(crate) fn parse_timeouts(message: Message<'_>) -> Result<[u32; 3], Error> {
+    let seconds = |kind| Ok::<_, Error>(message.attribute::<GENL_HDRLEN>(kind)?.u32_ne()?);
+    Ok([seconds(TIMEOUT_TCP)?, seconds(TIMEOUT_TCP_FIN)?, seconds(TIMEOUT_UDP)?])
+}
+
 pub(crate) fn parse_family(message: Message<'_>) -> Result<u16, Error> {
     Ok(message.attribute::<GENL_HDRLEN>(CTRL_ATTR_FAMILY_ID)?.u16_ne()?)
 }
@@ -187,6 +193,7 @@ pub(super) const IPVS_CMD_SET_DEST: u8 = 6;
 pub(super) const IPVS_CMD_DEL_DEST: u8 = 7;
 pub(super) const IPVS_CMD_GET_DEST: u8 = 8;
 pub(super) const IPVS_CMD_SET_CONFIG: u8 = 12;
+pub(super) const IPVS_CMD_GET_CONFIG: u8 = 13;
 pub(crate) const IPVS_CMD_ATTR_SERVICE: u16 = 1;
 pub(crate) const IPVS_CMD_ATTR_DEST: u16 = 2;
 /// `IPVS_CMD_ATTR_TIMEOUT_*`, in seconds.

@@ -152,12 +152,12 @@ impl FamilySync {
 
     /// Reports whether the next sync is a full one.
     pub(crate) fn needs_resync(&self) -> bool {
-        self.needs_resync
+        self.needs_resync || self.dataplane.is_resync_due()
     }
 
-    /// Reports whether a service port whose rules the kernel refused must be retried.
-    pub(crate) fn is_retry_due(&self) -> bool {
-        self.isolation.is_retry_due(tokio::time::Instant::now())
+    /// Reports whether a service port whose rules the kernel refused must be retried, or a full sync is due.
+    pub(crate) fn is_due(&self) -> bool {
+        self.isolation.is_retry_due(tokio::time::Instant::now()) || self.dataplane.is_resync_due()
     }
 
     /// Makes the next sync delete the conntrack entries that were created by just removed rules of another mode:
@@ -227,7 +227,7 @@ impl FamilySync {
         relay_ports: &dyn Fn(IpFamily) -> HashSet<u16>,
     ) -> Result<FamilyOutcome, DataplaneError> {
         let start = Instant::now();
-        let full = self.needs_resync;
+        let full = self.needs_resync();
         tracker.set_host_addresses(self.family, &self.settings, host_addresses);
         self.dataplane.set_host_addresses(host_addresses);
         let changes = if full { tracker.update_for_resync(self.family) } else { tracker.update(self.family) };
