@@ -113,7 +113,11 @@ part_commands() {
 part_repair() {
     echo "== repair of sysctls, addresses and routes"
     local name address
-    start "ipvs: {strictARP: true}"
+    start "ipvs: {strictARP: true, tcpTimeout: 801s}" "conntrack: {tcpBeLiberal: true}"
+    ipvsadm --set 100 50 60
+    wait_for "the repair of timeouts" eval '[ "$(ipvsadm -L --timeout)" = "Timeout (tcp tcpfin udp): 801 50 60" ]'
+    sysctl -qw net.netfilter.nf_conntrack_tcp_be_liberal=0
+    wait_for "the repair of a sysctl of the configuration" has_sysctl net.netfilter.nf_conntrack_tcp_be_liberal 1
     sysctl -qw net.ipv4.vs.conntrack=0 net.ipv4.vs.expire_nodest_conn=0 net.ipv4.conf.all.arp_ignore=0
     for name in vs.conntrack vs.expire_nodest_conn conf.all.arp_ignore; do
         wait_for "the repair of $name" has_sysctl net.ipv4.$name 1
@@ -145,6 +149,29 @@ part_repair() {
     wait_for "the repair of limits" lacks eval "ipvsadm -Ln --thresholds | grep -q '${POD_NET}2:8080 *5 '"
     wait_for "the repair of a source range" lacks eval "ipset list KUBE-LOAD-BALANCER-SOURCE-CIDR | grep -q nomatch"
     case $(inside client bash -c "request 203.0.113.60:80" || true) in pod-*) ;; *) fail "no answer to a permitted source" ;; esac
+    echo "== virtual servers that another program replaces"
+    local server
+    local -A servers
+    is_restored() { [ "$(ipvsadm -Sn | grep -F -- " -t $server ")" = "${servers[$server]}" ]; }
+    replace() {
+        ipvsadm -D -t $server
+        ipvsadm -A -t $server -s wlc -p 77
+        case $server in
+            *]*) ipvsadm -a -t $server -r [2001:db8::2]:80 -g && ipvsadm -a -t $server -r [${POD_NET6}2]:8080 -g ;;
+            *) ipvsadm -a -t $server -r 192.0.2.2:80 -g && ipvsadm -a -t $server -r ${POD_NET}2:8080 -i ;;
+        esac
+    }
+    for server in 10.96.0.60:80 [fd00:96::60]:80 192.0.2.1:30160; do
+        servers[$server]=$(ipvsadm -Sn | grep -F -- " -t $server ")
+        replace
+        wait_for "the repair of $server" is_restored
+    done
+    end_proxy
+    for server in "${!servers[@]}"; do replace; done
+    /files/ferroute diff --config config.yaml --manifests manifests --hostname-override node-1 >diff.log 2>&1 || true
+    for server in "${!servers[@]}"; do grep -qF "$server" diff.log || fail "diff, $server: $(cat diff.log)"; done
+    start "ipvs: {strictARP: true}"
+    for server in "${!servers[@]}"; do wait_for "the repair of $server by a restart" is_restored; done
     rm manifests/sticky.yaml
     wait_for "the removal of a Service" lacks has_server 203.0.113.60:80
 
@@ -207,6 +234,14 @@ part_reserved() {
     inside client ip address add 192.0.2.3/24 dev eth0
     inside client ip address add 192.0.2.4/24 dev eth0
     inside client ip address add 2001:db8::3/64 dev eth0 nodad
+    # The other ends of tunnels.
+    inside client ip address add 192.0.2.8/24 dev eth0
+    inside client ip address add 192.0.2.9/24 dev eth0
+    inside client ip address add 2001:db8::8/64 dev eth0 nodad
+    modprobe -a ipip ip_gre ip6_tunnel
+    ip link add ends-ipip type ipip local 192.0.2.1 remote 192.0.2.8
+    ip link add ends-gre type gre local 192.0.2.1 remote 192.0.2.9
+    ip link add ends-v6 type ip6tnl local 2001:db8::1 remote 2001:db8::8
     cat >manifests/nodes.yaml <<'YAML'
 apiVersion: v1
 kind: Node
@@ -226,11 +261,12 @@ ports: [{name: https, port: 6443}]
 endpoints: [{addresses: [192.0.2.4]}]
 YAML
     # The default gateway, and an address of nobody else; then another node, and the host of the API server.
-    service taken 20 LoadBalancer node-1 '  externalIPs: [192.0.2.2, "2001:db8::2", 203.0.113.50, "2001:db8:5::50"]' \
+    service taken 20 LoadBalancer node-1 '  externalIPs: [192.0.2.2, "2001:db8::2", 192.0.2.8, 192.0.2.9, "2001:db8::8", 203.0.113.50, "2001:db8:5::50"]' \
         'status: {loadBalancer: {ingress: [{ip: 192.0.2.3}, {ip: "2001:db8::3"}, {ip: 192.0.2.4}]}}'
     start
     wait_for "the other external IPs" eval "has_address 203.0.113.50 && has_address 2001:db8:5::50"
-    for address in 192.0.2.2 192.0.2.3 192.0.2.4 2001:db8::2 2001:db8::3; do
+    local others="192.0.2.2 192.0.2.3 192.0.2.4 192.0.2.8 192.0.2.9 2001:db8::2 2001:db8::3 2001:db8::8"
+    for address in $others; do
         ! has_address $address || fail "$address of another host is an address of the node"
         has_no_server "$address:80" || fail "virtual server at $address of another host"
         busybox ping -c 1 -W 10 $address >/dev/null || fail "$address cannot be reached"
@@ -240,18 +276,19 @@ YAML
     done
     /files/ferroute explain service default/taken -o json >explain.log 2>&1 || fail "explain: $(cat explain.log)"
     ! /files/ferroute check --proxy-mode ipvs --hostname-override node-1 manifests >check.log 2>&1 || fail "check: $(cat check.log)"
-    for address in 192.0.2.2 192.0.2.3 192.0.2.4 2001:db8::2 2001:db8::3; do
+    for address in $others; do
         grep -qF "$address" check.log || fail "check says nothing about $address: $(cat check.log)"
     done
     ! grep -qE "203.0.113.50|2001:db8:5::50" check.log || fail "check: $(cat check.log)"
-    [ "$(grep -c '"reserved": "otherHost"' explain.log)" = 5 ] || fail "explain: $(cat explain.log)"
+    [ "$(grep -c '"reserved": "otherHost"' explain.log)" = 8 ] || fail "explain: $(cat explain.log)"
     # An address that becomes another host's later.
     service taken 20 LoadBalancer node-1 '  externalIPs: [192.0.2.6]'
     wait_for "an external IP" has_address 192.0.2.6
     sed -e 's/192\.0\.2\.3/192.0.2.6/; s/2001:db8::3/2001:db8::6/; s/node-2/node-3/; /^---/,$d' manifests/nodes.yaml >node.new
     mv node.new manifests/node-3.yaml
     wait_for "the removal of an external IP that is a node's now" lacks has_address 192.0.2.6
-    for address in 192.0.2.3/24 192.0.2.4/24 2001:db8::3/64; do inside client ip address delete $address dev eth0; done
+    for address in ends-ipip ends-gre ends-v6; do ip link delete $address; done
+    for address in 192.0.2.3/24 192.0.2.4/24 192.0.2.8/24 192.0.2.9/24 2001:db8::3/64 2001:db8::8/64; do inside client ip address delete $address dev eth0; done
     finish reserved
 }
 
@@ -301,8 +338,38 @@ part_firewall() {
     done
     check_flows "a firewall that was reloaded"
     kill $listener
+    for iptables in iptables ip6tables; do $iptables -F INPUT; done
+    echo "== a firewall in OUTPUT"
+    # All packets that ipvs forwards pass it, with the address of the endpoint.
+    local network answer
+    brief_request() { timeout 5 bash -c "request $1"; }
+    export -f brief_request
     for iptables in iptables ip6tables; do
-        $iptables -F INPUT
+        $iptables -P OUTPUT DROP
+        $iptables -A OUTPUT -o lo -j ACCEPT
+        $iptables -A OUTPUT -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
+        [ $iptables = iptables ] || $iptables -A OUTPUT -p ipv6-icmp -j ACCEPT
+    done
+    for flow in client,10.96.0.1:80 client,2001:db8::1:30080 pod-5,fd00:96::1:80 node,10.96.0.1:80; do
+        answer=$(from $flow brief_request 2>&1 || true)
+        case $answer in pod-*) fail "the firewall lets packets of $flow pass" ;; esac
+    done
+    findings=$(findings 'finding["check"] == "firewall-tables"')
+    echo "XX $findings"
+    for network in ${POD_NET}0/24 ${POD_NET6}/64; do
+        iptables=iptables
+        [ $network = ${POD_NET}0/24 ] || iptables=ip6tables
+        $iptables -A OUTPUT -d $network -j ACCEPT
+    done
+    check_flows "a firewall in OUTPUT that accepts packets to pods"
+    findings=$(findings 'finding["code"] == "firewall-tables.node"')
+    [ -z "$findings" ] || fail "doctor, OUTPUT: $findings: $(cat doctor.json)"
+    for iptables in iptables ip6tables; do
+        $iptables -P OUTPUT ACCEPT
+        $iptables -F OUTPUT
+        $iptables -A OUTPUT -j KUBE-FIREWALL
+    done
+    for iptables in iptables ip6tables; do
         $iptables -A INPUT -j THEIRS
         $iptables -A INPUT -j KUBE-FIREWALL
     done
@@ -345,6 +412,25 @@ part_addresses() {
     for address in 192.0.2.77:30080 2001:db8::77:30080; do
         [ "$(timeout 15 bash -c "request $address")" = elsewhere ] || fail "$address is not the other host's"
     done
+    echo "== addresses that leave and return"
+    come
+    wait_for "node ports at a new address" has_node_ports
+    open_connection returns 192.0.2.77:30080
+    open_connection returns6 2001:db8::77:30080
+    local left returned
+    left=$(cut -d. -f1 /proc/uptime)
+    ip address delete 192.0.2.77/24 dev lan
+    ip address delete 2001:db8::77/64 dev lan
+    sleep 3
+    come
+    returned=$(cut -d. -f1 /proc/uptime)
+    # The machine may have been paused for longer than node ports stay.
+    if [ $((returned - left)) -lt 8 ]; then
+        send_line returns "after the address returned"
+        send_line returns6 "after the address returned"
+    fi
+    close_connection returns
+    close_connection returns6
     echo "== addresses that leave while no proxy runs"
     come
     wait_for "node ports at a new address" has_node_ports

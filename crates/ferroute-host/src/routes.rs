@@ -497,3 +497,42 @@ const RTA_VIA: u16 = 18;
 const RTA_IP_PROTO: u16 = 27;
 const RTA_SPORT: u16 = 28;
 const RTA_DPORT: u16 = 29;
+
+#[cfg(test)]
+mod tests {
+    use ferroute_netlink::{Batch, Messages};
+
+    use super::*;
+
+    #[test]
+    fn other_ends_of_tunnels_are_settings_of_their_devices() {
+        let end = |kind: &str, attribute, remote: &str| {
+            let mut batch = Batch::new();
+            let mut message = batch.message(libc::RTM_NEWLINK, 0, &[0; IFINFOMSG_LENGTH]);
+            {
+                let mut info = message.nest(libc::IFLA_LINKINFO);
+                info.put_str(libc::IFLA_INFO_KIND, kind);
+                let mut data = info.nest(libc::IFLA_INFO_DATA);
+                data.put_u32_ne(1, 7);
+                data.put_ip(attribute, remote.parse().unwrap());
+            }
+            drop(message);
+            let message = Messages::new(batch.as_bytes().unwrap()).next().unwrap().unwrap();
+            parse_tunnel_device(message).unwrap().map(|address| address.to_string())
+        };
+        for (kind, attribute, remote) in [
+            ("ipip", IFLA_IPTUN_REMOTE, "192.0.2.9"),
+            ("sit", IFLA_IPTUN_REMOTE, "192.0.2.9"),
+            ("ip6tnl", IFLA_IPTUN_REMOTE, "2001:db8::9"),
+            ("gretap", IFLA_GRE_REMOTE, "192.0.2.9"),
+            ("ip6gre", IFLA_GRE_REMOTE, "2001:db8::9"),
+            ("vti", IFLA_VTI_REMOTE, "192.0.2.9"),
+            ("geneve", IFLA_GENEVE_REMOTE, "192.0.2.9"),
+            ("geneve", IFLA_GENEVE_REMOTE6, "2001:db8::9"),
+        ] {
+            assert_eq!(end(kind, attribute, remote).as_deref(), Some(remote), "{kind}");
+        }
+        assert_eq!(end("bridge", IFLA_IPTUN_REMOTE, "192.0.2.9"), None);
+        assert_eq!(end("ipip", 2, "192.0.2.9"), None, "its own end");
+    }
+}
