@@ -169,7 +169,9 @@ part_repair() {
     end_proxy
     for server in "${!servers[@]}"; do replace; done
     /files/ferroute diff --config config.yaml --manifests manifests --hostname-override node-1 >diff.log 2>&1 || true
-    for server in "${!servers[@]}"; do grep -qF "$server" diff.log || fail "diff, $server: $(cat diff.log)"; done
+    for server in 10.96.0.60:80/tcp "node port 30160/tcp" "[fd00:96::60]:80/tcp"; do
+        grep -qF "$server: missing endpoints" diff.log || fail "diff, $server: $(cat diff.log)"
+    done
     start "ipvs: {strictARP: true}"
     for server in "${!servers[@]}"; do wait_for "the repair of $server by a restart" is_restored; done
     rm manifests/sticky.yaml
@@ -355,14 +357,15 @@ part_firewall() {
         case $answer in pod-*) fail "the firewall lets packets of $flow pass" ;; esac
     done
     findings=$(findings 'finding["check"] == "firewall-tables"')
-    echo "XX $findings"
+    [ "$findings" = "firewall-tables.node firewall-tables.node firewall-tables.others firewall-tables.others" ] ||
+        fail "doctor, OUTPUT: $findings: $(cat doctor.json)"
     for network in ${POD_NET}0/24 ${POD_NET6}/64; do
         iptables=iptables
         [ $network = ${POD_NET}0/24 ] || iptables=ip6tables
         $iptables -A OUTPUT -d $network -j ACCEPT
     done
     check_flows "a firewall in OUTPUT that accepts packets to pods"
-    findings=$(findings 'finding["code"] == "firewall-tables.node"')
+    findings=$(findings 'finding["check"] == "firewall-tables"')
     [ -z "$findings" ] || fail "doctor, OUTPUT: $findings: $(cat doctor.json)"
     for iptables in iptables ip6tables; do
         $iptables -P OUTPUT ACCEPT
@@ -431,6 +434,7 @@ part_addresses() {
     fi
     close_connection returns
     close_connection returns6
+    go
     echo "== addresses that leave while no proxy runs"
     come
     wait_for "node ports at a new address" has_node_ports
