@@ -1,7 +1,7 @@
-//! Sysctls that the mode relies on, which are set again when another program changes them.
+//! Sysctls that the mode or the configuration relies on, which are set again when another program changes them.
 //!
-//! Only sysctls that packets of Services depend on are watched: timeouts and sizes of the configuration are set only at
-//! the start, as in kube-proxy.
+//! Only sysctls that packets of Services, or their counts, depend on are watched: timeouts and sizes of the configuration
+//! are set only at the start, as in kube-proxy.
 
 use std::{collections::BTreeMap, time::Duration};
 
