@@ -103,6 +103,36 @@ render --show-only templates/monitoring.yaml --set dashboard.enabled=true | sed 
 cp "$deploy/monitoring/dashboard.json" "$work/dashboard.base"
 check "dashboard has deploy/monitoring/dashboard.json" same dashboard.base dashboard.chart
 
+# The program reads addresses without a port as well, and IPv6 addresses with and without brackets.
+probe() { render --set-string "config.healthzBindAddress=$1" | sed -n '/httpGet:/,/port:/{/host:\|port:/p}' | tr -d ' \n'; }
+while read -r address expected; do
+    check "probes of $address" test "$(probe "$address")" = "$expected$expected"
+done <<'END'
+0.0.0.0:10356 port:10356
+0.0.0.0 port:10256
+[::]:10356 port:10356
+:: port:10256
+127.0.0.1:10356 host:"127.0.0.1"port:10356
+192.0.2.7 host:"192.0.2.7"port:10256
+[2001:db8::7]:10356 host:"2001:db8::7"port:10356
+2001:db8::7 host:"2001:db8::7"port:10256
+END
+check "probes without an address" test "$(probe "")" = "port:10256port:10256"
+
+metrics() { render --set podMonitor.enabled=true --set-string "config.metricsBindAddress=$1" | sed -n 's/^ *containerPort: //p'; }
+while read -r address expected; do
+    check "metrics port of $address" test "$(metrics "$address")" = "$expected"
+done <<'END'
+0.0.0.0:10349 10349
+0.0.0.0 10249
+192.0.2.7 10249
+2001:db8::7 10249
+[::]:10349 10349
+END
+
+check "defaults can be removed" render --set nodeSelector=null --set affinity=null --set tolerations=null --set resources=null \
+    --set podLabels=null --set updateStrategy=null --set priorityClassName=null --set canary=true
+
 for values in test/*.yaml; do
     name=$(basename "$values" .yaml)
     render -f "$values" >"$work/$name.yaml"
