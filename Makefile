@@ -319,6 +319,7 @@ KUBERNETES ?=
 MODES ?= nftables iptables
 e2e: deps-test
 	@[ -n "$(KUBERNETES)" ] || { echo "set KUBERNETES to a directory of Kubernetes' programs: see e2e/README.md" >&2; exit 1; }
+	@$(SUDO) python3 e2e/run.py --kubernetes $(abspath $(KUBERNETES)) check
 	@$(MAKE) --no-print-directory $(BUILD)
 	$(SUDO) python3 e2e/run.py --kubernetes $(abspath $(KUBERNETES)) --program $(FERROUTE) $(MODES:%=--mode %) test
 
@@ -495,6 +496,9 @@ COMPARE ?=
 COMPARED := $(abspath $(TARGET_DIR))/compare
 compare: deps-test
 	@[ -n "$(KUBERNETES)" ] || { echo "set KUBERNETES to a directory with kube-proxy, kube-apiserver and etcd" >&2; exit 1; }
+	@for program in kube-proxy kube-apiserver etcd; do \
+	    [ -x "$(KUBERNETES)/$$program" ] || { echo "$(KUBERNETES) has no program $$program" >&2; exit 1; }; \
+	done
 	@$(MAKE) --no-print-directory release
 	rm -rf $(COMPARED)
 	$(REPRODUCIBLE) BENCH_CSV=$(COMPARED) KUBERNETES=$(abspath $(KUBERNETES)) $(AS_ROOT) $(CARGO) bench -p ferroute --bench compare -- $(COMPARE)

@@ -10,6 +10,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -55,6 +56,19 @@ def until(what, condition, seconds):
         if time.monotonic() > deadline:
             raise Problem(f"not within {seconds} s: {what}")
         time.sleep(0.5)
+
+
+def program_problem(path):
+    """Returns what prevents a file from being executed here, or None."""
+    if not path.exists():
+        return "missing"
+    if not os.access(path, os.X_OK):
+        return "not executable"
+    with open(path, "rb") as file, open(sys.executable, "rb") as own:
+        found, expected = file.read(20), own.read(20)
+    # The type of file, and the machine.
+    is_for_this_machine = (found[:5], found[18:]) == (expected[:5], expected[18:])
+    return None if found[:2] == b"#!" or is_for_this_machine else "not a program for this machine"
 
 
 def number(node):
@@ -131,16 +145,21 @@ class Cluster:
     # Up and down.
 
     def check(self, more=(), host_programs=HOST_PROGRAMS):
-        """Reports all missing programs before any of them is started."""
-        missing = [str(self.binary(name)) for name in (*BINARIES, *more) if not os.access(self.binary(name), os.X_OK)]
-        if missing:
-            raise Problem("these programs are missing:\n  " + "\n  ".join(missing) +
-                          "\nUnpack the server and test archives of a Kubernetes release, and etcd, into one directory: e2e/README.md")
+        """Reports everything that is missing, before anything is started."""
+        problems = []
+        programs = {name: program_problem(self.binary(name)) for name in (*BINARIES, *more)}
+        if any(programs.values()):
+            problems.append("\n  ".join([
+                f"{self.kubernetes} lacks programs for this machine:" if self.kubernetes.is_dir() else f"{self.kubernetes} is not a directory:",
+                *(f"{name}: {problem}" for name, problem in programs.items() if problem),
+                "Unpack the server and test archives of a Kubernetes release, and etcd, into one directory: e2e/README.md"]))
         packages = {package for program, package in host_programs.items() if not shutil.which(program)}
         if packages:
-            raise Problem("install these packages: " + " ".join(sorted(packages)))
+            problems.append("install these packages: " + " ".join(sorted(packages)))
         if os.geteuid():
-            raise Problem("namespaces need root: run this as root")
+            problems.append("namespaces need root: run this as root")
+        if problems:
+            raise Problem("\n".join(problems))
 
     def has_namespaces(self):
         return Path(f"/run/netns/{PREFIX}cp").exists()

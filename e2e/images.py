@@ -21,8 +21,7 @@ def pack(archive, root, entrypoint, names):
     """Packs the directory `root` as an image of one layer, under all `names`."""
     layer = Path(f"{archive}.layer")
     run("tar", "-C", root, "--numeric-owner", "-cf", layer, ".")
-    with open(layer, "rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    digest = run("sha256sum", layer).split()[0]
     config = json.dumps({
         "architecture": {"x86_64": "amd64", "aarch64": "arm64"}.get(run("uname", "-m"), "amd64"), "os": "linux",
         "config": {"Entrypoint": entrypoint[:1], "Cmd": entrypoint[1:],
@@ -73,6 +72,13 @@ def test_images(names, kubernetes, directory):
     elif missing:
         archives.append(pull(missing, kubernetes, Path(directory)))
     return archives
+
+
+def host_programs(names, kubernetes):
+    """Returns the programs, each with its package, that `test_images` needs for images that are in no archive."""
+    archives = (Path(kubernetes) / "images").glob("*.tar")
+    is_complete = set(names) <= {name for archive in archives for name in names_in(archive)}
+    return {"debootstrap": "debootstrap"} if not is_complete and (Path(kubernetes) / "agnhost").exists() else {}
 
 
 def names_in(archive):
@@ -130,8 +136,6 @@ def make(names, agnhost, directory):
     All are one Debian system with agnhost in it, under the names that the tests use, except for the one of sandboxes.
     """
     root = directory / "root"
-    if not shutil.which("debootstrap"):
-        raise Problem("install the package debootstrap, with which the images of the tests are made")
     if not root.exists():
         packages = "curl,netcat-openbsd,iproute2,iputils-ping,dnsutils,procps,conntrack,iptables,nftables,ca-certificates"
         # An interrupted run must not leave half a system.

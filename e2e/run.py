@@ -2,6 +2,7 @@
 """End-to-end tests in a real cluster of three nodes on this machine. README.md says what is needed.
 
     run.py --kubernetes DIR test [--mode MODE]...     all: cluster, upstream's tests of Services, scenarios
+    run.py --kubernetes DIR check                     whether everything that `test` needs is there
     run.py --kubernetes DIR up | down                 the cluster, with Ferroute on all nodes
     run.py --kubernetes DIR upstream [--focus REGEX]  upstream's tests in the running cluster
     run.py --kubernetes DIR scenarios [NAME...]       scenarios in the running cluster (run.py --list shows them)
@@ -22,7 +23,7 @@ import images
 import proxy
 import rollout
 import scenarios
-from cluster import HERE, NODES, Cluster, Problem
+from cluster import HERE, HOST_PROGRAMS, NODES, Cluster, Problem
 
 # Tests of other components, and of features that this cluster does not have. Go's regular expressions have no lookahead.
 SKIP = "|".join([
@@ -35,18 +36,27 @@ SKIP = "|".join([
 ])
 
 
+def check(cluster, options):
+    """Reports everything that is missing but the program. `up` by itself needs less than a test."""
+    is_test = options.command != "up"
+    more = [*(["e2e.test"] if is_test and not options.without_upstream else []), *(["kube-proxy"] if is_test else [])]
+    cluster.check(more, {**HOST_PROGRAMS, **images.host_programs(image_names(options), cluster.kubernetes)})
+    cluster.require(running=False)
+
+
+def image_names(options):
+    return images.SCENARIOS if options.without_upstream else images.UPSTREAM
+
+
 def up(cluster, options):
+    check(cluster, options)
     program = Path(options.program).resolve()
     if not os.access(program, os.X_OK):
         raise Problem(f"{program} is not a program: build it with `make debug` or `make release`")
-    with_upstream = options.command == "test" and not options.without_upstream
-    cluster.check(more=[*(["e2e.test"] if with_upstream else []), *(["kube-proxy"] if options.command == "test" else [])])
-    cluster.require(running=False)
     cluster.state.mkdir(parents=True, exist_ok=True)
     work = cluster.state / "images"
     work.mkdir(exist_ok=True)
-    names = images.SCENARIOS if options.without_upstream else images.UPSTREAM
-    archives = [images.proxy_image(program, work, proxy.IMAGE), *images.test_images(names, cluster.kubernetes, work)]
+    archives = [images.proxy_image(program, work, proxy.IMAGE), *images.test_images(image_names(options), cluster.kubernetes, work)]
     try:
         cluster.up(archives)
         proxy.deploy_ferroute(cluster, options.mode[0])
@@ -120,7 +130,7 @@ def main():
     parser.add_argument("--without-upstream", action="store_true", help="scenarios only")
     parser.add_argument("--keep", action="store_true", help="leave the cluster running")
     parser.add_argument("--list", action="store_true", help="list the scenarios")
-    parser.add_argument("command", choices=["test", "up", "down", "upstream", "scenarios", "rollout", "kubectl", "node"], nargs="?")
+    parser.add_argument("command", choices=["test", "check", "up", "down", "upstream", "scenarios", "rollout", "kubectl", "node"], nargs="?")
     parser.add_argument("arguments", nargs="*")
     words = sys.argv[1:]
     # The words after these are arguments of another program.
@@ -139,6 +149,9 @@ def main():
         return rollout.play(options.kubernetes)
     if options.command == "test":
         return test(cluster, options)
+    if options.command == "check":
+        check(cluster, options)
+        return True
     if options.command == "up":
         up(cluster, options)
         return True

@@ -7,6 +7,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     ffi::OsStr,
     fs,
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -120,6 +121,35 @@ fn changelog_begins_with_the_version_of_the_workspace() {
     let own = String::from_utf8(notes(version).stdout).unwrap();
     assert_eq!(own.trim(), sections[0].split_once('\n').unwrap().1.trim());
     assert!(!notes("9.9.9").status.success());
+}
+
+/// A build takes minutes, so what is missing is reported before it.
+#[test]
+fn end_to_end_tests_report_everything_that_is_missing_before_they_build() {
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("kubernetes");
+    fs::create_dir_all(&directory).unwrap();
+    let etcd = directory.join("etcd");
+    fs::write(&etcd, "<html>").unwrap();
+    fs::set_permissions(&etcd, fs::Permissions::from_mode(0o755)).unwrap();
+    let mut check = Command::new("python3");
+    let output =
+        check.arg(root().join("e2e/run.py")).arg("--kubernetes").arg(&directory).arg("check").output().unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success());
+    assert!(text.contains("\n  etcd: not a program"), "{text}");
+    // The rows of the page; that of `rollout` names its own.
+    let page = read("e2e/README.md");
+    let rows = page.lines().filter_map(|line| line.strip_prefix("| in `DIR`: ")?.split('|').next());
+    let names: Vec<&str> = rows.flat_map(|cell| cell.split('`').skip(1).step_by(2)).collect();
+    assert!(names.len() > 7, "{names:?}");
+    let missing: Vec<_> = names.iter().filter(|name| !text.contains(&format!("\n  {name}: "))).collect();
+    assert!(missing.is_empty(), "{missing:?} {text}");
+
+    let make =
+        Command::new("make").args(["-n", "e2e", "KUBERNETES=/nonexistent"]).current_dir(root()).output().unwrap();
+    let steps = String::from_utf8(make.stdout).unwrap();
+    let at = |step: &str| steps.find(step).unwrap_or_else(|| panic!("no {step}: {steps}"));
+    assert!(at(" check\n") < at(" build --release"), "{steps}");
 }
 
 /// Returns the targets of the relative links of a page, without those in examples of code.
