@@ -552,6 +552,8 @@ define install
 	    PATH="$$PATH:/usr/sbin:/sbin" command -v "$${pair%%:*}" >/dev/null || missing="$$missing $${pair##*:}"; \
 	done; \
 	if [ -n "$$missing" ]; then \
+	    command -v apt-get >/dev/null || \
+	        { echo "programs are missing; Debian has them in these packages:$$missing" >&2; exit 1; }; \
 	    echo "installing$$missing"; \
 	    $(SUDO) apt-get update -q && $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -qy $$missing; \
 	fi

@@ -16,6 +16,7 @@ root=$work/root
 make --no-print-directory -s install FERROUTE="$program" PREFIX=/usr DESTDIR="$root" NAMES=ferroute \
     LINKS="kubectl-ferroute kubectl_complete-ferroute"
 rm "$root/usr/share/man/man1/kube-proxy.1"
+sed -Ei 's/\\fBkube\\-proxy\\fR\(1\), |, \\fBkube\\-proxy\\fR\(1\)//' "$root"/usr/share/man/man1/*.1
 gzip -9n "$root"/usr/share/man/man1/*.1
 install -D -m 644 deploy/systemd/config.yaml "$root/etc/ferroute/config.yaml"
 install -d -m 755 "$root/etc/ferroute/manifests"

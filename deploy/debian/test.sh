@@ -59,6 +59,10 @@ in_root dpkg --verify ferroute
 broken=$(cd "$root/usr/share/doc/ferroute" && grep -rohE --include='*.md' --with-filename '\]\([^)# ]+' . | grep -vE '\]\([a-z]+:' |
     while IFS=: read -r file link; do [ -e "${file%/*}/${link#](}" ] || echo "$file: ${link#](}"; done)
 [ -z "$broken" ] || fail "links of the documentation lead nowhere: $broken"
+man=$root/usr/share/man/man1
+missing=$(zcat "$man"/ferroute*.1.gz | sed -n '/^.SH "SEE ALSO"/,$p' | grep -oE '\\fB[a-z_\\-]+\\fR\(1\)' | sed 's/^\\fB//; s/\\fR(1)//; s/\\//g' | sort -u |
+    while read -r page; do [ -e "$man/$page.1.gz" ] || echo "$page"; done)
+[ -z "$missing" ] || fail "manual pages refer to others that are missing: $missing"
 
 echo "== example"
 # As the unit would, without systemd: the package's configuration, and the example as the only manifest.

@@ -19,6 +19,13 @@ deploy/release/dist.sh "$program" "$version" "$work/again/$name" >/dev/null
 cmp "$archive" "$work/again/$name" || fail "the archive is not reproducible"
 cmp "$program.debug" "$work/again/${name%.tar.gz}.debug" || fail "the archive has other debug information than the program"
 
+echo "== size of the program in the documentation"
+documented=$(sed -n 's/.*the program (\([0-9]*\) MB on x86-64 .*/\1/p' docs/deploy.md)
+size=$((($(stat -c %s "$program") + 500000) / 1000000))
+# Other compilers make programs of other sizes.
+[ "$(uname -m)" != x86_64 ] || { [ $((size - documented)) -ge -1 ] && [ $((size - documented)) -le 1 ]; } ||
+    fail "docs/deploy.md says $documented MB, and the program has $size MB"
+
 echo "== contents of the archive"
 tar -xzf "$archive" -C "$work"
 root=$work/${name%.tar.gz}

@@ -109,6 +109,29 @@ fn published_crates_have_the_metadata_of_registries() {
     }
 }
 
+/// A package has the files of its crate only, with links replaced by what they lead to.
+#[test]
+fn published_crates_include_no_files_of_others() {
+    let mut count = 0;
+    for name in crates().keys() {
+        let crate_root = root().join("crates").join(name);
+        for_each_source(&crate_root.join("src"), &mut |path, code| {
+            for start in ["include_str!(\"", "include_bytes!(\""] {
+                for file in code.split(start).skip(1).map(|rest| rest.split('"').next().unwrap()) {
+                    let (mut directory, mut rest) = (path.parent().unwrap(), file);
+                    while let Some(above) = rest.strip_prefix("../") {
+                        (directory, rest) = (directory.parent().unwrap(), above);
+                    }
+                    assert!(directory.starts_with(&crate_root), "{}: {file}", path.display());
+                    assert!(directory.join(rest).is_file(), "{}: {file}", path.display());
+                    count += 1;
+                }
+            }
+        });
+    }
+    assert!(count > 0);
+}
+
 #[test]
 fn changelog_begins_with_the_version_of_the_workspace() {
     let manifest = read("Cargo.toml");

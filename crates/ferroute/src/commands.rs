@@ -279,6 +279,8 @@ mod deploy_tests;
 #[cfg(test)]
 mod examples_tests;
 #[cfg(test)]
+mod forge_tests;
+#[cfg(test)]
 mod named_tests;
 #[cfg(test)]
 mod pages_tests;

@@ -250,6 +250,31 @@ fn daemonset_has_valid_arguments_and_probes() {
     }
 }
 
+/// The chart passes them on, so a pod with a flag that the program refuses would never start.
+#[test]
+fn flags_in_values_of_the_chart_are_accepted() {
+    let mut flags: Vec<String> = Vec::new();
+    for file in files(&deploy("helm/test")) {
+        if file.extension().is_some_and(|extension| extension == "yaml") {
+            let values = documents(&file).remove(0);
+            flags.extend(
+                values["extraArgs"]
+                    .as_array()
+                    .into_iter()
+                    .flatten()
+                    .map(|flag| flag.as_str().expect("a string").to_owned()),
+            );
+        }
+    }
+    let comments = read(&deploy("helm/values.yaml"));
+    let words = comments.split_whitespace().filter(|word| word.starts_with("--"));
+    flags.extend(words.map(|word| word.trim_end_matches('.').to_owned()));
+    assert!(flags.len() > 1, "{flags:?}");
+    for flag in flags {
+        run_args(&["run", &flag]);
+    }
+}
+
 #[test]
 fn systemd_unit_has_valid_arguments() {
     let unit = read(&deploy("systemd/ferroute.service"));

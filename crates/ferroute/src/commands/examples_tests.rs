@@ -1,7 +1,12 @@
 //! Checks the command lines in the Markdown pages and in `deploy/`: the program accepts their arguments, targets of `make` and
-//! `cargo` exist, and so do named files.
+//! `cargo` exist, and so do named files. So do commands and flags in sentences.
 
-use std::path::Path;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+};
+
+use clap::error::{ContextKind, ErrorKind};
 
 use super::{
     command,
@@ -11,7 +16,7 @@ use super::{
 use crate::kubectl::plugin;
 
 /// Splits a line into the words of each of its commands, with the quotes of a shell, and without its comment.
-fn commands(line: &str) -> Vec<Vec<String>> {
+pub(super) fn commands(line: &str) -> Vec<Vec<String>> {
     let (mut commands, mut words, mut word, mut quote) = (Vec::new(), Vec::new(), None::<String>, None);
     let mut before = ' ';
     for c in line.chars() {
@@ -70,8 +75,48 @@ fn code_lines(text: &str) -> Vec<String> {
     lines
 }
 
+/// Returns the code within the sentences of a page, without that in blocks.
+pub(super) fn code_spans(text: &str) -> Vec<String> {
+    let (mut paragraphs, mut is_fenced) = (vec![String::new()], false);
+    for line in text.lines() {
+        let is_fence = line.trim_start().starts_with("```");
+        is_fenced ^= is_fence;
+        // Rows of tables and items of lists begin spans of their own.
+        if is_fence || is_fenced || line.starts_with("    ") || line.trim().is_empty() || line.starts_with(['|', '-']) {
+            paragraphs.push(String::new());
+        }
+        if !is_fence && !is_fenced && !line.starts_with("    ") {
+            let paragraph = paragraphs.last_mut().expect("one at least");
+            *paragraph = format!("{paragraph} {}", line.trim());
+        }
+    }
+    paragraphs.iter().flat_map(|text| text.split('`').skip(1).step_by(2)).map(str::to_owned).collect()
+}
+
+/// Returns the error of a command line, unless it only leaves out arguments or values, as names of commands in sentences do.
+pub(super) fn misnamed(error: &clap::Error) -> Option<String> {
+    let has_value = error.get(ContextKind::InvalidValue).is_some_and(|value| !value.to_string().is_empty());
+    let is_incomplete = match error.kind() {
+        ErrorKind::InvalidValue => !has_value,
+        kind => matches!(
+            kind,
+            ErrorKind::MissingRequiredArgument
+                | ErrorKind::MissingSubcommand
+                | ErrorKind::DisplayHelp
+                | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
+                | ErrorKind::DisplayVersion
+        ),
+    };
+    (!is_incomplete).then(|| error.to_string())
+}
+
 /// Returns the error of a command line; `None` also for those of other programs.
-fn error_of(words: &[String]) -> Option<String> {
+pub(super) fn error_of(words: &[String]) -> Option<String> {
+    error_with(words, &|error| Some(error.to_string()))
+}
+
+/// Returns the error of a command line, as `describe` returns it for those of the program.
+pub(super) fn error_with(words: &[String], describe: &dyn Fn(&clap::Error) -> Option<String>) -> Option<String> {
     let mut words: Vec<&str> = words.iter().map(String::as_str).filter(|word| *word != "...").collect();
     if words.first() == Some(&"sudo") {
         words.remove(0);
@@ -90,9 +135,11 @@ fn error_of(words: &[String]) -> Option<String> {
         [program, ..] if program == "ferroute" || program.ends_with("/ferroute") => {
             words[0] = "ferroute";
             let arguments = with_kind(words.into_iter().map(Into::into).collect());
-            command().try_get_matches_from(arguments).err().map(|error| error.to_string())
+            command().try_get_matches_from(arguments).err().and_then(|error| describe(&error))
         }
-        ["kubectl", "ferroute", ..] => plugin().try_get_matches_from(&words[1..]).err().map(|error| error.to_string()),
+        ["kubectl", "ferroute", ..] => {
+            plugin().try_get_matches_from(&words[1..]).err().and_then(|error| describe(&error))
+        }
         ["make", ..] => {
             let makefile = read(&root().join("Makefile"));
             let targets = words[1..].iter().filter(|word| !word.contains('='));
@@ -119,8 +166,7 @@ fn error_of(words: &[String]) -> Option<String> {
 #[test]
 fn documented_command_lines_are_accepted() {
     let (mut count, mut failed) = (0, Vec::new());
-    let more = ["e2e/README.md", "CONTRIBUTING.md"].map(|name| root().join(name));
-    for page in pages().into_iter().chain(more) {
+    for page in pages() {
         for line in code_lines(&read(&page)) {
             for words in commands(&line) {
                 count += 1;
@@ -144,9 +190,56 @@ fn documented_command_lines_are_accepted() {
 }
 
 #[test]
+fn commands_and_flags_that_sentences_name_exist() {
+    let (mut count, mut failed) = (0, Vec::new());
+    for page in pages() {
+        for span in code_spans(&read(&page)) {
+            // A pattern of names.
+            let names = commands(&span).into_iter().filter(|words| !words.iter().any(|word| word.ends_with('-')));
+            for words in names.filter(|words| words.len() > 1) {
+                count += 1;
+                failed
+                    .extend(error_with(&words, &misnamed).map(|error| format!("{}: {span}: {error}", page.display())));
+            }
+        }
+    }
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+    assert!(count > 200, "{count}");
+}
+
+#[test]
 fn readmes_have_the_same_commands() {
     let commands_of = |name: &str| -> Vec<_> {
         code_lines(&read(&root().join(name))).iter().flat_map(|line| commands(line)).collect()
     };
     assert_eq!(commands_of("README.md"), commands_of("README.zh-CN.md"));
+}
+
+/// Returns the numbers in a text, such as `1.36` and `10,000`.
+fn numbers(text: &str) -> BTreeSet<&str> {
+    let words = text.split(|c: char| !(c.is_ascii_digit() || ".,".contains(c)));
+    words.map(|word| word.trim_matches(['.', ','])).filter(|word| !word.is_empty()).collect()
+}
+
+#[test]
+fn readmes_state_the_same_numbers() {
+    let [english, chinese] = ["README.md", "README.zh-CN.md"].map(|name| read(&root().join(name)));
+    assert_eq!(numbers(&english), numbers(&chinese));
+}
+
+#[test]
+fn texts_of_one_picture_state_the_same_numbers() {
+    let mut texts = BTreeMap::<String, Vec<String>>::new();
+    for page in pages() {
+        let text = read(&page);
+        for rest in text.split("<img src=\"").skip(1) {
+            let (source, rest) = rest.split_once('"').expect("an end");
+            let text = rest.split_once("alt=\"").expect("a text").1.split('"').next().expect("an end");
+            texts.entry(source.trim_start_matches("docs/").to_owned()).or_default().push(text.to_owned());
+        }
+    }
+    assert!(texts.values().any(|texts| texts.len() > 2), "{texts:?}");
+    for (picture, texts) in texts {
+        assert!(texts.iter().all(|text| numbers(text) == numbers(&texts[0])), "{picture}: {texts:#?}");
+    }
 }

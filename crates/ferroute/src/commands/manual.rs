@@ -35,7 +35,9 @@ pub(crate) fn sections(path: &str, page: &str) -> String {
     if let Some(Entry { examples, .. }) = entry {
         text += ".SH EXAMPLES\n";
         for (line, purpose) in *examples {
-            write!(text, ".TP\n{}\n.nf\n    {}\n.fi\n", escaped(&sentence(purpose)), escaped(line)).expect(INTO_STRING);
+            let line = line_of_page(line, page);
+            write!(text, ".TP\n{}\n.nf\n    {}\n.fi\n", escaped(&sentence(purpose)), escaped(&line))
+                .expect(INTO_STRING);
         }
     }
     text += ".SH \"EXIT STATUS\"\n";
@@ -59,6 +61,11 @@ pub(crate) fn sections(path: &str, page: &str) -> String {
         .collect();
     write!(text, ".SH \"SEE ALSO\"\n{}\n", pages.join(", ")).expect(INTO_STRING);
     text
+}
+
+/// Returns an example as its page shows it: under the name kube-proxy, the program is the command `run`.
+fn line_of_page(line: &str, page: &str) -> String {
+    if page == "kube-proxy" { line.replacen("ferroute run", page, 1) } else { line.to_owned() }
 }
 
 fn entry(path: &str) -> Option<&'static Entry> {
@@ -119,14 +126,26 @@ const TOKEN: (&str, &str) =
 const XTABLES_LOCK: (&str, &str) =
     ("/run/xtables.lock", "the lock of the iptables programs, which no two of them may hold at once");
 
+const KUBECONFIG: (&str, &str) = (
+    "~/.kube/config",
+    "the cluster and the credentials, unless --kubeconfig or the variable KUBECONFIG names other files",
+);
+
+const SYSTEM_BUS: (&str, &str) = ("/run/dbus/system_bus_socket", "signals of firewalld, if it is there");
+
+const DEMO: (&str, &str) =
+    ("/run/ferroute-demo", "the manifests, configurations, logs and state of the running cluster");
+
 /// Returns the files that a command uses and its command line does not name, with their contents.
 fn files(path: &str) -> &'static [(&'static str, &'static str)] {
     match path {
-        "run" => &[SOCKET, TOKEN, XTABLES_LOCK],
+        "run" => &[SOCKET, TOKEN, XTABLES_LOCK, SYSTEM_BUS],
         "" | "render" | "explain service" | "doctor" | "preflight" | "diff" | "flows" | "trace" | "ui" => {
             &[SOCKET, TOKEN]
         }
         "status" | "bundle" | "top" => &[SOCKET],
+        _ if path.starts_with("kubectl") => &[KUBECONFIG],
+        _ if path.starts_with("demo") => &[DEMO],
         _ => &[],
     }
 }
@@ -295,6 +314,9 @@ const KUBECTL: &[(&str, &str)] = &[
 
 #[cfg(test)]
 mod tests {
+    use clap::CommandFactory;
+    use ferroute_config::flags::KubeProxy;
+
     use super::*;
     use crate::{commands::command, kubectl::plugin};
 
@@ -340,6 +362,22 @@ mod tests {
     }
 
     #[test]
+    fn examples_of_kube_proxy_are_valid_command_lines_of_it() {
+        let page = sections("run", "kube-proxy");
+        let (examples, _) = page.split_once(".SH \"EXIT STATUS\"").expect("sections");
+        let mut count = 0;
+        for line in examples.lines().filter_map(|line| line.strip_prefix("    ")) {
+            let line = line.replace("\\-", "-");
+            assert!(line.starts_with("kube-proxy "), "{line}");
+            KubeProxy::command()
+                .try_get_matches_from(line.split(' '))
+                .unwrap_or_else(|error| panic!("{line}: {error}"));
+            count += 1;
+        }
+        assert!(count > 1, "{page}");
+    }
+
+    #[test]
     fn no_page_refers_to_itself_or_twice_to_another() {
         let pages = ENTRIES.iter().map(|entry| match entry.path {
             "" => ("", "ferroute".to_owned()),
@@ -356,14 +394,16 @@ mod tests {
     }
 
     #[test]
-    fn pages_name_the_token_where_the_command_takes_a_kubeconfig() {
+    fn pages_name_where_the_command_finds_a_cluster() {
         let command = command();
         let mut commands = Vec::new();
         visible(&command, "", &mut commands);
-        // The plugin runs outside of the cluster.
-        for (path, command) in commands.iter().filter(|(path, _)| !path.starts_with("kubectl")) {
+        for (path, command) in &commands {
             let takes_kubeconfig = command.get_arguments().any(|argument| argument.get_long() == Some("kubeconfig"));
-            assert_eq!(files(path).contains(&TOKEN), takes_kubeconfig, "{path}");
+            // The plugin runs outside of the cluster, with the user's rights.
+            let is_plugin = path.starts_with("kubectl");
+            assert_eq!(files(path).contains(&TOKEN), takes_kubeconfig && !is_plugin, "{path}");
+            assert_eq!(files(path).contains(&KUBECONFIG), is_plugin, "{path}");
         }
     }
 
