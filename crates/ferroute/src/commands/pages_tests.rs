@@ -81,3 +81,69 @@ fn named_files_of_deploy_exist() {
     let missing: Vec<_> = named.iter().filter(|name| !root().join(name).exists()).collect();
     assert!(missing.is_empty(), "{missing:?}");
 }
+
+/// Facts that several files state: each file with the words before the value.
+const FACTS: &[&[(&str, &str)]] = &[
+    &[("Cargo.toml", "\nrust-version = \""), ("CONTRIBUTING.md", "[Rust](https://rustup.rs) ")],
+    &[
+        ("README.md", "nftables mode requires Linux "),
+        ("docs/modes.md", "nftables mode requires Linux "),
+        ("docs/stability.md", "| nftables | "),
+    ],
+    // The tested kernels.
+    &[
+        ("README.md", "Tests run on Linux "),
+        ("docs/modes.md", "or newer. Linux "),
+        ("docs/stability.md", "| nftables | 5.10 or newer; "),
+        ("docs/stability.md", "no minimum is known; "),
+        ("conformance/README.md", "tests nftables mode on Linux "),
+    ],
+    &[
+        ("Makefile", "\nVM_KERNELS ?= linux-image-cloud-amd64 linux-image-"),
+        ("README.md", "Tests run on Linux 6.1, "),
+        ("conformance/README.md", "tests nftables mode on Linux 6.1, "),
+    ],
+    &[
+        ("README.md", "and for nftables mode also on "),
+        ("docs/modes.md", "6.18 and "),
+        ("docs/stability.md", "6.12, 6.18 and "),
+    ],
+    &[("deploy/helm/Chart.yaml", "kubeVersion: \">="), ("docs/stability.md", "So API servers from ")],
+    &[("deploy/helm/Chart.yaml", "startupTaint.key requires "), ("docs/deploy.md", "It requires Kubernetes ")],
+    &[("deploy/monitoring/rules.yaml", "for Prometheus "), ("docs/deploy.md", "alerts for Prometheus ")],
+    &[("deploy/helm/values.yaml", "\n  limits:\n    memory: "), ("docs/deploy.md", "The memory limit of ")],
+    &[("deploy/systemd/ferroute.service", "LimitNOFILE="), ("docs/deploy.md", "of container runtimes is ample; ")],
+    &[("deploy/helm/values.yaml", "such as 0.0.0.0:"), ("docs/deploy.md", "by default 127.0.0.1:")],
+    &[(".github/workflows/e2e.yml", "KUBERNETES_VERSION: v"), ("e2e/README.md", "tar.gz` of Kubernetes ")],
+    &[
+        ("docs/performance.md", "| nftables | 10,000×10 | 20 | Ferroute | "),
+        ("README.md", "a changed endpoint was reached after\n"),
+    ],
+];
+
+#[test]
+fn facts_are_the_same_wherever_they_are_stated() {
+    for places in FACTS {
+        let values: Vec<Vec<String>> = places.iter().map(|(file, before)| value_after(file, before)).collect();
+        // Some places leave out the last part, such as that of a patch version.
+        let longest = values.iter().max_by_key(|value| value.len()).expect("a place");
+        assert!(values.iter().all(|value| longest.starts_with(value)), "{places:?}: {values:?}");
+    }
+}
+
+/// Returns the parts of the number after these words, without separators of thousands.
+fn value_after(file: &str, before: &str) -> Vec<String> {
+    let text = read(&root().join(file));
+    let (_, rest) = text.split_once(before).unwrap_or_else(|| panic!("{file} does not say {before:?}"));
+    let mut number = String::new();
+    let mut rest = rest.chars().peekable();
+    while let Some(c) = rest.next() {
+        match c {
+            c if c.is_ascii_digit() => number.push(c),
+            '.' | ',' if rest.peek().is_some_and(char::is_ascii_digit) => number.extend((c == '.').then_some('.')),
+            _ => break,
+        }
+    }
+    assert!(!number.is_empty(), "{file}: no number after {before:?}");
+    number.split('.').map(str::to_owned).collect()
+}
