@@ -520,15 +520,16 @@ docs: rust
 	        --target-dir $(TOOLS)/build $(MDBOOK); \
 	docs/book.sh $(BOOK)-source; mdbook build --dest-dir $(BOOK) $(BOOK)-source; echo "open $(BOOK)/index.html"
 
-## cross (15 min): run the tests of the code that reads and writes binary data as 32-bit and as big-endian programs (CROSS_TARGETS)
+## cross (20 min): run the tests of the code that reads and writes binary data for arm64, 32 bits and big-endian (CROSS_TARGETS)
 # In emulated processes, with few inputs for each property. The emulator has no netfilter sockets, does not say who sent a datagram of
 # netlink, and starts programs that are missing, so the few tests of these crates that need this are left out; they need a kernel and
 # not another architecture. CROSS_FLAGS are flags of Cargo, such as `-Zbuild-std` where rustup has no standard library of a target.
-CROSS_TARGETS ?= i686-unknown-linux-gnu s390x-unknown-linux-gnu
+CROSS_TARGETS ?= aarch64-unknown-linux-gnu i686-unknown-linux-gnu s390x-unknown-linux-gnu
 CROSS_FLAGS ?=
 CROSS_CRATES := core netlink host flows nftables iptables ipvs
 cross: rust
-	$(call install,i686-linux-gnu-gcc:gcc-i686-linux-gnu s390x-linux-gnu-gcc:gcc-s390x-linux-gnu qemu-s390x:qemu-user)
+	$(call install,aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu i686-linux-gnu-gcc:gcc-i686-linux-gnu \
+	    s390x-linux-gnu-gcc:gcc-s390x-linux-gnu qemu-s390x:qemu-user)
 	$(if $(CROSS_FLAGS),,rustup target add $(CROSS_TARGETS))
 	@set -e; for target in $(CROSS_TARGETS); do \
 	    machine=$${target%%-*}; name=$$(echo $$target | tr a-z- A-Z_); libraries=$$machine-linux-gnu; \

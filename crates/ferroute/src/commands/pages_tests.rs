@@ -27,7 +27,7 @@ pub(super) fn files(paths: &[&str]) -> Vec<PathBuf> {
 /// Returns the Markdown pages of the project.
 pub(super) fn pages() -> Vec<PathBuf> {
     let top = fs::read_dir(root()).expect("a directory").map(|entry| entry.expect("an entry").path());
-    let all = files(&["docs", "conformance/README.md", "e2e/README.md", ".github"]).into_iter().chain(top);
+    let all = files(&["docs", "conformance/README.md", "e2e/README.md", "deploy", ".github"]).into_iter().chain(top);
     all.filter(|path| path.extension().is_some_and(|extension| extension == "md")).collect()
 }
 
