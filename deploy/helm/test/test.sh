@@ -133,6 +133,17 @@ END
 check "defaults can be removed" render --set nodeSelector=null --set affinity=null --set tolerations=null --set resources=null \
     --set podLabels=null --set updateStrategy=null --set priorityClassName=null --set canary=true
 
+# Values on documented command lines.
+documented=0
+for page in docs/deploy.md deploy/helm/README.md .github/workflows/e2e.yml; do
+    while read -r line; do
+        read -ra words <<<"$(grep -oE -- '--set [^ \`]+' <<<"$line" | tr '\n' ' ')"
+        documented=$((documented + 1))
+        check "$page: ${words[*]}" render --set apiServer=https://192.0.2.10:6443 "${words[@]}"
+    done < <(sed -e ':a' -e '/\\$/{N;s/\\\n */ /;ta' -e '}' "$deploy/../$page" | grep -E -- '(helm|`).* --set |`--set ')
+done
+check "commands with values are found in the pages" test "$documented" -ge 5
+
 for values in test/*.yaml; do
     name=$(basename "$values" .yaml)
     render -f "$values" >"$work/$name.yaml"
