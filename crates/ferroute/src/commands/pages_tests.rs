@@ -82,6 +82,27 @@ fn named_files_of_deploy_exist() {
     assert!(missing.is_empty(), "{missing:?}");
 }
 
+#[test]
+fn names_of_packages_and_images_have_the_version_of_the_program() {
+    let mut count = 0;
+    for file in pages().into_iter().chain(files(&["deploy"])).filter(|file| !file.ends_with("CHANGELOG.md")) {
+        let Ok(text) = fs::read_to_string(&file) else { continue };
+        for before in
+            ["ferroute:", "ferroute_", "ferroute-", "ferroute:v", "--version ", "refs/tags/v", "ferroute, version: "]
+        {
+            for rest in text.split(before).skip(1) {
+                let version = rest.split(|c: char| !(c.is_ascii_digit() || c == '.')).next().unwrap_or_default();
+                if version.split('.').filter(|part| !part.is_empty()).count() == 3 {
+                    let at = file.display();
+                    assert_eq!(version.trim_end_matches('.'), env!("CARGO_PKG_VERSION"), "{at}: {before}{version}");
+                    count += 1;
+                }
+            }
+        }
+    }
+    assert!(count > 20, "{count}");
+}
+
 /// Facts that several files state: each file with the words before the value.
 const FACTS: &[&[(&str, &str)]] = &[
     &[("Cargo.toml", "\nrust-version = \""), ("CONTRIBUTING.md", "[Rust](https://rustup.rs) ")],
