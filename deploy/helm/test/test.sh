@@ -1,5 +1,5 @@
 #!/bin/bash
-# Tests the chart: test.sh [--accept]. Needs helm (3.8 or newer) and kubectl, and no cluster.
+# Tests the chart: test.sh [--accept]. Needs helm (3.13 or newer) and kubectl, and no cluster.
 #
 # The default values render the objects of deploy/kubernetes. NAME.yaml are other values, NAME.diff the difference that they make;
 # --accept writes these files. Values below invalid/ are refused with the text of their first line.
@@ -132,6 +132,12 @@ END
 
 check "defaults can be removed" render --set nodeSelector=null --set affinity=null --set tolerations=null --set resources=null \
     --set podLabels=null --set updateStrategy=null --set priorityClassName=null --set canary=true
+
+# helm prints no notes of a template; `install` does, and no cluster is asked by a dry run of the client.
+helm install ferroute . --namespace kube-system --dry-run=client --set canary=true 2>/dev/null |
+    sed -n "/^cat <<'END'/,/^END/{/END/!p}" >"$work/patch.notes"
+grep -v '^#' "$deploy/canary/kube-proxy.yaml" >"$work/patch.canary"
+check "the notes have the patch of deploy/canary" same patch.canary patch.notes
 
 # Values on documented command lines.
 documented=0
