@@ -196,9 +196,11 @@ impl Observer for MetricsObserver {
     fn on_change(&mut self, change: &Change, before: &Tracker) {
         let Change::Desired(event, origin) = change else { return };
         let Some(change) = ObjectChange::from_event(event, *origin, before) else { return };
-        self.metrics.received(change.kind);
+        let kind = change.kind;
         self.history.received(change);
+        // Whoever reads that a change was received also reads that it is pending.
         self.update_pending();
+        self.metrics.received(kind);
     }
 
     fn on_start(&mut self, families: &[IpFamily]) {
