@@ -86,14 +86,14 @@ pub enum Foreign {
         kind: NatKind,
         /// What the address and port are translated to.
         target: NatTarget,
-        /// Flags of [`NAT_FLAGS`].
+        /// Flags of [`NAT_FLAGS`](super::NAT_FLAGS).
         flags: u32,
     },
     /// `masquerade` with ports or flags. Ends the base chain.
     Masquerade {
         /// First and last port; `None` keeps the port if possible.
         ports: Option<(u16, u16)>,
-        /// Flags of [`NAT_FLAGS`].
+        /// Flags of [`NAT_FLAGS`](super::NAT_FLAGS).
         flags: u32,
     },
     /// `add`, `update` or `delete` of an element of a set or map.
