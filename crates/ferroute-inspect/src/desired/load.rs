@@ -45,9 +45,7 @@ impl Desired {
     /// # Errors
     /// If the configuration or the objects cannot be read.
     pub fn load(args: &DesiredArgs, verbosity: Option<u32>) -> anyhow::Result<Self> {
-        let desired = Self::load_with(args, &mut Proxy::request, Need::Objects, |resolved| {
-            ferroute_logging::start_for_command(verbosity, resolved.logging.format);
-        })?;
+        let desired = Self::load_for_command(args, verbosity, Need::Objects)?;
         desired.warn_of_source();
         Ok(desired)
     }
@@ -62,15 +60,13 @@ impl Desired {
         verbosity: Option<u32>,
         service: &NamespacedName,
     ) -> anyhow::Result<Self> {
-        let desired = Self::load_with(args, &mut Proxy::request, Need::Endpoints(service), |resolved| {
-            ferroute_logging::start_for_command(verbosity, resolved.logging.format);
-        })?;
+        let desired = Self::load_for_command(args, verbosity, Need::Endpoints(service))?;
         desired.warn_of_source();
         Ok(desired)
     }
 
     /// Warns that the proxy of a recording does not apply all that its source has: commands describe what it applies.
-    pub fn warn_of_source(&self) {
+    fn warn_of_source(&self) {
         for problem in &self.source_problems {
             tracing::warn!("the proxy has not applied its source completely: {problem}");
         }
@@ -82,9 +78,7 @@ impl Desired {
     /// # Errors
     /// If the configuration or the given objects cannot be read.
     pub fn load_for_host(args: &DesiredArgs, verbosity: Option<u32>) -> anyhow::Result<Self> {
-        Self::load_with(args, &mut Proxy::request, Need::Host, |resolved| {
-            ferroute_logging::start_for_command(verbosity, resolved.logging.format);
-        })
+        Self::load_for_command(args, verbosity, Need::Host)
     }
 
     /// Like [`load`](Self::load), for programs that have already started logging and may load the state again.
@@ -93,6 +87,12 @@ impl Desired {
     /// See [`load`](Self::load).
     pub fn load_again(args: &DesiredArgs) -> anyhow::Result<Self> {
         Self::load_with(args, &mut Proxy::request, Need::Objects, |_| ())
+    }
+
+    fn load_for_command(args: &DesiredArgs, verbosity: Option<u32>, need: Need<'_>) -> anyhow::Result<Self> {
+        Self::load_with(args, &mut Proxy::request, need, |resolved| {
+            ferroute_logging::start_for_command(verbosity, resolved.logging.format);
+        })
     }
 
     /// Loads the desired state. Calls `start_logging` as soon as the configuration is loaded, and `request` once.

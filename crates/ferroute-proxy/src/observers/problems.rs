@@ -103,16 +103,13 @@ impl Problems {
 
     /// Returns the sentences, those of the source up to a number.
     pub(crate) fn texts(&self) -> Vec<String> {
-        let of_node: Vec<String> = self.lock().of_node.values().cloned().collect();
-        of_node.into_iter().chain(self.texts_of_source()).collect()
+        let current = self.lock();
+        current.of_node.values().cloned().chain(current.texts_of_source()).collect()
     }
 
     /// Returns the sentences of the source, up to a number.
     pub(crate) fn texts_of_source(&self) -> Vec<String> {
-        let problems = &self.lock().of_source;
-        let more = problems.len().saturating_sub(MAX_TEXTS_OF_SOURCE);
-        let more = (more > 0).then(|| format!("{more} more of the source of objects: see the log"));
-        problems.values().take(MAX_TEXTS_OF_SOURCE).cloned().chain(more).collect()
+        self.lock().texts_of_source().collect()
     }
 
     /// Returns the name of each kind, and whether there is such a problem.
@@ -124,6 +121,14 @@ impl Problems {
 
     fn lock(&self) -> MutexGuard<'_, Current> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Current {
+    fn texts_of_source(&self) -> impl Iterator<Item = String> + '_ {
+        let more = self.of_source.len().saturating_sub(MAX_TEXTS_OF_SOURCE);
+        let more = (more > 0).then(|| format!("{more} more of the source of objects: see the log"));
+        self.of_source.values().take(MAX_TEXTS_OF_SOURCE).cloned().chain(more)
     }
 }
 

@@ -198,7 +198,7 @@ impl Observer for MetricsObserver {
         let Some(change) = ObjectChange::from_event(event, *origin, before) else { return };
         let kind = change.kind;
         self.history.received(change);
-        // Whoever reads that a change was received also reads that it is pending.
+        // A request that sees the received change also sees that it is pending.
         self.update_pending();
         self.metrics.received(kind);
     }

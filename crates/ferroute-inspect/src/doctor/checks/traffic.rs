@@ -50,8 +50,8 @@ pub(super) fn required_sysctls(inputs: &Inputs) -> CheckResult {
             let defect = Defect::new(
                 Severity::Problem,
                 format!("{name} is {value}, and {} mode with this configuration requires {required}", inputs.mode),
-                "connections to Services fail, hang after endpoints have gone, or are not counted. A running Ferroute sets it again within a second, \
-                 if it may: another program changes it, or /proc/sys is read-only",
+                "connections to Services fail, hang after endpoints have gone, or are not counted. A running Ferroute sets it \
+                 again within a second, if it may: another program changes it, or /proc/sys is read-only",
                 format!(
                     "run sysctl -w {name}={required}, and remove the other value from /etc/sysctl.d and other programs"
                 ),
