@@ -65,6 +65,7 @@ mod mode_traits;
 mod name;
 mod node;
 mod node_ports;
+mod parallel;
 pub mod parse;
 mod progress;
 mod reservation;
@@ -108,6 +109,7 @@ pub use mode_traits::{
 pub use name::{NamespacedName, ServicePortName};
 pub use node::NodeView;
 pub use node_ports::{NodePortAddresses, NodePortMatch};
+pub use parallel::map_parts;
 pub use progress::Progress;
 pub use reservation::{OtherHosts, Reservation};
 pub use service_port::{Affinity, ServicePort, SourceRangesScope, TrafficPolicy};

@@ -1,13 +1,12 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::{IpAddr, SocketAddr},
-    num::NonZeroUsize,
-    panic::resume_unwind,
-    thread,
 };
 
 use ferroute_config::ModeName;
-use ferroute_core::{Frontend, IpFamily, ModeTrait, ProxySettings, ServicePortEntry, ServicePortName, ServiceTable};
+use ferroute_core::{
+    Frontend, IpFamily, ModeTrait, ProxySettings, ServicePortEntry, ServicePortName, ServiceTable, map_parts,
+};
 use ferroute_trace::Host;
 use ipnet::IpNet;
 
@@ -64,14 +63,7 @@ pub fn compare(expected: &Expected<'_>, actual: &Rules<'_>) -> DiffReport {
         undetermined: Vec::new(),
     };
     let entries: Vec<(&ServicePortName, &ServicePortEntry)> = expected.services.entries.iter().collect();
-    let cpus = thread::available_parallelism().map_or(1, NonZeroUsize::get);
-    let chunk_size = entries.len().div_ceil(cpus).max(MIN_CHUNK);
-    let parts: Vec<Comparison<'_>> = thread::scope(|scope| {
-        let work = |part| scope.spawn(move || begin().run(part));
-        let running: Vec<_> = entries.chunks(chunk_size).map(work).collect();
-        let joined = running.into_iter().map(|part| part.join().unwrap_or_else(|panic| resume_unwind(panic)));
-        joined.collect()
-    });
+    let parts = map_parts(&entries, MIN_PART, usize::MAX, |part| begin().run(part));
     parts.into_iter().fold(begin(), Comparison::merge).report()
 }
 
@@ -276,5 +268,5 @@ impl Comparison<'_> {
     }
 }
 
-/// The minimum number of service ports per thread.
-const MIN_CHUNK: usize = 64;
+/// The minimum number of service ports for a thread.
+const MIN_PART: usize = 64;

@@ -2,14 +2,11 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, btree_map::Entry},
-    num::NonZeroUsize,
     ops::ControlFlow,
-    panic::resume_unwind,
     sync::{Mutex, PoisonError, atomic::Ordering},
-    thread,
 };
 
-use ferroute_core::{Heartbeat, IpFamily};
+use ferroute_core::{Heartbeat, IpFamily, map_parts};
 use ferroute_netlink::{Consistency, Error, Malformed, Message, Protocol, Request, Socket, nf_tables::*, nfnetlink};
 
 use super::{
@@ -148,22 +145,9 @@ impl NativeRules {
             }
             Ok(missing)
         };
-        let readers = thread::available_parallelism().map_or(1, NonZeroUsize::get).min(MAX_READERS);
-        let mut parts = chains.chunks(chains.len().div_ceil(readers).max(1));
-        let own = parts.next().unwrap_or_default();
-        thread::scope(|scope| {
-            // In the network namespace of this thread.
-            let start = |part| (part, thread::Builder::new().spawn_scoped(scope, move || read(part)));
-            let running: Vec<_> = parts.map(start).collect();
-            let mut missing = read(own)?;
-            for (part, reader) in running {
-                missing.append(&mut match reader {
-                    Ok(reader) => reader.join().unwrap_or_else(|panic| resume_unwind(panic))?,
-                    Err(_) => read(part)?,
-                });
-            }
-            Ok(missing)
-        })
+        let parts: Vec<BTreeSet<_>> =
+            map_parts(chains, 1, MAX_READERS, read).into_iter().collect::<Result<_, ReadError>>()?;
+        Ok(parts.into_iter().flatten().collect())
     }
 
     /// Reports whether a chain has the name of one of the proxy's and is called from a hook. Remembers it.
