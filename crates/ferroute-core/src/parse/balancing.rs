@@ -44,6 +44,15 @@ pub(super) fn parse_balancing(errors: &mut Errors, annotations: &BTreeMap<String
     }
 }
 
+impl Errors {
+    /// Records that these annotations have no effect, because the Service does not have what they are about.
+    fn ignore_without(&mut self, annotations: &BTreeMap<String, String>, keys: &[&str], missing: &str) {
+        for key in keys.iter().filter(|key| annotations.contains_key(**key)) {
+            self.ignore(annotation(key), format!("no effect, because the Service has no {missing}"));
+        }
+    }
+}
+
 /// Records that annotations of Ferroute which an object of this kind does not have are ignored; `read` are those that it
 /// has.
 pub(super) fn ignore_unknown(
@@ -71,7 +80,7 @@ pub(super) fn parse_limits(errors: &mut Errors, annotations: &BTreeMap<String, S
     if annotations.is_empty() {
         return None;
     }
-    let mut value = Annotations { errors, annotations };
+    let mut value = Annotations { errors: &mut *errors, annotations };
     let limits = ConnectionLimits {
         connections: value.parse(labels::MAX_CONNECTIONS, connections),
         client_connections: value.parse(labels::MAX_CONNECTIONS_PER_CLIENT, connections),
@@ -79,7 +88,11 @@ pub(super) fn parse_limits(errors: &mut Errors, annotations: &BTreeMap<String, S
         client_rate: value.parse(labels::MAX_NEW_CONNECTIONS_PER_CLIENT, str::parse::<ConnectionRate>),
         over_limit: value.parse(labels::OVER_LIMIT, over_limit).unwrap_or_default(),
     };
-    limits.kinds().next().is_some().then_some(limits)
+    if limits.kinds().next().is_none() {
+        errors.ignore_without(annotations, &[labels::OVER_LIMIT], "limits of connections");
+        return None;
+    }
+    Some(limits)
 }
 
 /// Returns the permitted sources of a Service whose field has these ranges; empty for all.
@@ -91,21 +104,34 @@ pub(super) fn parse_source_ranges(
     if annotations.is_empty() {
         return ranges;
     }
-    let own = annotations.get(labels::SOURCE_RANGES).filter(|text| !text.trim().is_empty());
-    for text in own.into_iter().flat_map(|text| text.split([' ', ',', '\n'])).filter(|text| !text.is_empty()) {
-        ranges.extend(errors.keep_or_ignore(annotation(labels::SOURCE_RANGES), parse_network(text)));
+    let mut has_error = false;
+    for text in list(annotations.get(labels::SOURCE_RANGES).map_or("", String::as_str)) {
+        let range = errors.keep_or_ignore(annotation(labels::SOURCE_RANGES), parse_network(text));
+        has_error |= range.is_none();
+        ranges.extend(range);
     }
-    let mut value = Annotations { errors, annotations };
+    let mut value = Annotations { errors: &mut *errors, annotations };
     let mut policy = |key: &str| annotations.get(key).map(|_| value.parse(key, denies));
     let denies = policy(labels::SOURCE_RANGES_POLICY).or_else(|| policy(labels::CILIUM_SOURCE_RANGES_POLICY));
+    if ranges.is_empty() && !has_error {
+        errors.ignore_without(
+            annotations,
+            &[labels::SOURCE_RANGES_POLICY, labels::SOURCE_RANGES_SCOPE],
+            "source ranges",
+        );
+        return ranges;
+    }
     // An error must not admit clients that the ranges, or the policy that is meant, exclude.
-    let is_unknown = if ranges.is_empty() { own.is_some() } else { denies == Some(None) };
-    match denies.flatten() {
-        _ if is_unknown => IpFamily::BOTH.map(no_client).into(),
-        Some(true) if !ranges.is_empty() => {
-            IpFamily::BOTH.into_iter().flat_map(|family| all_except(family, &ranges)).collect()
+    match denies.unwrap_or(Some(false)) {
+        Some(true) if !has_error => IpFamily::BOTH.into_iter().flat_map(|family| all_except(family, &ranges)).collect(),
+        Some(false) => {
+            let is_open = |family: &IpFamily| !ranges.iter().any(|net| IpFamily::of(net.addr()) == *family);
+            let open: Vec<IpFamily> =
+                IpFamily::BOTH.into_iter().filter(|family| has_error && is_open(family)).collect();
+            ranges.extend(open.into_iter().map(no_client));
+            ranges
         }
-        _ => ranges,
+        Some(true) | None => IpFamily::BOTH.map(no_client).into(),
     }
 }
 
@@ -122,10 +148,14 @@ pub(super) fn parse_scope(errors: &mut Errors, annotations: &BTreeMap<String, St
     Annotations { errors, annotations }.parse(labels::SOURCE_RANGES_SCOPE, scope).unwrap_or(invalid)
 }
 
+/// Returns the elements of a list that is separated by spaces, line breaks or commas.
+fn list(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|c: char| c == ',' || c.is_whitespace()).filter(|element| !element.is_empty())
+}
+
 fn scope(text: &str) -> Result<SourceRangesScope, String> {
-    let names = text.split([' ', ',', '\n']).filter(|name| !name.is_empty());
     let mut scope = SourceRangesScope::default();
-    for name in names {
+    for name in list(text) {
         let kinds = SourceRangesScope::NAMES.join(", ");
         scope = scope.with(name).ok_or_else(|| format!("unsupported value {name:?} (want {kinds})"))?;
     }
@@ -233,16 +263,20 @@ impl From<u16> for Weights {
     }
 }
 
-/// Parses weights that are separated by spaces or commas: one for all endpoints, or `address=weight`.
+/// Parses a list of weights: one for all endpoints, or `address=weight`.
 fn weights(text: &str) -> Result<Weights, String> {
-    let mut weights = Weights::default();
-    for part in text.split([' ', ',', '\n']).filter(|part| !part.is_empty()) {
-        match part.split_once('=') {
-            Some((address, number)) => _ = weights.single.insert(parse_ip(address)?, weight(number)?),
-            None => weights.default = weight(part)?,
+    let mut default = None;
+    let mut single = BTreeMap::new();
+    for part in list(text) {
+        let previous = match part.split_once('=') {
+            Some((address, number)) => single.insert(parse_ip(address)?, weight(number)?),
+            None => default.replace(weight(part)?),
+        };
+        if let Some(previous) = previous {
+            return Err(format!("{part:?} and an earlier weight, {previous}, are for the same endpoints"));
         }
     }
-    Ok(weights)
+    Ok(Weights { default: default.unwrap_or(Endpoint::DEFAULT_WEIGHT), single })
 }
 
 fn weight(text: &str) -> Result<u16, String> {

@@ -5,7 +5,7 @@ use ipnet::IpNet;
 
 use super::{
     Errors, InvalidObject,
-    balancing::{ignore_unknown, parse_balancing, parse_limits, parse_scope, parse_source_ranges},
+    balancing::{annotation, ignore_unknown, parse_balancing, parse_limits, parse_scope, parse_source_ranges},
     check_destination,
     name::{check_dns_label, parse_name},
     parse_ip, parse_network, parse_port, parse_protocol,
@@ -95,19 +95,25 @@ pub fn parse_service(service: &api::Service) -> Result<Option<ServiceView>, Inva
     let mut common = Common::parse(&mut errors, service, type_);
     let ports = parse_ports(&mut errors, &service.spec.ports, type_);
     common.limit(&mut errors, ports.len());
+    let ranges_field = match service.spec.load_balancer_source_ranges.is_empty() {
+        true => annotation(labels::SOURCE_RANGES),
+        false => SOURCE_RANGES.to_owned(),
+    };
     for family in common.unrestricted_families() {
-        let problem =
-            format!("no {family} range, so all {family} clients may use the load balancer's {family} addresses");
-        errors.ignore(SOURCE_RANGES, problem);
+        let problem = format!("no {family} range, so the {family} addresses are open to all clients");
+        errors.ignore(&*ranges_field, problem);
     }
     if common.has_unused_ranges(type_) {
         let problem = "only load balancer addresses have source ranges, and the type is not LoadBalancer, so all clients may use \
                        the Service";
-        let field = match service.spec.load_balancer_source_ranges.is_empty() {
-            true => format!("metadata.annotations[{}]", labels::SOURCE_RANGES),
-            false => SOURCE_RANGES.to_owned(),
-        };
-        errors.ignore(field, problem.to_owned());
+        errors.ignore(ranges_field, problem);
+    }
+    let has_any = |protocols: &[Protocol]| ports.iter().any(|port| protocols.contains(&port.protocol));
+    if common.balancing.ejects() && !has_any(&[Protocol::Tcp]) {
+        errors.ignore(annotation(labels::PASSIVE_EJECTION), "no effect, because no port is TCP");
+    }
+    if common.balancing.drain_timeout.is_some() && !has_any(&[Protocol::Tcp, Protocol::Udp]) {
+        errors.ignore(annotation(labels::DRAIN_TIMEOUT), "no effect, because no port is TCP or UDP");
     }
     let ignored = std::mem::take(&mut errors.ignored).into();
     let mut view = ServiceView { name, ports: Default::default(), ignored };
@@ -245,13 +251,18 @@ impl Common {
         }
     }
 
-    /// Returns the IP families with load balancer addresses and a cluster IP, but without any of the source ranges.
+    /// Returns the IP families with a cluster IP and addresses to which source ranges apply, but without any of the
+    /// source ranges.
     fn unrestricted_families(&self) -> Vec<IpFamily> {
         let has = |addresses: &[IpAddr], family| addresses.iter().any(|address| IpFamily::of(*address) == family);
+        let SourceRangesScope { cluster_ip, external_ips, node_ports } = self.source_ranges_scope;
         let is_unrestricted = |family: &IpFamily| {
             !self.source_ranges.is_empty()
                 && has(&self.cluster_ips, *family)
-                && has(&self.load_balancer_vips, *family)
+                && (cluster_ip
+                    || node_ports
+                    || has(&self.load_balancer_vips, *family)
+                    || (external_ips && has(&self.external_ips, *family)))
                 && !self.source_ranges.iter().any(|net| IpFamily::of(net.addr()) == *family)
         };
         IpFamily::BOTH.into_iter().filter(is_unrestricted).collect()

@@ -267,6 +267,12 @@ fn load_balancer_addresses_without_a_range_of_their_family_are_reported() {
     let ipv4 = || web().load_balancer("198.51.100.1");
     assert_eq!(reported(ipv4().source_range("192.0.2.0/24")), []);
     assert_eq!(reported(ipv4().source_range("2001:db8:1::/48")), [IpFamily::V4]);
+    // An annotation extends ranges to other addresses.
+    let scoped = |scope: &str| web().cluster_ip("fd00:10:96::1").annotation(labels::SOURCE_RANGES_SCOPE, scope);
+    assert_eq!(reported(scoped("cluster-ip").source_range("192.0.2.0/24")), [IpFamily::V6]);
+    let external = || scoped("external-ips").external_ip("198.51.100.1").source_range("2001:db8:1::/48");
+    assert_eq!(reported(external()), [IpFamily::V4]);
+    assert_eq!(reported(external().source_range("192.0.2.0/24")), []);
 }
 
 #[test]
@@ -531,6 +537,30 @@ fn unknown_annotations_of_ferroute_are_reported() {
 }
 
 #[test]
+fn annotations_without_effect_are_reported() {
+    let ignored = |service: ServiceBuilder| {
+        let ignored = view(service).ignored.iter().map(|error| error.field.clone()).collect::<Vec<_>>();
+        ignored.into_iter().filter_map(|field| Some(field.split_once('[')?.1.to_owned())).collect::<Vec<_>>()
+    };
+    let udp = || service("shop/dns").cluster_ip("10.96.0.10").udp("dns", 53);
+    for (service, key, value, needed) in [
+        (web(), labels::OVER_LIMIT, "drop", labels::MAX_CONNECTIONS),
+        (web(), labels::SOURCE_RANGES_POLICY, "deny", labels::SOURCE_RANGES),
+        (web(), labels::SOURCE_RANGES_SCOPE, "cluster-ip", labels::SOURCE_RANGES),
+        (udp(), labels::PASSIVE_EJECTION, "true", ""),
+    ] {
+        let service = service.annotation(key, value);
+        assert_eq!(ignored(service.clone()), [format!("{key}]")]);
+        let service = match needed {
+            labels::MAX_CONNECTIONS => service.annotation(needed, "5"),
+            labels::SOURCE_RANGES => service.annotation(needed, "10.0.0.0/8").load_balancer("198.51.100.1"),
+            _ => service.port("http", 80),
+        };
+        assert_eq!(ignored(service), [""; 0]);
+    }
+}
+
+#[test]
 fn slow_start_and_weights_of_zones_are_read_and_ignored_in_modes_without_weights() {
     let service = |start, zone| web().annotation(labels::SLOW_START, start).annotation(labels::ZONE_WEIGHT, zone);
     let balancing = port(service("2m", " 8")).balancing;
@@ -618,6 +648,16 @@ fn denied_ranges_are_those_that_remain() {
     assert_eq!((rest.len(), &*rest[0], &*rest[29]), (30, "0.0.0.1/32", "32.0.0.0/3"), "with both edges, and overlaps");
     assert_eq!(ranges(&[(own, "2001:db8::/32"), (policy, "deny")]), [""; 0], "all of the other family");
     assert_eq!(ranges(&[(own, "10/8")]), ["0.0.0.0/32"], "an error admits no client");
+    for typing_error in ["10.0.0.0/8 192.0.2.0/33", "10.0.0.0/8 2001:db8::/129"] {
+        assert_eq!(ranges(&[(own, typing_error), (policy, "deny")]), ["0.0.0.0/32"], "an error admits no client");
+    }
+    assert_eq!(ranges(&[(own, "10.0.0.0/8 192.0.2.0/33")]), ["10.0.0.0/8"]);
+    assert_eq!(
+        ranges(&[(own, "192.0.2.0/33\t2001:db8::/32")]),
+        ["0.0.0.0/32"],
+        "nor of a family without a valid range"
+    );
+    assert_eq!(ranges(&[(own, " , ")]), [""; 0], "an empty list");
     let both = [(own, "64.0.0.0/2"), (policy, "allow"), (labels::CILIUM_SOURCE_RANGES_POLICY, "deny")];
     assert_eq!(ranges(&both), ["64.0.0.0/2"], "Ferroute's own comes first");
     let scope = |text: &str| {

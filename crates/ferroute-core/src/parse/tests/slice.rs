@@ -246,11 +246,12 @@ fn weights_are_of_all_endpoints_or_of_single_ones() {
     assert_eq!(weights(&[(OWN, "7")]), (vec![7, 7], 0));
     assert_eq!(weights(&[(OWN, "2, 10.244.0.3=0")]), (vec![2, 0], 0));
     assert_eq!(weights(&[(OWN, "10.244.0.3=256 10.244.9.9=4")]), (vec![1, 256], 0));
+    assert_eq!(weights(&[(OWN, "10.244.0.3=256\t4\r\n")]), (vec![4, 256], 0));
     assert_eq!(weights(&[(labels::CILIUM_WEIGHT, "3")]), (vec![3, 3], 0));
     assert_eq!(weights(&[(labels::CILIUM_WEIGHT, "3"), (OWN, "2")]), (vec![2, 2], 0));
     assert_eq!(weights(&[("ferroute.io/weigth", "7")]), (vec![1, 1], 1));
     assert_eq!(weights(&[(labels::ZONE_WEIGHT, "7")]), (vec![1, 1], 1));
-    for invalid in ["heavy", "257", "-1", "10.244.0.2=", "10.244.0.999=1"] {
+    for invalid in ["heavy", "257", "-1", "10.244.0.2=", "10.244.0.999=1", "2 3", "10.244.0.2=2 10.244.0.2=3"] {
         assert_eq!(weights(&[(OWN, invalid), (labels::CILIUM_WEIGHT, "3")]), (vec![1, 1], 1), "{invalid}");
     }
 }
