@@ -52,11 +52,8 @@ pub struct Change<'a> {
 /// Interpretation of connections in a list that the tracker does not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Listing {
-    /// The first list: they are older than the subscription, and are not reported as new.
+    /// The first list of a subscription: they are older, and are not reported as new.
     Initial,
-    /// The first list of another subscription: they are not reported as new either, and the end of some may have been
-    /// reported before.
-    Resumed,
     /// A list after lost events: they are new.
     AfterLoss,
 }

@@ -1,16 +1,17 @@
 use std::{
-    collections::VecDeque,
+    collections::{HashSet, VecDeque},
+    net::SocketAddr,
     os::fd::AsFd,
     sync::{Arc, mpsc},
     thread,
     time::{Duration, Instant},
 };
 
-use ferroute_core::{IpFamily, error_chain};
+use ferroute_core::{IpFamily, Protocol, error_chain};
 use ferroute_host::{
     Moment, Sysctls,
     conntrack::{
-        Connection, ConnectionEvents, ConnectionReader, Error, EventKind, Received, TcpState, list_connections,
+        Connection, ConnectionEvents, ConnectionReader, Entry, Error, EventKind, Received, TcpState, list_connections,
     },
 };
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -20,7 +21,7 @@ use super::{
     readers::{Line, Reader},
     refused::RefusedPackets,
 };
-use crate::{Change, Flow, FlowStart, FlowTracker, Listing, Losses, RecentEnd, Services, Summary};
+use crate::{Change, Flow, FlowStart, FlowTracker, Listing, Losses, Peer, RecentEnd, Services, Summary};
 
 /// The state of the thread.
 pub(super) struct Worker {
@@ -109,8 +110,7 @@ impl Worker {
         // Events that arrive while connections are listed count, so the time does, too.
         self.output.summary.tick(Instant::now());
         let reader = start.counts.then(ConnectionReader::open).transpose()?;
-        let listing = if self.output.recent.is_empty() { Listing::Initial } else { Listing::Resumed };
-        self.list(listing)?;
+        self.list(Listing::Initial)?;
         Ok(Subscription { events, reader, refused, start, list_at: None, listed: Instant::now() })
     }
 
@@ -127,14 +127,19 @@ impl Worker {
         let now = Moment::now();
         let Self { shared, tracker, output, readers, .. } = self;
         let frontends = shared.frontends.lock();
+        // The end of a listed connection may have been reported by an earlier subscription.
+        let reported: HashSet<_> = output.recent.iter().map(addresses).collect();
         let mut report = |change: Change<'_>| match listing {
             Listing::AfterLoss => output.report(change, now, readers),
-            Listing::Initial | Listing::Resumed => output.remember(change),
+            Listing::Initial => output.remember(change),
         };
         tracker.begin_list();
         for family in IpFamily::BOTH {
             list_connections(family, |connection| {
-                tracker.on_listed(connection, listing, now, &frontends, &mut report);
+                let Entry { protocol, original_source, original_destination, is_open, .. } = connection.entry;
+                if is_open || !reported.contains(&(protocol, original_source, original_destination)) {
+                    tracker.on_listed(connection, listing, now, &frontends, &mut report);
+                }
             })?;
         }
         tracker.end_list(now, &mut report);
@@ -146,7 +151,8 @@ impl Worker {
         reader.push(&Line::Start(start));
         if reader.request.recent {
             let mut flows: Vec<&Flow> = self.tracker.flows().chain(&self.output.recent).collect();
-            flows.sort_by_key(|flow| (flow.time, flow.id));
+            // Without the kernel's times, those of older connections are unknown.
+            flows.sort_by_key(|flow| (flow.time.filter(|_| start.timestamps), flow.id));
             let flows = flows.into_iter().filter(|flow| reader.add(flow)).count();
             reader.push(&Line::RecentEnd(&RecentEnd { flows }));
         }
@@ -267,6 +273,12 @@ impl Output {
             self.recent.push_back(change.flow.clone());
         }
     }
+}
+
+/// Returns what identifies the connection of a flow at a time.
+fn addresses(flow: &Flow) -> (Protocol, SocketAddr, SocketAddr) {
+    let Peer { address, port, .. } = flow.client;
+    (flow.protocol, SocketAddr::new(address, port.unwrap_or_default()), flow.destination)
 }
 
 impl Subscription {

@@ -150,21 +150,23 @@ struct Table<'a, 'b> {
     transaction: Transaction,
 }
 
-impl Table<'_, '_> {
+impl<'a, 'b> Table<'a, 'b> {
     fn add(&mut self) {
         let Watched { settings, refusing, limited, frontends, cluster_ips, .. } = self.watched;
         let address = DataType::address(settings.family);
         let at_address = [address, DataType::InetProto, DataType::InetService];
-        let sources = || refusing.iter().filter_map(|(frontend, refusals)| Some((*frontend, refusals.sources()?)));
-        let lengths: BTreeSet<u8> = sources().flat_map(|(_, sources)| sources).map(IpNet::prefix_len).collect();
-        for length in &lengths {
-            let keys = sources().flat_map(|(frontend, sources)| {
-                let of_length = sources.iter().filter(|net| net.prefix_len() == *length);
-                of_length.map(move |net| {
-                    [Value::Address(net.network())].into_iter().chain(frontend_key(frontend)).collect::<Key>()
-                })
-            });
-            self.set(&permitted(*length), [&[address], &at_address[..]].concat(), keys);
+        for by_address in [true, false] {
+            let frontend = if by_address { &at_address[..] } else { &at_address[1..] };
+            let key = [&[address], frontend].concat();
+            for length in self.prefix_lengths(by_address) {
+                let keys = self.restricted(by_address).flat_map(|(frontend, _, sources)| {
+                    let of_length = sources.iter().filter(move |net| net.prefix_len() == length);
+                    of_length.map(move |net| {
+                        [Value::Address(net.network())].into_iter().chain(frontend_key(frontend)).collect::<Key>()
+                    })
+                });
+                self.set(&permitted(length, by_address), key.clone(), keys);
+            }
         }
         let keys = |ips: Vec<IpAddr>| ips.into_iter().map(|ip| [Value::Address(ip)].into_iter().collect());
         self.set(&CLUSTER_IPS, [address], keys(cluster_ips.keys().copied().collect()));
@@ -182,16 +184,20 @@ impl Table<'_, '_> {
             let permitted = refusing.iter().filter(|(_, refusals)| refusals.of(client, true).is_some());
             let (at_addresses, node_ports): (Vec<Frontend>, Vec<Frontend>) =
                 permitted.map(|(frontend, _)| *frontend).partition(|frontend| frontend.address.is_some());
-            let restricted = refusing.iter().filter(|(frontend, refusals)| {
-                let is_restricted = frontend.address.is_some() && refusals.sources().is_some();
-                is_restricted && refusals.of(client, false).is_some()
-            });
-            let restricted = restricted.map(|(frontend, _)| frontend_key(*frontend));
+            let restricted = |by_address| {
+                let refused = self.restricted(by_address);
+                let refused = refused.filter(move |(_, refusals, _)| refusals.of(client, false).is_some());
+                refused.map(|(frontend, ..)| frontend_key(frontend))
+            };
+            let [restricted, restricted_node_ports] = [restricted(true), restricted(false)];
             let names = Names::of(client);
             self.set(&names.frontends, at_address, at_addresses.into_iter().map(frontend_key));
             self.set(&names.node_ports, &at_address[1..], node_ports.into_iter().map(frontend_key));
             self.set(&names.restricted, at_address, restricted);
-            self.chains(client, &lengths);
+            if self.restricts_node_ports() {
+                self.set(&names.restricted_node_ports, &at_address[1..], restricted_node_ports);
+            }
+            self.chains(client);
         }
         self.base_chains();
     }
@@ -203,8 +209,27 @@ impl Table<'_, '_> {
         self.transaction.changes.extend(elements);
     }
 
+    /// Returns the frontends with source ranges, either those with an address or node ports, which have none.
+    fn restricted(
+        &self,
+        by_address: bool,
+    ) -> impl Iterator<Item = (Frontend, &'a Refusals, &'a [IpNet])> + use<'a, 'b> {
+        let refusing = self.watched.refusing.iter();
+        let restricted = refusing.filter_map(|(frontend, refusals)| Some((*frontend, *refusals, refusals.sources()?)));
+        restricted.filter(move |(frontend, ..)| frontend.address.is_some() == by_address)
+    }
+
+    /// Returns the prefix lengths of the source ranges of these frontends.
+    fn prefix_lengths(&self, by_address: bool) -> BTreeSet<u8> {
+        self.restricted(by_address).flat_map(|(_, _, sources)| sources).map(IpNet::prefix_len).collect()
+    }
+
+    fn restricts_node_ports(&self) -> bool {
+        self.restricted(false).next().is_some()
+    }
+
     /// Adds the chains for packets of a class of clients.
-    fn chains(&mut self, client: Client, lengths: &BTreeSet<u8>) {
+    fn chains(&mut self, client: Client) {
         let names = Names::of(client);
         let log = |is_permitted| [Logged::Frontend { client, is_permitted }.log(self.group), Verdict::Accept.into()];
         let log_here = |logged: Logged| [logged.log(self.group), Verdict::Accept.into()];
@@ -228,13 +253,26 @@ impl Table<'_, '_> {
         permitted_rules.extend(limited);
         permitted_rules.extend([Rule::new(served), Rule::new(unknown_port.collect::<Vec<_>>())]);
         permitted_rules.extend(unassigned);
-        let from_permitted = lengths.iter().map(|length| {
-            let key = [Field::SaddrNetwork(*length), Field::Daddr, Field::L4proto, Field::Dport];
-            Rule::new([in_set(&key, &permitted(*length)), Verdict::Goto(names.permitted.clone()).into()])
-        });
-        let restricted = [in_set(&AT_ADDRESS, &names.restricted)].into_iter().chain(log(false));
-        let mut rules: Vec<Rule> = from_permitted.collect();
-        rules.push(Rule::new(restricted.collect::<Vec<_>>()));
+        let mut rules = Vec::new();
+        for by_address in [true, false] {
+            let conditions = if by_address { Vec::new() } else { self.watched.to_node() };
+            let (key, restricted) = if by_address {
+                (&AT_ADDRESS[..], &names.restricted)
+            } else {
+                (&AT_NODE[..], &names.restricted_node_ports)
+            };
+            let rule = |condition: Statement, end: Vec<Statement>| {
+                Rule::new(conditions.iter().cloned().chain([condition]).chain(end).collect::<Vec<_>>())
+            };
+            rules.extend(self.prefix_lengths(by_address).into_iter().map(|length| {
+                let key = [&[Field::SaddrNetwork(length)], key].concat();
+                let permitted = in_set(&key, &permitted(length, by_address));
+                rule(permitted, vec![Verdict::Goto(names.permitted.clone()).into()])
+            }));
+            if by_address || self.restricts_node_ports() {
+                rules.push(rule(in_set(key, restricted), log(false).into()));
+            }
+        }
         rules.push(Rule::new([Verdict::Goto(names.permitted.clone()).into()]));
         self.transaction.add_chain(Chain::new(names.permitted).rules(permitted_rules));
         self.transaction.add_chain(Chain::new(names.chain).rules(rules));
@@ -289,6 +327,7 @@ struct Names {
     frontends: Name,
     node_ports: Name,
     restricted: Name,
+    restricted_node_ports: Name,
 }
 
 impl Names {
@@ -304,12 +343,15 @@ impl Names {
             frontends: format!("{name}-frontends").into(),
             node_ports: format!("{name}-node-ports").into(),
             restricted: format!("{name}-restricted").into(),
+            restricted_node_ports: format!("{name}-restricted-node-ports").into(),
         }
     }
 }
 
-fn permitted(length: u8) -> Name {
-    format!("permitted-{length}").into()
+/// Returns the name of the set of clients that may use a frontend with source ranges of this prefix length.
+fn permitted(length: u8, by_address: bool) -> Name {
+    let of = if by_address { "permitted" } else { "permitted-node-ports" };
+    format!("{of}-{length}").into()
 }
 
 fn in_set(key: &[Field], set: &Name) -> Statement {

@@ -139,11 +139,17 @@ fn flows_equal_what_clients_counted(mode: Mode) {
         assert!(flow["packets"].is_null(), "the kernel does not count by default: {flow}");
     }
     drop(reader);
-    // Flows that the proxy remembers from the time of the reader.
+    // Flows that the proxy remembers from the time of the reader, and those that the kernel remembers.
+    wait("the end of the subscription", || (!is_subscribed(node)).then_some(()));
+    for to in web_tcp() {
+        case.connect(to).unwrap();
+    }
     let run = |arguments: &[&str]| node.command(FERROUTE, &[&["flows", "-o", "json"], arguments].concat());
     let lines = |text: &str| text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()).collect::<Vec<_>>();
     let last = lines(&run(&["--last", "7", "--service", "web:tcp"]));
     assert_eq!(last.iter().filter(|line| line["flow"]["state"] == "closed").count(), 7, "{last:?}");
+    let last = lines(&run(&["--last", "999", "--service", "web:tcp"]));
+    assert_eq!(last.iter().filter(|line| line["flow"]["state"] == "closed").count(), 60 + web_tcp().len(), "{last:?}");
     let text = run(&["--summary", "--for", "1s"]);
     let summary = lines(&text).into_iter().find(|line| line["summary"].is_object()).unwrap();
     let edges = summary["summary"]["edges"].as_array().unwrap();
@@ -239,7 +245,7 @@ endpoints: [{addresses: [10.244.0.2], nodeName: node-2}]
 ---
 apiVersion: v1
 kind: Service
-metadata: {name: ranged}
+metadata: {name: ranged, annotations: {ferroute.io/source-ranges-scope: node-ports}}
 spec:
   clusterIP: 10.96.0.6
   type: LoadBalancer
@@ -289,6 +295,9 @@ fn refused_packets_are_flows_with_their_reasons(mode: Mode) {
     refuse(&mut expected, node, "10.96.0.4:80", 2, empty);
     if mode == Mode::Nftables {
         refuse(&mut expected, client, "10.96.0.1:81", 2, ("default/web", "unknownPort", "rejected"));
+        // Node ports with source ranges.
+        refuse(&mut expected, client, "192.168.0.1:30006", 2, ranged);
+        assert_eq!(traffic::connect(node, "192.168.0.1:30006".parse().unwrap()).unwrap(), 0);
     }
     // An address of the node that does not serve node ports in nftables mode, where no rule refuses the connections.
     let other_address = "10.244.0.1:30004";
