@@ -19,6 +19,7 @@ use ferroute_inspect::{
 };
 use ferroute_modes::REGISTRY;
 use serde::{Deserialize, Serialize};
+use tokio::sync::AcquireError;
 
 use crate::{
     demo::DemoStatus,
@@ -105,9 +106,29 @@ pub(crate) async fn answer<T: Send + 'static>(
     app: Arc<App>,
     work: impl FnOnce(&App) -> Result<T, Refusal> + Send + 'static,
 ) -> Result<T, Refusal> {
-    let _permit = app.work.acquire().await.map_err(|_| Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "stopping"))?;
-    let worker = Arc::clone(&app);
-    let done = tokio::task::spawn_blocking(move || work(&worker)).await;
+    let _permit = app.work.acquire().await.map_err(stopping)?;
+    answer_at_once(Arc::clone(&app), work).await
+}
+
+/// Runs a request that may take many seconds on another thread, one at a time, so that others do not wait for several.
+async fn check<T: Send + 'static>(
+    app: Arc<App>,
+    work: impl FnOnce(&App) -> Result<T, Refusal> + Send + 'static,
+) -> Result<T, Refusal> {
+    let _permit = app.checks.acquire().await.map_err(stopping)?;
+    answer_at_once(Arc::clone(&app), work).await
+}
+
+fn stopping(_: AcquireError) -> Refusal {
+    Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "stopping")
+}
+
+/// Runs a request that does not read the kernel on another thread: a page opens while slower ones wait.
+async fn answer_at_once<T: Send + 'static>(
+    app: Arc<App>,
+    work: impl FnOnce(&App) -> Result<T, Refusal> + Send + 'static,
+) -> Result<T, Refusal> {
+    let done = tokio::task::spawn_blocking(move || work(&app)).await;
     done.unwrap_or_else(|_| Err(Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "the answer failed: see the log")))
 }
 
@@ -152,7 +173,7 @@ impl<'a> Overview<'a> {
 
 /// `GET /overview`
 pub(crate) async fn overview(State(app): State<Arc<App>>) -> Result<JsonText, Refusal> {
-    answer(app, |app| {
+    answer_at_once(app, |app| {
         let view = app.view();
         Ok(JsonText::new(&Overview::of(app, &view)?)?.with("machines", &view.machines.all()))
     })
@@ -176,7 +197,7 @@ pub(crate) async fn changes(
     State(app): State<Arc<App>>,
     Query(query): Query<ChangesQuery>,
 ) -> Result<JsonText, Refusal> {
-    answer(app, move |app| {
+    answer_at_once(app, move |app| {
         let view = app.view();
         let known = [&view.rows, &view.machines].iter().all(|list| list.knows(query.since));
         // A page that is too far behind, or was opened before the server was started, gets all items.
@@ -275,7 +296,7 @@ pub(crate) async fn doctor(State(app): State<Arc<App>>) -> Result<JsonText, Refu
     struct Body {
         diagnosis: Diagnosis,
     }
-    answer(app, |app| JsonText::new(&Answer::from(diagnosis(app).map(|diagnosis| Body { diagnosis })))).await
+    check(app, |app| JsonText::new(&Answer::from(diagnosis(app).map(|diagnosis| Body { diagnosis })))).await
 }
 
 fn diagnosis(app: &App) -> anyhow::Result<Diagnosis> {
@@ -292,7 +313,7 @@ pub(crate) async fn diff(State(app): State<Arc<App>>) -> Result<JsonText, Refusa
     struct Body {
         report: Comparison,
     }
-    answer(app, |app| JsonText::new(&Answer::from(comparison(app).map(|report| Body { report })))).await
+    check(app, |app| JsonText::new(&Answer::from(comparison(app).map(|report| Body { report })))).await
 }
 
 fn comparison(app: &App) -> anyhow::Result<Comparison> {
@@ -303,7 +324,7 @@ fn comparison(app: &App) -> anyhow::Result<Comparison> {
 
 /// `GET /history`
 pub(crate) async fn history(State(app): State<Arc<App>>) -> Result<JsonText, Refusal> {
-    answer(app, |app| JsonText::new(&*app.history())).await
+    answer_at_once(app, |app| JsonText::new(&*app.history())).await
 }
 
 /// `GET /timeline`

@@ -48,6 +48,8 @@ pub(crate) struct App {
     token: Option<Token>,
     /// Limits the questions that are worked on at the same time.
     pub(crate) work: Semaphore,
+    /// Limits those that may take many seconds.
+    pub(crate) checks: Semaphore,
 }
 
 impl App {
@@ -65,6 +67,7 @@ impl App {
             flows: Flows::default(),
             token,
             work: Semaphore::new(MAX_WORK),
+            checks: Semaphore::new(1),
         }))
     }
 

@@ -119,6 +119,17 @@ async fn services_are_listed_with_their_states() {
 }
 
 #[tokio::test]
+async fn page_opens_while_slow_requests_wait() {
+    let page = Page::new(CLUSTER);
+    let _check = page.app.checks.acquire().await.unwrap();
+    page.ok("services/shop/web").await;
+    let _all = page.app.work.acquire_many(u32::try_from(page.app.work.available_permits()).unwrap()).await.unwrap();
+    for path in ["overview", "services", "history", "changes?since=0"] {
+        page.ok(path).await;
+    }
+}
+
+#[tokio::test]
 async fn endpoints_have_their_nodes() {
     let page = Page::new(CLUSTER);
     let web = page.ok("services/shop/web").await;
