@@ -137,6 +137,15 @@ impl Sample {
         }
     }
 
+    /// Adds the connections of another sample.
+    fn extend(&mut self, other: &Self) {
+        for (service_port, endpoints) in &other.0 {
+            for (endpoint, connections) in endpoints {
+                self.add(service_port, *endpoint, *connections);
+            }
+        }
+    }
+
     /// Adds the counters of a proxy's `iptables` rules with target DNAT.
     pub fn add_iptables(&mut self, saved: &SavedRules) {
         let mut chains: BTreeMap<&str, BTreeSet<ChainName>> = BTreeMap::new();

@@ -57,15 +57,16 @@ impl<K: Kernel> ConnectionReader<K> {
         Self { kernel, table, totals: ConnectionTotals::new(max), warned: false }
     }
 
-    /// Reads the counters and returns the totals. They stay unchanged if there is no table, if its elements have no
-    /// counters, or if there are so many elements that reading them would take seconds.
+    /// Reads the counters and returns the totals, which are 0 for elements without counters. They stay unchanged if there
+    /// is no table, or if there are so many elements that reading them would take seconds.
     pub fn read(&mut self) -> Result<&ConnectionTotals, K::Error> {
-        let Some(sets) = self.counting_sets()? else { return Ok(&self.totals) };
+        let Some(sets) = self.sets()? else { return Ok(&self.totals) };
         let mut services = HashMap::new();
         let mut lists = ExistingLists::default();
         for (id, set) in [(SetId::Services, &sets.services), (SetId::NodePorts, &sets.node_ports)] {
             let consistency = self.kernel.dump_elements(&self.table, set, &mut |element, counter| {
-                let Some((element, Counter { packets, .. })) = element.zip(counter) else { return };
+                let Some(element) = element else { return };
+                let Counter { packets, .. } = counter.unwrap_or_default();
                 let frontend = frontend_from_key(&element.key);
                 let name = element.comment.as_ref().map(|comment| Box::from(comment.as_str()));
                 lists.insert(id, element);
@@ -107,7 +108,7 @@ impl<K: Kernel> ConnectionReader<K> {
         Ok(&self.totals)
     }
 
-    fn counting_sets(&mut self) -> Result<Option<Sets>, K::Error> {
+    fn sets(&mut self) -> Result<Option<Sets>, K::Error> {
         let Some(listing) = self.kernel.list_table(&self.table)? else { return Ok(None) };
         let find = |id: SetId| {
             let listed = listing.sets.iter().find(|listed| listed.name == id.name())?;
@@ -125,11 +126,11 @@ impl<K: Kernel> ConnectionReader<K> {
             }
             return Ok(None);
         }
-        Ok(services.counter.then_some(Sets { services, node_ports, lists }))
+        Ok(Some(Sets { services, node_ports, lists }))
     }
 }
 
-/// Declarations of the sets with counters, and of the sets that lead to them.
+/// Declarations of the sets that may have counters, and of the sets that lead to them.
 struct Sets {
     services: Set,
     node_ports: Set,

@@ -1,6 +1,9 @@
 //! The counters of a service proxy's rules in this network namespace.
 
-use std::num::NonZeroUsize;
+use std::{
+    num::NonZeroUsize,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context, bail};
 use ferroute_config::ModeName;
@@ -34,6 +37,10 @@ pub struct Counters {
     userspace: bool,
     /// New connections since the start, where rules do not count.
     flows: Option<FlowCounts>,
+    /// The endpoints in these rules, which may have no connections.
+    uncounted: Vec<ConnectionReader>,
+    /// The endpoints, and when they were read.
+    endpoints: Option<(Instant, Sample)>,
 }
 
 impl Counters {
@@ -45,13 +52,20 @@ impl Counters {
     pub fn open(about: &About) -> anyhow::Result<Self> {
         let counts = |mode: ModeName| about.mode.as_ref().is_none_or(|counted| counted.value == mode.as_str());
         let userspace = counts(ModeName::USERSPACE) && !running_workers()?.is_empty();
-        let mut counters =
-            Self { nftables: Vec::new(), iptables: Vec::new(), ipvs: Vec::new(), userspace, flows: None };
-        let (mut has_uncounted_rules, mut unread) = (false, Vec::new());
+        let mut counters = Self {
+            nftables: Vec::new(),
+            iptables: Vec::new(),
+            ipvs: Vec::new(),
+            userspace,
+            flows: None,
+            uncounted: Vec::new(),
+            endpoints: None,
+        };
+        let mut unread = Vec::new();
         for family in IpFamily::BOTH {
             match if counts(ModeName::NFTABLES) { has_counters(family)? } else { None } {
                 Some(true) => counters.nftables.push(ConnectionReader::open(family, MAX_SERVICE_PORTS)?),
-                Some(false) => has_uncounted_rules = true,
+                Some(false) => counters.uncounted.push(ConnectionReader::open(family, MAX_SERVICE_PORTS)?),
                 None => {}
             }
             let RulesSnapshot { backends, unread: reasons } = match counts(ModeName::IPTABLES) {
@@ -66,9 +80,9 @@ impl Counters {
                 counters.ipvs.push(family);
             }
         }
-        let Self { nftables, iptables, ipvs, userspace, flows: _ } = &counters;
+        let Self { nftables, iptables, ipvs, userspace, .. } = &counters;
         if nftables.is_empty() && iptables.is_empty() && ipvs.is_empty() && !userspace {
-            if has_uncounted_rules {
+            if !counters.uncounted.is_empty() {
                 let flows = FlowCounts::start().context(
                     "the nftables rules do not count connections, unless the proxy runs with \
                      --nftables-connection-counters COUNT, and they cannot be counted here",
@@ -93,10 +107,13 @@ impl Counters {
     /// # Errors
     /// If the kernel's rules or a worker of userspace mode cannot be read.
     pub fn read(&mut self) -> anyhow::Result<Sample> {
-        let mut sample = Sample::default();
         if let Some(flows) = &self.flows {
-            return flows.read();
+            let connections = flows.read()?;
+            let mut sample = self.endpoints()?;
+            sample.extend(&connections);
+            return Ok(sample);
         }
+        let mut sample = Sample::default();
         for reader in &mut self.nftables {
             for (name, endpoint, connections) in reader.read()?.endpoints() {
                 sample.add(name, endpoint, connections);
@@ -126,6 +143,23 @@ impl Counters {
         }
         Ok(sample)
     }
+
+    /// Returns the endpoints in rules without counters, which are read from time to time.
+    fn endpoints(&mut self) -> anyhow::Result<Sample> {
+        if let Some((read, sample)) = &self.endpoints
+            && read.elapsed() < ENDPOINTS_INTERVAL
+        {
+            return Ok(sample.clone());
+        }
+        let mut sample = Sample::default();
+        for reader in &mut self.uncounted {
+            for (name, endpoint, _) in reader.read()?.endpoints() {
+                sample.add(name, endpoint, 0);
+            }
+        }
+        self.endpoints = Some((Instant::now(), sample.clone()));
+        Ok(sample)
+    }
 }
 
 /// Reports whether Ferroute's nftables table has counters; `None` if there is no such table.
@@ -144,3 +178,6 @@ fn has_counters(family: IpFamily) -> Result<Option<bool>, NetlinkError> {
 
 /// The maximum number of service ports with separate counts, which is more than large clusters have.
 const MAX_SERVICE_PORTS: NonZeroUsize = NonZeroUsize::new(1 << 17).expect("this is not zero");
+
+/// The time for which the endpoints in rules without counters are assumed not to change: a large cluster has a million.
+const ENDPOINTS_INTERVAL: Duration = Duration::from_secs(10);

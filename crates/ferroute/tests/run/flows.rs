@@ -527,8 +527,12 @@ fn flows_need_no_proxy(mode: Mode) {
 
 #[test]
 fn top_counts_flows_where_rules_do_not_count() {
-    let case = Case::new(Mode::Nftables, &web(&[0]));
-    assert_eq!(top(&case, web_tcp()[0]), ["default/web:tcp", "10.244.0.2:8080", "100", "%"]);
+    let idle = other("idle", "10.96.0.2", "10.244.0.3", 8080);
+    let case = Case::new(Mode::Nftables, &format!("{}{idle}", web(&[0])));
+    let row = top(&case, web_tcp()[0]);
+    assert_eq!(row, ["default/web:tcp", "10.244.0.2:8080", "100", "%", "[fd00:244::2]:8080", "0", "%"]);
+    let text = case.cluster.node.command(FERROUTE, &["top", "--once", "--interval", "1s"]);
+    assert!(text.contains("default/idle:tcp  10.244.0.3:8080 0 %"), "endpoints without connections: {text}");
     wait("the end of the subscription", || (!is_subscribed(&case.cluster.node)).then_some(()));
 }
 
