@@ -5,18 +5,25 @@
 //!                            └──► sets ────► elements
 //! ```
 //!
-//! Rules have the same types as rules read from the kernel. Unsupported constructs are kept as text.
+//! Rules have the same types as rules read from the kernel. Unsupported constructs are kept as text. Scripts for `nft -f`, with
+//! variables and commands, are read as well ([`commands`]).
 
+mod commands;
 mod expression;
 mod lexer;
 mod rule;
 mod set;
 
-use std::{borrow::Cow, collections::BTreeMap};
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, HashMap},
+};
 
 use ferroute_core::IpFamily;
 
+pub use self::commands::Variables;
 use self::{
+    commands::Blocks,
     lexer::{Cursor, Token, split, unquoted},
     rule::RuleReader,
     set::SetReader,
@@ -36,46 +43,43 @@ pub struct ScriptError {
     pub problem: &'static str,
 }
 
-/// Reports whether text looks like that of `nft list ruleset`.
+/// Reports whether text looks like that of `nft list ruleset`, or like a script for `nft`.
 pub fn is_script(text: &str) -> bool {
-    text.lines().any(is_table_head)
+    text.lines().any(is_head)
 }
 
-/// Reports whether a line begins a table.
-pub fn is_table_head(line: &str) -> bool {
+/// Reports whether a line begins a table, or a script.
+pub fn is_head(line: &str) -> bool {
+    let line = lexer::command(line);
     // After the brace, `nft` names the owner of a table: `# progname firewalld`.
-    line.starts_with("table ") && line.split('#').next().is_some_and(|head| head.trim_end().ends_with('{'))
+    let line = line.split('#').next().unwrap_or_default();
+    let words: Vec<&str> = line.split_whitespace().collect();
+    match words.as_slice() {
+        ["table", _, _, ..] if line.contains('{') => true,
+        ["table", family, _] => FAMILIES.contains(family),
+        ["define", name, rest @ ..] => name.contains('=') || rest.first().is_some_and(|word| word.starts_with('=')),
+        ["flush", "ruleset", ..] => true,
+        ["include", file, ..] => file.starts_with(['"', '\'']),
+        ["add" | "create" | "insert" | "delete" | "flush" | "destroy", object, ..] => {
+            commands::OBJECTS.contains(object)
+        }
+        _ => false,
+    }
 }
 
 /// Reads the tables that packets of an IP family pass, in their order.
 ///
 /// # Errors
-/// If the text is not a list of tables. Unsupported rules are not an error.
-pub fn parse(family: IpFamily, text: &str) -> Result<Vec<TableSnapshot>, ScriptError> {
-    let text = unpasted(text);
-    let tokens = split(&text);
-    let mut cursor = Cursor::new(&tokens);
+/// If the text is not a list of tables, or has commands whose result is unknown. Unsupported rules are not an error.
+pub fn parse(family: IpFamily, text: &str, variables: &Variables) -> Result<Vec<TableSnapshot>, ScriptError> {
+    let tokens = variables.expand(split(&unpasted(text)));
     let mut tables: Vec<TableSnapshot> = Vec::new();
-    while !cursor.is_at_end() {
-        let line = cursor.line();
-        match cursor.peek() {
-            "\n" | ";" => cursor.at += 1,
-            "table" => {
-                cursor.at += 1;
-                let (table_family, name) = head(&mut cursor);
-                if !cursor.accept("{") {
-                    return Err(ScriptError { line, problem: "want { after the name of a table" });
-                }
-                let block = cursor.block().ok_or(ScriptError { line, problem: "the table has no end" })?;
-                let handle = u64::try_from(tables.len()).unwrap_or(u64::MAX);
-                if let Some(table_family) = table_family.filter(|table| table.sees(family))
-                    && let Some(table) = read_table(family, table_family, block)?
-                {
-                    tables.push(snapshot(table_family, name, handle, table));
-                }
-            }
-            // Commands of scripts, such as `flush ruleset`.
-            _ => drop(cursor.statement()),
+    for Blocks { table: (table_family, name), words } in commands::tables(&tokens)? {
+        let handle = u64::try_from(tables.len()).unwrap_or(u64::MAX);
+        if let Some(table_family) = table_family.filter(|table| table.sees(family))
+            && let Some(table) = read_table(family, table_family, &words)?
+        {
+            tables.push(snapshot(table_family, name, handle, table));
         }
     }
     Ok(tables)
@@ -141,6 +145,8 @@ fn head(cursor: &mut Cursor<'_>) -> (Option<TableFamily>, Name) {
     (family, Name::from(unquoted(cursor.take())))
 }
 
+const FAMILIES: [&str; 6] = ["ip", "ip6", "inet", "arp", "bridge", "netdev"];
+
 fn snapshot(family: TableFamily, name: Name, handle: u64, table: MemoryTable) -> TableSnapshot {
     TableSnapshot {
         family,
@@ -156,23 +162,27 @@ fn snapshot(family: TableFamily, name: Name, handle: u64, table: MemoryTable) ->
 
 /// Reads the contents of a table; `None` if the kernel ignores it.
 fn read_table(family: IpFamily, table: TableFamily, block: &[Token]) -> Result<Option<MemoryTable>, ScriptError> {
-    let mut sets: Vec<(Set, Vec<Element>, ReadElements)> = Vec::new();
-    let mut bodies: Vec<(Name, &[Token])> = Vec::new();
+    let mut sets: Parts<(bool, Vec<Token>)> = Parts::default();
+    let mut bodies: Parts<Vec<&[Token]>> = Parts::default();
     let mut cursor = Cursor::new(block);
     while !cursor.is_at_end() {
         let line = cursor.line();
         let no_end = ScriptError { line, problem: "a block has no end" };
         match cursor.take() {
-            "chain" => {
+            keyword @ ("chain" | commands::INSERT) => {
                 let name = Name::from(unquoted(cursor.take()));
                 cursor.accept("{");
-                bodies.push((name, cursor.block().ok_or(no_end)?));
+                let (body, parts) = (cursor.block().ok_or(no_end)?, bodies.part(name));
+                let at = if keyword == commands::INSERT { 0 } else { parts.len() };
+                parts.insert(at, body);
             }
-            keyword @ ("set" | "map" | "meter") => {
+            keyword @ ("set" | "map" | "meter" | commands::ELEMENT) => {
                 let name = Name::from(unquoted(cursor.take()));
                 cursor.accept("{");
-                let body = cursor.block().ok_or(no_end)?;
-                sets.push(SetReader::new(family, keyword == "map").read(name, body));
+                let (is_map, words) = sets.part(name);
+                *is_map |= keyword == "map";
+                words.extend_from_slice(cursor.block().ok_or(no_end)?);
+                words.push(Token { text: "\n".to_owned(), line });
             }
             "flags" => {
                 if cursor.statement().iter().any(|token| token.text == "dormant") {
@@ -194,35 +204,63 @@ fn read_table(family: IpFamily, table: TableFamily, block: &[Token]) -> Result<O
             },
         }
     }
+    let mut sets: Vec<(Set, Vec<Element>, ReadElements)> = sets
+        .list
+        .into_iter()
+        .map(|(name, (is_map, words))| SetReader::new(family, is_map).read(name, &words))
+        .collect();
     let mut reader = RuleReader::new(family, table == TableFamily::Inet);
     let mut chains: Vec<ChainWithRules> =
-        bodies.into_iter().map(|(name, body)| read_chain(name, body, &mut reader)).collect();
+        bodies.list.into_iter().map(|(name, parts)| read_chain(name, &parts, &mut reader)).collect();
     chains.append(&mut reader.chains);
     sets.append(&mut reader.sets);
     Ok(Some(MemoryTable::from_parts(chains, sets)))
 }
 
-fn read_chain(name: Name, body: &[Token], reader: &mut RuleReader) -> ChainWithRules {
+/// The parts of the objects of a table, by name, in the order of the first ones. A script may add to an object.
+#[derive(Debug)]
+struct Parts<T> {
+    list: Vec<(Name, T)>,
+    positions: HashMap<Name, usize>,
+}
+
+impl<T> Default for Parts<T> {
+    fn default() -> Self {
+        Self { list: Vec::new(), positions: HashMap::new() }
+    }
+}
+
+impl<T: Default> Parts<T> {
+    fn part(&mut self, name: Name) -> &mut T {
+        let at = *self.positions.entry(name.clone()).or_insert(self.list.len());
+        if at == self.list.len() {
+            self.list.push((name, T::default()));
+        }
+        &mut self.list[at].1
+    }
+}
+
+fn read_chain(name: Name, parts: &[&[Token]], reader: &mut RuleReader) -> ChainWithRules {
     let mut chain = Chain::new(name);
-    let mut rules = Vec::new();
-    let mut cursor = Cursor::new(body);
-    while !cursor.is_at_end() {
-        match cursor.peek() {
-            "\n" | ";" => cursor.at += 1,
-            "type" => chain.base = read_hook(cursor.statement()),
-            "policy" => {
-                let words = cursor.statement();
-                if let Some(base) = &mut chain.base
-                    && words.iter().any(|word| word.text == "drop")
-                {
-                    base.policy = Policy::Drop;
+    let (mut rules, mut policy) = (Vec::new(), Policy::Accept);
+    for mut cursor in parts.iter().map(|part| Cursor::new(part)) {
+        while !cursor.is_at_end() {
+            match cursor.peek() {
+                "\n" | ";" => cursor.at += 1,
+                "type" => chain.base = read_hook(cursor.statement()),
+                "policy" => {
+                    policy = match cursor.statement().iter().any(|word| word.text == "drop") {
+                        true => Policy::Drop,
+                        false => Policy::Accept,
+                    };
                 }
+                // A comment of the chain, not of a rule.
+                "comment" => drop(cursor.statement()),
+                _ => rules.extend(reader.read(cursor.statement())),
             }
-            // A comment of the chain, not of a rule.
-            "comment" => drop(cursor.statement()),
-            _ => rules.extend(reader.read(cursor.statement())),
         }
     }
+    chain.base = chain.base.map(|base| BaseChain { policy, ..base });
     chain.rules(rules)
 }
 

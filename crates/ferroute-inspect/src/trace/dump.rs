@@ -1,6 +1,7 @@
-//! Rules in files: the output of `iptables-save`, `nft list ruleset`, `ipset save`, `ipset list` and `ipvsadm -Sn`, of any
-//! host.
+//! Rules in files: the output of `iptables-save`, `nft list ruleset`, `ipset save`, `ipset list` and `ipvsadm -Sn` of any
+//! host, and the commands and scripts that people write for them.
 
+mod commands;
 mod ipvs;
 mod merge;
 
@@ -17,7 +18,7 @@ use ferroute_iptables::{ParseError, ParseErrorKind, RuleSet, TableName, exec::Ba
 use ferroute_nftables::{
     kernel::{TableFamily, TableSnapshot},
     model::SetKind,
-    script,
+    script::{self, Variables},
 };
 use ferroute_trace::{Hook, Ipsets, Ruleset, Traceable};
 
@@ -44,6 +45,10 @@ pub struct DumpedRules {
     is_terse: bool,
     /// The tables whose text ends before their last rule.
     truncated: Vec<ParseError>,
+    /// The variables of scripts for `nft`, of all files.
+    variables: Variables,
+    /// Files that scripts for `nft` include.
+    includes: Vec<String>,
 }
 
 /// A warning of `iptables-save` about rules that it does not print.
@@ -97,6 +102,7 @@ impl DumpedRules {
         let mut texts = Vec::new();
         for file in files.iter().map(AsRef::as_ref) {
             let text = read_text(file).with_context(|| format!("cannot read rules in {}", file.display()))?;
+            rules.variables.add(&text);
             texts.push((file, text));
         }
         // Commands such as `ipset save` may print nothing.
@@ -106,6 +112,8 @@ impl DumpedRules {
             rules.add(text, family).with_context(|| format!("cannot read rules in {}", file.display()))?;
         }
         rules.combine()?;
+        let is_read = |include: &String| texts.iter().any(|(file, _)| is_file(include, file));
+        rules.includes.retain(|include| !is_read(include));
         Ok(rules)
     }
 
@@ -151,6 +159,8 @@ impl DumpedRules {
             let note = "no set or map in the files has elements: use the output of nft list ruleset without -t";
             missing.push(note.to_owned());
         }
+        let files = self.includes.iter();
+        missing.extend(files.map(|file| format!("the rules include {file}: add it with --rules")));
         missing.dedup();
         missing
     }
@@ -158,6 +168,8 @@ impl DumpedRules {
     fn add(&mut self, text: &str, family: IpFamily) -> anyhow::Result<()> {
         let (mut is_known, mut backend) = (false, None);
         self.warnings.extend(text.lines().filter_map(|line| warning(line, family)));
+        let text = &*commands::as_saved(text).map_err(anyhow::Error::msg)?;
+        self.includes.extend(text.lines().filter_map(include));
         for part in parts(text) {
             match kind(&part) {
                 Some(Kind::Iptables(of)) => {
@@ -176,7 +188,7 @@ impl DumpedRules {
                 }
                 Some(Kind::Nftables) => {
                     is_known = true;
-                    self.nftables.extend(script::parse(family, &part)?);
+                    self.nftables.extend(script::parse(family, &part, &self.variables)?);
                 }
                 Some(Kind::Ipset) => {
                     is_known = true;
@@ -283,7 +295,7 @@ fn why_unknown(text: &str) -> &'static str {
             "it has virtual servers in another form: use the output of ipvsadm -Sn"
         }
         _ if begins(&["-P ", "-N ", "-A ", "Chain "]) => {
-            "iptables -S and iptables -L do not print the table: use the output of iptables-save"
+            "these lines of iptables do not name the table: use the output of iptables-save"
         }
         _ => "neither output of iptables-save, of nft list ruleset nor of ipset save",
     }
@@ -293,12 +305,11 @@ fn why_unknown(text: &str) -> &'static str {
 /// them.
 fn parts(text: &str) -> Vec<String> {
     let mut parts: Vec<(Option<Kind>, String)> = vec![(None, String::new())];
-    let plain = |line| str::trim_start_matches(line, '\u{feff}').trim_start().trim_start_matches("> ").trim();
-    let mut lines = text.lines().map(plain).peekable();
+    let mut lines = text.lines().map(commands::plain).peekable();
     while let Some(line) = lines.next() {
         let begins = if let Some(kind) = header(line) {
             Some(kind)
-        } else if script::is_table_head(line) {
+        } else if script::is_head(line) {
             Some(Kind::Nftables)
         } else if line.starts_with("create ") || lines.peek().is_some_and(|next| is_set_head(line, next)) {
             Some(Kind::Ipset)
@@ -337,6 +348,23 @@ fn warning(line: &str, family: IpFamily) -> Option<Warning> {
     // The line is the same for both IP families.
     let (table, rest) = line.strip_prefix("# Table `")?.split_once('\'')?;
     TableName::from_word(table).filter(|_| rest.contains("incompatible")).map(Warning::Incompatible)
+}
+
+/// Returns the file that a line of a script for `nft` includes.
+fn include(line: &str) -> Option<String> {
+    let file = commands::plain(line).strip_prefix("include ")?.trim().trim_end_matches(';').trim_end();
+    let file = ['"', '\''].iter().find_map(|quote| file.strip_prefix(*quote)?.strip_suffix(*quote))?;
+    Some(file.to_owned())
+}
+
+/// Reports whether a script includes a file, as far as their names tell: files may be copies. `*` in a name matches any text.
+fn is_file(include: &str, file: &Path) -> bool {
+    let name = |path: &str| path.rsplit('/').next().unwrap_or_default().to_owned();
+    let (include, file) = (name(include), name(&file.to_string_lossy()));
+    match include.split_once('*') {
+        Some((start, end)) => file.len() >= start.len() + end.len() && file.starts_with(start) && file.ends_with(end),
+        None => file == include,
+    }
 }
 
 /// Returns the kind of output that a header of `iptables-save` announces.
@@ -528,6 +556,20 @@ mod tests {
     }
 
     #[test]
+    fn scripts_are_read_with_the_files_that_they_include() {
+        let main = "define PORTS = { 22, 80 }\ninclude \"/etc/nft/sets-*.nft\"\ntable ip t { chain c { tcp dport $PORTS ip saddr $OWN drop } }\n";
+        let rules = read(main);
+        assert_eq!(rules.nftables.len(), 1);
+        assert!(rules.missing(IpFamily::V4)[0].contains("add it with --rules"));
+        for (file, is_included) in [("/tmp/sets-a.nft", true), ("sets-.nft", true), ("/etc/sets.nft", false)] {
+            assert_eq!(is_file("/etc/nft/sets-*.nft", Path::new(file)), is_included, "{file}");
+        }
+        let script = "iptables -t nat -A POSTROUTING -j MASQUERADE\nnft add table ip own\nnft add chain ip own c '{ type filter hook input priority 0; }'\n";
+        let rules = read(script);
+        assert_eq!((rules.iptables.len(), rules.nftables.len()), (1, 1));
+    }
+
+    #[test]
     fn virtual_servers_are_read() {
         let text = "-A -t 10.96.0.1:443 -s rr\n-a -t 10.96.0.1:443 -r 192.168.6.121:6443 -m -w 1\n\
                     -A -u 10.96.0.10:53 -s rr -p 10800\n-A -t 192.0.2.1:80 -s wlc\n-a -t 192.0.2.1:80 -r 10.0.0.9:80 -g -w 3\n";
@@ -550,6 +592,7 @@ mod tests {
             ("\n", "empty"),
             ("{\"nftables\": []}\n", "without -j"),
             ("-P INPUT ACCEPT\n-A INPUT -j DROP\n", "iptables-save"),
+            ("iptables -A INPUT -i $WAN -j DROP\n", "$WAN has no known value"),
             ("Chain INPUT (policy ACCEPT)\n", "iptables-save"),
             ("IP Virtual Server version 1.2.1 (size=4096)\nProt LocalAddress:Port Scheduler Flags\n", "ipvsadm -Sn"),
             ("-A -t kubernetes.default:https -s rr\n", "ipvsadm -Sn"),

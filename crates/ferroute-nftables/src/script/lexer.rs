@@ -1,5 +1,7 @@
 //! Words of `nft` text.
 
+use std::borrow::Cow;
+
 /// A word with its line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Token {
@@ -14,7 +16,10 @@ pub(super) struct Token {
 pub(super) fn split(text: &str) -> Vec<Token> {
     let mut tokens: Vec<Token> = Vec::new();
     for (line, content) in (1..).zip(text.lines()) {
-        let (mut rest, start) = (content.trim(), tokens.len());
+        let content = command(content);
+        // A backslash continues a line of a script.
+        let continued = content.trim_end().strip_suffix('\\');
+        let (mut rest, start) = (continued.unwrap_or(&content).trim(), tokens.len());
         while let Some(first) = rest.chars().next() {
             let length = match first {
                 '#' if rest[1..].trim_start().starts_with(MODULE) => 1,
@@ -36,9 +41,21 @@ pub(super) fn split(text: &str) -> Vec<Token> {
             tokens.push(Token { text: word.trim_end().to_owned(), line });
             rest = after.trim_start();
         }
-        tokens.push(Token { text: "\n".to_owned(), line });
+        if continued.is_none() {
+            tokens.push(Token { text: "\n".to_owned(), line });
+        }
     }
     tokens
+}
+
+/// Returns a line without a call of `nft` in a shell: `sudo nft 'add rule t c drop'`.
+pub(super) fn command(line: &str) -> Cow<'_, str> {
+    let words =
+        line.trim_start().trim_start_matches("sudo ").trim_start_matches("/usr/sbin/").trim_start_matches("/sbin/");
+    match words.strip_prefix("nft ") {
+        Some(words) => Cow::Owned(words.replace('\'', "").replace("\\;", ";").replace("\\{", "{").replace("\\}", "}")),
+        None => Cow::Borrowed(line),
+    }
 }
 
 /// Returns the length of a module of `iptables` in the words of its `print` function, which `nft` before 1.0.6 prints

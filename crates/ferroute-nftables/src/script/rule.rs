@@ -102,7 +102,7 @@ impl RuleReader {
                 // Other chains in this table have other names.
                 self.chains.push(Chain::new(name.clone()).rules([]));
                 self.depth += 1;
-                self.chains[at] = read_chain(name.clone(), block, self);
+                self.chains[at] = read_chain(name.clone(), &[block], self);
                 self.depth -= 1;
                 let verdict = if verdict == "jump" { Verdict::Jump(name) } else { Verdict::Goto(name) };
                 reading.statements.push(verdict.into());

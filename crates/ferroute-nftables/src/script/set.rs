@@ -30,7 +30,8 @@ impl SetReader {
     /// Reads the body of a declaration.
     pub(super) fn read(&self, name: Name, body: &[Token]) -> (Set, Vec<Element>, ReadElements) {
         let mut cursor = Cursor::new(body);
-        let (mut key, mut data, mut elements) = (Fields::default(), Fields::default(), None);
+        let (mut key, mut data) = (Fields::default(), Fields::default());
+        let mut lists: Vec<&[Token]> = Vec::new();
         let mut has_data = self.is_map;
         let (mut kind, mut size) = (SetKind::Exact, 0);
         while !cursor.is_at_end() {
@@ -52,16 +53,21 @@ impl SetReader {
                         kind = SetKind::Interval;
                     }
                 }
-                "elements" => {
+                "elements" | "elements=" => {
                     cursor.accept("=");
                     cursor.accept("{");
-                    elements = cursor.block();
+                    lists.extend(cursor.block());
                 }
                 _ => {}
             }
         }
-        let (elements, read) =
-            elements.map_or_else(Default::default, |list| read_elements(list, &key, has_data.then_some(&data)));
+        let (mut elements, mut read) = (Vec::new(), ReadElements::default());
+        for list in lists {
+            let (more, other) = read_elements(list, &key, has_data.then_some(&data));
+            elements.extend(more);
+            read.conditions.extend(other.conditions);
+            read.undecoded += other.undecoded;
+        }
         let set = Set::new(name, key.0.iter().map(|words| data_type(*words)).collect::<Vec<_>>());
         let set = if self.is_map { set.verdict_map() } else { set };
         if let SetKind::Dynamic { size: max, .. } = &mut kind {
@@ -249,6 +255,10 @@ pub(super) fn verdict(words: &[&str]) -> Option<Verdict> {
 
 /// Reads a value, network or range.
 pub(super) fn value(text: &str, words: Words) -> Option<Value> {
+    // A variable of a script without a definition.
+    if text.starts_with('$') {
+        return None;
+    }
     if let Words::Ipv4 | Words::Ipv6 = words {
         if let Ok(address) = text.parse::<IpAddr>() {
             return Some(Value::Address(address));

@@ -4,9 +4,81 @@ use super::*;
 
 /// Returns the rules of the only table as they are printed.
 fn rules(family: IpFamily, text: &str) -> Vec<String> {
-    let tables = parse(family, text).unwrap();
+    let tables = parse(family, text, &Variables::default()).unwrap();
     let table = &tables[0].table;
     table.chains().flat_map(|chain| &chain.rules).map(|rule| table.rule_text(rule, family)).collect()
+}
+
+#[test]
+fn scripts_define_variables_and_add_to_tables() {
+    let text = "#!/usr/sbin/nft -f
+flush ruleset
+define WAN = eth0
+define PODS={ 10.42.0.0/16, 10.43.0.0/16 }
+define ALL = { $PODS,
+    192.168.0.0/24 } # and the nodes
+define LOW = 8000
+table inet fw
+delete table inet fw
+table inet fw { set own { type ipv4_addr; elements = { 10.0.0.1 }; } chain c { } }
+table inet fw {
+    chain c {
+        type filter hook input priority filter; policy drop;
+        iifname $WAN tcp dport { 22, $LOW-9000 } \\
+            accept
+        ip saddr $ALL jump { ip daddr $PODS drop; }
+        iifname $LAN drop
+    }
+}
+nft add chain ip old c '{ type nat hook prerouting priority -100 \\; }'
+sudo nft add rule old c tcp dport $LOW dnat to 10.0.0.1:80
+nft insert rule old c ip daddr @own return
+add element inet fw own { 10.0.0.2 }
+add set ip old own { type ipv4_addr; }
+add table bridge x { chain c { drop } }
+";
+    let tables = parse(IpFamily::V4, text, &Variables::default()).unwrap();
+    let texts: Vec<Vec<String>> = tables
+        .iter()
+        .map(|TableSnapshot { table, .. }| {
+            table.chains().flat_map(|chain| &chain.rules).map(|rule| table.rule_text(rule, IpFamily::V4)).collect()
+        })
+        .collect();
+    assert_eq!(
+        texts,
+        [
+            vec![
+                "meta nfproto ipv4 ip daddr { 10.42.0.0/16, 10.43.0.0/16 } drop",
+                "iifname \"eth0\" meta l4proto tcp th dport { 22, 8000-9000 } accept",
+                "meta nfproto ipv4 ip saddr { 10.42.0.0/16, 10.43.0.0/16, 192.168.0.0/24 } jump __chain0",
+                "iifname $LAN drop",
+            ],
+            vec!["ip daddr @own return", "meta l4proto tcp th dport 8000 dnat to 10.0.0.1:80"],
+        ]
+    );
+    let chain = tables[0].table.chains().find(|chain| chain.chain.base.is_some()).unwrap();
+    assert_eq!(chain.chain.base.unwrap().policy, Policy::Drop);
+    assert_eq!(tables[0].table.elements(&Name::from("own")).count(), 2);
+    assert_eq!(tables[1].table.chains().next().unwrap().chain.base.unwrap().priority, -100);
+
+    let mut variables = Variables::default();
+    variables.add("define LAN = { eth1, eth2 }\n");
+    let tables = parse(IpFamily::V4, text, &variables).unwrap();
+    let table = &tables[0].table;
+    let last = table.chains().flat_map(|chain| &chain.rules).last().unwrap();
+    assert_eq!(table.rule_text(last, IpFamily::V4), "iifname { \"eth1\", \"eth2\" } drop");
+}
+
+#[test]
+fn commands_with_unknown_results_are_errors() {
+    for command in ["delete rule ip t c handle 5", "flush chain t c", "add rule t c position 4 drop"] {
+        let text = format!("add table ip t\n{command}\n");
+        assert!(is_head(command), "{command}");
+        assert_eq!(parse(IpFamily::V4, &text, &Variables::default()).unwrap_err().line, 2, "{command}");
+    }
+    for line in ["table 200", "default via 10.0.0.1", "add pods 10.0.0.1", "include the output of ip route"] {
+        assert!(!is_head(line), "{line}");
+    }
 }
 
 fn rule(text: &str) -> String {
@@ -30,7 +102,7 @@ fn chains_without_a_name_are_read_where_they_are_called() {
             drop
         }
     }";
-    let tables = parse(IpFamily::V4, text).unwrap();
+    let tables = parse(IpFamily::V4, text, &Variables::default()).unwrap();
     let table = &tables[0].table;
     let chains = table.chains().map(|chain| {
         let rules = chain.rules.iter().map(|rule| table.rule_text(rule, IpFamily::V4));
@@ -230,7 +302,7 @@ fn unsupported_assignments_have_an_unknown_effect() {
         ("tcp option foo 5 accept", false),
     ] {
         let script = format!("table inet t {{\n\tchain c {{\n\t\t{text}\n\t}}\n}}\n");
-        let tables = parse(IpFamily::V4, &script).unwrap();
+        let tables = parse(IpFamily::V4, &script, &Variables::default()).unwrap();
         let mut statements = tables[0].table.chains().flat_map(|chain| &chain.rules).flat_map(|rule| &rule.statements);
         let is = |wanted: Outcome| move |it: &Statement| matches!(it, Statement::Opaque(Opaque { outcome, .. }) if *outcome == wanted);
         let expected = if is_effect { Outcome::Anything } else { Outcome::Condition };
@@ -276,7 +348,7 @@ table ip6 filter {
 }
 ";
     assert!(is_script(text));
-    let tables = parse(IpFamily::V4, text).unwrap();
+    let tables = parse(IpFamily::V4, text, &Variables::default()).unwrap();
     assert_eq!(tables.iter().map(|table| table.name.as_str()).collect::<Vec<_>>(), ["nat"]);
     let table = &tables[0].table;
     let base = table.chain(&Name::from("PREROUTING")).unwrap().chain.base.unwrap();
@@ -287,7 +359,7 @@ table ip6 filter {
     let elements = |name: &str| table.elements(&Name::from(name)).count();
     assert_eq!((elements("pods"), table.undecoded(&Name::from("pods"))), (3, 0));
     assert_eq!((elements("services"), table.undecoded(&Name::from("services"))), (2, 0));
-    assert_eq!(parse(IpFamily::V6, text).unwrap().len(), 1);
+    assert_eq!(parse(IpFamily::V6, text, &Variables::default()).unwrap().len(), 1);
 }
 
 #[test]
@@ -295,7 +367,7 @@ fn characters_that_copying_replaces_are_read() {
     let printed = "table inet fw {\n chain f {\n type filter hook forward priority filter; policy drop;\n\
                    iifname \"eth0\" ct mark & 0x1 == 0x0 tcp dport 80-90 accept comment \"a <b>\"\n\
                    tcp dport > 1024 drop\n }\n}\n";
-    let read = |text: &str| parse(IpFamily::V4, text).unwrap();
+    let read = |text: &str| parse(IpFamily::V4, text, &Variables::default()).unwrap();
     let html = printed.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;");
     let dashes = printed.replace("80-90", "80\u{2013}90").replace(" \"", " \u{201c}").replace('"', "\u{201d}");
     let blanks = printed.replace("\n ", "\n\u{a0}\u{a0}");
@@ -309,7 +381,7 @@ fn characters_that_copying_replaces_are_read() {
 
 #[test]
 fn truncated_text_is_an_error() {
-    let error = parse(IpFamily::V4, "table ip nat {\n chain x {\n").unwrap_err();
+    let error = parse(IpFamily::V4, "table ip nat {\n chain x {\n", &Variables::default()).unwrap_err();
     assert_eq!(error.to_string(), "line 1: the table has no end");
 }
 
@@ -397,8 +469,8 @@ proptest! {
     #[test]
     fn no_text_causes_a_panic(text in any_words()) {
         for family in IpFamily::BOTH {
-            let _ = parse(family, &text);
-            let _ = parse(family, &format!("table inet t {{\nchain c {{\n{text}\n}}\n}}\n"));
+            let _ = parse(family, &text, &Variables::default());
+            let _ = parse(family, &format!("table inet t {{\nchain c {{\n{text}\n}}\n}}\n"), &Variables::default());
         }
     }
 }

@@ -93,7 +93,7 @@ fn client_with_affinity_keeps_its_endpoint_until_it_is_removed() {
 
 /// Returns the ends of a packet in a table of `nft list ruleset`, each with its assumptions.
 fn ends(text: &str) -> Vec<(String, Vec<String>)> {
-    let tables = script::parse(IpFamily::V4, text).unwrap();
+    let tables = script::parse(IpFamily::V4, text, &script::Variables::default()).unwrap();
     let ruleset = Ruleset::from_nftables_table("ip t", &tables[0].table);
     let branches = ruleset.trace(&host(), &from_pod("10.0.0.1:80")).branches.into_iter();
     branches

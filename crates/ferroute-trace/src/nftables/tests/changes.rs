@@ -7,7 +7,7 @@ use super::*;
 /// Returns the ends of a packet in a table, without repetitions.
 fn ends(body: &str, packet: &Packet) -> Vec<String> {
     let text = format!("table inet t {{\n{body}\n}}\n");
-    let tables = script::parse(IpFamily::V4, &text).unwrap();
+    let tables = script::parse(IpFamily::V4, &text, &script::Variables::default()).unwrap();
     let ruleset = Ruleset::from_nftables_table("inet t", &tables[0].table);
     let mut ends: Vec<String> = ruleset
         .leaves(&host(), packet)
@@ -150,7 +150,7 @@ fn comparisons_with_a_random_number_have_a_chance() {
         ("meta random & 255 != 0-63 drop", 0.75),
     ] {
         let text = format!("table inet t {{\n{}\n}}\n", before(rule));
-        let tables = script::parse(IpFamily::V4, &text).unwrap();
+        let tables = script::parse(IpFamily::V4, &text, &script::Variables::default()).unwrap();
         let ruleset = Ruleset::from_nftables_table("inet t", &tables[0].table);
         let (host, packet) = (host(), from_pod("10.0.0.1:80"));
         let dropped = ruleset.leaves(&host, &packet).filter(|leaf| leaf.verdict == Verdict::Dropped);
@@ -188,7 +188,7 @@ fn conditions_on_chains_without_effect_and_on_known_values_lead_to_no_branch() {
         ("ip ttl 3 accept\nip ttl 4 meta mark set 1\n".to_owned(), 3),
     ] {
         let text = format!("table inet t {{\n{chains}{}\n}}\n", before(&rules));
-        let tables = script::parse(IpFamily::V4, &text).unwrap();
+        let tables = script::parse(IpFamily::V4, &text, &script::Variables::default()).unwrap();
         let leaves = Ruleset::from_nftables_table("t", &tables[0].table).verdicts(&host(), &from_pod("10.0.0.1:80"));
         assert!(leaves.iter().all(|leaf| matches!(leaf.verdict, Verdict::Delivered { .. })), "{rules}: {leaves:?}");
         assert_eq!(leaves.len(), count, "{rules}");
