@@ -115,6 +115,21 @@ spec:
 }
 
 #[test]
+fn service_is_named_as_clients_name_it() {
+    let file = shop();
+    let explain = |service: &str| {
+        ferroute(&["explain", service, "--manifests", file.path().to_str().unwrap(), "--hostname-override", "node-1"])
+    };
+    let expected = explain("shop/web");
+    for name in ["web.shop", "svc/web.shop.svc", "web.shop.svc.cluster.local.", "web.shop.svc:http", "shop/web:80"] {
+        assert_eq!(stdout(&explain(name)), stdout(&expected), "{name}");
+    }
+    let output = explain("shop/web:81");
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(1) && text.contains("no port 81 (it has 80/tcp)"), "{text}");
+}
+
+#[test]
 fn unknown_service_is_an_error_with_a_suggestion() {
     let output = ferroute(&["explain", "service", "default/nginx-servise", "--manifests", &nginx()]);
     assert_eq!(output.status.code(), Some(1));

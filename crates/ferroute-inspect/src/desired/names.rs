@@ -18,17 +18,25 @@ use ferroute_source::Event;
 use ferroute_trace::Host;
 
 /// Parses the name of a Service: `NAME`, in the default namespace `namespace`, or `NAMESPACE/NAME`, each optionally after
-/// `service/` or `svc/`.
+/// `service/` or `svc/`, or a DNS name: `NAME.NAMESPACE`, `NAME.NAMESPACE.svc` or `NAME.NAMESPACE.svc.DOMAIN`.
 ///
 /// # Errors
 /// If the text has another form.
 pub fn service_name(text: &str, namespace: &str) -> Result<NamespacedName, String> {
     let name = match text.split('/').collect::<Vec<_>>().as_slice() {
-        [name] | ["service" | "services" | "svc", name] => NamespacedName::new(namespace, name),
+        // Names of Services and namespaces have no dots.
+        [name] | ["service" | "services" | "svc", name] => match name.trim_end_matches('.').split_once('.') {
+            Some((name, rest)) => match rest.split_once('.').unwrap_or((rest, "svc")) {
+                (namespace, "svc") => NamespacedName::new(namespace, name),
+                (namespace, domain) if domain.starts_with("svc.") => NamespacedName::new(namespace, name),
+                _ => return Err(format!("invalid Service {text:?}: a DNS name must be NAME.NAMESPACE.svc.DOMAIN")),
+            },
+            None => NamespacedName::new(namespace, name),
+        },
         ["service" | "services" | "svc", namespace, name] | [namespace, name] => NamespacedName::new(namespace, name),
         _ => {
             return Err(format!(
-                "invalid Service {text:?}: must be NAME, NAMESPACE/NAME, svc/NAME or svc/NAMESPACE/NAME"
+                "invalid Service {text:?}: must be NAME, NAMESPACE/NAME, svc/NAME, svc/NAMESPACE/NAME or NAME.NAMESPACE.svc"
             ));
         }
     };
@@ -235,6 +243,10 @@ mod tests {
             assert_eq!(parse(text).as_deref(), Some("shop/web"), "{text}");
         }
         assert_eq!(parse("svc/other/web").as_deref(), Some("other/web"));
+        for text in ["web.other", "svc/web.other.svc", "web.other.svc.cluster.local", "web.other.svc.k8s.example."] {
+            assert_eq!(parse(text).as_deref(), Some("other/web"), "{text}");
+        }
+        assert_eq!([parse("10.96.0.10"), parse("web.other.pod.cluster.local"), parse("web..svc")], [const { None }; 3]);
         assert_eq!([parse(""), parse("/web"), parse("shop/"), parse("a/b/c"), parse("svc/a/b/c")], [const { None }; 5]);
     }
 

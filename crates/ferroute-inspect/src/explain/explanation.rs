@@ -38,6 +38,33 @@ pub struct Explanation {
     pub kernel_error: Option<String>,
 }
 
+impl Explanation {
+    /// Removes all ports but those with a name or number.
+    ///
+    /// # Errors
+    /// If the Service has no such port.
+    pub fn select_port(&mut self, selected: &str) -> Result<(), String> {
+        let Handling::Served { ports, .. } = &mut self.handling else { return Ok(()) };
+        let has_number =
+            |port: &ExplainedPort| port.frontends.iter().any(|frontend| frontend.port.to_string() == selected);
+        let is_selected = |port: &ExplainedPort| port.name == selected || has_number(port);
+        if !ports.iter().any(is_selected) {
+            let mut numbers: Vec<String> = ports.iter().filter_map(ExplainedPort::number).collect();
+            numbers.dedup();
+            return Err(format!("{} has no port {selected} (it has {})", self.service, numbers.join(", ")));
+        }
+        ports.retain(is_selected);
+        Ok(())
+    }
+}
+
+impl ExplainedPort {
+    /// Returns the port of the first frontend with its protocol: `80/tcp`.
+    fn number(&self) -> Option<String> {
+        self.frontends.first().map(|frontend| format!("{}/{}", frontend.port, self.protocol))
+    }
+}
+
 /// Handling of a Service.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", tag = "handling")]

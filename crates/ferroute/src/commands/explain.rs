@@ -33,7 +33,7 @@ enum Explained {
 /// Arguments of `ferroute explain service`.
 #[derive(Args, Debug)]
 struct ExplainServiceArgs {
-    /// Name of the Service: NAME, NAMESPACE/NAME, or either after svc/
+    /// Name of the Service: NAME, NAMESPACE/NAME, either after svc/, or NAME.NAMESPACE.svc; :PORT selects one of its ports
     #[arg(value_name = "SERVICE")]
     service: String,
     /// Namespace of a Service that is named without one
@@ -50,9 +50,13 @@ struct ExplainServiceArgs {
 /// Explains an object and prints the explanation.
 pub(crate) fn run(args: &ExplainArgs, verbosity: Option<u32>, out: &mut impl Write) -> anyhow::Result<()> {
     let Explained::Service(args) = &args.object;
-    let service = service_name(&args.service, &args.namespace).map_err(anyhow::Error::msg)?;
+    let (name, port) = args.service.rsplit_once(':').map_or((&*args.service, None), |(name, port)| (name, Some(port)));
+    let service = service_name(name, &args.namespace).map_err(anyhow::Error::msg)?;
     let mut desired = Desired::load_for_service(&args.desired, verbosity, &service)?;
     desired.complete_for(&service);
-    let explanation = explain_on_host(&desired, &service.to_string())?;
+    let mut explanation = explain_on_host(&desired, &service.to_string())?;
+    if let Some(port) = port {
+        explanation.select_port(port).map_err(anyhow::Error::msg)?;
+    }
     args.output.write_about(out, &desired.about, &explanation, |text| write_explanation_into(text, &explanation))
 }
