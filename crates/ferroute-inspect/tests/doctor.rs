@@ -196,6 +196,7 @@ fn each_problem_is_found_by_one_check() {
         ),
         (|inputs| set(inputs, "net.ipv4.ip_forward", "0"), "ip-forward", Severity::Problem),
         (|inputs| set(inputs, "net.ipv6.conf.all.forwarding", "0"), "ip-forward", Severity::Problem),
+        (|inputs| set(inputs, "net.ipv4.conf.cni0.forwarding", "0"), "ip-forward", Severity::Warning),
         (
             |inputs| inputs.families[0].backends.as_mut().unwrap()[0].forward_drops = true,
             "forward-policy",

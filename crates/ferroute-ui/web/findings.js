@@ -52,6 +52,8 @@ export const FINDINGS = {
     "启动代理，或用 `ferroute run --cleanup` 删除规则；其他 PID 命名空间中的代理在这里不可见"],
   "ip-forward": ["{name} 为 0", "来自 Pod 的 {family} 数据包，以及从其他主机到节点端口的数据包，不会被转发",
     "运行 sysctl -w {name}=1，并写入 /etc/sysctl.d 中的文件，以便重启后仍然有效"],
+  "ip-forward.interface": ["{interfaces} 的 net.ipv4.conf.*.forwarding 为 0", "尽管 net.ipv4.ip_forward 为 1，到达这些接口的 IPv4 数据包不会被转发：来自这种接口后的 Pod 的数据包，以及从其他主机到节点端口的数据包",
+    "如果其后有 Pod 或客户端，请运行 sysctl -w net.ipv4.conf.{first}.forwarding=1，并查找将其设为 0 的程序或 /etc/sysctl.d 中的文件"],
   "mode-sysctls": ["{name} 为 {value}，而此配置下的 {mode} 模式要求为 {required}", "到 Service 的连接会失败、在端点消失后挂起，或不被计数。正在运行的 Ferroute 若有权限，会在一秒内重新设置：有其他程序在修改它，或 /proc/sys 是只读的",
     "运行 sysctl -w {name}={required}，并从 /etc/sysctl.d 和其他程序中删除另一个值"],
   "service-routes.refused": ["一条 {family} 路由拒绝主机发往集群 IP {address} 的数据包", "主机自身到 Service 的连接会失败：kubelet、使用主机网络的 Pod，以及此主机上的 API server 到 webhook 的连接。内核在应用任何规则之前查找路由",

@@ -39,6 +39,8 @@ struct StaticRoute {
     /// The name or number of the table.
     table: String,
     to: IpNet,
+    /// The sources of packets that it is for, of IPv6.
+    from: Option<IpNet>,
     kind: Kind,
 }
 
@@ -107,11 +109,17 @@ impl StaticRouter {
         addresses
     }
 
-    fn route_in(&self, table: &str, address: IpAddr) -> Option<&StaticRoute> {
-        let routes = self.routes.iter().filter(|route| route.table == table && route.to.contains(&address));
+    fn route_in(&self, table: &str, address: IpAddr, source: Option<IpAddr>) -> Option<&StaticRoute> {
+        let is_for = |route: &&StaticRoute| {
+            let is_source = |from: IpNet| source.is_some_and(|source| from.contains(&source));
+            route.table == table && route.to.contains(&address) && route.from.is_none_or(is_source)
+        };
+        let length = |net: Option<IpNet>| net.map_or(0, |net| net.prefix_len());
         // Among equal routes, `ip route` prints the one with the lowest metric first.
-        routes.fold(None, |best: Option<&StaticRoute>, route| match best {
-            Some(best) if best.to.prefix_len() >= route.to.prefix_len() => Some(best),
+        self.routes.iter().filter(is_for).fold(None, |best: Option<&StaticRoute>, route| match best {
+            Some(best) if (best.to.prefix_len(), length(best.from)) >= (route.to.prefix_len(), length(route.from)) => {
+                Some(best)
+            }
             _ => Some(route),
         })
     }
@@ -179,7 +187,7 @@ impl StaticRouter {
 impl Router for StaticRouter {
     fn route(&self, packet: &RoutedPacket<'_>) -> RouteDecision {
         let destination = packet.destination;
-        let local = self.route_in("local", destination);
+        let local = self.route_in("local", destination, packet.source);
         if local.is_none() && (destination.is_loopback() || self.own_addresses().contains(&destination)) {
             return RouteDecision::Local { source: None };
         }
@@ -211,7 +219,9 @@ impl Router for StaticRouter {
                 let remedy = "add the output of ip route show table all";
                 return RouteDecision::Unknown(format!("the routes of table {table}: {remedy}"));
             }
-            let found = self.route_in(table, destination).filter(|route| !rule.suppresses(route.to.prefix_len()));
+            let found = self
+                .route_in(table, destination, packet.source)
+                .filter(|route| !rule.suppresses(route.to.prefix_len()));
             if let Some(decision) = found.and_then(|route| self.decision(route, destination)) {
                 return decision;
             }
@@ -225,7 +235,7 @@ impl Router for StaticRouter {
 
     fn address_type(&self, address: IpAddr) -> Option<AddressKind> {
         let is_broadcast = |net: &IpNet| net.addr().is_ipv4() && net.prefix_len() < 31 && net.broadcast() == address;
-        let tables = DEFAULT_TABLES.iter().filter_map(|table| self.route_in(table, address));
+        let tables = DEFAULT_TABLES.iter().filter_map(|table| self.route_in(table, address, None));
         Some(match tables.max_by_key(|route| route.to.prefix_len()).map(|route| &route.kind) {
             Some(Kind::Local { .. }) => AddressKind::Local,
             _ if self.own_addresses().contains(&address) => AddressKind::Local,

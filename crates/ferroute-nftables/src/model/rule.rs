@@ -254,6 +254,11 @@ pub enum Outcome {
 }
 
 impl Outcome {
+    /// Returns the outcome of `ct count`. The packet's own connection counts, so that there are always more than none.
+    pub(crate) fn of_connection_count(text: &str) -> Self {
+        if text == "ct count over 0" { Self::Nothing } else { Self::Condition }
+    }
+
     /// Reports whether the rule may end at the statement, although the packet stays the same.
     pub fn is_condition(&self) -> bool {
         matches!(self, Self::Condition | Self::Socket)

@@ -227,7 +227,9 @@ impl RuleReader {
             cursor.at += 2;
             cursor.accept("over");
             cursor.at += 1;
-            reading.opaque(join(cursor.since(start)), Outcome::Condition);
+            let text = join(cursor.since(start));
+            let outcome = Outcome::of_connection_count(&text);
+            reading.opaque(text, outcome);
             return Some(());
         }
         if ["nfproto", "protocol"].iter().any(|key| cursor.peek() == *key || cursor.peek_at(1) == *key)

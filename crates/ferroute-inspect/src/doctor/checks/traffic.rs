@@ -31,6 +31,29 @@ pub(super) fn forwarding(inputs: &Inputs) -> CheckResult {
             );
             defects.push(defect.with("name", name).with("family", family));
         }
+        // IPv6 has no such setting for an interface.
+        if defects.is_empty() && is_used(inputs, IpFamily::V4) {
+            let sysctls = inputs.sysctls.as_ref().map_err(Clone::clone)?;
+            let interfaces: Vec<&str> = sysctls
+                .iter()
+                .filter(|(_, value)| *value == "0")
+                .filter_map(|(name, _)| name.strip_prefix("net.ipv4.conf.")?.strip_suffix(".forwarding"))
+                .collect();
+            if let [first, ..] = interfaces.as_slice() {
+                let defect = Defect::new(
+                    Severity::Warning,
+                    format!("net.ipv4.conf.*.forwarding is 0 for {}", some_of(&interfaces)),
+                    "IPv4 packets that arrive there are not forwarded, although net.ipv4.ip_forward is 1: those of pods behind such an \
+                     interface, and of other hosts to node ports",
+                    format!(
+                        "if pods or clients are behind them, run sysctl -w net.ipv4.conf.{first}.forwarding=1, and look for the program \
+                         or file in /etc/sysctl.d that sets 0"
+                    ),
+                );
+                let defect = defect.kind("interface").with("interfaces", some_of(&interfaces)).with("first", first);
+                defects.push(defect);
+            }
+        }
         Ok(defects)
     };
     defects().into()
@@ -81,7 +104,7 @@ pub(super) fn service_routes(inputs: &Inputs) -> CheckResult {
         let defect = match is_refused {
             true => Defect::new(
                 Severity::Problem,
-                format!("a {family} route refuses packets of the host to cluster IP {address}"),
+                format!("an {family} route refuses packets of the host to cluster IP {address}"),
                 "connections of the host itself to Services fail: of the kubelet, of pods in the host's network, and of an API \
                  server on this host to webhooks. The kernel looks up a route before any rule applies",
                 format!(

@@ -50,8 +50,11 @@ fn sysctls<'a>(others: impl Iterator<Item = &'a str>) -> Reading<BTreeMap<String
         }
     }
     for device in devices {
-        if let Some(value) = read_sysctl(&kernel, &format!("net/ipv4/conf/{device}/rp_filter"))? {
-            sysctls.insert(format!("net.ipv4.conf.{device}.rp_filter"), value);
+        let is_host = ["all", "default", "lo"].contains(&device.as_str());
+        for setting in ["rp_filter", "forwarding"].into_iter().take(if is_host { 1 } else { 2 }) {
+            if let Some(value) = read_sysctl(&kernel, &format!("net/ipv4/conf/{device}/{setting}"))? {
+                sysctls.insert(format!("net.ipv4.conf.{device}.{setting}"), value);
+            }
         }
     }
     Ok(sysctls)

@@ -73,7 +73,8 @@ impl StaticRouter {
                     multipath = matches!(&kind, Kind::Unicast(paths) if paths.is_empty()).then_some(source);
                     let table = after(&words, "table").or(command.table.as_deref()).unwrap_or("main");
                     router.has_all_tables |= table == "local";
-                    router.routes.push(StaticRoute { table: table.to_owned(), to, kind });
+                    let from = after(&words, "from").and_then(parse_network).filter(|from| from.prefix_len() > 0);
+                    router.routes.push(StaticRoute { table: table.to_owned(), to, from, kind });
                 }
                 [] => {}
             }

@@ -107,6 +107,25 @@ fn tables_paths_and_policy_rules_are_followed() {
 }
 
 #[test]
+fn sources_select_routes() {
+    let text = "2001:db8:1::/48 from fd00::/64 via fe80::7 dev eth1 metric 1024 pref medium\n\
+                2001:db8:1::/48 via fe80::8 dev eth2 metric 1024 pref medium\n\
+                2001:db8:1:1::/64 from fd01::/64 via fe80::9 dev eth3 metric 1024 pref medium\n\
+                default from all via fe80::1 dev eth0 metric 1024 pref medium\n";
+    let router = StaticRouter::parse(text);
+    let interface = |to: &str, from: &str| {
+        let (destination, source) = (to.parse().unwrap(), from.parse().ok());
+        match router.route(&RoutedPacket { destination, source, input: Some("cali1"), mark: 0, transport: None }) {
+            RouteDecision::Unicast { interface, .. } => interface.to_string(),
+            other => format!("{other:?}"),
+        }
+    };
+    let interfaces =
+        [("2001:db8:1:1::1", "fd00::5"), ("2001:db8:1:1::1", "fd01::5"), ("2001:db8:1::1", "fd01::5"), ("::5", "")];
+    assert_eq!(interfaces.map(|(to, from)| interface(to, from)), ["eth1", "eth3", "eth2", "eth0"]);
+}
+
+#[test]
 fn commands_beside_routes_tell_their_table_and_family() {
     let v4 = "default via 192.168.7.1 dev eth1\n";
     let main = "default via 192.168.6.1 dev eth0\n";
@@ -180,7 +199,7 @@ fn other_forms_of_ip_are_read() {
     let router = StaticRouter::parse(text);
     let own: Vec<String> = router.own_addresses().iter().map(ToString::to_string).collect();
     assert_eq!(own, ["192.168.6.121", "192.168.7.121", "fd00:7::121", "fe80::1"]);
-    let interface = |to: &str| match router.route_in("main", to.parse().unwrap()).map(|route| &route.kind) {
+    let interface = |to: &str| match router.route_in("main", to.parse().unwrap(), None).map(|route| &route.kind) {
         Some(Kind::Unicast(paths)) => paths[0].interface.clone(),
         other => format!("{other:?}"),
     };

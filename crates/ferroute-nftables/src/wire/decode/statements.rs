@@ -29,7 +29,9 @@ pub(super) fn text(parts: &Parts<'_>) -> Option<(String, Outcome)> {
         }
         "connlimit" => {
             let over = if flag(2, 1) { "over " } else { "" };
-            (format!("ct count {over}{}", parts.u32(1)?), Outcome::Condition)
+            let text = format!("ct count {over}{}", parts.u32(1)?);
+            let outcome = Outcome::of_connection_count(&text);
+            (text, outcome)
         }
         "queue" => {
             let (first, total) = (short(1).unwrap_or(0), short(2).unwrap_or(1).max(1));
