@@ -113,6 +113,7 @@ pub fn parse_service(service: &api::Service) -> Result<Option<ServiceView>, Inva
         errors.ignore(annotation(labels::PASSIVE_EJECTION), "no effect, because no port is TCP");
     }
     if common.balancing.drain_timeout.is_some() && !has_any(&[Protocol::Tcp, Protocol::Udp]) {
+        common.balancing.drain_timeout = None;
         errors.ignore(annotation(labels::DRAIN_TIMEOUT), "no effect, because no port is TCP or UDP");
     }
     let ignored = std::mem::take(&mut errors.ignored).into();
@@ -201,15 +202,18 @@ impl Common {
         let external_policy = external_policy.filter(|_| accepts_external).unwrap_or_default();
         let has_health_check = type_ == Type::LoadBalancer && external_policy == TrafficPolicy::Local;
         let health_check_node_port = optional_port(errors, "spec.healthCheckNodePort", spec.health_check_node_port);
+        let cluster_ips = cluster_ips(errors, spec);
+        let load_balancer_vips = load_balancer_vips(errors, &service.status);
+        let ranges = errors.parse_list(SOURCE_RANGES, &spec.load_balancer_source_ranges, parse_network);
+        let source_ranges = parse_source_ranges(errors, ranges, &service.metadata.annotations);
+        let scope = parse_scope(errors, &service.metadata.annotations);
         Self {
-            cluster_ips: cluster_ips(errors, spec),
+            cluster_ips,
             external_ips,
-            load_balancer_vips: load_balancer_vips(errors, &service.status),
-            source_ranges: {
-                let ranges = errors.parse_list(SOURCE_RANGES, &spec.load_balancer_source_ranges, parse_network);
-                parse_source_ranges(errors, ranges, &service.metadata.annotations)
-            },
-            source_ranges_scope: parse_scope(errors, &service.metadata.annotations),
+            load_balancer_vips,
+            // Without ranges it has no effect, in any mode.
+            source_ranges_scope: if source_ranges.is_empty() { SourceRangesScope::default() } else { scope },
+            source_ranges,
             health_check_node_port: health_check_node_port.filter(|_| has_health_check),
             affinity: affinity(errors, spec),
             internal_policy: errors

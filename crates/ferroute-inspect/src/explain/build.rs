@@ -82,7 +82,7 @@ fn policies(
 ) -> Policies {
     // Policies are the same for all ports; only addresses depend on the IP family.
     let all = || ports.iter().map(|(_, _, entry)| &entry.service);
-    let has = |protocol| ports.iter().any(|(_, name, _)| name.protocol == protocol);
+    let has_tcp = ports.iter().any(|(_, name, _)| name.protocol == Protocol::Tcp);
     let external = all().find(|port| port.externally_accessible());
     let mut source_ranges: Vec<_> = all().flat_map(|port| port.load_balancer_source_ranges.iter().copied()).collect();
     source_ranges.sort_unstable();
@@ -95,7 +95,7 @@ fn policies(
         affinity: all().find_map(|port| port.affinity),
         source_ranges,
         source_ranges_scope: scope.map(str::to_owned).collect(),
-        balancing: all().next().and_then(|port| balancing(&port.balancing, inputs.traits, has)),
+        balancing: all().next().and_then(|port| balancing(&port.balancing, inputs.traits, has_tcp)),
         limits: all().find_map(|port| port.limits.as_deref().copied()).filter(|_| inputs.traits.limits),
         unrestricted_families: unrestricted_families(service),
         traffic_distribution: service.spec.traffic_distribution.clone(),
@@ -103,15 +103,14 @@ fn policies(
     }
 }
 
-/// `has` reports whether the Service has a port of this protocol.
-fn balancing(requested: &Balancing, traits: &ModeTraits, has: impl Fn(Protocol) -> bool) -> Option<ExplainedBalancing> {
+/// `has_tcp` reports whether the Service has a TCP port.
+fn balancing(requested: &Balancing, traits: &ModeTraits, has_tcp: bool) -> Option<ExplainedBalancing> {
     let method = requested.method.filter(|method| traits.methods.contains(method));
     let table_size = method.filter(|method| method.hashes()).map(|_| requested.table_size.get());
-    let drains = traits.drain_timeouts && (has(Protocol::Tcp) || has(Protocol::Udp));
-    let drain_timeout_seconds = requested.drain_timeout.filter(|_| drains);
+    let drain_timeout_seconds = requested.drain_timeout.filter(|_| traits.drain_timeouts);
     let balancing = ExplainedBalancing {
         method,
-        passive_ejection: requested.passive_ejection.filter(|_| requested.ejects() && has(Protocol::Tcp)),
+        passive_ejection: requested.passive_ejection.filter(|_| requested.ejects() && has_tcp),
         slow_start_seconds: requested.slow_start.filter(|_| traits.weights),
         zone_weight: requested.zone_weight.filter(|_| traits.weights),
         drain_timeout_seconds,

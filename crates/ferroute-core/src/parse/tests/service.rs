@@ -551,6 +551,9 @@ fn annotations_without_effect_are_reported() {
     ] {
         let service = service.annotation(key, value);
         assert_eq!(ignored(service.clone()), [format!("{key}]")]);
+        let mut unsupported = view(service.clone());
+        unsupported.ignore_unsupported(&ModeTraits::IPTABLES);
+        assert_eq!(unsupported.ignored.len(), 1, "{key}: reported once in a mode that does not support it");
         let service = match needed {
             labels::MAX_CONNECTIONS => service.annotation(needed, "5"),
             labels::SOURCE_RANGES => service.annotation(needed, "10.0.0.0/8").load_balancer("198.51.100.1"),
@@ -661,7 +664,8 @@ fn denied_ranges_are_those_that_remain() {
     let both = [(own, "64.0.0.0/2"), (policy, "allow"), (labels::CILIUM_SOURCE_RANGES_POLICY, "deny")];
     assert_eq!(ranges(&both), ["64.0.0.0/2"], "Ferroute's own comes first");
     let scope = |text: &str| {
-        port(web().annotation(labels::SOURCE_RANGES_SCOPE, text)).source_ranges_scope.names().collect::<Vec<_>>()
+        let service = web().annotation(labels::SOURCE_RANGES_SCOPE, text).source_range("10.0.0.0/8");
+        port(service).source_ranges_scope.names().collect::<Vec<_>>()
     };
     assert_eq!(scope("node-ports,cluster-ip"), ["cluster-ip", "node-ports"]);
     assert_eq!(scope("cluster-ips"), ["cluster-ip", "external-ips", "node-ports"], "an error restricts all addresses");
