@@ -70,6 +70,7 @@ impl EjectionState {
         let mut judges = <[Judge; 2]>::default();
         let mut refusals = Refusals::default();
         let mut sent = Ejections::new();
+        let mut changed = None;
         loop {
             // Without ports the last ejections are taken back.
             let ports = if sent.is_empty() { self.ports.wait_for_some() } else { self.ports.get().0 };
@@ -91,13 +92,17 @@ impl EjectionState {
                 counts.total += verdicts.iter().filter(|verdict| verdict.ejected_for.is_some()).count() as u64;
             }
             if ejections != sent {
+                changed = Some(Instant::now());
                 sent.clone_from(&ejections);
                 if sender.send(TrackerEvent::EndpointsEjected(ejections)).is_err() {
                     // The process ends.
                     thread::park();
                 }
             }
-            thread::sleep((start.elapsed() * PAUSE_FACTOR).clamp(INTERVAL, MAX_PAUSE));
+            // The first round after the rules were applied deletes the entries of connections to ejected endpoints.
+            let is_applying = changed.is_some_and(|changed: Instant| changed.elapsed() < APPLYING);
+            let interval = if is_applying { SHORT_INTERVAL } else { INTERVAL };
+            thread::sleep((start.elapsed() * PAUSE_FACTOR).clamp(interval, MAX_PAUSE));
         }
     }
 }
@@ -262,6 +267,12 @@ const MAX_EVENTS: usize = 100_000;
 /// Time between two reads. Together with [`judge`]'s patience and the sync, an endpoint is ejected less than two
 /// seconds after its first connection without a reply.
 const INTERVAL: Duration = Duration::from_millis(400);
+
+/// Time in which most syncs apply an ejection.
+const APPLYING: Duration = Duration::from_secs(1);
+
+/// Time between two reads meanwhile.
+const SHORT_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The pause is at least this many times as long as the read before it: 10 % of a CPU at most.
 const PAUSE_FACTOR: u32 = 9;

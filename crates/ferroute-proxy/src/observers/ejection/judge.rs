@@ -204,8 +204,9 @@ fn pause(times: u32) -> Duration {
 const PATIENCE: Duration = Duration::from_millis(1_100);
 /// Connections without a reply after which an endpoint is ejected.
 const FAILURES: usize = 2;
-/// A single connection ejects an endpoint after this time.
-const PATIENCE_WITH_ONE: Duration = Duration::from_secs(3);
+/// A single connection ejects an endpoint after this time, so that the packet that its client sends after three seconds
+/// reaches another endpoint: with the time between two reads, and until the rules are applied.
+const PATIENCE_WITH_ONE: Duration = Duration::from_secs(2);
 /// Time for which a refused connection counts.
 const REFUSED_FOR: Duration = Duration::from_secs(10);
 /// Refused connections that are kept: a few are enough to eject an endpoint.
