@@ -63,7 +63,14 @@ function show(list, number) {
   row?.scrollIntoView({ block: "center" });
 }
 
+/** The texts of kinds of changes that are observations of the proxy: some endpoints are named, or none is left. */
+const OBSERVED = {
+  "Ejected endpoints": ["change.ejected", "change.noneEjected"],
+  "Shares of endpoints": ["change.shares", "change.fullShares"],
+};
+
 function changeText({ kind, name, deleted, ready, total }) {
+  if (kind in OBSERVED) return t(OBSERVED[kind][deleted ? 1 : 0], { name });
   if (deleted) return t("change.deleted", { kind, name });
   return kind === "EndpointSlice" && total !== undefined && total !== null
     ? t("change.slice", { name, ready, total }) : t("change.changed", { kind, name });
