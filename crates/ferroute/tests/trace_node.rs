@@ -591,6 +591,62 @@ fn nftables_constructs_have_their_documented_results() {
 }
 
 #[test]
+fn scripts_lead_to_the_results_of_the_rules_that_they_write() {
+    let node = node();
+    let routes = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(routes.path(), ["address", "route"].map(|list| node.command("ip", &[list])).concat()).unwrap();
+    let nft = "flush ruleset
+define PODS = { 10.244.1.5, 10.244.1.6 }
+define PORTS = { 80, 8000-8090 }
+define LAN = cali*
+table inet fw
+delete table inet fw
+table inet fw {
+    chain forward { type filter hook forward priority filter; policy drop; }
+    chain own { ip saddr $PODS tcp dport $PORTS accept; }
+}
+table inet fw {
+    chain forward { iifname $LAN jump own; }
+}
+insert rule inet fw forward ip daddr 10.244.1.9 drop
+";
+    let iptables = "#!/bin/sh -e
+POD=10.244.1.6
+iptables -P FORWARD DROP
+iptables -N own
+iptables -A own -s 10.244.1.5 -p tcp -m multiport --dports 80,8000:8090 \\
+    -m comment --comment 'it is \"own\"' -j ACCEPT
+iptables -A FORWARD -d $POD -j own
+iptables -C FORWARD -j ACCEPT 2>/dev/null || iptables -I FORWARD -d 10.244.1.9 -j DROP
+";
+    for (text, program) in [(nft, "nft -f"), (iptables, "sh")] {
+        let script = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(script.path(), text).unwrap();
+        node.command("nft", &["flush", "ruleset"]);
+        let words: Vec<&str> = program.split(' ').chain([script.path().to_str().unwrap()]).collect();
+        node.command(words[0], &words[1..]);
+        for (to, end) in [
+            ("10.244.1.6:80", "delivered"),
+            ("10.244.1.6:8085", "delivered"),
+            ("10.244.1.6:443", "dropped"),
+            ("10.244.1.9:80", "dropped"),
+        ] {
+            let mut in_file = Command::new(env!("CARGO_BIN_EXE_ferroute"));
+            in_file.args(["trace", "--from", "10.244.1.5", "--to", to, "--rules"]).arg(script.path());
+            let in_file = in_file.arg("--routes").arg(routes.path()).output().unwrap();
+            let in_kernel = trace(&node, &format!("--from 10.244.1.5 --to {to}"));
+            let last = |output: Output| {
+                let text = String::from_utf8(output.stdout).unwrap();
+                text.lines().filter(|line| line.starts_with("=> ")).map(str::to_owned).collect::<Vec<_>>()
+            };
+            let (in_file, in_kernel) = (last(in_file), last(in_kernel));
+            assert!(in_kernel.len() == 1 && in_kernel[0].contains(end), "{program} {to}: {in_kernel:?}");
+            assert_eq!(in_file, in_kernel, "{program} {to}");
+        }
+    }
+}
+
+#[test]
 fn connection_marks_and_translations_of_nftables_are_followed() {
     let node = node();
     rules(
