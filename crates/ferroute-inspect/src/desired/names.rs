@@ -29,6 +29,9 @@ pub fn service_name(text: &str, namespace: &str) -> Result<NamespacedName, Strin
             Some((name, rest)) => match rest.split_once('.').unwrap_or((rest, "svc")) {
                 (namespace, "svc") => NamespacedName::new(namespace, name),
                 (namespace, domain) if domain.starts_with("svc.") => NamespacedName::new(namespace, name),
+                _ if text.parse::<IpAddr>().is_ok() => {
+                    return Err(format!("invalid Service {text:?}: it is an address, not a name"));
+                }
                 _ => return Err(format!("invalid Service {text:?}: a DNS name must be NAME.NAMESPACE.svc.DOMAIN")),
             },
             None => NamespacedName::new(namespace, name),

@@ -63,7 +63,7 @@ pub(super) fn property(cursor: &mut Cursor<'_>, family: IpFamily) -> Option<(Pro
         "meta" => plain(meta(cursor.take())?),
         "ct" => plain(connection(cursor)?),
         "fib" => plain(fib(cursor)?),
-        "numgen" | "jhash" | "symhash" => plain(number(word, cursor, family)?),
+        "numgen" | "jhash" | "symhash" => number(word, cursor, family),
         "osf" => {
             if cursor.accept("ttl") {
                 cursor.at += 1;
@@ -185,17 +185,17 @@ fn fib(cursor: &mut Cursor<'_>) -> Option<Property> {
     })
 }
 
-fn number(word: &str, cursor: &mut Cursor<'_>, family: IpFamily) -> Option<Property> {
-    let mut hashed = None;
+fn number(word: &str, cursor: &mut Cursor<'_>, family: IpFamily) -> Option<(Property, Requirements)> {
+    let (mut hashed, mut required) = (None, Requirements::default());
     let source = match word {
         "symhash" => NumberSource::SymmetricHash,
         "jhash" => {
             let mut fields = Vec::new();
             loop {
-                match property(cursor, family)?.0 {
-                    Property::Field(field) => fields.push(field),
-                    _ => return None,
-                }
+                let (Property::Field(field), requirements) = property(cursor, family)? else { return None };
+                fields.push(field);
+                required.family = requirements.family.or(required.family);
+                required.protocol = requirements.protocol.or(required.protocol);
                 if !cursor.accept(".") {
                     break;
                 }
@@ -219,10 +219,11 @@ fn number(word: &str, cursor: &mut Cursor<'_>, family: IpFamily) -> Option<Prope
     let seed = cursor.accept("seed").then(|| Words::Hexadecimal(8).parse(cursor.take()));
     let seed = seed.flatten().and_then(|seed| u32::try_from(seed).ok());
     let first = if cursor.accept("offset") { cursor.take().parse().ok()? } else { 0 };
-    Some(match hashed.zip(seed) {
+    let property = match hashed.zip(seed) {
         Some((input, seed)) => Property::Field(Field::Jhash { input, count, seed, first }),
         None => Property::Number { source, count, first },
-    })
+    };
+    Some((property, required))
 }
 
 /// Returns bits of a header, as the field that they are.

@@ -146,6 +146,10 @@ fn rules_are_printed_as_nft_prints_those_of_the_kernel() {
         ("ct mark set ct mark xor 0x10 and 0xffffff00", "ct mark set ct mark & 0xffffff00 ^ 0x00000010"),
         ("ct mark set meta mark & 0x000000ff", "ct mark set meta mark & 0x000000ff"),
         (
+            "meta mark set jhash ip saddr . tcp sport mod 4 seed 0x1",
+            "meta nfproto ipv4 meta l4proto tcp meta mark set jhash ip saddr . th sport mod 4 seed 0x1",
+        ),
+        (
             "tcp flags & (fin | syn | rst | ack) == syn drop",
             "meta l4proto tcp tcp flags & (fin | syn | rst | ack) == syn drop",
         ),
