@@ -33,7 +33,9 @@ enum Explained {
 /// Arguments of `ferroute explain service`.
 #[derive(Args, Debug)]
 struct ExplainServiceArgs {
-    /// Name of the Service: NAME, NAMESPACE/NAME, either after svc/, or NAME.NAMESPACE.svc; :PORT selects one of its ports
+    /// Service: NAME, NAMESPACE/NAME or NAME.NAMESPACE.svc, with :PORT
+    ///
+    /// NAME and NAMESPACE/NAME may follow svc/. Without a port, all are explained.
     #[arg(value_name = "SERVICE")]
     service: String,
     /// Namespace of a Service that is named without one
