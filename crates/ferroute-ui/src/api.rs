@@ -19,7 +19,6 @@ use ferroute_inspect::{
 };
 use ferroute_modes::REGISTRY;
 use serde::{Deserialize, Serialize};
-use tokio::sync::AcquireError;
 
 use crate::{
     demo::DemoStatus,
@@ -101,34 +100,27 @@ impl<T> From<anyhow::Result<T>> for Answer<T> {
     }
 }
 
-/// Runs a request on another thread, a limited number at a time; others wait.
+/// The kinds of requests, by what they need: a page opens while others wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Work {
+    /// What is in memory.
+    Memory,
+    /// The kernel, or a simulation of it.
+    Kernel,
+    /// All rules of the kernel, which may take many seconds.
+    Check,
+}
+
+/// Runs a request on another thread, a limited number of a kind at a time; others wait.
 pub(crate) async fn answer<T: Send + 'static>(
     app: Arc<App>,
+    kind: Work,
     work: impl FnOnce(&App) -> Result<T, Refusal> + Send + 'static,
 ) -> Result<T, Refusal> {
-    let _permit = app.work.acquire().await.map_err(stopping)?;
-    answer_at_once(Arc::clone(&app), work).await
-}
-
-/// Runs a request that may take many seconds on another thread, one at a time, so that others do not wait for several.
-async fn check<T: Send + 'static>(
-    app: Arc<App>,
-    work: impl FnOnce(&App) -> Result<T, Refusal> + Send + 'static,
-) -> Result<T, Refusal> {
-    let _permit = app.checks.acquire().await.map_err(stopping)?;
-    answer_at_once(Arc::clone(&app), work).await
-}
-
-fn stopping(_: AcquireError) -> Refusal {
-    Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "stopping")
-}
-
-/// Runs a request that does not read the kernel on another thread: a page opens while slower ones wait.
-async fn answer_at_once<T: Send + 'static>(
-    app: Arc<App>,
-    work: impl FnOnce(&App) -> Result<T, Refusal> + Send + 'static,
-) -> Result<T, Refusal> {
-    let done = tokio::task::spawn_blocking(move || work(&app)).await;
+    let stopping = |_| Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "stopping");
+    let _permit = app.limit(kind).acquire().await.map_err(stopping)?;
+    let worker = Arc::clone(&app);
+    let done = tokio::task::spawn_blocking(move || work(&worker)).await;
     done.unwrap_or_else(|_| Err(Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "the answer failed: see the log")))
 }
 
@@ -173,7 +165,7 @@ impl<'a> Overview<'a> {
 
 /// `GET /overview`
 pub(crate) async fn overview(State(app): State<Arc<App>>) -> Result<JsonText, Refusal> {
-    answer_at_once(app, |app| {
+    answer(app, Work::Memory, |app| {
         let view = app.view();
         Ok(JsonText::new(&Overview::of(app, &view)?)?.with("machines", &view.machines.all()))
     })
@@ -197,7 +189,7 @@ pub(crate) async fn changes(
     State(app): State<Arc<App>>,
     Query(query): Query<ChangesQuery>,
 ) -> Result<JsonText, Refusal> {
-    answer_at_once(app, move |app| {
+    answer(app, Work::Memory, move |app| {
         let view = app.view();
         let known = [&view.rows, &view.machines].iter().all(|list| list.knows(query.since));
         // A page that is too far behind, or was opened before the server was started, gets all items.
@@ -215,7 +207,7 @@ pub(crate) async fn service(
     State(app): State<Arc<App>>,
     Path((namespace, name)): Path<(String, String)>,
 ) -> Result<JsonText, Refusal> {
-    answer(app, move |app| {
+    answer(app, Work::Kernel, move |app| {
         let view = app.view();
         let explain = || explain_on_host(&view.desired, &format!("{namespace}/{name}"));
         let explanation = app.source().on_node(explain)?;
@@ -272,7 +264,7 @@ const SOURCE_PORT: NonZeroU16 = NonZeroU16::new(50_000).expect("this is not zero
 
 /// `GET /trace`
 pub(crate) async fn trace(State(app): State<Arc<App>>, Query(query): Query<TraceQuery>) -> Result<JsonText, Refusal> {
-    answer(app, move |app| {
+    answer(app, Work::Kernel, move |app| {
         let request = query.request()?;
         if request.kernel && !app.source().has_kernel() {
             return Err(Refusal::new(StatusCode::BAD_REQUEST, NO_KERNEL));
@@ -296,7 +288,8 @@ pub(crate) async fn doctor(State(app): State<Arc<App>>) -> Result<JsonText, Refu
     struct Body {
         diagnosis: Diagnosis,
     }
-    check(app, |app| JsonText::new(&Answer::from(diagnosis(app).map(|diagnosis| Body { diagnosis })))).await
+    answer(app, Work::Check, |app| JsonText::new(&Answer::from(diagnosis(app).map(|diagnosis| Body { diagnosis }))))
+        .await
 }
 
 fn diagnosis(app: &App) -> anyhow::Result<Diagnosis> {
@@ -313,7 +306,7 @@ pub(crate) async fn diff(State(app): State<Arc<App>>) -> Result<JsonText, Refusa
     struct Body {
         report: Comparison,
     }
-    check(app, |app| JsonText::new(&Answer::from(comparison(app).map(|report| Body { report })))).await
+    answer(app, Work::Check, |app| JsonText::new(&Answer::from(comparison(app).map(|report| Body { report })))).await
 }
 
 fn comparison(app: &App) -> anyhow::Result<Comparison> {
@@ -324,12 +317,12 @@ fn comparison(app: &App) -> anyhow::Result<Comparison> {
 
 /// `GET /history`
 pub(crate) async fn history(State(app): State<Arc<App>>) -> Result<JsonText, Refusal> {
-    answer_at_once(app, |app| JsonText::new(&*app.history())).await
+    answer(app, Work::Memory, |app| JsonText::new(&*app.history())).await
 }
 
 /// `GET /timeline`
 pub(crate) async fn timeline(State(app): State<Arc<App>>) -> Result<JsonText, Refusal> {
-    answer(app, |app| {
+    answer(app, Work::Kernel, |app| {
         let timeline = match app.source().recording() {
             Ok(Some(bundle)) => Timeline::new(&bundle),
             Ok(None) => Timeline::unavailable(NO_PROXY.to_owned()),

@@ -21,7 +21,7 @@ use ferroute_demo::{
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    api::{JsonText, Refusal, answer},
+    api::{JsonText, Refusal, Work, answer},
     server::App,
 };
 
@@ -50,7 +50,7 @@ async fn act<T: Serialize>(
     if !app.token().is_some_and(|token| token.is_in(headers)) {
         return Err(Refusal::new(StatusCode::FORBIDDEN, "open the URL that `ferroute demo --ui` printed"));
     }
-    answer(app, |app| match app.source().demo() {
+    answer(app, Work::Kernel, |app| match app.source().demo() {
         Some(cluster) => JsonText::new(&work(cluster)?),
         None => Err(Refusal::new(StatusCode::NOT_FOUND, "this is not a demo")),
     })

@@ -23,7 +23,7 @@ use serde_json::json;
 use tokio::sync::{Semaphore, broadcast};
 
 use crate::{
-    api, assets,
+    api::{self, Work}, assets,
     compression::compressed,
     demo,
     flows::{self, Flows},
@@ -46,10 +46,8 @@ pub(crate) struct App {
     flows: Flows,
     /// The permission for the demo's actions.
     token: Option<Token>,
-    /// Limits the questions that are worked on at the same time.
-    pub(crate) work: Semaphore,
-    /// Limits those that may take many seconds.
-    pub(crate) checks: Semaphore,
+    /// Limit the requests of a kind at the same time.
+    limits: [Semaphore; 3],
 }
 
 impl App {
@@ -66,9 +64,13 @@ impl App {
             history: Mutex::default(),
             flows: Flows::default(),
             token,
-            work: Semaphore::new(MAX_WORK),
-            checks: Semaphore::new(1),
+            limits: [MAX_WORK, MAX_WORK, 1].map(Semaphore::new),
         }))
+    }
+
+    /// Returns the limit of requests of a kind.
+    pub(crate) fn limit(&self, kind: Work) -> &Semaphore {
+        &self.limits[kind as usize]
     }
 
     pub(crate) fn source(&self) -> &Source {
@@ -216,7 +218,7 @@ async fn events(State(app): State<Arc<App>>) -> Sse<impl Stream<Item = Result<Ev
 /// The news that a slow page can be behind.
 const MAX_NEWS: usize = 16;
 
-/// The questions that are worked on at the same time; each may need a second and some memory.
+/// The requests of a kind that are worked on at the same time; each may need a second and some memory.
 const MAX_WORK: usize = 2;
 
 /// Requests wait for the kernel most of the time, on other threads.

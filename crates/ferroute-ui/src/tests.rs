@@ -21,6 +21,7 @@ use serde_json::{Value, json};
 use tower::ServiceExt;
 
 use crate::{
+    api::Work,
     assets,
     server::{App, router},
     source::Source,
@@ -121,9 +122,13 @@ async fn services_are_listed_with_their_states() {
 #[tokio::test]
 async fn page_opens_while_slow_requests_wait() {
     let page = Page::new(CLUSTER);
-    let _check = page.app.checks.acquire().await.unwrap();
+    let all = async |kind| {
+        let limit = page.app.limit(kind);
+        limit.acquire_many(u32::try_from(limit.available_permits()).unwrap()).await.unwrap()
+    };
+    let _checks = all(Work::Check).await;
     page.ok("services/shop/web").await;
-    let _all = page.app.work.acquire_many(u32::try_from(page.app.work.available_permits()).unwrap()).await.unwrap();
+    let _kernel = all(Work::Kernel).await;
     for path in ["overview", "services", "history", "changes?since=0"] {
         page.ok(path).await;
     }
