@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Rules have the same types as rules read from the kernel. Unsupported constructs are kept as text. Scripts for `nft -f`, with
-//! variables and commands, are read as well ([`commands`]).
+//! variables and commands, are read as well.
 
 mod commands;
 mod expression;
