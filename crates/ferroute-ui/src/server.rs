@@ -23,7 +23,8 @@ use serde_json::json;
 use tokio::sync::{Semaphore, broadcast};
 
 use crate::{
-    api::{self, Work}, assets,
+    api::{self, Work},
+    assets,
     compression::compressed,
     demo,
     flows::{self, Flows},
