@@ -8,7 +8,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use ferroute_core::{Method, ModeTrait};
+use ferroute_api::{
+    Object,
+    manifest::{self, Parsed},
+};
+use ferroute_core::{
+    Method, ModeTrait, ModeTraits,
+    parse::{parse_service, parse_slice},
+};
 use ferroute_modes::REGISTRY;
 
 fn crates() -> PathBuf {
@@ -141,4 +148,74 @@ fn traits_of_modes_have_chinese_texts() {
         .filter(|text| !sentences.contains(text.as_str()) && !text.split([',', ';']).all(|word| is_name(word.trim())))
         .collect();
     assert_eq!(unknown, BTreeSet::new());
+}
+
+/// Reports whether a text has the form of a sentence: `{name}` stands for any text.
+fn has_form(text: &str, sentence: &str) -> bool {
+    let mut parts = sentence.split(['{', '}']).step_by(2);
+    let Some(mut rest) = parts.next().and_then(|start| text.strip_prefix(start)) else { return false };
+    let parts: Vec<&str> = parts.collect();
+    let Some((last, inner)) = parts.split_last() else { return rest.is_empty() };
+    for part in inner {
+        let Some(at) = rest.find(part) else { return false };
+        rest = &rest[at + part.len()..];
+    }
+    rest.ends_with(last)
+}
+
+#[test]
+fn ignored_settings_have_chinese_texts() {
+    const OBJECTS: &str = "
+{apiVersion: v1, kind: Service, metadata: {name: web, annotations: {
+  ferroute.io/load-balancing: fastest, ferroute.io/slow-start: soon, ferroute.io/zone-weight: much, ferroute.io/drain-timeout: 0s,
+  ferroute.io/max-connections: none, ferroute.io/over-limit: drop, ferroute.io/source-ranges-policy: deny,
+  ferroute.io/source-ranges-scope: cluster-ip, ferroute.io/weight: '2', ferroute.io/load-balancin: random, ferroute.io/other: '1'}},
+ spec: {clusterIP: 10.96.0.1, externalIPs: [127.0.0.1], ports: [{port: 80}]}}
+---
+{apiVersion: v1, kind: Service, metadata: {name: sctp, annotations: {
+  ferroute.io/passive-ejection: 'true', ferroute.io/drain-timeout: 5s}}, spec: {clusterIP: 10.96.0.2, ports: [{port: 80, protocol: SCTP}]}}
+---
+{apiVersion: v1, kind: Service, metadata: {name: all, annotations: {
+  ferroute.io/load-balancing: round-robin, ferroute.io/slow-start: 5s, ferroute.io/zone-weight: '5', ferroute.io/drain-timeout: 5s,
+  ferroute.io/max-connections: '5', ferroute.io/source-ranges: 10.0.0.0/8, ferroute.io/source-ranges-scope: external-ips}},
+ spec: {clusterIP: 10.96.0.3, clusterIPs: [10.96.0.3, 'fd00::3'], ipFamilies: [IPv4, IPv6], externalIPs: ['2001:db8::1'], ports: [{port: 80}]}}
+---
+{apiVersion: v1, kind: Service, metadata: {name: unused},
+ spec: {clusterIP: 10.96.0.4, loadBalancerSourceRanges: [10.0.0.0/8], ports: [{port: 80}]}}
+---
+{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: a, labels: {kubernetes.io/service-name: web},
+  annotations: {ferroute.io/weight: '2 3'}}, addressType: IPv4, endpoints: [{addresses: [169.254.0.1]}], ports: [{port: 80}]}
+---
+{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: b, labels: {kubernetes.io/service-name: web},
+  annotations: {ferroute.io/weight: '5'}}, addressType: IPv4, endpoints: [{addresses: [10.244.0.1]}], ports: [{port: 80}]}
+---
+{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: c, labels: {kubernetes.io/service-name: web},
+  annotations: {ferroute.io/weight: heavy}}, addressType: IPv4, endpoints: [], ports: [{port: 80}]}
+";
+    let script = script("texts.js");
+    let mut sentences = between(&script, "\n  [\"", '"');
+    // They are about packets.
+    sentences.retain(|sentence| !sentence.starts_with("{subject}"));
+    let mut found = BTreeSet::new();
+    for object in manifest::read(OBJECTS) {
+        let Ok(Parsed::Object(object)) = object else { panic!("{object:?}") };
+        let ignored = match *object {
+            Object::Service(service) => {
+                let mut view = parse_service(&service).unwrap().unwrap();
+                view.ignore_unsupported(&ModeTraits::USERSPACE);
+                view.ignored
+            }
+            Object::EndpointSlice(slice) => {
+                let mut view = parse_slice(&slice, "node-1").unwrap().unwrap();
+                view.ignore_unsupported(&ModeTraits::IPTABLES);
+                view.ignored
+            }
+            other => panic!("{other:?}"),
+        };
+        assert!(!ignored.is_empty(), "each object has a setting that is ignored");
+        found.extend(ignored.iter().map(ToString::to_string));
+    }
+    let unknown: Vec<_> =
+        found.iter().filter(|text| !sentences.iter().any(|sentence| has_form(text, sentence))).collect();
+    assert_eq!(unknown, Vec::<&String>::new(), "of {}", found.len());
 }
