@@ -1,7 +1,6 @@
 //! Reading a file, and the state that is kept for it.
 //!
-//! Documents with unchanged text are not parsed again, so that changing one line of a large file is cheap. Many documents are
-//! parsed on all processors.
+//! Documents with unchanged text are not parsed again, so that changing one line of a large file is cheap.
 
 use std::{
     collections::HashMap,
@@ -14,13 +13,13 @@ use std::{
 };
 
 use ferroute_api::manifest::{Cause, Document, DocumentError, Parsed, Place};
-use ferroute_core::{map_parts, parse::InvalidObject};
+use ferroute_core::parse::InvalidObject;
 
 use super::{
     Closed,
     entry::{Candidate, Digest, Entry, Key, split},
     store::IsRelevant,
-    text::{MAX_DOCUMENT, TextError, for_documents},
+    text::{MAX_DOCUMENT, TextError, for_each_document},
 };
 use crate::{IgnoredKind, NotReadReason, Problem};
 
@@ -100,41 +99,15 @@ impl FileState {
         let unchanged: HashMap<Digest, &Arc<DocumentState>> =
             self.documents.iter().filter_map(|document| Some((document.text?, document))).collect();
         let (mut documents, mut errors) = (Vec::new(), Vec::new());
-        let read = |document: &Document<'_>, on_candidate: &mut OnCandidate<'_>| {
+        let result = for_each_document(file, &mut |document| {
             if is_relevant.is_some_and(|is_relevant| !is_relevant(document.text)) {
-                return Ok(None);
-            }
-            let digest = Digest::new(document.text);
-            let unchanged = unchanged.get(&digest).map(|state| (Arc::clone(state), Vec::new()));
-            let read = || DocumentState::read(document, digest, on_candidate);
-            unchanged.map_or_else(read, Ok).map(Some)
-        };
-        let read_part = |part: &[Document<'_>]| -> Vec<_> {
-            let read = |document| {
-                let mut candidates = Vec::new();
-                let read = read(document, &mut |candidate| {
-                    candidates.push(candidate);
-                    Ok(())
-                });
-                (candidates, read)
-            };
-            part.iter().map(read).collect()
-        };
-        let mut add = |read: Option<(_, Vec<DocumentError>)>| {
-            let (state, found) = read.unzip();
-            documents.extend(state);
-            errors.extend(found.into_iter().flatten());
-        };
-        let result = for_documents(file, &mut |documents| {
-            if let [document] = documents {
-                // It may be a long list, whose objects would need much memory.
-                add(read(document, on_candidate)?);
                 return Ok(());
             }
-            for (candidates, read) in map_parts(documents, MIN_PART, usize::MAX, read_part).into_iter().flatten() {
-                candidates.into_iter().try_for_each(&mut *on_candidate)?;
-                add(read?);
-            }
+            let digest = Digest::new(document.text);
+            documents.push(match unchanged.get(&digest) {
+                Some(state) => Arc::clone(state),
+                None => Arc::new(DocumentState::read(document, digest, &mut errors, on_candidate)?),
+            });
             Ok(())
         });
         let problem = match result {
@@ -198,13 +171,14 @@ impl FileState {
 }
 
 impl DocumentState {
-    /// Returns the state of a document, and its errors.
     fn read(
         document: &Document<'_>,
         digest: Digest,
+        errors: &mut Vec<DocumentError>,
         on_candidate: &mut OnCandidate<'_>,
-    ) -> Result<(Arc<Self>, Vec<DocumentError>), Closed> {
-        let (mut entries, mut ignored, mut errors) = (Vec::new(), Vec::new(), Vec::new());
+    ) -> Result<Self, Closed> {
+        let (mut entries, mut ignored) = (Vec::new(), Vec::new());
+        let before = errors.len();
         let mut sent = Ok(());
         let parsed = document.read_each(&mut |place, parsed| match parsed {
             Ok(Parsed::Object(object)) => {
@@ -224,12 +198,13 @@ impl DocumentState {
         });
         sent?;
         if let Err(error) = parsed {
-            errors = vec![error];
+            errors.truncate(before);
+            errors.push(error);
             entries.clear();
             ignored.clear();
         }
-        let text = errors.is_empty().then_some(digest);
-        Ok((Arc::new(Self { text, entries: Entries::new(entries), ignored: ignored.into() }), errors))
+        let text = (errors.len() == before).then_some(digest);
+        Ok(Self { text, entries: Entries::new(entries), ignored: ignored.into() })
     }
 }
 
@@ -291,6 +266,3 @@ fn ignored_kinds(documents: &[Arc<DocumentState>]) -> Option<Vec<IgnoredKind>> {
         .collect();
     (!kinds.is_empty()).then_some(kinds)
 }
-
-/// The minimum number of documents for a thread: it takes a fraction of a millisecond to parse them, and less to start the thread.
-const MIN_PART: usize = 8;

@@ -97,7 +97,7 @@ impl Input {
 
     /// Returns the events of the initial list, without documents whose text is not relevant: parsing takes a hundred times as
     /// long as reading. Errors in files are events, but not those in skipped documents.
-    pub fn events_where(&self, is_relevant: impl Fn(&str) -> bool + Send + Sync + 'static) -> Vec<Event> {
+    pub fn events_where(&self, is_relevant: impl Fn(&str) -> bool + Send + 'static) -> Vec<Event> {
         let (read, problems) = (self.files.clone(), self.not_read.clone());
         let work = Work { read, problems, complete: true, ..Work::default() };
         let mut events = Vec::new();

@@ -54,7 +54,7 @@ pub(super) struct Work {
 }
 
 /// Reports by its text whether a document is to be parsed.
-pub(super) type IsRelevant = dyn Fn(&str) -> bool + std::marker::Send + Sync;
+pub(super) type IsRelevant = dyn Fn(&str) -> bool + std::marker::Send;
 
 /// A callback for batches of events.
 pub(super) type Send<'s> = dyn FnMut(Vec<Event>) -> Result<(), Closed> + 's;
@@ -63,7 +63,7 @@ impl Store {
     /// Returns a store that skips documents whose text is not relevant, and does not read the files of which it gets the contents.
     pub(super) fn of_documents(
         contents: BTreeMap<PathBuf, Arc<[u8]>>,
-        is_relevant: impl Fn(&str) -> bool + std::marker::Send + Sync + 'static,
+        is_relevant: impl Fn(&str) -> bool + std::marker::Send + 'static,
     ) -> Self {
         Self { contents, is_relevant: Some(Box::new(is_relevant)), ..Self::default() }
     }

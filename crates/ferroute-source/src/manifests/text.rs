@@ -7,7 +7,7 @@ use ferroute_core::FileFormat;
 
 use super::Closed;
 
-/// An error that ends [`for_documents`].
+/// An error that ends [`for_each_document`].
 #[derive(Debug)]
 pub(super) enum TextError {
     Read(io::Error),
@@ -26,10 +26,10 @@ impl From<Closed> for TextError {
     }
 }
 
-/// Calls `each` with all documents in turn, with several at once if they are short, as soon as they have been read completely.
-pub(super) fn for_documents(
+/// Calls `each` for each document as soon as it has been read completely.
+pub(super) fn for_each_document(
     mut file: impl Read,
-    each: &mut dyn FnMut(&[Document<'_>]) -> Result<(), Closed>,
+    each: &mut dyn FnMut(&Document<'_>) -> Result<(), Closed>,
 ) -> Result<(), TextError> {
     let mut buffer = Vec::new();
     let mut position = Position::START;
@@ -50,7 +50,6 @@ pub(super) fn for_documents(
         let text = std::str::from_utf8(&buffer[..complete])
             .map_err(|error| TextError::InvalidUtf8(offset + error.valid_up_to() as u64))?;
         let mut documents = documents_at(text, position);
-        let mut complete_documents = Vec::new();
         loop {
             let before = documents.clone();
             let document = documents.next();
@@ -63,10 +62,8 @@ pub(super) fn for_documents(
             if document.text.len() > MAX_DOCUMENT {
                 return Err(TextError::TooLong(document.line));
             }
-            complete_documents.push(document);
+            each(&document)?;
         }
-        let is_short = |document: &Document<'_>| document.text.len() <= CHUNK;
-        complete_documents.chunk_by(|a, b| is_short(a) && is_short(b)).try_for_each(&mut *each)?;
         if at_end {
             return Ok(());
         }
