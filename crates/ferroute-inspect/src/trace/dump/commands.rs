@@ -10,7 +10,7 @@ use std::{
 };
 
 use ferroute_core::IpFamily;
-use ferroute_iptables::{Rule, TableName};
+use ferroute_iptables::{ChainName, Rule, TableName};
 
 /// Returns text in which commands of `iptables` are replaced by the output of `iptables-save` after them.
 ///
@@ -205,7 +205,7 @@ fn no_rule(chain: &str, number: usize) -> String {
 }
 
 fn is_builtin(chain: &str) -> bool {
-    BUILTIN.contains(&chain)
+    chain.parse().is_ok_and(|chain: ChainName| chain.is_builtin())
 }
 
 /// The state of reading commands.
@@ -502,8 +502,6 @@ const PROGRAMS: [(&str, IpFamily); 6] = [
     ("iptables-nft", IpFamily::V4),
     ("iptables-legacy", IpFamily::V4),
 ];
-/// Built-in chains.
-const BUILTIN: [&str; 5] = ["PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"];
 /// The built-in chains of tables, as `iptables -S` prints them.
 const TABLES: [(TableName, &[&str]); 4] = [
     (TableName::Filter, &["INPUT", "FORWARD", "OUTPUT"]),
