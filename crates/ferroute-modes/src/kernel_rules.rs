@@ -13,7 +13,10 @@
 //! The rules have the types of the modes' crates, so one evaluator serves planned rules and these. Unsupported rules are not
 //! an error: they are kept as text, and a trace that reaches one reports that its effect is unknown.
 
-use std::{collections::BTreeMap, path::PathBuf};
+use std::{
+    collections::{BTreeMap, HashMap},
+    path::PathBuf,
+};
 
 use ferroute_core::{IpFamily, error_chain};
 use ferroute_iptables::{
@@ -255,11 +258,13 @@ fn read_userspace(family: IpFamily, iptables: &[BackendSnapshot]) -> Result<Opti
     if !iptables.iter().any(is_present) {
         return Ok(None);
     }
-    let mut listeners = Vec::new();
+    let mut listeners = HashMap::new();
     for mut worker in running_workers()? {
         // A worker that has just ended has no listeners.
         if let Ok(open) = worker.listeners() {
-            listeners.extend(open.into_iter().filter(|listener| listener.family() == family));
+            for listener in open.into_iter().filter(|listener| listener.family() == family) {
+                listeners.entry((listener.protocol(), listener.port)).or_insert(listener);
+            }
         }
     }
     let rules = iptables.iter().map(|snapshot| snapshot.saved.rules.clone()).collect();

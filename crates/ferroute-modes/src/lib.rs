@@ -60,9 +60,9 @@ use ferroute_config::{FieldErrors, KubeProxyConfiguration, ModeName, Resolved};
 use ferroute_core::{
     Changes, Dataplane, Frontend, IpFamily, ModeTraits, NodeView, ProxySettings, RulesDigest, ServiceTable,
 };
-use ferroute_iptables::RuleSet;
+use ferroute_iptables::{ChainName, RuleSet, TableName};
 use ferroute_nftables::kernel::MemoryTable;
-use ferroute_trace::Traceable;
+use ferroute_trace::{Ruleset, Traceable};
 use ipnet::IpNet;
 
 pub use self::{
@@ -222,19 +222,30 @@ pub trait ComparableRules: Traceable + fmt::Debug + Sync {
     /// Returns the behaviour of the mode that differs from other modes.
     fn traits(&self) -> &'static ModeTraits;
 
-    /// Returns all frontends in the rules, with the service ports named in their comments.
-    fn frontends(&self) -> BTreeMap<Frontend, Option<String>>;
+    /// Returns all frontends in the rules.
+    fn frontends(&self) -> BTreeMap<Frontend, ComparableFrontend>;
 
-    /// Returns the timeout of session affinity of these frontends in seconds: `Some(None)` without affinity, `None` if
-    /// it cannot be determined from the rules.
-    fn affinity(&self, _: &[Frontend]) -> Option<Option<u32>> {
-        None
+    /// Returns the iptables rules among these rules, and their chains with rules for each service port. Packets are traced
+    /// through a copy without the rules for other service ports.
+    fn iptables(&self) -> (&[RuleSet], Vec<(TableName, ChainName)>) {
+        (&[], Vec::new())
     }
 
-    /// Returns the source ranges that the rules permit for these frontends.
-    fn source_ranges(&self, _: &[Frontend]) -> Vec<IpNet> {
-        Vec::new()
+    /// Adds everything but the iptables rules that [`iptables`](Self::iptables) returns.
+    fn add_others_to<'a>(&'a self, ruleset: &mut Ruleset<'a>) {
+        self.add_to(ruleset);
     }
+}
+
+/// A frontend in rules that can be compared.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ComparableFrontend {
+    /// The service port that the rules name.
+    pub service_port: Option<String>,
+    /// The timeout of session affinity in seconds: `Some(None)` without affinity, `None` if the rules do not show it.
+    pub affinity: Option<Option<u32>>,
+    /// The source ranges that the rules permit.
+    pub source_ranges: Vec<IpNet>,
 }
 
 /// A service proxy whose rules are in the kernel, whether running or not.

@@ -21,7 +21,7 @@ mod names;
 mod port_relay;
 mod relay_plan;
 
-pub use chains::{Portal, portals};
+pub use chains::{Portal, long_chains, portals};
 pub use context::RelayContext;
 pub use names::ListenerKey;
 pub use relay_plan::{ListenerChanges, RelayPlan};

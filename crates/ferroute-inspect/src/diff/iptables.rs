@@ -7,12 +7,13 @@
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     net::IpAddr,
+    slice,
 };
 
 use ferroute_core::Frontend;
 use ferroute_iptables::{
-    AddressMatch, ChainHead, ChainName, Match, Policy, ProtocolMatch, RecentAction, Rule, RuleSet, Sense, TableName,
-    Target,
+    AddressMatch, ChainHead, ChainName, Match, Policy, PortRange, PortSide, ProtocolMatch, RecentAction, Rule, RuleSet,
+    Sense, TableName, Target,
     plan::{SharedChain, is_service_chain, jumps},
 };
 use ipnet::IpNet;
@@ -23,8 +24,9 @@ pub(super) struct IndexedRules<'a> {
     /// The builtin chains, where traces start.
     builtin: Vec<(TableName, ChainName)>,
     dispatch: HashMap<(TableName, ChainName), Index>,
-    /// Chains that a proxy's jumps in builtin chains lead to; other rules in builtin chains do not belong to a proxy.
-    entries: HashSet<ChainName>,
+    /// Chains that a proxy's jumps in builtin chains lead to; other rules in builtin chains do not belong to a proxy. With
+    /// `None`, all rules in builtin chains are traced.
+    entries: Option<HashSet<ChainName>>,
 }
 
 /// The positions of a chain's rules, in ascending order, by the destination address or port that they match.
@@ -37,24 +39,21 @@ struct Index {
 }
 
 impl<'a> IndexedRules<'a> {
+    /// The rules of iptables mode.
     pub(super) fn new(rules: &'a RuleSet) -> Self {
-        let mut dispatch = HashMap::new();
-        for shared in SharedChain::ALL {
-            let mut index = Index::default();
-            for (position, rule) in rules.rules(shared.table(), shared.name()).iter().enumerate() {
-                match (address_of(rule), port_of(rule)) {
-                    (Some(address), port) => index.by_address.entry(address).or_default().push((position, port)),
-                    (None, Some(port)) => index.by_port.entry(port).or_default().push(position),
-                    (None, None) => index.rest.push(position),
-                }
-            }
-            dispatch.insert((shared.table(), shared.name()), index);
-        }
+        let entries = jumps().iter().filter_map(|jump| jump.rule.next_chain()).collect();
+        let long = SharedChain::ALL.iter().map(|shared| (shared.table(), shared.name()));
+        Self { entries: Some(entries), ..Self::of_chains(rules, long) }
+    }
+
+    /// The rules of another mode, which has these long chains, and of other programs.
+    pub(super) fn of_chains(rules: &'a RuleSet, long: impl IntoIterator<Item = (TableName, ChainName)>) -> Self {
+        let index = |(table, chain)| ((table, chain), Index::new(rules.rules(table, chain)));
+        let dispatch = long.into_iter().map(index).collect();
         let chains =
             rules.tables.iter().flat_map(|(name, table)| table.chains.keys().map(move |chain| (*name, *chain)));
         let builtin = chains.filter(|(_, chain)| chain.is_builtin()).collect();
-        let entries = jumps().iter().filter_map(|jump| jump.rule.next_chain()).collect();
-        Self { rules, builtin, dispatch, entries }
+        Self { rules, builtin, dispatch, entries: None }
     }
 
     /// Returns all rules.
@@ -122,8 +121,9 @@ impl<'a> IndexedRules<'a> {
                 continue;
             }
             let all = self.rules.rules(table, name);
-            let rules: Vec<&Rule> = if name.is_builtin() {
-                let enters = |rule: &&Rule| rule.next_chain().is_some_and(|next| self.entries.contains(&next));
+            let entries = self.entries.as_ref().filter(|_| name.is_builtin());
+            let rules: Vec<&Rule> = if let Some(entries) = entries {
+                let enters = |rule: &&Rule| rule.next_chain().is_some_and(|next| entries.contains(&next));
                 all.iter().filter(enters).collect()
             } else if let Some(index) = self.dispatch.get(&(table, name)) {
                 index.positions(addresses, ports).into_iter().map(|position| &all[position]).collect()
@@ -132,7 +132,10 @@ impl<'a> IndexedRules<'a> {
             };
             pending.extend(rules.iter().filter_map(|rule| rule.next_chain()));
             // Policies are not the proxy's.
-            let policy = name.is_builtin().then_some(Policy::Accept);
+            let policy = match entries {
+                Some(_) => Some(Policy::Accept),
+                None => self.rules.chain(table, name).and_then(|chain| chain.head.as_ref()?.policy),
+            };
             let chain = part.declare(name, ChainHead { policy, ..ChainHead::default() });
             chain.rules = rules.into_iter().cloned().collect();
         }
@@ -140,6 +143,21 @@ impl<'a> IndexedRules<'a> {
 }
 
 impl Index {
+    fn new(rules: &[Rule]) -> Self {
+        let mut index = Self::default();
+        for (position, rule) in rules.iter().enumerate() {
+            let ports = ports_of(rule).filter(|ports| ports.iter().all(|range| range.first == range.last));
+            match (address_of(rule), ports) {
+                (Some(address), _) => index.by_address.entry(address).or_default().push((position, port_of(rule))),
+                (None, Some(ports)) => {
+                    ports.iter().for_each(|port| index.by_port.entry(port.first).or_default().push(position));
+                }
+                (None, None) => index.rest.push(position),
+            }
+        }
+        index
+    }
+
     fn positions(&self, addresses: &BTreeSet<IpAddr>, ports: &BTreeSet<u16>) -> BTreeSet<usize> {
         let has_port = |port: &Option<u16>| port.is_none_or(|port| ports.contains(&port));
         let by_address = addresses.iter().filter_map(|address| self.by_address.get(address)).flatten();
@@ -208,8 +226,17 @@ fn address_of(rule: &Rule) -> Option<IpAddr> {
 
 /// Returns the destination port that a rule matches, if there is exactly one.
 fn port_of(rule: &Rule) -> Option<u16> {
+    match ports_of(rule)? {
+        [ports] if ports.first == ports.last => Some(ports.first),
+        _ => None,
+    }
+}
+
+/// Returns the destination ports that a rule matches.
+fn ports_of(rule: &Rule) -> Option<&[PortRange]> {
     rule.matches.iter().find_map(|module| match module {
-        Match::Transport { destination: Some(Sense::Is(ports)), .. } if ports.first == ports.last => Some(ports.first),
+        Match::Transport { destination: Some(Sense::Is(ports)), .. } => Some(slice::from_ref(ports)),
+        Match::Multiport { side: PortSide::Destination, ports: Sense::Is(ports) } => Some(ports.ranges()),
         _ => None,
     })
 }

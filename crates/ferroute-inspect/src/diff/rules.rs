@@ -7,7 +7,7 @@ use std::{
 use ferroute_config::ModeName;
 use ferroute_core::{Frontend, Hairpin, Method, ModeTraits};
 use ferroute_iptables::RuleSet;
-use ferroute_modes::{ComparableRules, RulesView};
+use ferroute_modes::{ComparableFrontend, ComparableRules, RulesView};
 use ferroute_nftables::kernel::MemoryTable;
 use ferroute_trace::{Host, Packet, Ruleset};
 use ipnet::IpNet;
@@ -52,7 +52,15 @@ enum Format<'a> {
     Iptables(IndexedRules<'a>),
     Nftables(&'a MemoryTable),
     KubeProxyNftables(&'a MemoryTable),
-    Other(&'a dyn ComparableRules),
+    Other(OtherRules<'a>),
+}
+
+/// The rules of a mode that uses neither iptables nor nftables alone.
+struct OtherRules<'a> {
+    rules: &'a dyn ComparableRules,
+    /// The iptables rules among them.
+    iptables: Vec<IndexedRules<'a>>,
+    frontends: BTreeMap<Frontend, ComparableFrontend>,
 }
 
 /// The part of [`Rules`] that packets to some frontends can reach.
@@ -60,7 +68,11 @@ pub(super) enum Projection<'a> {
     Iptables(RuleSet),
     Nftables(&'a MemoryTable),
     KubeProxyNftables(&'a MemoryTable),
-    Other(&'a dyn ComparableRules),
+    Other {
+        rules: &'a dyn ComparableRules,
+        iptables: Vec<RuleSet>,
+        frontends: BTreeMap<Frontend, &'a ComparableFrontend>,
+    },
 }
 
 impl<'a> Rules<'a> {
@@ -81,7 +93,9 @@ impl<'a> Rules<'a> {
 
     /// Wraps the rules of any other mode.
     pub fn other(rules: &'a dyn ComparableRules) -> Self {
-        Self(Format::Other(rules))
+        let (iptables, long) = rules.iptables();
+        let iptables = iptables.iter().map(|rules| IndexedRules::of_chains(rules, long.iter().copied())).collect();
+        Self(Format::Other(OtherRules { rules, iptables, frontends: rules.frontends() }))
     }
 
     /// Returns the format of the rules.
@@ -90,7 +104,7 @@ impl<'a> Rules<'a> {
             Format::Iptables(_) => RulesKind::Iptables,
             Format::Nftables(_) => RulesKind::Nftables,
             Format::KubeProxyNftables(_) => RulesKind::KubeProxyNftables,
-            Format::Other(rules) => RulesKind::Other(rules.mode()),
+            Format::Other(other) => RulesKind::Other(other.rules.mode()),
         }
     }
 
@@ -100,7 +114,7 @@ impl<'a> Rules<'a> {
             Format::Iptables(_) => &ModeTraits::IPTABLES,
             Format::Nftables(_) => &ModeTraits::NFTABLES,
             Format::KubeProxyNftables(_) => &KUBE_PROXY_NFTABLES,
-            Format::Other(rules) => rules.traits(),
+            Format::Other(other) => other.rules.traits(),
         }
     }
 
@@ -111,8 +125,9 @@ impl<'a> Rules<'a> {
             Format::KubeProxyNftables(_) => {
                 Some("session affinity timeouts in kube-proxy's nftables rules are not compared")
             }
-            Format::Other(rules) => {
-                rules.affinity(&[]).is_none().then_some("session affinity timeouts in these rules are not compared")
+            Format::Other(other) => {
+                let is_unknown = other.frontends.values().any(|frontend| frontend.affinity.is_none());
+                is_unknown.then_some("session affinity timeouts in these rules are not compared")
             }
         }
     }
@@ -139,18 +154,28 @@ impl<'a> Rules<'a> {
             Format::Iptables(rules) => rules.frontends(),
             Format::Nftables(table) => nftables::frontends(table),
             Format::KubeProxyNftables(table) => nftables::kube_proxy_frontends(table),
-            Format::Other(rules) => rules.frontends(),
+            Format::Other(other) => {
+                let frontends = other.frontends.iter();
+                frontends.map(|(frontend, facts)| (*frontend, facts.service_port.clone())).collect()
+            }
         }
     }
 
     /// Returns the rules that packets to these frontends can reach; `node` contains the addresses that can serve node
     /// ports.
-    pub(super) fn project(&self, frontends: &[Frontend], node: &BTreeSet<IpAddr>) -> Projection<'a> {
+    pub(super) fn project(&self, frontends: &[Frontend], node: &BTreeSet<IpAddr>) -> Projection<'_> {
         match &self.0 {
             Format::Iptables(rules) => Projection::Iptables(rules.project(frontends, node)),
             Format::Nftables(table) => Projection::Nftables(table),
             Format::KubeProxyNftables(table) => Projection::KubeProxyNftables(table),
-            Format::Other(rules) => Projection::Other(*rules),
+            Format::Other(other) => Projection::Other {
+                rules: other.rules,
+                iptables: other.iptables.iter().map(|rules| rules.project(frontends, node)).collect(),
+                frontends: frontends
+                    .iter()
+                    .filter_map(|frontend| Some((*frontend, other.frontends.get(frontend)?)))
+                    .collect(),
+            },
         }
     }
 }
@@ -172,7 +197,12 @@ impl Projection<'_> {
         let ruleset = match self {
             Self::Iptables(rules) => Ruleset::from_rules(rules),
             Self::Nftables(table) | Self::KubeProxyNftables(table) => Ruleset::from_nftables_table("", table),
-            Self::Other(rules) => Ruleset::from_rules(*rules),
+            Self::Other { rules, iptables, .. } => {
+                let mut ruleset = Ruleset::new();
+                iptables.iter().for_each(|rules| ruleset.add_iptables(rules));
+                rules.add_others_to(&mut ruleset);
+                ruleset
+            }
         };
         outcomes(packet, ruleset.verdicts(host, packet))
     }
@@ -184,7 +214,11 @@ impl Projection<'_> {
             Self::Iptables(rules) => Some(iptables::affinity(rules, frontends)),
             Self::Nftables(table) => Some(nftables::affinity(table, frontends)),
             Self::KubeProxyNftables(_) => None,
-            Self::Other(rules) => rules.affinity(frontends),
+            Self::Other { frontends: facts, .. } => {
+                let facts = frontends.iter().filter_map(|frontend| facts.get(frontend));
+                let known: Vec<Option<u32>> = facts.filter_map(|facts| facts.affinity).collect();
+                (!known.is_empty()).then(|| known.into_iter().flatten().next())
+            }
         }
     }
 
@@ -195,7 +229,11 @@ impl Projection<'_> {
             Self::Nftables(table) => nftables::source_ranges(table, frontends),
             // These are in anonymous sets of chains for each Service; the ranges of the other side are used.
             Self::KubeProxyNftables(_) => Vec::new(),
-            Self::Other(rules) => rules.source_ranges(frontends),
+            Self::Other { frontends: facts, .. } => {
+                let facts = frontends.iter().filter_map(|frontend| facts.get(frontend));
+                let ranges: BTreeSet<IpNet> = facts.flat_map(|facts| facts.source_ranges.iter().copied()).collect();
+                ranges.into_iter().collect()
+            }
         }
     }
 }

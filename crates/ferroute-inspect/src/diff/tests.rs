@@ -9,7 +9,7 @@ use ferroute_core::{
     testing::{Cluster, HOSTILE, assert_visible, pod, service, slice},
 };
 use ferroute_iptables::{ChainName, IptablesContext, RuleSet, TableName};
-use ferroute_modes::{ComparableRules, REGISTRY};
+use ferroute_modes::{ComparableFrontend, ComparableRules, REGISTRY};
 use ferroute_nftables::{
     kernel::{Kernel, MemoryKernel},
     model::{Change, Name, TableId, Transaction},
@@ -392,8 +392,10 @@ impl ComparableRules for UnknownMode {
         &ferroute_core::ModeTraits::IPTABLES
     }
 
-    fn frontends(&self) -> BTreeMap<Frontend, Option<String>> {
-        super::iptables::IndexedRules::new(&self.0).frontends()
+    fn frontends(&self) -> BTreeMap<Frontend, ComparableFrontend> {
+        let frontends = super::iptables::IndexedRules::new(&self.0).frontends().into_iter();
+        let facts = |service_port| ComparableFrontend { service_port, ..ComparableFrontend::default() };
+        frontends.map(|(frontend, service_port)| (frontend, facts(service_port))).collect()
     }
 }
 

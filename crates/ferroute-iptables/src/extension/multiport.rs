@@ -27,6 +27,11 @@ impl PortList {
         Self(ranges.into())
     }
 
+    /// Returns the ports and port ranges.
+    pub fn ranges(&self) -> &[PortRange] {
+        &self.0
+    }
+
     /// Reports whether the list contains `port`.
     pub fn contains(&self, port: u16) -> bool {
         self.0.iter().any(|range| range.contains(port))

@@ -1,7 +1,7 @@
 //! Planned or active objects of ipvs mode together with its iptables rules, as required by other commands.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
     fmt,
 };
 
@@ -15,7 +15,7 @@ use ferroute_ipvs::{
 use ferroute_trace::{Ruleset, Traceable};
 use ipnet::IpNet;
 
-use crate::{ComparableRules, PlannedRules, RulesView};
+use crate::{ComparableFrontend, ComparableRules, PlannedRules, RulesView};
 
 /// Planned objects.
 #[derive(Debug)]
@@ -59,21 +59,16 @@ impl ComparableRules for Planned {
         &ModeTraits::IPVS
     }
 
-    fn frontends(&self) -> BTreeMap<Frontend, Option<String>> {
-        let servers = self.state.servers().iter();
-        servers.map(|(key, server)| (frontend(*key, server.is_node_port()), Some(server.owner.to_string()))).collect()
-    }
-
-    fn affinity(&self, frontends: &[Frontend]) -> Option<Option<u32>> {
-        let servers = self.state.servers().iter();
-        let mut selected = servers.filter(|(key, server)| frontends.contains(&frontend(**key, server.is_node_port())));
-        Some(selected.find_map(|(_, server)| server.affinity()))
-    }
-
-    fn source_ranges(&self, frontends: &[Frontend]) -> Vec<IpNet> {
-        let keys = frontends.iter().filter_map(server_key);
-        let servers = keys.filter_map(|key| self.state.servers().get(&key));
-        servers.flat_map(|server| server.source_ranges().iter().copied()).collect()
+    fn frontends(&self) -> BTreeMap<Frontend, ComparableFrontend> {
+        let frontends = self.state.servers().iter().map(|(key, server)| {
+            let facts = ComparableFrontend {
+                service_port: Some(server.owner.to_string()),
+                affinity: Some(server.affinity()),
+                source_ranges: server.source_ranges().to_vec(),
+            };
+            (frontend(*key, server.is_node_port()), facts)
+        });
+        frontends.collect()
     }
 }
 
@@ -136,32 +131,24 @@ impl ComparableRules for KernelIpvs {
         &ModeTraits::IPVS
     }
 
-    fn frontends(&self) -> BTreeMap<Frontend, Option<String>> {
-        let keys = self.objects.servers.keys();
-        keys.filter_map(|key| Some((frontend(*key, is_node_port(&self.objects, *key)?), None))).collect()
-    }
-
-    fn affinity(&self, frontends: &[Frontend]) -> Option<Option<u32>> {
-        let mut servers = self.objects.servers.iter().filter(|(key, _)| {
-            is_node_port(&self.objects, **key).is_some_and(|node_port| frontends.contains(&frontend(**key, node_port)))
-        });
-        Some(servers.find_map(|(_, server)| {
+    fn frontends(&self) -> BTreeMap<Frontend, ComparableFrontend> {
+        let mut ranges: HashMap<ServerKey, Vec<IpNet>> = HashMap::new();
+        for entry in &self.objects.entries[SetKind::LoadBalancerSourceCidr.index()] {
+            if let Entry::ServiceAndNetwork(key, net) = entry {
+                ranges.entry(*key).or_default().push(*net);
+            }
+        }
+        let frontends = self.objects.servers.iter().filter_map(|(key, server)| {
+            let is_node_port = is_node_port(&self.objects, *key)?;
             let ServerConfig { flags, timeout, .. } = server.config;
-            (flags & FLAG_PERSISTENT != 0).then_some(timeout)
-        }))
-    }
-
-    fn source_ranges(&self, frontends: &[Frontend]) -> Vec<IpNet> {
-        let keys: Vec<ServerKey> = frontends.iter().filter_map(server_key).collect();
-        let entries = self.objects.entries[SetKind::LoadBalancerSourceCidr.index()].iter();
-        let mut ranges: Vec<IpNet> = entries
-            .filter_map(|entry| match entry {
-                Entry::ServiceAndNetwork(key, net) if keys.contains(key) => Some(*net),
-                _ => None,
-            })
-            .collect();
-        ranges.sort_unstable();
-        ranges
+            let facts = ComparableFrontend {
+                service_port: None,
+                affinity: Some((flags & FLAG_PERSISTENT != 0).then_some(timeout)),
+                source_ranges: if is_node_port { Vec::new() } else { ranges.remove(key).unwrap_or_default() },
+            };
+            Some((frontend(*key, is_node_port), facts))
+        });
+        frontends.collect()
     }
 }
 
@@ -178,8 +165,4 @@ fn is_node_port(objects: &KernelState, key: ServerKey) -> Option<bool> {
 
 fn frontend(key: ServerKey, is_node_port: bool) -> Frontend {
     Frontend { address: (!is_node_port).then_some(key.address), protocol: key.protocol, port: key.port }
-}
-
-fn server_key(frontend: &Frontend) -> Option<ServerKey> {
-    Some(ServerKey { address: frontend.address?, port: frontend.port, protocol: frontend.protocol })
 }

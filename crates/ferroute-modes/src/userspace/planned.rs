@@ -1,30 +1,37 @@
 //! Planned or active listeners of userspace mode together with its iptables rules, as required by other commands.
 
-use std::{collections::BTreeMap, fmt, net::SocketAddr};
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt,
+    net::SocketAddr,
+    slice,
+};
 
 use ferroute_config::ModeName;
 use ferroute_core::{Frontend, IpFamily, ModeTraits, Protocol, ServiceTable};
-use ferroute_iptables::RuleSet;
+use ferroute_iptables::{ChainName, RuleSet, TableName};
 use ferroute_trace::{Ruleset, Traceable};
 use ferroute_userspace::{
-    Listeners, OpenListener, listener_line,
-    plan::{Portal, RelayPlan, portals},
+    ListenerSpec, Listeners, OpenListener, listener_line,
+    plan::{RelayPlan, long_chains, portals},
 };
-use ipnet::IpNet;
 
-use crate::{ComparableRules, PlannedRules, RulesView};
+use crate::{ComparableFrontend, ComparableRules, PlannedRules, RulesView};
 
 /// Planned listeners and rules.
 #[derive(Debug)]
 pub(super) struct Planned {
     state: RelayPlan,
     rules: RuleSet,
+    listeners: HashMap<(Protocol, u16), ListenerSpec>,
 }
 
 impl Planned {
     pub(super) fn new(state: RelayPlan, table: &ServiceTable) -> Self {
         let rules = state.chains(table).to_rule_set(state.family());
-        Self { state, rules }
+        let open = state.listeners().filter_map(|(_, spec, port)| Some(((spec.protocol, port?), spec.clone())));
+        let listeners = open.collect();
+        Self { state, rules, listeners }
     }
 }
 
@@ -48,10 +55,17 @@ impl PlannedRules for Planned {
     }
 }
 
+impl Listeners for Planned {
+    fn endpoints(&self, family: IpFamily, protocol: Protocol, port: u16) -> Option<Vec<SocketAddr>> {
+        let listener = self.listeners.get(&(protocol, port)).filter(|listener| listener.family == family)?;
+        Some(listener.endpoints.clone())
+    }
+}
+
 impl Traceable for Planned {
     fn add_to<'a>(&'a self, ruleset: &mut Ruleset<'a>) {
         ruleset.add_iptables(&self.rules);
-        ruleset.add_userspace(&self.state);
+        ruleset.add_userspace(self);
     }
 }
 
@@ -64,46 +78,35 @@ impl ComparableRules for Planned {
         &ModeTraits::USERSPACE
     }
 
-    fn frontends(&self) -> BTreeMap<Frontend, Option<String>> {
-        frontends(portals(&self.rules))
+    fn frontends(&self) -> BTreeMap<Frontend, ComparableFrontend> {
+        let affinity = |protocol, port| {
+            let affinity = self.listeners.get(&(protocol, port))?.affinity?;
+            u32::try_from(affinity.as_secs()).ok()
+        };
+        frontends(slice::from_ref(&self.rules), affinity)
     }
 
-    fn affinity(&self, frontends: &[Frontend]) -> Option<Option<u32>> {
-        let portal = portals(&self.rules).find(|portal| frontends.contains(&portal.frontend))?;
-        let mut listeners = self.state.listeners();
-        let (_, spec, _) = listeners
-            .find(|(_, spec, port)| *port == Some(portal.listener) && spec.protocol == portal.frontend.protocol)?;
-        Some(spec.affinity.and_then(|affinity| u32::try_from(affinity.as_secs()).ok()))
+    fn iptables(&self) -> (&[RuleSet], Vec<(TableName, ChainName)>) {
+        (slice::from_ref(&self.rules), long_chains())
     }
 
-    fn source_ranges(&self, frontends: &[Frontend]) -> Vec<IpNet> {
-        source_ranges(portals(&self.rules), frontends)
+    fn add_others_to<'a>(&'a self, ruleset: &mut Ruleset<'a>) {
+        ruleset.add_userspace(self);
     }
 }
 
 /// Listeners of running workers, and the iptables rules of the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelUserspace {
-    /// The listeners of one IP family.
-    pub listeners: Vec<OpenListener>,
+    /// The listeners of one IP family. If there are several workers, draining ones have closed theirs.
+    pub listeners: HashMap<(Protocol, u16), OpenListener>,
     /// The rules of each backend of iptables.
     pub rules: Vec<RuleSet>,
 }
 
-impl KernelUserspace {
-    fn portals(&self) -> impl Iterator<Item = Portal> + '_ {
-        self.rules.iter().flat_map(portals)
-    }
-
-    /// Returns the listener on a port. If there are several workers, draining ones have closed theirs.
-    fn listener(&self, protocol: Protocol, port: u16) -> Option<&OpenListener> {
-        self.listeners.iter().find(|listener| listener.port == port && listener.protocol() == protocol)
-    }
-}
-
 impl Listeners for KernelUserspace {
     fn endpoints(&self, family: IpFamily, protocol: Protocol, port: u16) -> Option<Vec<SocketAddr>> {
-        let listener = self.listener(protocol, port).filter(|listener| listener.family() == family)?;
+        let listener = self.listeners.get(&(protocol, port)).filter(|listener| listener.family() == family)?;
         Some(listener.endpoints.clone())
     }
 }
@@ -124,29 +127,35 @@ impl ComparableRules for KernelUserspace {
         &ModeTraits::USERSPACE
     }
 
-    fn frontends(&self) -> BTreeMap<Frontend, Option<String>> {
-        frontends(self.portals())
+    fn frontends(&self) -> BTreeMap<Frontend, ComparableFrontend> {
+        let affinity = |protocol, port| u32::try_from(self.listeners.get(&(protocol, port))?.affinity?).ok();
+        frontends(&self.rules, affinity)
     }
 
-    fn affinity(&self, frontends: &[Frontend]) -> Option<Option<u32>> {
-        let portal = self.portals().find(|portal| frontends.contains(&portal.frontend))?;
-        let listener = self.listener(portal.frontend.protocol, portal.listener)?;
-        Some(listener.affinity.and_then(|affinity| u32::try_from(affinity).ok()))
+    fn iptables(&self) -> (&[RuleSet], Vec<(TableName, ChainName)>) {
+        (&self.rules, long_chains())
     }
 
-    fn source_ranges(&self, frontends: &[Frontend]) -> Vec<IpNet> {
-        source_ranges(self.portals(), frontends)
+    fn add_others_to<'a>(&'a self, ruleset: &mut Ruleset<'a>) {
+        ruleset.add_userspace(self);
     }
 }
 
-fn frontends(portals: impl Iterator<Item = Portal>) -> BTreeMap<Frontend, Option<String>> {
-    portals.map(|portal| (portal.frontend, portal.service_port)).collect()
-}
-
-fn source_ranges(portals: impl Iterator<Item = Portal>, frontends: &[Frontend]) -> Vec<IpNet> {
-    let selected = portals.filter(|portal| frontends.contains(&portal.frontend));
-    let mut ranges: Vec<IpNet> = selected.filter_map(|portal| portal.source).collect();
-    ranges.sort_unstable();
-    ranges.dedup();
-    ranges
+/// Returns the frontends in the rules; `affinity` is that of the listener on a port.
+fn frontends(
+    rules: &[RuleSet],
+    affinity: impl Fn(Protocol, u16) -> Option<u32>,
+) -> BTreeMap<Frontend, ComparableFrontend> {
+    let mut frontends: BTreeMap<Frontend, ComparableFrontend> = BTreeMap::new();
+    for portal in rules.iter().flat_map(portals) {
+        let frontend = frontends.entry(portal.frontend).or_insert_with(|| ComparableFrontend {
+            service_port: portal.service_port,
+            affinity: Some(affinity(portal.frontend.protocol, portal.listener)),
+            source_ranges: Vec::new(),
+        });
+        if let Some(source) = portal.source.filter(|source| !frontend.source_ranges.contains(source)) {
+            frontend.source_ranges.push(source);
+        }
+    }
+    frontends
 }

@@ -15,8 +15,8 @@ use ferroute_core::{
     ServiceTable, SyncReport,
 };
 use ferroute_modes::{
-    ActiveProxy, ComparableRules, Mode, OpenMode, PlannedRules, Registry, RemovableMode, Removal, RulesView,
-    SimulatedSync, Simulation,
+    ActiveProxy, ComparableFrontend, ComparableRules, Mode, OpenMode, PlannedRules, Registry, RemovableMode, Removal,
+    RulesView, SimulatedSync, Simulation,
     cleanup::{Leftovers, RemovalReport},
     kernel_rules::KernelRules,
 };
@@ -97,12 +97,9 @@ impl ComparableRules for ToyRules {
         &ModeTraits::IPTABLES
     }
 
-    fn frontends(&self) -> BTreeMap<Frontend, Option<String>> {
-        self.0.keys().map(|frontend| (*frontend, None)).collect()
-    }
-
-    fn affinity(&self, _: &[Frontend]) -> Option<Option<u32>> {
-        Some(None)
+    fn frontends(&self) -> BTreeMap<Frontend, ComparableFrontend> {
+        let facts = || ComparableFrontend { affinity: Some(None), ..ComparableFrontend::default() };
+        self.0.keys().map(|frontend| (*frontend, facts())).collect()
     }
 }
 

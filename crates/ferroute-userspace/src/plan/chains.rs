@@ -60,6 +60,11 @@ impl Slot {
     }
 }
 
+/// Returns the chains with rules for each service port.
+pub fn long_chains() -> Vec<(TableName, ChainName)> {
+    Slot::ALL.map(Slot::chain).to_vec()
+}
+
 /// The rules of service ports, by slot.
 #[derive(Debug, Default)]
 pub(super) struct SlotRules([Vec<Rule>; Slot::ALL.len()]);

@@ -1,7 +1,6 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     hash::{DefaultHasher, Hash, Hasher},
-    net::SocketAddr,
 };
 
 use ferroute_core::{Changes, IpFamily, Protocol, RulesDigest, ServicePortName, ServiceTable, TrafficPolicy};
@@ -12,7 +11,7 @@ use super::{
     chains::SlotRules,
     port_relay::{PortRelay, Ports},
 };
-use crate::{ListenerSpec, Listeners};
+use crate::ListenerSpec;
 
 /// The planned listeners and rules of one IP family.
 #[derive(Clone, Debug)]
@@ -158,14 +157,5 @@ impl RelayPlan {
             self.listeners.get(&key).and_then(|open| open.port)
         };
         Ports { cluster: port(TrafficPolicy::Cluster), local: port(TrafficPolicy::Local) }
-    }
-}
-
-impl Listeners for RelayPlan {
-    fn endpoints(&self, family: IpFamily, protocol: Protocol, port: u16) -> Option<Vec<SocketAddr>> {
-        let is_wanted = |key: &ListenerKey, open: Option<u16>| {
-            key.family == family && key.service_port.protocol == protocol && open == Some(port)
-        };
-        self.listeners().find(|(key, _, open)| is_wanted(key, *open)).map(|(_, spec, _)| spec.endpoints.clone())
     }
 }
