@@ -106,14 +106,8 @@ pub fn check(paths: &[PathBuf], settings: &SettingsArgs) -> anyhow::Result<(Abou
     let mut input = Input::default();
     for path in paths {
         let file = path.display().to_string();
-        match input.add(path) {
-            // Otherwise, a wrong path would have no problems.
-            Ok(0) => {
-                let text = "no file with a name that ends in .yaml, .yml or .json";
-                check.add(Problem::new(Some(file), Effect::Skipped, text));
-            }
-            Ok(_) => {}
-            Err(error) => check.add(Problem::new(Some(file), Effect::Rejected, format!("cannot read: {error}"))),
+        if let Err(error) = input.add(path) {
+            check.add(Problem::new(Some(file), Effect::Rejected, format!("cannot read: {error}")));
         }
     }
     for file in input.files() {
@@ -353,6 +347,9 @@ impl Check {
                         let object = format!("{kind} {name}");
                         self.add_for(&object, Some(&error.field), Effect::Ignored, &error.problem);
                     }
+                }
+                SourceProblem::NoFiles { path } => {
+                    self.add(Problem::new(Some(path.display().to_string()), Effect::Skipped, error_chain(&**problem)));
                 }
                 SourceProblem::NotRead { path, reason } => {
                     self.add(Problem::new(Some(path.display().to_string()), Effect::Skipped, reason.to_string()));

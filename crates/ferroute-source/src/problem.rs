@@ -90,6 +90,12 @@ pub enum Problem {
         /// The fields.
         fields: Box<[FieldError]>,
     },
+    /// A directory has no manifests. Only [`Input`](crate::Input) reports it: that of a proxy may be filled later.
+    #[error("no manifests in {}: no file has a name that ends in .yaml, .yml or .json", path.display())]
+    NoFiles {
+        /// Directory.
+        path: PathBuf,
+    },
     /// An entry of a directory has a name like a manifest, but is not read.
     #[error("ignoring {}", path.display())]
     NotRead {
@@ -181,6 +187,7 @@ impl Problem {
             Self::Duplicate { .. }
             | Self::Ignored { .. }
             | Self::IgnoredFields { .. }
+            | Self::NoFiles { .. }
             | Self::NotRead { .. }
             | Self::Unwatched { .. } => false,
         }

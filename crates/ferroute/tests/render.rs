@@ -116,6 +116,25 @@ fn invalid_configuration_and_missing_manifests_are_errors() {
 }
 
 #[test]
+fn directory_without_manifests_is_an_error_of_every_command() {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("manifests.txt"), "").unwrap();
+    let path = directory.path().to_str().unwrap();
+    for arguments in [
+        &["render", "--manifests", path][..],
+        &["explain", "web", "--manifests", path],
+        &["diff", "--manifests", path],
+        &["trace", "--local", "--to", "10.96.0.1:80", "--manifests", path],
+        &["check", path],
+    ] {
+        let output = Command::new(env!("CARGO_BIN_EXE_ferroute")).args(arguments).output().unwrap();
+        assert!(!output.status.success(), "{arguments:?}");
+        let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        assert!(text.contains(&format!("no manifests in {path}")), "{arguments:?}: {text}");
+    }
+}
+
+#[test]
 fn invalid_objects_are_reported_and_the_others_rendered() {
     let directory = tempfile::tempdir().unwrap();
     let manifest = directory.path().join("all.yaml");

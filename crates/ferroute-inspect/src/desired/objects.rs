@@ -58,6 +58,7 @@ pub(super) fn may_be_needed(document: &str, service: &str) -> bool {
 pub(super) fn ensure_readable(events: &[Event], permits_invalid: bool) -> anyhow::Result<()> {
     let is_error = |problem: &Problem| match problem {
         Problem::Document { error: DocumentError { cause: Cause::Value(_), .. }, .. } => !permits_invalid,
+        Problem::NoFiles { .. } => true,
         problem => problem.blocks_changes(),
     };
     let problems = events.iter().filter_map(|event| match event {

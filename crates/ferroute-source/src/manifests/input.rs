@@ -22,7 +22,7 @@ use crate::{Event, Problem};
 #[derive(Debug, Default)]
 pub struct Input {
     files: BTreeSet<PathBuf>,
-    /// The entries of directories with names like manifests that are not read.
+    /// The directories without manifests, and the entries of directories with names like manifests that are not read.
     not_read: Vec<Arc<Problem>>,
     /// The contents of the files that can be read only once.
     contents: BTreeMap<PathBuf, Arc<[u8]>>,
@@ -40,15 +40,15 @@ impl Input {
         Ok(input)
     }
 
-    /// Adds the files at `path`, or standard input if it is `-`. Returns how many files the path has.
+    /// Adds the files at `path`, or standard input if it is `-`.
     ///
     /// # Errors
     ///
     /// The path cannot be read.
-    pub fn add(&mut self, path: &Path) -> io::Result<usize> {
+    pub fn add(&mut self, path: &Path) -> io::Result<()> {
         let is_stdin = path == Path::new(STDIN);
         if self.contents.contains_key(path) {
-            return Ok(1);
+            return Ok(());
         }
         if is_stdin || fs::metadata(path).is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir()) {
             let file = if is_stdin { io::stdin().as_fd().try_clone_to_owned()?.into() } else { File::open(path)? };
@@ -61,14 +61,16 @@ impl Input {
             }
             self.contents.insert(path.to_owned(), text.into());
             self.files.insert(path.to_owned());
-            return Ok(1);
+            return Ok(());
         }
         let Listing { files, not_read, .. } = Plan::new(path).listing?;
-        let count = files.len();
+        if files.is_empty() {
+            self.not_read.push(Arc::new(Problem::NoFiles { path: path.to_owned() }));
+        }
         self.files.extend(files);
         let problem = |(path, reason)| Arc::new(Problem::NotRead { path, reason });
         self.not_read.extend(not_read.into_iter().map(problem));
-        Ok(count)
+        Ok(())
     }
 
     /// Returns the files.
