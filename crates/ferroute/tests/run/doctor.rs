@@ -270,6 +270,24 @@ fn last_rule_of_forward_that_rejects_pods_is_reported_in_iptables_mode() {
     pods("-I FORWARD -m conntrack --ctstate DNAT -j ACCEPT\n", true);
 }
 
+/// The only known pod is the endpoint of the only Service, so its connections return to itself.
+#[test]
+fn rule_that_drops_packets_between_pods_is_reported_with_one_known_pod() {
+    for mode in [Mode::Iptables, Mode::Nftables] {
+        let case = Case::new(mode, &web(&[0]));
+        for (program, network) in
+            [("iptables-nft-restore", "10.244.0.0/24"), ("ip6tables-nft-restore", "fd00:244::/64")]
+        {
+            let rules = format!("*filter\n-A FORWARD -s {network} -d {network} -j DROP\nCOMMIT\n");
+            case.cluster.node.feed(program, &["--noflush"], &rules);
+        }
+        let (_, examination) = examine(&case, &["--no-connect"]);
+        let findings = findings_of(&examination, "firewall-tables");
+        let codes: Vec<&str> = findings.iter().map(|finding| finding["code"].as_str().unwrap()).collect();
+        assert_eq!(codes, ["firewall-tables.pods"; 2], "{examination:#}");
+    }
+}
+
 /// In nftables mode, no rule of the proxy can accept packets that the chain FORWARD of iptables drops; the rule that
 /// `doctor` suggests does.
 #[test]

@@ -77,7 +77,12 @@ pub(super) fn walk<'r>(desired: &Desired, rules: &'r KernelRules) -> Reading<Wal
     };
     let (of_others, of_node) = (ruleset(iptables), ruleset(&rules.iptables));
     let (names, names_for_node) = (names(iptables), names(&rules.iptables));
-    let pods = local_pods(desired, rules.family);
+    let mut pods = local_pods(desired, rules.family);
+    // A pod that is the only endpoint connects to itself only, which is masqueraded.
+    let has_one_pod = pods.len() == 1;
+    if has_one_pod {
+        pods.extend(bridged_neighbour(&host, pods[0]));
+    }
     let is_pod = |address: IpAddr| is_pod(desired, address);
     let mut walks = Walks::default();
     let (mut pod_refusals, mut pods_are_served) = (Vec::new(), false);
@@ -126,7 +131,10 @@ pub(super) fn walk<'r>(desired: &Desired, rules: &'r KernelRules) -> Reading<Wal
         }
     }
     // A network policy refuses pods at some endpoints, which is its purpose. The end of a chain refuses all that no rule accepts.
-    pod_refusals.retain(|(refusal, _)| !(pods_are_served && refusal.at_endpoint && !refusal.is_end));
+    pod_refusals.retain(|(refusal, _)| {
+        let may_be_policy = pods_are_served || has_one_pod && !refusal.in_base_chain;
+        !(may_be_policy && refusal.at_endpoint && !refusal.is_end)
+    });
     pod_refusals.into_iter().for_each(|(refusal, service)| walks.add(refusal.rule, service, Client::Pod));
     Ok(walks)
 }
@@ -182,6 +190,14 @@ fn neighbour(address: IpAddr) -> IpAddr {
     }
 }
 
+/// Returns the address of another pod in the network of this one, if they are behind one bridge.
+fn bridged_neighbour(host: &Host, pod: IpAddr) -> Option<IpAddr> {
+    let interface = |address| Some(host.path_to(address, None)?.0);
+    let (other, bridge) = (neighbour(pod), interface(pod)?);
+    let is_behind = interface(other).as_ref() == Some(&bridge) && !host.addresses.contains(&other);
+    (is_behind && interface(outside_address(IpFamily::of(pod))) != Some(bridge)).then_some(other)
+}
+
 /// The end of a packet at a rule of another program.
 #[derive(PartialEq, Eq)]
 struct Refusal {
@@ -191,6 +207,8 @@ struct Refusal {
     is_end: bool,
     /// It is the policy of the chain `FORWARD` of iptables.
     is_forward_policy: bool,
+    /// It is in a chain of a hook, and not in one that other rules jump to.
+    in_base_chain: bool,
     /// The packet had the address of an endpoint.
     at_endpoint: bool,
 }
@@ -275,6 +293,7 @@ fn last_rule(events: &[Event], tables: &[&str]) -> Option<Refusal> {
         rule,
         is_end: matches!(hook, Hook::Forward | Hook::Output) && (is_policy || has_no_condition(&events[..=last])),
         is_forward_policy: is_policy && is_forward,
+        in_base_chain: is_policy || matches!(events[last], Event::Rule { depth: 0, .. }),
         at_endpoint,
     })
 }
