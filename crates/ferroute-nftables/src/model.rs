@@ -26,7 +26,9 @@ pub(crate) use name::Printable;
 pub use name::{Comment, Name};
 pub use nat::{NAT_FLAGS, NatKind, NatPart, NatTarget};
 pub(crate) use property::protocol_of;
-pub use property::{End, FibInterface, FibResult, HASH_INPUTS, Named, NumberSource, PayloadBase, Property, Sender};
+pub use property::{
+    End, FibInterface, FibResult, HASH_INPUTS, Hashed, Named, NumberSource, PayloadBase, Property, Sender,
+};
 pub use rule::{
     CmpOp, Expression, Field, HashInput, Match, Opaque, Outcome, PriorityBits, RejectWith, Rule, Statement,
 };

@@ -184,17 +184,27 @@ impl<'a> Ruleset<'a> {
         Walk::new(self, host, packet, detail)
     }
 
-    /// Returns pairs of tables, the older one first, with NAT chains of equal priority at a hook. Only the order in which
+    /// Returns the chains of equal priority in different tables that follow each other at a hook. Only the order in which
     /// these chains were created, and not that of their tables, decides which one is evaluated first.
-    pub fn nat_ties(&self) -> Vec<(Hook, &str, &str)> {
+    pub fn ties(&self) -> Vec<Tie> {
         let of_hook = |hook| {
-            let chains: Vec<_> = self.chains(hook).iter().filter(|chain| chain.is_nat()).collect();
-            let pairs = chains.windows(2).map(|pair| (pair[1], pair[0]));
-            let ties =
-                pairs.filter(|(older, newer)| older.priority() == newer.priority() && older.table() != newer.table());
-            ties.map(|(older, newer)| (hook, older.table(), newer.table())).collect::<Vec<_>>()
+            let pairs = self.chains(hook).windows(2).enumerate().filter(|(_, pair)| {
+                self::order(&*pair[0]) == self::order(&*pair[1])
+                    && pair[0].table() != pair[1].table()
+                    && pair.iter().all(|chain| !chain.table().is_empty())
+            });
+            let tie = |(position, pair): (usize, &[Box<dyn BaseChain + 'a>])| {
+                let [newer, older] = [0, 1].map(|index: usize| pair[index].table().to_owned());
+                Tie { hook, older, newer, is_nat: pair[0].is_nat(), position }
+            };
+            pairs.map(tie).collect::<Vec<_>>()
         };
         HOOKS.into_iter().flat_map(of_hook).collect()
+    }
+
+    /// Reverses the order of the two chains of a tie.
+    pub fn reverse(&mut self, tie: &Tie) {
+        self.chains[index(tie.hook)].swap(tie.position, tie.position + 1);
     }
 
     /// Returns the objects of ipvs mode.
@@ -211,6 +221,20 @@ impl<'a> Ruleset<'a> {
     pub(crate) fn chains(&self, hook: Hook) -> &[Box<dyn BaseChain + 'a>] {
         &self.chains[index(hook)]
     }
+}
+
+/// Chains of equal priority at a hook.
+#[derive(Clone, Debug)]
+pub struct Tie {
+    /// The hook.
+    pub hook: Hook,
+    /// The table that is assumed to be older.
+    pub older: String,
+    /// The table that is assumed to be newer, and whose chain is evaluated first.
+    pub newer: String,
+    /// Whether these are NAT chains.
+    pub is_nat: bool,
+    position: usize,
 }
 
 /// Sort key of a chain at its hook. The kernel's NAT is a single hook function, which calls all NAT chains in the order

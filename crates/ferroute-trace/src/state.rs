@@ -345,7 +345,11 @@ impl<'a> PacketState<'a> {
             }
             Hook::Output => {
                 // The rules may have changed the destination.
-                self.route(hook, record)?;
+                self.route(hook, record).map_err(|verdict| match verdict {
+                    // The packet has been sent: nobody gets the error, and TCP sends it again.
+                    Verdict::Rejected { .. } => Verdict::Dropped,
+                    verdict => verdict,
+                })?;
                 Ok(Hook::Postrouting)
             }
             Hook::Forward => Ok(Hook::Postrouting),

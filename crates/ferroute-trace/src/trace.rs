@@ -120,6 +120,19 @@ pub enum Outcome {
 }
 
 impl Trace {
+    /// Reports whether two traces of a packet have the same results.
+    pub fn ends_like(&self, other: &Self) -> bool {
+        let are_equal = |one: &Branch, other: &Branch| {
+            let ends =
+                |branch: &Branch| branch.choices.iter().map(|choice| (choice.to, choice.from)).collect::<Vec<_>>();
+            one.verdict == other.verdict && ends(one) == ends(other)
+        };
+        let is_within = |all: &Self, others: &Self| {
+            all.branches.iter().all(|one| others.branches.iter().any(|other| are_equal(one, other)))
+        };
+        is_within(self, other) && is_within(other, self)
+    }
+
     /// Returns the overall result.
     pub fn outcome(&self) -> Outcome {
         let is_unknown = |branch: &Branch| matches!(branch.verdict, Verdict::Unknown { .. });

@@ -190,6 +190,14 @@ fn routes_that_refuse_packets_are_named() {
     ] {
         assert_eq!(results(&node, arguments), expected, "{arguments}");
     }
+    // The packet has been sent when a rule changes its route: TCP gets no error.
+    run(&node, "ip rule add fwmark 0x90000/0xff0000 prohibit");
+    rules(
+        &node,
+        "table ip m { chain out { type route hook output priority -150; tcp dport 81 meta mark set 0x90000; }; }",
+    );
+    let local = "--local --from 192.168.6.121 --to 10.244.1.5:81";
+    assert_eq!(results(&node, local), ["dropped by the kernel: prohibit route", "=> dropped"]);
     run(&node, "sysctl -qw net.ipv4.conf.eth1.rp_filter=1");
     assert_eq!(
         results(&node, "--from 203.0.113.7 --in eth1 --to 10.244.1.6:80"),

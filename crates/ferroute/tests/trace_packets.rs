@@ -208,3 +208,29 @@ fn chains_of_equal_priority_run_as_in_the_kernel() {
         assert!(text.contains("note: tables ip u and ip t have NAT chains of equal priority at POSTROUTING"), "{text}");
     }
 }
+
+/// Among filter chains of equal priority, the order decides only who refuses a packet, or whether a mark is set.
+#[test]
+fn order_of_filter_chains_is_noted_where_the_result_depends_on_it() {
+    let table = |name: &str, rule: &str| {
+        format!("table ip {name} {{ chain c {{ type filter hook forward priority 0; {rule}; }}\n }}\n")
+    };
+    for (older, newer, delivers, depends) in [
+        ("drop", "reject", false, true),
+        ("meta mark 7 accept; drop", "meta mark set 7", true, true),
+        ("meta mark set 7", "meta mark 7 drop", true, true),
+        ("ct state new accept", "drop", false, false),
+        ("ip daddr 10.244.2.9 drop", "meta mark set 7", true, false),
+    ] {
+        let lab = Lab::new();
+        lab.node.feed("nft", &["-f", "-"], &(table("o", older) + &table("n", newer)));
+        let actual = lab.send("10.244.2.2:8080");
+        assert_eq!(actual.is_some(), delivers, "{older}, then {newer}");
+        let file = lab.collect(COLLECTION);
+        for (rules, is_known) in [(&["--kernel"][..], true), (&["--rules", &file, "--routes", &file], false)] {
+            let (traced, text) = lab.trace("10.244.2.2:8080", rules);
+            assert_eq!(traced, actual, "{text}");
+            assert_eq!(text.contains("have chains of equal priority at FORWARD"), depends && !is_known, "{text}");
+        }
+    }
+}

@@ -62,7 +62,7 @@ pub fn write_outline_into(
             writeln!(out, "note: {note}")?;
         }
     }
-    if let Some(order) = rules.assumed_order() {
+    if let Some(order) = rules.assumed_order(&node.host, packet) {
         writeln!(out, "note: {order}")?;
     }
     let is_loopback = |end: &SocketAddr| end.is_ipv4() && end.ip().is_loopback();

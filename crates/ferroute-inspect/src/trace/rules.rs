@@ -10,7 +10,7 @@ use ferroute_modes::{
 };
 use ferroute_nftables::kernel::Consistency;
 use ferroute_proxy::host_setup::require_net_admin;
-use ferroute_trace::{Host, Outcome, Packet, Ruleset, Trace};
+use ferroute_trace::{Host, Outcome, Packet, Ruleset, Tie, Trace};
 
 use super::{DumpedRules, Request, RulesSource, TraceNode};
 
@@ -111,9 +111,8 @@ impl Rules {
         }
     }
 
-    /// Describes the order of chains that the trace assumes, if the rules do not show it.
-    pub(super) fn assumed_order(&self) -> Option<String> {
-        let ruleset = self.ruleset();
+    /// Describes the order of chains that the trace assumes, if the rules do not show it and the result depends on it.
+    pub(super) fn assumed_order(&self, host: &Host, packet: &Packet) -> Option<String> {
         let may_be_younger = |table: &str| match self {
             Self::Planned(..) => false,
             Self::Files(_) => true,
@@ -121,11 +120,19 @@ impl Rules {
                 !snapshot.late_base_chains.is_empty() && format!("{} {}", snapshot.family, snapshot.name) == table
             }),
         };
-        let (hook, older, newer) = ruleset.nat_ties().into_iter().find(|(_, older, _)| may_be_younger(older))?;
-        let hook = hook.as_str();
+        let ruleset = self.ruleset();
+        let mut ties = ruleset.ties().into_iter().filter(|tie| may_be_younger(&tie.older)).peekable();
+        ties.peek()?;
+        let assumed = ruleset.summary(host, packet);
+        let Tie { hook, older, newer, is_nat, .. } = ties.find(|tie| {
+            let mut reversed = self.ruleset();
+            reversed.reverse(tie);
+            !reversed.summary(host, packet).ends_like(&assumed)
+        })?;
+        let (chains, hook) = (if is_nat { "NAT chains" } else { "chains" }, hook.as_str());
         Some(format!(
-            "tables {older} and {newer} have NAT chains of equal priority at {hook}; the trace assumes that those of {newer} are younger and \
-             run first"
+            "tables {older} and {newer} have {chains} of equal priority at {hook}, and the result depends on their order; the trace assumes \
+             that those of {newer} are younger and run first"
         ))
     }
 

@@ -8,7 +8,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use super::{
     CmpOp, Element, IfName, Name, Property, Value,
     nat::{NatKind, NatTarget, flags_text, range_text},
-    property::{FibResult, HASH_INPUTS},
+    property::{FibResult, HASH_INPUTS, Hashed},
     words::Words,
 };
 
@@ -446,10 +446,10 @@ pub(crate) fn network(first: IpAddr, last: IpAddr) -> Option<IpNet> {
     nets.find(|net| net.network() == first && net.broadcast() == last)
 }
 
-/// Returns the fields of a `jhash`, as far as they are distinguished.
-pub(crate) fn hash_inputs(fields: impl IntoIterator<Item = super::Field>) -> [Option<super::Field>; HASH_INPUTS] {
+/// Returns the inputs of a `jhash`, as far as they are distinguished.
+pub(crate) fn hash_inputs(all: impl IntoIterator<Item = Hashed>) -> [Option<Hashed>; HASH_INPUTS] {
     let mut inputs = [None; HASH_INPUTS];
-    inputs.iter_mut().zip(fields).for_each(|(input, field)| *input = Some(field));
+    inputs.iter_mut().zip(all).for_each(|(input, of_packet)| *input = Some(of_packet));
     inputs
 }
 

@@ -142,9 +142,37 @@ pub enum NumberSource {
     /// `numgen inc`.
     Incremental,
     /// `jhash` of these fields.
-    Hash([Option<Field>; HASH_INPUTS]),
+    Hash([Option<Hashed>; HASH_INPUTS]),
     /// `symhash`.
     SymmetricHash,
+}
+
+/// An input of `jhash`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Hashed {
+    /// This field.
+    Field(Field),
+    /// `ct mark`.
+    CtMark,
+}
+
+impl Hashed {
+    /// Returns the input that a property is, if it can be one.
+    pub fn of(property: Property) -> Option<Self> {
+        match property {
+            Property::Field(field) => Some(Self::Field(field)),
+            Property::CtMark => Some(Self::CtMark),
+            _ => None,
+        }
+    }
+
+    /// Returns the property.
+    pub fn property(self) -> Property {
+        match self {
+            Self::Field(field) => Property::Field(field),
+            Self::CtMark => Property::CtMark,
+        }
+    }
 }
 
 /// The number of fields of a `jhash` that are distinguished.
@@ -230,7 +258,7 @@ impl Property {
                     NumberSource::Incremental => "numgen inc".to_owned(),
                     NumberSource::SymmetricHash => "symhash".to_owned(),
                     NumberSource::Hash(inputs) => {
-                        let inputs = inputs.into_iter().flatten().map(|field| Self::Field(field).text(family));
+                        let inputs = inputs.into_iter().flatten().map(|input| input.property().text(family));
                         format!("jhash {}", inputs.collect::<Vec<_>>().join(" . "))
                     }
                 };

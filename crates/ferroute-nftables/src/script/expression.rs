@@ -6,8 +6,8 @@ use ferroute_netlink::nf_tables::{DESTINATION_PORT_OFFSET, SOURCE_PORT_OFFSET};
 use super::lexer::Cursor;
 use crate::{
     model::{
-        DataType, End, FibInterface, FibResult, Field, HashInput, NumberSource, PayloadBase, Property, Sender, Words,
-        hash_inputs, protocol_of,
+        DataType, End, FibInterface, FibResult, Field, HashInput, Hashed, NumberSource, PayloadBase, Property, Sender,
+        Words, hash_inputs, protocol_of,
     },
     wire::{destination_offset, protocol_offset, source_offset},
 };
@@ -190,22 +190,22 @@ fn number(word: &str, cursor: &mut Cursor<'_>, family: IpFamily) -> Option<(Prop
     let source = match word {
         "symhash" => NumberSource::SymmetricHash,
         "jhash" => {
-            let mut fields = Vec::new();
+            let mut inputs = Vec::new();
             loop {
-                let (Property::Field(field), requirements) = property(cursor, family)? else { return None };
-                fields.push(field);
+                let (property, requirements) = property(cursor, family)?;
+                inputs.push(Hashed::of(property)?);
                 required.family = requirements.family.or(required.family);
                 required.protocol = requirements.protocol.or(required.protocol);
                 if !cursor.accept(".") {
                     break;
                 }
             }
-            hashed = match fields.as_slice() {
-                [Field::Saddr] => Some(HashInput::Saddr),
-                [Field::Saddr, Field::Sport] => Some(HashInput::SaddrSport),
+            hashed = match inputs.as_slice() {
+                [Hashed::Field(Field::Saddr)] => Some(HashInput::Saddr),
+                [Hashed::Field(Field::Saddr), Hashed::Field(Field::Sport)] => Some(HashInput::SaddrSport),
                 _ => None,
             };
-            NumberSource::Hash(hash_inputs(fields))
+            NumberSource::Hash(hash_inputs(inputs))
         }
         _ if cursor.accept("inc") => NumberSource::Incremental,
         _ if cursor.accept("random") => NumberSource::Random,

@@ -63,6 +63,16 @@ impl<'a> Words<'a> {
         })
     }
 
+    /// Evaluates `-m connlimit` with a limit of 0: the packet's own connection is counted.
+    fn exceeds_no_connections(&self) -> Option<bool> {
+        let mut limits = self.options.iter().filter(|(_, _, arguments)| arguments.first() == Some(&"0"));
+        limits.find_map(|(negated, option, _)| match *option {
+            "--connlimit-above" => Some(!negated),
+            "--connlimit-upto" => Some(*negated),
+            _ => None,
+        })
+    }
+
     pub(super) fn has(&self, option: &str) -> bool {
         self.options.iter().any(|(_, name, _)| *name == option)
     }
@@ -110,6 +120,9 @@ impl PacketState<'_> {
             let is_set = words.has("--set") || self.changes.labels.iter().any(|set| **set == *label);
             let negated = words.options.iter().any(|(negated, ..)| *negated);
             return self.result((self.has_connection() && is_set) != negated, text);
+        }
+        if let ("connlimit", Some(matches)) = (words.name, words.exceeds_no_connections()) {
+            return self.result(matches, text);
         }
         if !self.has_connection() && ["conntrack", "connmark", "connbytes"].contains(&words.name) {
             return self.result(self.matches_without_connection(&words), text);

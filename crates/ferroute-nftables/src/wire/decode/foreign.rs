@@ -10,8 +10,8 @@ use super::{
     registers::{self, Loaded, NFT_CT_LABELS, NFT_CT_MARK, number},
 };
 use crate::model::{
-    CmpOp, FibResult, Field, Foreign, IfName, NAT_FLAGS, Named, NatKind, NatPart, NatTarget, NumberSource, Operand,
-    Outcome, Property, Source, Value, Words, fib_existence, hash_inputs, network,
+    CmpOp, FibResult, Field, Foreign, Hashed, IfName, NAT_FLAGS, Named, NatKind, NatPart, NatTarget, NumberSource,
+    Operand, Outcome, Property, Source, Value, Words, fib_existence, hash_inputs, network,
 };
 
 /// Returns the meaning of a comparison; `None` if it is unknown.
@@ -281,14 +281,17 @@ impl Decoder<'_, '_> {
             0 => {
                 let end = parts.register(NFTA_HASH_SREG)?.after(usize::try_from(parts.u32(NFTA_HASH_LEN)?).ok()?);
                 let mut register = parts.register(NFTA_HASH_SREG)?;
-                let mut fields = Vec::new();
+                let mut inputs = Vec::new();
                 while register.0 < end.0 {
                     let Some(operand) = self.registers.at(register).operand(self.headers()) else { break };
-                    let Property::Field(field) = operand.property else { break };
-                    fields.push(field);
-                    register = register.after(field.data_type(self.family).padded_length());
+                    let Some(input) = Hashed::of(operand.property) else { break };
+                    inputs.push(input);
+                    register = register.after(match input {
+                        Hashed::Field(field) => field.data_type(self.family).padded_length(),
+                        Hashed::CtMark => 4,
+                    });
                 }
-                NumberSource::Hash(hash_inputs(fields))
+                NumberSource::Hash(hash_inputs(inputs))
             }
             _ => NumberSource::SymmetricHash,
         };
