@@ -25,6 +25,7 @@ use ferroute_iptables::{
     exec::{ChainMode, GroupWriter},
     native::Modules,
 };
+use ferroute_netlink::confine_to_relaying;
 use ferroute_userspace::{
     Limits, ListenerStats, PlannedRelay, PortRange, Relay, SHORT_SEARCH, ServicePortStats, StatsReader,
     UserspaceDataplane, WorkerClient, WorkerProgram, WorkerSettings,
@@ -259,7 +260,7 @@ impl WorkerOptions {
 
 impl WorkerOptions {
     /// Drops all capabilities except those that the process needs: one to delete conntrack entries, and another one for
-    /// listeners on ports below 1024.
+    /// listeners on ports below 1024. Refuses system calls that it does not need.
     fn drop_privileges(&self) -> io::Result<()> {
         let mut kept = CapabilitySet::NET_ADMIN;
         if self.ports.as_ref().is_some_and(|ports| *ports.start() < FIRST_UNPRIVILEGED_PORT) {
@@ -269,7 +270,8 @@ impl WorkerOptions {
         let CapabilitySets { permitted, .. } = capabilities(None)?;
         let kept = kept & permitted;
         let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() };
-        Ok(set_capabilities(None, sets)?)
+        set_capabilities(None, sets)?;
+        confine_to_relaying()
     }
 }
 

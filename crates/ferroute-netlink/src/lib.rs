@@ -14,7 +14,7 @@
 //! request within the `send` call, so its reply is available to the first `receive`.
 //!
 //! This is the only crate with `unsafe` code: the system calls in `sys.rs`, the registration with an event loop, and
-//! the settings of the C library's allocator.
+//! the settings of the C library's allocator. The filter of system calls is here for that reason.
 //!
 //! # Example
 //!
@@ -42,6 +42,7 @@
 
 #[cfg(feature = "tokio")]
 mod async_subscription;
+mod confinement;
 mod error;
 pub mod ipset;
 mod memory;
@@ -59,6 +60,7 @@ mod x_tables;
 
 #[cfg(feature = "tokio")]
 pub use async_subscription::AsyncSubscription;
+pub use confinement::confine_to_relaying;
 pub use error::{Error, Refusal, Refusals};
 pub use memory::tune_allocator;
 pub use read::{Attribute, Attributes, Malformed, Message, Messages};

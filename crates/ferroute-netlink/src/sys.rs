@@ -8,7 +8,7 @@ use std::{
     ptr,
 };
 
-use libc::{c_int, c_void, sockaddr_nl, socklen_t};
+use libc::{c_int, c_void, sock_filter, sock_fprog, sockaddr_nl, socklen_t};
 
 /// A received datagram.
 #[derive(Clone, Copy, Debug)]
@@ -93,6 +93,16 @@ pub(crate) fn receive(socket: &impl AsFd, buffer: &mut [u8]) -> io::Result<Optio
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+/// Adds a filter of system calls to the calling thread.
+pub(crate) fn filter_calls(program: &[sock_filter]) -> io::Result<()> {
+    let len = program.len().try_into().map_err(|_| io::ErrorKind::InvalidInput)?;
+    let program = sock_fprog { len, filter: program.as_ptr().cast_mut() };
+    // SAFETY: the pointer is to a live `sock_fprog`, and that has pointer and length of a live slice. The kernel only
+    // reads both, and checks the program before it uses a copy of it.
+    checked(unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) })?;
+    Ok(())
 }
 
 fn no_address() -> sockaddr_nl {

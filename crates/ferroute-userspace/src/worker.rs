@@ -9,7 +9,6 @@
 //! name of its socket belongs to the network namespace, like the rules, so that the next proxy finds it.
 
 use std::{
-    fs::OpenOptions,
     io,
     net::Shutdown,
     os::{fd::OwnedFd, unix::net::UnixStream as StdStream},
@@ -133,9 +132,8 @@ async fn serve(settings: WorkerSettings, control: OwnedFd) -> io::Result<()> {
 async fn release_stderr() {
     // Lines are written by another thread.
     sleep(LOG_GRACE).await;
-    let released =
-        OpenOptions::new().write(true).open("/dev/null").map(|null| dup2_stderr(null).map_err(io::Error::from));
-    if let Ok(Err(error)) | Err(error) = released {
+    // It is `/dev/null`, which this process may not open for writing any more.
+    if let Err(error) = dup2_stderr(io::stdout()) {
         tracing::debug!("cannot close standard error: {}", error_chain(&error));
     }
 }

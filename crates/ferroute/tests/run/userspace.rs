@@ -154,7 +154,7 @@ fn hung_worker_is_reported_killed_and_replaced() {
 }
 
 #[test]
-fn worker_has_one_capability_and_does_not_keep_the_proxys_standard_error() {
+fn worker_is_confined_and_does_not_keep_the_proxys_standard_error() {
     let mut case = Case::new(Mode::Userspace, &web(&[0]));
     let pid = case.cluster.node.run(|| running_workers().unwrap()[0].process_id());
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
@@ -163,6 +163,7 @@ fn worker_has_one_capability_and_does_not_keep_the_proxys_standard_error() {
     let net_admin = format!("{:016x}", 1_u64 << 12);
     assert_eq!([field("CapEff:"), field("CapPrm:")], [net_admin.clone(), net_admin]);
     assert_eq!((field("CapInh:"), field("NoNewPrivs:")), (format!("{:016x}", 0), "1".to_owned()));
+    assert_eq!(field("Seccomp:"), "2", "a filter of system calls");
     assert!(case.proxy.stop("TERM").success());
     let stderr = || std::fs::read_link(format!("/proc/{pid}/fd/2")).unwrap();
     wait("another standard error", || (stderr() == Path::new("/dev/null")).then_some(()));
