@@ -42,6 +42,7 @@ use fixed::{localnet_rule, node_port_jumps};
 
 pub(crate) use chain_group::ChainGroupCollector;
 pub use chain_group::{ChainGroup, GroupCounts, GroupSummary};
+pub(crate) use chain_state::callers;
 pub use chain_state::{ChainState, Drift, RuleCounts};
 pub use context::IptablesContext;
 pub use difference::Difference;

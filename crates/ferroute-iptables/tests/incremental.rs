@@ -201,6 +201,27 @@ fn rules_of_shared_chains_may_have_any_order_before_the_jump_to_node_ports() {
     assert_eq!(difference(&kernel), whole, "a rule that is there twice");
 }
 
+/// Reading all chains of a large table takes seconds, for which no Service would be served.
+#[test]
+fn shared_chains_are_restored_without_those_of_services() {
+    let table = Cluster::uniform(20, 2).table(IpFamily::V4);
+    let env = Environment { settings: Default::default(), host: Default::default(), large_cluster: false };
+    let context = env.context(&table);
+    let state = ChainState::new(Difference::from_kernel(&table, context.clone(), KernelChains::empty()));
+    let mut kernel = fresh(&table, &context);
+    let before = kernel.chains();
+    let is_of_service = |(_, chain): &(TableName, ChainName)| is_service_chain(*chain);
+    for key in before.iter().filter(|(key, rules)| !is_of_service(key) && !rules.is_empty()).map(|(key, _)| *key) {
+        kernel.rules.table_mut(key.0).chains[&key.1].rules.clear();
+        let repair = written(&state.shared_repair(kernel_chains(IpFamily::V4, &kernel.save())), &table);
+        assert!(!declared(IpFamily::V4, &repair).iter().any(is_of_service), "{key:?}");
+        kernel.restore(&repair);
+        assert_eq!(kernel.chains(), before, "{key:?}");
+    }
+    kernel.rules.table_mut(TableName::Nat).chains.shift_remove(&chains::SERVICES);
+    assert!(state.shared_repair(kernel_chains(IpFamily::V4, &kernel.save())).is_empty(), "the table may be empty");
+}
+
 #[test]
 fn a_change_of_one_service_writes_only_its_chains() {
     let mut cluster = Cluster::uniform(50, 3);

@@ -194,7 +194,7 @@ impl RuleAccess {
 
     /// Returns the generation of the kernel's rules. `None` for the programs: those of nf_tables themselves check that
     /// no other program commits between their reads and writes.
-    fn generation(&self) -> Option<u32> {
+    pub(super) fn generation(&self) -> Option<u32> {
         match &self.0 {
             Way::Programs(..) => None,
             Way::Netlink(rules) => {

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     ChainName, ChainState, Difference, IptablesContext, KernelChains, TableName,
-    plan::{KernelChainsCollector, SharedChain, WriteSummary, chains, rules_digest},
+    plan::{KernelChainsCollector, SharedChain, WriteSummary, callers, chains, rules_digest},
     sink::{RuleSink, WithoutDeletion},
 };
 
@@ -36,6 +36,10 @@ pub struct IptablesDataplane {
     /// Number of rules of the chains that all Services share, and of jumps to them, after the last write; empty if
     /// unknown. Between comparisons, it shows whether another program changed a chain or disconnected it.
     uses: Vec<Option<u32>>,
+    /// Whether a chain that all Services share was found to be changed: it is restored before all others are read.
+    is_shared_changed: bool,
+    /// What the last comparison read if it found a change, and the generation of these rules.
+    compared_chains: Option<(u32, KernelChains)>,
     /// Limits comparisons of the chains that do not belong to one Service.
     shared_comparisons: Throttle,
     /// Whether `uses` and `legacy_shapes` may include a change that another program made before or during the last write.
@@ -65,6 +69,8 @@ impl IptablesDataplane {
             comparisons: backend.comparisons(),
             compared: 0,
             uses: Vec::new(),
+            is_shared_changed: false,
+            compared_chains: None,
             shared_comparisons: backend.comparisons(),
             is_suspect: false,
             legacy_shapes: LegacyShapes::new(),
@@ -251,6 +257,18 @@ impl IptablesDataplane {
         Ok(changed.is_some())
     }
 
+    /// Restores the chains that all Services share, which takes a fraction of the time that reading all chains takes.
+    fn repair_shared(
+        &self,
+        state: &ChainState,
+        table: &ServiceTable,
+    ) -> Result<(WriteSummary, Duration), Box<dyn Error>> {
+        let read: Vec<_> = state.shared_chains().into_iter().chain(callers()).collect();
+        let mut chains = KernelChainsCollector::new(self.family());
+        self.access.read_chains(&read, &mut |table, item| chains.add(table, item))?;
+        Ok(self.write_without(table, &state.shared_repair(chains.finish()), None, &BTreeSet::new())?)
+    }
+
     /// Reads the chains that do not belong to one Service, and reports whether they differ from the applied ones.
     fn has_shared_drift(&self, state: &ChainState) -> Result<bool, DataplaneError> {
         let mut chains = KernelChainsCollector::new(self.family());
@@ -263,14 +281,14 @@ impl IptablesDataplane {
         Ok(drift.is_some())
     }
 
-    /// Reads all rules and reports whether they differ from the applied ones.
-    fn has_drifted(&self, state: &ChainState) -> Result<bool, DataplaneError> {
+    /// Reads all rules. Returns them if they differ from the applied ones.
+    fn drifted(&self, state: &ChainState) -> Result<Option<KernelChains>, DataplaneError> {
         let (kernel, _) = self.kernel_chains(state.chains()).map_err(|error| self.read_error(error))?;
         let drift = state.drift(&kernel);
         if let Some(drift) = drift {
             tracing::info!(family = %self.family(), %drift, "another program modified the rules");
         }
-        Ok(drift.is_some())
+        Ok(drift.map(|_| kernel))
     }
 }
 
@@ -279,6 +297,7 @@ impl Dataplane for IptablesDataplane {
         let external = self.external();
         // The numbers of rules that are stored after this sync must not hide a change.
         if self.is_chain_changed()? {
+            self.is_shared_changed = true;
             return self.resync(table);
         }
         // The kernel's rules are unknown until the sync has succeeded.
@@ -305,26 +324,37 @@ impl Dataplane for IptablesDataplane {
     }
 
     fn resync(&mut self, table: &ServiceTable) -> Result<SyncReport, DataplaneError> {
-        self.state = None;
+        let previous = self.state.take().filter(|_| std::mem::take(&mut self.is_shared_changed));
         self.access.look_for_hooks(false);
         self.environment.prepare(self.family(), &mut self.host);
         let (mut attempts, mut took) = (Attempts::new(), Duration::ZERO);
+        let mut repaired = WriteSummary::default();
+        match previous.map(|state| self.repair_shared(&state, table)) {
+            Some(Ok((written, writing))) => (repaired, took) = (written, writing),
+            // A rule may jump to a chain of a Service that is missing.
+            Some(Err(error)) => tracing::debug!(error, "cannot restore shared chains alone"),
+            None => {}
+        }
+        let mut compared = self.compared_chains.take();
         loop {
             // Read first, because a change during the read may be missing from the result.
             let (generation, verified) = (attempts.begin(&self.access), self.external());
             let everything = Difference::everything(table, self.context(table));
-            let (mut kernel, reading) =
-                self.kernel_chains(everything.chains()).map_err(|error| self.read_error(error))?;
+            let (mut kernel, reading) = match compared.take() {
+                Some((at, kernel)) if generation == Some(at) => (kernel, Duration::ZERO),
+                _ => self.kernel_chains(everything.chains()).map_err(|error| self.read_error(error))?,
+            };
             took += reading;
             let udp_frontends_before = std::mem::take(&mut kernel.udp_frontends);
             let difference = everything.without(kernel);
-            let (written, writing) = match self.write(table, &difference, generation) {
+            let (mut written, writing) = match self.write(table, &difference, generation) {
                 Ok(written) => written,
                 Err(error) if attempts.must_repeat(&error) => continue,
                 // No rule can jump to a chain that is called from a hook.
                 Err(error) if error.line().is_some() && self.access.look_for_hooks(true) => continue,
                 Err(error) => return Err(self.write_error(error, table, &difference)),
             };
+            written.rules += repaired.rules;
             let removed = difference.deleted();
             (self.verified, self.is_suspect) = (verified, false);
             let report = self.applied(ChainState::new(difference), verified, true, removed, &written, took + writing);
@@ -344,28 +374,33 @@ impl Dataplane for IptablesDataplane {
         if self.is_chain_cut()? {
             return Ok(true);
         }
+        // Before a comparison, which takes seconds in a large table.
+        self.is_shared_changed = self.is_chain_changed()?;
+        if self.is_shared_changed {
+            return Ok(true);
+        }
         let shapes = self.legacy_shapes();
         let is_reshaped = self.backend() == Backend::Legacy && (self.is_suspect || shapes != self.legacy_shapes);
         if self.comparisons.is_due(now) || is_reshaped && self.urgent_comparisons.is_due(now) {
-            let drifted = self.has_drifted(state)?;
+            let generation = self.access.generation();
+            let drifted = self.drifted(state)?;
+            let has_drifted = drifted.is_some();
             self.comparisons.record((self.host.now)(), cost());
             // These take more of a processor's time than other comparisons, because rules did change.
             self.urgent_comparisons.record((self.host.now)(), cost() / 10);
             self.compared = state.counts().total();
-            if !drifted {
+            if !has_drifted {
                 (self.verified, self.is_suspect, self.legacy_shapes) = (external, false, shapes);
             }
-            return Ok(drifted);
-        }
-        if self.is_chain_changed()? {
-            return Ok(true);
+            self.compared_chains = generation.zip(drifted);
+            return Ok(has_drifted);
         }
         let is_urgent = self.is_suspect && self.urgent_comparisons.is_due(now);
         if self.access.edits_chains() && (is_urgent || self.shared_comparisons.is_due(now)) {
             let drifted = self.has_shared_drift(state)?;
             self.shared_comparisons.record((self.host.now)(), cost());
             self.urgent_comparisons.record((self.host.now)(), cost() / 10);
-            self.is_suspect = false;
+            (self.is_suspect, self.is_shared_changed) = (false, drifted);
             if drifted {
                 return Ok(true);
             }

@@ -1,5 +1,5 @@
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     ops::{AddAssign, SubAssign},
 };
 
@@ -9,7 +9,7 @@ use super::{
     ChainContents, ChainDigest, Difference, FixedChain, IptablesContext, KernelChains, RuleSum, ServicePlan,
     SharedChain, chains,
     difference::{SharedChange, proxy_chains},
-    fixed::{fixed_chains, node_port_jumps},
+    fixed::{fixed_chains, jumps, node_port_jumps},
 };
 use crate::{ChainName, TableName};
 
@@ -187,6 +187,19 @@ impl ChainState {
         fixed.find(has_drifted).map(|(table, chain, _)| Drift::Chain(table, chain))
     }
 
+    /// Returns what restores the chains that do not belong to one service port, and the jumps to them, which `kernel` must
+    /// have. Empty if a shared chain is missing, because those of Services may be missing, too.
+    pub fn shared_repair(&self, mut kernel: KernelChains) -> Difference {
+        let mut repair =
+            Difference { has_localnet_rule: self.has_localnet_rule, ..Difference::empty(self.context.clone()) };
+        if kernel.shared.iter().all(Option::is_some) {
+            repair.shared.fill(SharedChange::Whole);
+            repair.fixed = fixed_chains(&self.context);
+            repair.without_shared(shared_digests(&self.context, self.ports.values()), &mut kernel);
+        }
+        repair
+    }
+
     /// The applied chains that do not belong to one service port.
     pub(crate) fn shared_chains(&self) -> Vec<(TableName, ChainName)> {
         proxy_chains(&self.context, [].into_iter())
@@ -252,6 +265,11 @@ impl ChainState {
             difference.shared[SharedChain::NatServices.index()] = SharedChange::Whole;
         }
     }
+}
+
+/// The builtin chains that jump to shared chains.
+pub(crate) fn callers() -> BTreeSet<(TableName, ChainName)> {
+    jumps().into_iter().map(|jump| (jump.table, jump.from)).collect()
 }
 
 /// Returns the digests of a service port's rules in the shared chains.

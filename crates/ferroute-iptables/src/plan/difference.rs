@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use ferroute_core::{ServicePortName, ServiceTable};
 
 use super::{
-    ChainContents, ChainDigest, FixedChain, IptablesContext, Jump, KernelChains, ServicePlan, SharedChain,
+    ChainContents, ChainDigest, FixedChain, IptablesContext, Jump, KernelChains, RuleSum, ServicePlan, SharedChain,
     chain_state::{PortState, shared_digests},
     edit::SharedEdit,
     fixed::fixed_chains,
@@ -98,21 +98,7 @@ impl Difference {
             chain.applied = kernel.chains.remove(&(TableName::Nat, chain.name)) == Some(chain.digest);
         }
         let planned = shared_digests(&self.context, self.ports.values().flatten());
-        for ((change, planned), applied) in self.shared.iter_mut().zip(planned).zip(kernel.shared) {
-            if applied == Some(planned) {
-                *change = SharedChange::Nothing;
-            }
-        }
-        self.fixed.retain(|chain| {
-            let applied = kernel.chains.get(&(chain.table, chain.name));
-            match &chain.contents {
-                ChainContents::Rules(rules) => applied != Some(&ChainDigest::from_rules(rules)),
-                ChainContents::Unmanaged => applied.is_none(),
-            }
-        });
-        self.jumps = kernel.missing_jumps;
-        self.has_localnet_rule |= kernel.has_localnet_rule;
-        self.write_localnet_rule = self.has_localnet_rule && !kernel.has_localnet_rule;
+        self.without_shared(planned, &mut kernel);
         for ((table, chain), digest) in kernel.chains {
             if table != TableName::Nat || !is_service_chain(chain) {
                 continue;
@@ -126,6 +112,26 @@ impl Difference {
         self.delete.sort_unstable();
         self.flush.sort_unstable();
         self
+    }
+
+    /// Removes the chains that do not belong to one service port, and that the kernel already has. `planned` are the
+    /// digests of the shared chains.
+    pub(super) fn without_shared(&mut self, planned: [RuleSum; SharedChain::ALL.len()], kernel: &mut KernelChains) {
+        for ((change, planned), applied) in self.shared.iter_mut().zip(planned).zip(kernel.shared) {
+            if applied == Some(planned) {
+                *change = SharedChange::Nothing;
+            }
+        }
+        self.fixed.retain(|chain| {
+            let applied = kernel.chains.get(&(chain.table, chain.name));
+            match &chain.contents {
+                ChainContents::Rules(rules) => applied != Some(&ChainDigest::from_rules(rules)),
+                ChainContents::Unmanaged => applied.is_none(),
+            }
+        });
+        self.jumps = std::mem::take(&mut kernel.missing_jumps);
+        self.has_localnet_rule |= kernel.has_localnet_rule;
+        self.write_localnet_rule = self.has_localnet_rule && !kernel.has_localnet_rule;
     }
 
     /// Reports whether shared chains are edited, which depends on their rules in the kernel.
