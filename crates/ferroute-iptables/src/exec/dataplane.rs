@@ -374,14 +374,25 @@ impl Dataplane for IptablesDataplane {
         if self.is_chain_cut()? {
             return Ok(true);
         }
-        // Before a comparison, which takes seconds in a large table.
+        // Chains that Services share come first: a comparison of a large table takes seconds.
         self.is_shared_changed = self.is_chain_changed()?;
         if self.is_shared_changed {
             return Ok(true);
         }
+        let is_due = self.comparisons.is_due(now);
+        let is_urgent = self.is_suspect && self.urgent_comparisons.is_due(now);
+        if self.access.edits_chains() && (is_urgent || !is_due && self.shared_comparisons.is_due(now)) {
+            let drifted = self.has_shared_drift(state)?;
+            self.shared_comparisons.record((self.host.now)(), cost());
+            self.urgent_comparisons.record((self.host.now)(), cost() / 10);
+            (self.is_suspect, self.is_shared_changed) = (false, drifted);
+            if drifted {
+                return Ok(true);
+            }
+        }
         let shapes = self.legacy_shapes();
         let is_reshaped = self.backend() == Backend::Legacy && (self.is_suspect || shapes != self.legacy_shapes);
-        if self.comparisons.is_due(now) || is_reshaped && self.urgent_comparisons.is_due(now) {
+        if is_due || is_reshaped && self.urgent_comparisons.is_due(now) {
             let generation = self.access.generation();
             let drifted = self.drifted(state)?;
             let has_drifted = drifted.is_some();
@@ -394,16 +405,6 @@ impl Dataplane for IptablesDataplane {
             }
             self.compared_chains = generation.zip(drifted);
             return Ok(has_drifted);
-        }
-        let is_urgent = self.is_suspect && self.urgent_comparisons.is_due(now);
-        if self.access.edits_chains() && (is_urgent || self.shared_comparisons.is_due(now)) {
-            let drifted = self.has_shared_drift(state)?;
-            self.shared_comparisons.record((self.host.now)(), cost());
-            self.urgent_comparisons.record((self.host.now)(), cost() / 10);
-            (self.is_suspect, self.is_shared_changed) = (false, drifted);
-            if drifted {
-                return Ok(true);
-            }
         }
         if self.canary_checks.is_due(now) {
             let missing = self.is_canary_missing()?;
