@@ -322,7 +322,7 @@ impl Applied {
         let flowtable = self.planner.flowtable();
         let family = self.planner.context().settings.family;
         let sets = self.planner.sets();
-        !listing.has_flags
+        !listing.is_changed
             && !listing.has_stateful_objects
             && listing.chains.len() == chains.len() + unused
             && listing.sets.len() == sets.len()

@@ -99,8 +99,9 @@ impl ErrorKind {
 /// The contents of a table, without elements.
 #[derive(Clone, Debug, Default)]
 pub struct Listing {
-    /// The table has flags, which this proxy never sets: the kernel ignores it, or it has or had an owner.
-    pub has_flags: bool,
+    /// The table has another comment than this proxy's, or flags, which it never sets: the kernel ignores the table, or it
+    /// has or had an owner.
+    pub is_changed: bool,
     /// The table has named counters, quotas or other stateful objects, which this proxy never creates.
     pub has_stateful_objects: bool,
     /// The chains.

@@ -22,7 +22,7 @@ pub use encoded_rule::EncodedRule;
 pub(crate) use foreign_element::AnyElements;
 pub(crate) use layout::{destination_offset, protocol_offset, source_offset};
 pub(crate) use listing::{
-    is_bound_chain, is_escaped, parse_any_set, parse_chain, parse_flowtable, parse_handle, parse_rule, parse_set,
-    parse_table, parse_table_flags, parse_table_owner,
+    is_bound_chain, is_escaped, is_table_changed, parse_any_set, parse_chain, parse_flowtable, parse_handle,
+    parse_rule, parse_set, parse_table, parse_table_owner,
 };
 pub(crate) use object::{Listed, elements_request, list_request, nfproto, table_request, tables_request};

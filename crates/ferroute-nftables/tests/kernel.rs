@@ -210,6 +210,7 @@ fn every_attribute_of_own_objects_is_compared_and_restored() {
         ("priority dstnat", "priority -101"),
         ("priority filter", "priority 1"),
         ("type filter hook", "type route hook"),
+        ("comment \"services, written", "comment \"another program's, written"),
         ("type ipv4_addr\n", "type ipv4_addr\n\t\tsize 4096\n"),
         ("type ipv4_addr\n", "type ipv4_addr\n\t\tpolicy memory\n"),
         ("chain pick-2 {\n", "chain pick-2 {\n\t\tcomment \"another program's\"\n"),

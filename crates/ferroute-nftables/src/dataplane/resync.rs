@@ -335,7 +335,7 @@ impl Contents {
 
 /// Reports whether the declarations of table and sets, which cannot be changed in place, match the planner's.
 fn is_compatible(listing: &Listing, planner: &Planner) -> bool {
-    if listing.has_flags || listing.has_stateful_objects {
+    if listing.is_changed || listing.has_stateful_objects {
         return false;
     }
     // Objects of other programs are deleted by their names.

@@ -142,7 +142,7 @@ impl Kernel for MemoryKernel {
 
     fn list_table(&mut self, table: &TableId) -> Result<Option<Listing>, Self::Error> {
         Ok(self.tables.get(table).map(|table| Listing {
-            has_flags: false,
+            is_changed: false,
             has_stateful_objects: false,
             chains: table
                 .chains()

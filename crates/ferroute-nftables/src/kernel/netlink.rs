@@ -5,8 +5,8 @@ use super::{Consistency, ErrorKind, Kernel, KernelError, Listing, OnElement};
 use crate::{
     model::{Change, Key, Set, TableId, Transaction},
     wire::{
-        self, Listed, elements_request, is_bound_chain, list_request, parse_chain, parse_elements, parse_flowtable,
-        parse_rule, parse_set, parse_table_flags, parse_table_owner, table_request,
+        self, Listed, elements_request, is_bound_chain, is_table_changed, list_request, parse_chain, parse_elements,
+        parse_flowtable, parse_rule, parse_set, parse_table_owner, table_request,
     },
 };
 
@@ -160,8 +160,8 @@ impl Kernel for NetlinkKernel {
 
     fn list_table(&mut self, table: &TableId) -> Result<Option<Listing>, Self::Error> {
         let failed = |source| failed_table(table, source);
-        let has_flags = match self.socket.get(&mut table_request(table), |message| parse_table_flags(&message)) {
-            Ok(flags) => flags.is_some_and(|flags| flags != 0),
+        let is_changed = match self.socket.get(&mut table_request(table), |message| is_table_changed(&message)) {
+            Ok(is_changed) => is_changed.unwrap_or_default(),
             Err(error) if error.is_not_found() => return Ok(None),
             Err(error) => return Err(failed(error)),
         };
@@ -198,7 +198,7 @@ impl Kernel for NetlinkKernel {
             .collect(&mut list_request(table.family.into(), &table.name, Listed::Objects), |_| Ok(Some(())))
             .map_err(failed)?;
         let has_stateful_objects = !objects.is_empty();
-        Ok(Some(Listing { has_flags, has_stateful_objects, chains, sets, flowtables }))
+        Ok(Some(Listing { is_changed, has_stateful_objects, chains, sets, flowtables }))
     }
 
     fn dump_elements(

@@ -29,6 +29,9 @@ impl Name {
 }
 
 impl Comment {
+    /// The comment of the table that has the rules of Services.
+    pub const TABLE: Self = Self::fixed("services, written by ferroute");
+
     /// Returns a static comment.
     ///
     /// # Panics

@@ -90,7 +90,7 @@ impl Planner {
 
     /// Writes the objects that exist without any Service.
     pub(crate) fn create_table(&self, transaction: &mut Transaction) {
-        transaction.push(Change::AddTable(Some(TABLE_COMMENT)));
+        transaction.push(Change::AddTable(Some(Comment::TABLE)));
         transaction.changes.extend(self.flowtable().map(Change::AddFlowtable));
         transaction.changes.extend(self.sets().into_iter().map(Change::AddSet));
         for chain in fixed_chains(&self.context, self.shared.sets()) {
@@ -458,7 +458,6 @@ fn node_port_addresses(context: &Context) -> impl Iterator<Item = SetElement> {
 
 /// Service ports with more frontends may be written in several transactions.
 const MANY_FRONTENDS: usize = 100;
-const TABLE_COMMENT: Comment = Comment::fixed("services, written by ferroute");
 
 #[cfg(test)]
 mod tests;

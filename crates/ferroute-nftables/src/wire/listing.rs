@@ -14,7 +14,9 @@ use super::{
 };
 use crate::{
     kernel::{ListedChain, ListedFlowtable, ListedRule, ListedSet, TableFamily},
-    model::{BaseChain, Chain, ChainType, DataType, Flowtable, Hook, Limit, Name, Policy, Set, SetData, SetKind},
+    model::{
+        BaseChain, Chain, ChainType, Comment, DataType, Flowtable, Hook, Limit, Name, Policy, Set, SetData, SetKind,
+    },
 };
 
 /// Parses a chain; `None` if it belongs to another table.
@@ -156,9 +158,18 @@ pub(crate) fn parse_table(message: &Message<'_>) -> Result<Option<(TableFamily, 
     Ok(TableFamily::from_number(family).filter(|_| !is_dormant).map(|family| (family, name, handle)))
 }
 
-/// Parses the flags of a table, `NFT_TABLE_F_*`.
-pub(crate) fn parse_table_flags(message: &Message<'_>) -> Result<u32, Error> {
-    Ok(first_u32(attributes(message)?, NFTA_TABLE_FLAGS)?.unwrap_or_default())
+/// Reports whether a table has flags, `NFT_TABLE_F_*`, or another comment. Without one, the kernel may not store comments.
+pub(crate) fn is_table_changed(message: &Message<'_>) -> Result<bool, Error> {
+    let mut is_changed = false;
+    for attribute in attributes(message)? {
+        let attribute = attribute?;
+        is_changed |= match attribute.kind {
+            NFTA_TABLE_FLAGS => attribute.u32_be()? != 0,
+            NFTA_TABLE_USERDATA => userdata::read_comment(attribute.payload) != Some(Comment::TABLE),
+            _ => false,
+        };
+    }
+    Ok(is_changed)
 }
 
 /// Parses the netlink port of the process that owns a table; `None` without an owner.
