@@ -7,12 +7,14 @@ mod bundle;
 mod configuration;
 mod iptables_save;
 mod manifests;
+mod rule_files;
 
 pub use self::{
     bundle::bundle,
     configuration::{configuration, flags},
     iptables_save::iptables_save,
     manifests::manifests,
+    rule_files::rule_files,
 };
 pub use ferroute_host::testing::parse_messages as host_messages;
 pub use ferroute_iptables::native::testing::decode_messages as iptables_messages;
@@ -34,7 +36,7 @@ pub fn foreign_objects(input: &[u8]) {
 pub type Target = fn(&[u8]);
 
 /// All targets by name.
-pub const TARGETS: [(&str, Target); 13] = [
+pub const TARGETS: [(&str, Target); 14] = [
     ("bundle", bundle),
     ("configuration", configuration),
     ("flags", flags),
@@ -47,5 +49,6 @@ pub const TARGETS: [(&str, Target); 13] = [
     ("netlink", netlink),
     ("nftables_listing", nftables_listing),
     ("object_encodings", object_encodings),
+    ("rule_files", rule_files),
     ("watch_stream", watch_stream),
 ];

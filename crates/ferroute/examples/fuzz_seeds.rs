@@ -36,6 +36,9 @@ fn main() {
             _ => {}
         }
     }
+    for path in files(Path::new("crates/ferroute/tests/dumps")) {
+        seeds.write("rule_files", &[b"4", &fs::read(&path).expect("a readable file")]);
+    }
     let cluster = cluster();
     let config = KubeProxyConfiguration::default().defaulted();
     seeds.write("configuration", &[config.to_yaml().as_bytes()]);

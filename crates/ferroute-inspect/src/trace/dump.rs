@@ -98,13 +98,18 @@ impl DumpedRules {
     /// # Errors
     /// If a file cannot be read, or does not contain such output.
     pub fn read(files: &[impl AsRef<Path>], family: IpFamily) -> anyhow::Result<Self> {
+        let read = |file: &Path| read_text(file).with_context(|| format!("cannot read rules in {}", file.display()));
+        let texts = files.iter().map(AsRef::as_ref).map(|file| Ok((file, read(file)?)));
+        Self::parse(&texts.collect::<anyhow::Result<Vec<_>>>()?, family)
+    }
+
+    /// Parses the rules of an IP family in texts of files.
+    ///
+    /// # Errors
+    /// If one of them does not contain such output.
+    pub fn parse(texts: &[(&Path, String)], family: IpFamily) -> anyhow::Result<Self> {
         let mut rules = Self::default();
-        let mut texts = Vec::new();
-        for file in files.iter().map(AsRef::as_ref) {
-            let text = read_text(file).with_context(|| format!("cannot read rules in {}", file.display()))?;
-            rules.variables.add(&text);
-            texts.push((file, text));
-        }
+        texts.iter().for_each(|(_, text)| rules.variables.add(text));
         // Commands such as `ipset save` may print nothing.
         let is_empty = |text: &str| text.trim().is_empty();
         let are_empty = texts.iter().all(|(_, text)| is_empty(text));
