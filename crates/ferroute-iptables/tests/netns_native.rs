@@ -25,6 +25,7 @@ use ferroute_core::{
 use ferroute_iptables::{
     ChainName, HostExec, IptablesPrograms, RuleSet, SavedRulesReader, TableName,
     exec::{Backend, BackendSnapshot, RulesSnapshot, search_path, snapshot_rules},
+    native::{Modules, probe},
     plan::is_service_chain,
 };
 use proptest::{prelude::*, test_runner::TestRunner};
@@ -316,6 +317,9 @@ fn restores_chains_that_packets_do_not_traverse(way: Way) {
         };
         let (rules, before) = (node.rules(family), traversed());
         node.netns.feed("nft", &["-f", "-"], change);
+        let changed = traversed();
+        node.netns.run(|| probe(family, Modules::Common)).unwrap();
+        assert_eq!(traversed(), changed, "a probe, as of doctor, repairs nothing: {change}");
         assert!(node.netns.run(|| dataplane.was_modified_externally()).unwrap(), "{change}");
         node.netns.run(|| dataplane.resync(&table)).unwrap();
         assert_eq!(traversed(), before, "{change}");

@@ -31,7 +31,7 @@ pub fn probe(family: IpFamily, modules: Modules) -> Result<(), ProbeError> {
     }
     let rules = NativeRules::open(family)?;
     rules.has_chain(TableName::Nat, chains::SERVICES).map_err(|error| error.source)?;
-    let mut sink = KernelSink::new(&rules, None);
+    let mut sink = KernelSink::for_trial(&rules);
     let written = sample(family, &mut sink).and_then(|()| sink.try_out());
     match (written, sink.into_error()) {
         (Ok(()), _) => {}

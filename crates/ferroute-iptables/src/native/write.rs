@@ -89,10 +89,17 @@ pub(crate) struct KernelSink<'a> {
     sets: SetNumbers,
     /// Base chains that this transaction replaces, see [`NativeRules::hooked_chains`].
     replaced: Vec<(TableName, ChainName)>,
+    /// Whether nothing may be committed, also no repair of a table.
+    is_trial: bool,
     error: Option<WriteError>,
 }
 
 impl<'a> KernelSink<'a> {
+    /// Creates a sink for a transaction that is only [tried out](KernelSink::try_out).
+    pub(super) fn for_trial(rules: &'a NativeRules) -> Self {
+        Self { is_trial: true, ..Self::new(rules, None) }
+    }
+
     /// Creates a sink. With a generation, the kernel refuses the transactions if another program has committed a
     /// transaction since then, or does so between them.
     pub(crate) fn new(rules: &'a NativeRules, generation: Option<u32>) -> Self {
@@ -106,6 +113,7 @@ impl<'a> KernelSink<'a> {
             base_chains: BTreeMap::new(),
             sets: SetNumbers::default(),
             replaced: Vec::new(),
+            is_trial: false,
             error: None,
         }
     }
@@ -213,6 +221,9 @@ impl<'a> KernelSink<'a> {
             self.put_chain(chain, base);
             return Ok(Vec::new());
         };
+        if self.is_trial {
+            return Ok(Vec::new());
+        }
         if let Some(dormant) = &dormant {
             self.wake_table(dormant.flags)?;
         } else if !found.is_unhooked(table) {
