@@ -165,6 +165,31 @@ fn rules_of_iptables_in_any_form_are_not_foreign() {
     assert_eq!(read("OTHERS").len(), others.len());
 }
 
+#[test]
+fn options_of_modules_are_read_as_iptables_prints_them() {
+    let modules = [
+        "-m physdev --physdev-out vethwe-bridge --physdev-is-bridged",
+        "-m physdev ! --physdev-in eth+",
+        "-m helper --helper ftp",
+        "-m connlabel ! --label 3",
+        "-m hashlimit --hashlimit-above 5/min --hashlimit-burst 7 --hashlimit-mode srcip,dstport --hashlimit-name a",
+        "-p tcp -m tcpmss --mss 1:500",
+        "-m tos --tos 0x10/0x3f",
+        "-m quota --quota 5000",
+    ];
+    let node = NetnsHost::new(PROGRAMS);
+    for module in modules {
+        let arguments = [&["-A", "INPUT"][..], &module.split(' ').collect::<Vec<_>>(), &["-j", "ACCEPT"]].concat();
+        // The kernel may lack a module.
+        if !node.netns.try_command("iptables-nft", &arguments).status.success() {
+            continue;
+        }
+        let snapshot = node.netns.run(|| snapshot_rules(IpFamily::V4, &HostExec, &[])).unwrap();
+        let rules = snapshot.backends[0].saved.rules.rules(TableName::Filter, "INPUT".parse().unwrap());
+        assert_eq!(rules.last().unwrap().to_string(), format!("{module} -j ACCEPT"));
+    }
+}
+
 /// The rules of `iptables` are read despite any other rules in the table, and the table is marked as partial.
 #[test]
 fn rules_beside_those_of_nft_are_read() {

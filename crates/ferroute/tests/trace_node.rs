@@ -197,7 +197,7 @@ fn routes_that_refuse_packets_are_named() {
         "table ip m { chain out { type route hook output priority -150; tcp dport 81 meta mark set 0x90000; }; }",
     );
     let local = "--local --from 192.168.6.121 --to 10.244.1.5:81";
-    assert_eq!(results(&node, local), ["dropped by the kernel: prohibit route", "=> dropped"]);
+    assert_eq!(results(&node, local)[1..], ["dropped by the kernel: prohibit route", "=> dropped"]);
     run(&node, "sysctl -qw net.ipv4.conf.eth1.rp_filter=1");
     assert_eq!(
         results(&node, "--from 203.0.113.7 --in eth1 --to 10.244.1.6:80"),
@@ -715,6 +715,11 @@ fn options_of_other_programs_iptables_rules_are_read_from_the_kernel() {
         ("-m conntrack --ctorigdst 10.244.0.0/16 --ctorigdstport 80", true),
         ("-m conntrack --ctstate NEW --ctdir REPLY", false),
         ("-m pkttype --pkt-type broadcast", false),
+        ("-m physdev --physdev-out eth0 --physdev-is-bridged", false),
+        ("-m physdev ! --physdev-in eth+", true),
+        ("-m helper --helper ftp", false),
+        ("-m connlabel ! --label 3", true),
+        ("-m connlimit --connlimit-above 0", true),
     ] {
         if node
             .try_command(
@@ -730,6 +735,11 @@ fn options_of_other_programs_iptables_rules_are_read_from_the_kernel() {
             assert_eq!(results.len(), 2, "{rule}: {results:?}");
         }
     }
+    iptables(
+        &node,
+        "*mangle\n-A FORWARD -j CLASSIFY --set-class 1:a\nCOMMIT\n*filter\n-A FORWARD -j DROP\nCOMMIT\n*nat\n",
+    );
+    assert_eq!(results(&node, "--from 10.244.1.5 --to 10.244.1.6:80").last().unwrap(), "=> dropped");
     let hmark =
         ["-j", "HMARK", "--hmark-tuple", "src,dst", "--hmark-mod", "4", "--hmark-offset", "16", "--hmark-rnd", "1"];
     if node.try_command("iptables-nft", &[&["-t", "mangle", "-A", "OUTPUT"][..], &hmark].concat()).status.success() {

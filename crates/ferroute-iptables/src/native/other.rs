@@ -57,13 +57,56 @@ pub(super) fn match_text(structure: &Structure<'_>, family: IpFamily) -> Option<
                 }
             }
         }
-        ("limit", 0) => {
-            let period = u32_at(bytes, 0).filter(|period| *period > 0)?;
-            let units = [("sec", 1), ("min", 60), ("hour", 3_600), ("day", 86_400)].map(|(name, s)| (name, s * 10_000));
-            let exact = units.into_iter().find(|(_, length)| *length >= period && length % period == 0);
-            let (unit, length) = exact.or_else(|| units.into_iter().find(|(_, length)| *length >= period))?;
-            option(false, format!("limit {}/{unit}", length / period))?;
+        ("limit", 0) => option(false, format!("limit {}", rate(u32_at(bytes, 0)?.into(), 10_000)?))?,
+        ("hashlimit", 3) => {
+            let name = text_at(bytes, 0, 255)?;
+            let (average, burst, mode) = (u64_at(bytes, 256)?, u64_at(bytes, 264)?, u32_at(bytes, 272)?);
+            // Rates of bytes, and those that are matched by rate.
+            (mode & (32 | 64) == 0).then_some(())?;
+            let above = if mode & 16 != 0 { "above" } else { "upto" };
+            option(false, format!("hashlimit-{above} {}", rate(average, 1_000_000)?))?;
+            option(false, format!("hashlimit-burst {burst}"))?;
+            let keys = [(4, "srcip"), (8, "srcport"), (1, "dstip"), (2, "dstport")];
+            let keys: Vec<&str> = keys.iter().filter(|(bit, _)| mode & bit != 0).map(|(_, key)| *key).collect();
+            if !keys.is_empty() {
+                option(false, format!("hashlimit-mode {}", keys.join(",")))?;
+            }
+            option(false, format!("hashlimit-name {name}"))?;
         }
+        ("physdev", 0) => {
+            let (inverted, wanted) = (u8_at(bytes, 64)?, u8_at(bytes, 65)?);
+            for (bit, name, at) in [
+                (8, "is-in", None),
+                (1, "in", Some(0)),
+                (16, "is-out", None),
+                (2, "out", Some(32)),
+                (4, "is-bridged", None),
+            ] {
+                if wanted & bit != 0 {
+                    let interface =
+                        at.map_or(Some(String::new()), |at| Some(format!(" {}", text_at(bytes, at, 16)?)))?;
+                    option(inverted & bit != 0, format!("physdev-{name}{interface}"))?;
+                }
+            }
+        }
+        ("helper", 0) => option(u32_at(bytes, 0)? != 0, format!("helper {}", text_at(bytes, 4, 30)?))?,
+        ("connlabel", 0) => {
+            let options = u16_at(bytes, 2)?;
+            option(options & 1 != 0, format!("label {}", u16_at(bytes, 0)?))?;
+            if options & 2 != 0 {
+                option(false, "set".to_owned())?;
+            }
+        }
+        ("tcpmss", 0) => {
+            let (first, last) = (u16_at(bytes, 0)?, u16_at(bytes, 2)?);
+            let range = if first == last { first.to_string() } else { format!("{first}:{last}") };
+            option(u8_at(bytes, 4)? != 0, format!("mss {range}"))?;
+        }
+        ("tos", 1) => {
+            let (mask, value) = (u8_at(bytes, 0)?, u8_at(bytes, 1)?);
+            option(u8_at(bytes, 2)? != 0, format!("tos {value:#04x}/{mask:#04x}"))?;
+        }
+        ("quota", 0) => option(u32_at(bytes, 0)? & 1 != 0, format!("quota {}", u64_at(bytes, 8)?))?,
         ("owner", 1) => {
             let (wanted, inverted) = (u8_at(bytes, 16)?, u8_at(bytes, 17)?);
             for (bit, name, at) in [(1, "uid-owner", 0), (2, "gid-owner", 8)] {
@@ -267,6 +310,10 @@ pub(super) fn target_text(structure: &Structure<'_>, family: IpFamily) -> Option
             let ports = range.ports.map(|ports| format!(" --to-ports {}", dashed(ports))).unwrap_or_default();
             format!("{name}{ports}{}", range.options())
         }
+        ("CLASSIFY", 0) => {
+            let class = u32_at(bytes, 0)?;
+            format!("CLASSIFY --set-class {:x}:{:x}", class >> 16, class & 0xffff)
+        }
         ("SET", 1..=3) => set_text(bytes)?,
         ("HMARK", 0) => hmark_text(bytes, family)?,
         ("NETMAP", _) => {
@@ -390,6 +437,19 @@ impl Range {
     }
 }
 
+/// Returns a rate of which `scale` is one per second, in the largest number of packets that is exact.
+fn rate(period: u64, scale: u64) -> Option<String> {
+    let units = [("sec", 1), ("min", 60), ("hour", 3_600), ("day", 86_400)].map(|(name, s)| (name, s * scale));
+    let exact = units.into_iter().find(|(_, length)| *length >= period && length.checked_rem(period) == Some(0));
+    let (unit, length) = exact.or_else(|| units.into_iter().find(|(_, length)| *length >= period))?;
+    Some(format!("{}/{unit}", length.checked_div(period)?))
+}
+
+/// Returns the text in a field of this length.
+fn text_at(bytes: &[u8], at: usize, length: usize) -> Option<&str> {
+    str::from_utf8(bytes.get(at..at + length)?.split(|byte| *byte == 0).next()?).ok()
+}
+
 fn dashed<T: ToString + PartialEq>((first, last): (T, T)) -> String {
     if first == last { first.to_string() } else { format!("{}-{}", first.to_string(), last.to_string()) }
 }
@@ -407,6 +467,10 @@ fn u8_at(bytes: &[u8], at: usize) -> Option<u8> {
 
 fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_ne_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_ne_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
