@@ -145,6 +145,7 @@ fn each_problem_is_found_by_one_check() {
     let cases: &[Case] = &[
         (|inputs| set_earlier(inputs, EarlierEffect::Translated), "earlier-translation", Severity::Warning),
         (|inputs| set_earlier(inputs, EarlierEffect::Untracked), "earlier-translation", Severity::Warning),
+        (|inputs| set_earlier(inputs, EarlierEffect::Accepted), "earlier-translation", Severity::Warning),
         (|inputs| set_earlier(inputs, EarlierEffect::LeftToProcess), "earlier-translation", Severity::Note),
         (|inputs| set_earlier(inputs, EarlierEffect::TransparentProxy), "earlier-translation", Severity::Warning),
         (|inputs| set_refusal(inputs, Client::Pod), "firewall-tables", Severity::Warning),

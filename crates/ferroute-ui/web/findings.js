@@ -16,6 +16,8 @@ export const FINDINGS = {
     "删除该规则，或将 Service 地址和节点端口排除在外"],
   "earlier-translation.process": ["其他程序的规则将发往 {service} 的数据包留给主机上的进程：{rule}", "该地址是主机的地址之一，数据包到达监听该地址的进程，如 NodeLocal DNSCache；该进程未运行时连接会失败",
     "如果这是有意的，无需处理；否则删除该规则，并从其接口删除该地址"],
+  "earlier-translation.accepted": ["其他程序的规则在转换之前就接受了发往 {service} 的数据包：{rule}", "该表中后面的规则看不到这些数据包，因此它们不会到达该 Service 的端点",
+    "删除该规则，或将 Service 地址和节点端口排除在外；如果该程序在启动时插入规则，请在代理之前重启它；nftables 模式先于 iptables 的规则"],
   "earlier-translation.tproxy": ["其他程序的规则将发往 {service} 的数据包交给透明代理：{rule}", "这些数据包到达监听该规则端口的进程，而不是该 Service 的端点；没有这样的进程时，iptables 会丢弃它们",
     "如果应由服务网格处理，无需处理；否则将 Service 地址和节点端口排除在该规则之外"],
   "affinity-lists": ["内核模块 xt_recent 为每个端点保留 {count} 个客户端，{service} 的某个端点已达到此数量", "每个新的会话亲和性客户端（{family}）都会取代另一个客户端，后者可能得到另一个端点",

@@ -125,6 +125,8 @@ pub enum EarlierEffect {
     Untracked,
     /// The same, and the cluster IP is an address of the host, where a process answers.
     LeftToProcess,
+    /// It accepts them in table `nat`, so that later rules do not translate them.
+    Accepted,
     /// It assigns them to the socket of a transparent proxy.
     TransparentProxy,
 }

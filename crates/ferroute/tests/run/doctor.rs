@@ -270,6 +270,43 @@ fn last_rule_of_forward_that_rejects_pods_is_reported_in_iptables_mode() {
     pods("-I FORWARD -m conntrack --ctstate DNAT -j ACCEPT\n", true);
 }
 
+/// In nftables mode, the proxy's rules come first.
+#[test]
+fn rule_that_accepts_packets_before_they_are_translated_is_reported_in_iptables_mode() {
+    for (mode, expected) in [(Mode::Iptables, &["earlier-translation.accepted"; 2][..]), (Mode::Nftables, &[])] {
+        let (case, pod) = with_node_port(mode);
+        for program in ["iptables", "ip6tables"] {
+            let rule = ["-t", "nat", "-I", "PREROUTING", "-p", "tcp", "-m", "tcp", "--dport", "80", "-j", "ACCEPT"];
+            case.cluster.node.command(program, &rule);
+        }
+        assert_connections(&case, &pod, [mode == Mode::Nftables, true], "accepted in nat");
+        let (_, examination) = examine(&case, &["--no-connect"]);
+        let findings = findings_of(&examination, "earlier-translation");
+        let codes: Vec<&str> = findings.iter().map(|finding| finding["code"].as_str().unwrap()).collect();
+        assert_eq!(codes, expected, "{examination:#}");
+    }
+}
+
+#[test]
+fn firewall_that_refuses_health_checks_of_load_balancers_is_reported() {
+    let local = "type: LoadBalancer\n  externalTrafficPolicy: Local\n  healthCheckNodePort: 31000\n  ports: [";
+    let case = Case::new(Mode::Nftables, &web(&[0]).replacen("ports: [", local, 1));
+    for program in ["iptables", "ip6tables"] {
+        let rule = ["-A", "INPUT", "-p", "tcp", "-m", "tcp", "--dport", "30000:32767", "-j", "DROP"];
+        case.cluster.node.command(program, &rule);
+    }
+    let (_, examination) = examine(&case, &["--no-connect"]);
+    let findings = findings_of(&examination, "firewall-tables");
+    assert_eq!(findings.len(), 2, "{examination:#}");
+    for finding in findings {
+        let problem = finding["problem"].as_str().unwrap();
+        assert!(
+            finding["code"] == "firewall-tables.others" && problem.contains("healthCheckNodePort 31000"),
+            "{problem}"
+        );
+    }
+}
+
 /// The only known pod is the endpoint of the only Service, so its connections return to itself.
 #[test]
 fn rule_that_drops_packets_between_pods_is_reported_with_one_known_pod() {

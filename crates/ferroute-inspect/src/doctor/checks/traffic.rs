@@ -492,6 +492,14 @@ pub(super) fn earlier_rules(inputs: &Inputs) -> CheckResult {
                     "none, if this is intended; otherwise delete the rule, and the address from its interface",
                 )
                 .kind("process"),
+                EarlierEffect::Accepted => Defect::new(
+                    Severity::Warning,
+                    format!("a rule of another program accepts packets to {service} before they are translated: {rule}"),
+                    "no later rule of this table sees these packets, so that they do not reach the endpoints of the Service",
+                    "delete the rule, or exclude Service addresses and node ports from it; or, if the program inserts its rules at the start, \
+                     restart it before the proxy; nftables mode comes before rules of iptables",
+                )
+                .kind("accepted"),
                 EarlierEffect::TransparentProxy => Defect::new(
                     Severity::Warning,
                     format!("a rule of another program gives packets to {service} to a transparent proxy: {rule}"),

@@ -11,7 +11,7 @@ use std::{
     net::{IpAddr, SocketAddr},
 };
 
-use ferroute_core::{Client, IpFamily};
+use ferroute_core::{Client, IpFamily, Protocol};
 use ferroute_iptables::{ChainName, TableName, exec::BackendSnapshot, plan::is_proxy_chain};
 use ferroute_modes::{REGISTRY, kernel_rules::KernelRules};
 use ferroute_nftables::{
@@ -21,7 +21,7 @@ use ferroute_nftables::{
 use ferroute_trace::{Effect, Event, Hook, Host, Leaf, Packet, Ruleset, Verdict};
 
 use super::translations::{
-    CLIENT_PORT, Destination, MAX_LEAVES, destinations, is_foreign, local_packet, outside_address,
+    CLIENT_PORT, Destination, MAX_LEAVES, destinations, is_foreign, local_packet, node_port_address, outside_address,
 };
 use crate::{
     desired::{AddressOwner, Desired},
@@ -130,6 +130,19 @@ pub(super) fn walk<'r>(desired: &Desired, rules: &'r KernelRules) -> Reading<Wal
             _ => walks.add(refusal.rule, service, client),
         }
     }
+    for (service, to) in health_checks(desired, rules.family) {
+        let packets = outside_clients(rules.family, &host, to.ip()).into_iter().filter_map(|client| {
+            let (interface, _) = host.path_to(client, Some((Protocol::Tcp, to.port(), CLIENT_PORT)))?;
+            Some(Packet::arriving(Protocol::Tcp, SocketAddr::new(client, CLIENT_PORT), to, &interface))
+        });
+        let walked: Vec<Walked> = packets
+            .filter_map(|packet| walked(of_others.leaves(&host, &packet), packet.source.ip(), &names, is_pod))
+            .collect();
+        let refusal = if walked.is_empty() { None } else { refusal_of_all(walked) };
+        if let Some(refusal) = refusal {
+            walks.add(refusal.rule, service, Client::Outside);
+        }
+    }
     // A network policy refuses pods at some endpoints, which is its purpose. The end of a chain refuses all that no rule accepts.
     pod_refusals.retain(|(refusal, _)| {
         let may_be_policy = pods_are_served || has_one_pod && !refusal.in_base_chain;
@@ -146,6 +159,16 @@ impl Walks {
             self.refusals.push(FirewallRefusal { rule, service, client });
         }
     }
+}
+
+/// Returns the addresses at which load balancers check the health of Services, each with its Service.
+fn health_checks(desired: &Desired, family: IpFamily) -> BTreeSet<(String, SocketAddr)> {
+    let Some(address) = node_port_address(desired, family) else { return BTreeSet::new() };
+    let checks = desired.table(family).entries.iter().filter_map(|(name, entry)| {
+        let port = entry.service.health_check_node_port?.get();
+        Some((format!("{} (healthCheckNodePort {port})", name.service), SocketAddr::new(address, port)))
+    });
+    checks.take(MAX_WALKS).collect()
 }
 
 /// Reports whether rules of another program filter packets in a table that is not one of iptables.
@@ -179,23 +202,27 @@ pub(super) fn local_pods(desired: &Desired, family: IpFamily) -> Vec<IpAddr> {
 fn outside_clients(family: IpFamily, host: &Host, address: IpAddr) -> Vec<IpAddr> {
     let far = outside_address(family);
     let own = host.path_to(far, None).and_then(|(_, source)| source).unwrap_or(address);
-    [far, neighbour(own)].into_iter().filter(|client| host.path_to(*client, None).is_some()).collect()
+    [far, neighbour(own, 3)].into_iter().filter(|client| host.path_to(*client, None).is_some()).collect()
 }
 
-/// Returns another address of the same network, even a small one.
-fn neighbour(address: IpAddr) -> IpAddr {
+/// Returns another address of the same network, even a small one, which differs in these bits.
+fn neighbour(address: IpAddr, bits: u8) -> IpAddr {
     match address {
-        IpAddr::V4(address) => IpAddr::V4((u32::from(address) ^ 3).into()),
-        IpAddr::V6(address) => IpAddr::V6((u128::from(address) ^ 3).into()),
+        IpAddr::V4(address) => IpAddr::V4((u32::from(address) ^ u32::from(bits)).into()),
+        IpAddr::V6(address) => IpAddr::V6((u128::from(address) ^ u128::from(bits)).into()),
     }
 }
 
 /// Returns the address of another pod in the network of this one, if they are behind one bridge.
 fn bridged_neighbour(host: &Host, pod: IpAddr) -> Option<IpAddr> {
     let interface = |address| Some(host.path_to(address, None)?.0);
-    let (other, bridge) = (neighbour(pod), interface(pod)?);
-    let is_behind = interface(other).as_ref() == Some(&bridge) && !host.addresses.contains(&other);
-    (is_behind && interface(outside_address(IpFamily::of(pod))) != Some(bridge)).then_some(other)
+    let bridge = interface(pod)?;
+    if interface(outside_address(IpFamily::of(pod))).as_ref() == Some(&bridge) {
+        return None;
+    }
+    // The first address is often the bridge's.
+    let mut others = [3, 4].map(|bits| neighbour(pod, bits)).into_iter();
+    others.find(|other| interface(*other).as_ref() == Some(&bridge) && !host.addresses.contains(other))
 }
 
 /// The end of a packet at a rule of another program.
@@ -281,6 +308,10 @@ fn last_rule(events: &[Event], tables: &[&str]) -> Option<Refusal> {
     };
     let last =
         events.iter().rposition(|event| matches!(event, Event::Policy { .. } | Event::Rule { mismatch: None, .. }))?;
+    // The kernel drops a packet after all rules of the hook.
+    if events[last..].iter().any(|event| matches!(event, Event::Discarded { .. })) {
+        return None;
+    }
     let (chain, rule, is_policy) = match &events[last] {
         Event::Rule { chain, text, .. } => (chain, format!("{text} in chain {chain} of table {table}"), false),
         Event::Policy { chain, .. } => (chain, format!("the policy of chain {chain} of table {table}"), true),
@@ -340,6 +371,14 @@ const MAX_PODS: usize = 8;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn routes_that_refuse_packets_are_not_firewalls() {
+        let hook = Event::Hook { hook: Hook::Output, table: "filter".into(), chain: "OUTPUT".to_owned() };
+        let policy = Event::Policy { chain: "OUTPUT".to_owned(), policy: "ACCEPT".into() };
+        let discarded = Event::Discarded { reason: "blackhole route".into() };
+        assert!(last_rule(&[hook, policy, discarded], &["filter"]).is_none());
+    }
 
     #[test]
     fn ends_of_chains_are_not_network_policies() {

@@ -1,5 +1,6 @@
 //! Rules of other programs that take packets to Services before the proxy: those that translate the destination, such as
-//! of host ports, that exclude packets from connection tracking, so that nothing translates them, and of transparent proxies.
+//! of host ports, that exclude packets from connection tracking, so that nothing translates them, of transparent proxies, and
+//! those that accept packets in table `nat`, so that no later rule translates them.
 //!
 //! In rules of iptables, conditions that do not depend on the destination are assumed to be true, because some client
 //! satisfies them. If there are other tables of nf_tables with chains before the translation, a packet of a pod or from outside
@@ -20,7 +21,7 @@ use ferroute_nftables::{
     kernel::{TableFamily, TableSnapshot},
     model::Hook,
 };
-use ferroute_trace::{Effect, Event, Host, IPVS_TABLE, Packet, Ruleset};
+use ferroute_trace::{Effect, Event, Hook as TraceHook, Host, IPVS_TABLE, Leaf, Packet, Ruleset, Verdict};
 
 use super::firewalls::local_pods;
 use crate::{
@@ -71,7 +72,9 @@ pub(super) fn earlier(desired: &Desired, rules: &KernelRules) -> Reading<Vec<Ear
     // In nftables mode, the proxy's chains come before those of table nat of iptables.
     let tables = if traits.accepts_in_firewalls { &TABLES[..] } else { &TABLES[..TABLES.len() - 1] };
     let mut found = by_iptables(&destinations, rules, tables, traits);
-    if rules.nftables.iter().any(|snapshot| is_foreign(snapshot) && may_take_packets(snapshot)) {
+    let accepts =
+        traits.accepts_in_firewalls && rules.iptables.iter().any(|backend| accepts_in_nat(&backend.saved.rules));
+    if accepts || rules.nftables.iter().any(|snapshot| is_foreign(snapshot) && may_take_packets(snapshot)) {
         let host = kernel_host().map_err(|error| format!("{error:#}"))?;
         let pod = local_pods(desired, rules.family).into_iter().next();
         by_walks(&destinations, rules, &host, pod, traits, &mut found);
@@ -94,12 +97,16 @@ fn by_walks(
     for destination in destinations.iter().take(MAX_WALKS) {
         for packet in packets(destination, host, pod) {
             for leaf in ruleset.leaves(host, &packet).take(MAX_LEAVES) {
-                let Some((effect, rule)) = first_effect(&leaf.events, rules.family) else { continue };
+                let effect = first_effect(&leaf.events, rules.family);
+                let accepted = || accepting_rule(&leaf, rules.family).filter(|_| destination.has_endpoints);
+                let effect = effect.or_else(|| Some((EarlierEffect::Accepted, accepted()?)));
+                let Some((effect, rule)) = effect else { continue };
                 let Some(effect) = destination.suffers(effect, traits) else { continue };
                 let rule = format!("{} in chain {} of table {}", rule.text, rule.chain, rule.table);
                 // Rules of iptables have been searched above.
                 let is_new = found.iter().all(|other| other.rule != rule && other.service != destination.service);
-                if is_new && (has_proxy || effect != EarlierEffect::Translated) {
+                let follows_proxy = matches!(effect, EarlierEffect::Translated | EarlierEffect::Accepted);
+                if is_new && (has_proxy || !follows_proxy) {
                     found.push(EarlierRule { effect, rule, service: destination.service.clone() });
                 }
             }
@@ -182,6 +189,37 @@ fn first_effect(events: &[Event], family: IpFamily) -> Option<(EarlierEffect, Ef
     taken
 }
 
+/// Returns the rule of `iptables` that accepts a packet in table `nat`, if nothing translates it.
+fn accepting_rule(leaf: &Leaf, family: IpFamily) -> Option<EffectiveRule<'_>> {
+    if !matches!(leaf.verdict, Verdict::Delivered { translated: false, .. }) || !leaf.assumptions.is_empty() {
+        return None;
+    }
+    let nat = TableName::Nat.as_str();
+    let (mut last, mut found) = (None, None);
+    for event in &leaf.events {
+        match event {
+            Event::Rule { chain, text, mismatch: None, .. } => last = Some((chain, text)),
+            Event::Effect { effect: Effect::Accept, hook, table, path }
+                if table == nat && matches!(hook, TraceHook::Prerouting | TraceHook::Output) =>
+            {
+                let (chain, text) = last?;
+                found = Some(EffectiveRule { table: nat, path, chain, text });
+            }
+            _ => {}
+        }
+    }
+    found.filter(|rule| !rule.is_ours(family))
+}
+
+/// Reports whether rules of other programs accept packets in table `nat` before their source is translated.
+fn accepts_in_nat(rules: &RuleSet) -> bool {
+    let Some(table) = rules.tables.get(&TableName::Nat) else { return false };
+    let others = table.chains.iter().filter(|(name, _)| {
+        **name != ChainName::POSTROUTING && **name != ChainName::INPUT && !is_proxy_chain(TableName::Nat, **name)
+    });
+    others.flat_map(|(_, chain)| &chain.rules).any(|rule| matches!(rule.target, Some(Target::Accept)))
+}
+
 /// Returns the effect on packets of a rule that excludes them from connection tracking, or assigns them to a transparent
 /// proxy, in the syntax of `iptables-save` or `nft`.
 fn effect_of(text: &str) -> Option<EarlierEffect> {
@@ -257,12 +295,7 @@ fn by_iptables(
 /// Returns the first frontends of all service ports.
 pub(super) fn destinations(desired: &Desired, family: IpFamily, traits: &ModeTraits) -> Vec<Destination> {
     let table = desired.table(family);
-    let host = &desired.host.addresses;
-    let is_own = |address: &&IpAddr| IpFamily::of(**address) == family && !address.is_loopback();
-    let node_port_address = match desired.resolved.settings.node_ports(family, &table.node, host) {
-        NodePortMatch::AnyLocal => host.iter().find(is_own).copied(),
-        NodePortMatch::Addresses(addresses) => addresses.first().copied(),
-    };
+    let (host, node_port_address) = (&desired.host.addresses, node_port_address(desired, family));
     let frontends = table.entries.iter().flat_map(|(name, entry)| {
         let frontends = entry.service.claims(name.protocol);
         frontends.map(move |(kind, frontend)| (name, !entry.endpoints.is_empty(), kind, frontend))
@@ -276,6 +309,19 @@ pub(super) fn destinations(desired: &Desired, family: IpFamily, traits: &ModeTra
         Some(Destination { address, is_local, port, protocol, service, is_bound, is_external, has_endpoints })
     };
     frontends.filter_map(destination).take(MAX_DESTINATIONS).collect()
+}
+
+/// Returns an address that serves node ports: that of the node, if it is one of them.
+pub(super) fn node_port_address(desired: &Desired, family: IpFamily) -> Option<IpAddr> {
+    let (node, host) = (&desired.table(family).node, &desired.host.addresses);
+    match desired.resolved.settings.node_ports(family, node, host) {
+        NodePortMatch::AnyLocal => {
+            let is_own = |address: &&IpAddr| IpFamily::of(**address) == family && !address.is_loopback();
+            let primary = node.primary_address(family).filter(|address| host.contains(address));
+            primary.or_else(|| host.iter().find(is_own).copied())
+        }
+        NodePortMatch::Addresses(addresses) => addresses.first().copied(),
+    }
 }
 
 /// A walk of packets to one destination through a table, up to the proxy's rules.
