@@ -80,7 +80,8 @@ impl ServiceTable {
         traits: &ModeTraits,
     ) -> EndpointEligibility {
         let mut eligibility = self.eligibility(entry);
-        if !traits.protocols.contains(&name.protocol) {
+        // Without usable endpoints, connections are rejected for that reason in every mode.
+        if !traits.protocols.contains(&name.protocol) && self.endpoint_sets(entry).has_any_endpoints {
             for all in [&mut eligibility.cluster, &mut eligibility.local] {
                 all.iter_mut().flatten().for_each(|reason| *reason = Eligibility::UnsupportedProtocol);
             }
