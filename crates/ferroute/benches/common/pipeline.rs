@@ -70,7 +70,7 @@ impl Pipeline {
     /// Syncs all objects. The duration is from the last object to the kernel's acknowledgement.
     pub(crate) fn first_sync(&mut self) -> (Duration, SyncReport) {
         let start = Instant::now();
-        self.tracker.update(IpFamily::V4);
+        self.tracker.update_for_resync(IpFamily::V4);
         let report = self.dataplane.resync(self.tracker.table(IpFamily::V4)).unwrap();
         (start.elapsed(), report)
     }
