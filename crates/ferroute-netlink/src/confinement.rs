@@ -11,8 +11,9 @@ use crate::sys;
 
 /// Restricts the calling thread, and the threads that it starts, to what a process that relays connections needs: it
 /// cannot start programs or processes, write or change files, signal, trace or read other processes, mount, load code
-/// into the kernel, gain credentials, or open sockets other than those of IP, netfilter and Unix. Such calls fail with
-/// `EPERM`, and those that are newer than this list with `ENOSYS`. What is open remains so, and nothing can undo it.
+/// into the kernel, gain credentials, or open sockets other than those of IP, Unix, and netlink for routes and netfilter.
+/// Such calls fail with `EPERM`, and those that are newer than this list with `ENOSYS`. What is open remains so, and
+/// nothing can undo it.
 ///
 /// The list is of what is refused, because a later version of a library may need other calls. The thread must have
 /// `no_new_privs` set.
@@ -51,7 +52,7 @@ fn program(architecture: u32, process: u32) -> Vec<sock_filter> {
         program.extend(when(BPF_JEQ, number(call), eperm()));
     }
     let mut only_if = |call: c_long, checks: Vec<sock_filter>| {
-        // The jump's length is one byte; the longest checks have ten instructions.
+        // The jump's length is one byte; the longest checks have about a dozen instructions.
         let length = u8::try_from(checks.len() + 1).unwrap_or(u8::MAX);
         program.push(jump(BPF_JEQ, number(call), 0, length));
         program.extend(checks);
@@ -71,6 +72,8 @@ fn program(architecture: u32, process: u32) -> Vec<sock_filter> {
     }
     checks.extend(unless(BPF_JEQ, bits(libc::AF_NETLINK), eperm()));
     checks.push(load_argument(2));
+    // The host's addresses, to hand flows over, and conntrack entries.
+    checks.extend(when(BPF_JEQ, bits(libc::NETLINK_ROUTE), ret(SECCOMP_RET_ALLOW)));
     checks.extend(unless(BPF_JEQ, bits(libc::NETLINK_NETFILTER), eperm()));
     only_if(libc::SYS_socket, checks);
     program.push(ret(SECCOMP_RET_ALLOW));
@@ -222,6 +225,7 @@ mod tests {
             assert_eq!(text, "hello");
             UnixStream::pair().unwrap();
             Socket::open(Protocol::Netfilter).unwrap();
+            Socket::open(Protocol::Route).unwrap();
             File::open("/proc/self/status").unwrap();
             raise(Signal::SIGURG).unwrap();
         });
@@ -239,7 +243,7 @@ mod tests {
                 ("truncating", File::create(&file).err()),
                 ("deleting", fs::remove_file(&file).err()),
                 ("permissions", fs::set_permissions(&file, fs::metadata(&file).unwrap().permissions()).err()),
-                ("routes", sys::open(libc::NETLINK_ROUTE).err()),
+                ("audit", sys::open(libc::NETLINK_AUDIT).err()),
                 ("packets", sys::open_datagram(libc::AF_PACKET).err()),
                 ("signals", kill(getppid(), None).err().map(Into::into)),
             ]
