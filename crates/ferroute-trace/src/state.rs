@@ -346,7 +346,7 @@ impl<'a> PacketState<'a> {
             Hook::Output => {
                 // The rules may have changed the destination.
                 self.route(hook, record).map_err(|verdict| match verdict {
-                    // The packet has been sent: nobody gets the error, and TCP sends it again.
+                    // The packet has been sent: no program gets the error, and TCP sends it again.
                     Verdict::Rejected { .. } => Verdict::Dropped,
                     verdict => verdict,
                 })?;

@@ -229,8 +229,7 @@ pub(super) fn match_text(structure: &Structure<'_>, family: IpFamily) -> Option<
                     option(false, name.to_owned())?;
                 }
             }
-            let name = bytes.get(10..210)?.split(|byte| *byte == 0).next()?;
-            option(false, format!("name {}", str::from_utf8(name).ok()?))?;
+            option(false, format!("name {}", text_at(bytes, 10, 200)?))?;
             if structure.revision == 1 {
                 option(false, format!("mask {}", address(bytes, 212, family)?))?;
             }

@@ -84,6 +84,14 @@ pub(super) fn walk<'r>(desired: &Desired, rules: &'r KernelRules) -> Reading<Wal
         pods.extend(bridged_neighbour(&host, pods[0]));
     }
     let is_pod = |address: IpAddr| is_pod(desired, address);
+    let walk_from = |sources: Vec<IpAddr>, protocol: Protocol, to: SocketAddr| -> Vec<Walked> {
+        let packets = sources.into_iter().filter_map(|source| {
+            let (interface, _) = host.path_to(source, Some((protocol, to.port(), CLIENT_PORT)))?;
+            Some(Packet::arriving(protocol, SocketAddr::new(source, CLIENT_PORT), to, &interface))
+        });
+        let walk = |packet: Packet| walked(of_others.leaves(&host, &packet), packet.source.ip(), &names, is_pod);
+        packets.filter_map(walk).collect()
+    };
     let mut walks = Walks::default();
     let (mut pod_refusals, mut pods_are_served) = (Vec::new(), false);
     let has_endpoints = |destination: &&Destination| destination.has_endpoints;
@@ -99,14 +107,7 @@ pub(super) fn walk<'r>(desired: &Desired, rules: &'r KernelRules) -> Reading<Wal
             true => (Client::Outside, outside_clients(rules.family, &host, destination.address)),
             false => (Client::Pod, pods.clone()),
         };
-        let packets = sources.into_iter().filter_map(|source| {
-            let (from, to) = (SocketAddr::new(source, CLIENT_PORT), destination.socket());
-            let (interface, _) = host.path_to(source, Some((destination.protocol, to.port(), CLIENT_PORT)))?;
-            Some(Packet::arriving(destination.protocol, from, to, &interface))
-        });
-        let walks_of_sources: Vec<Walked> = packets
-            .filter_map(|packet| walked(of_others.leaves(&host, &packet), packet.source.ip(), &names, is_pod))
-            .collect();
+        let walks_of_sources = walk_from(sources, destination.protocol, destination.socket());
         if walks_of_sources.is_empty() {
             continue;
         }
@@ -131,15 +132,10 @@ pub(super) fn walk<'r>(desired: &Desired, rules: &'r KernelRules) -> Reading<Wal
         }
     }
     for (service, to) in health_checks(desired, rules.family) {
-        let packets = outside_clients(rules.family, &host, to.ip()).into_iter().filter_map(|client| {
-            let (interface, _) = host.path_to(client, Some((Protocol::Tcp, to.port(), CLIENT_PORT)))?;
-            Some(Packet::arriving(Protocol::Tcp, SocketAddr::new(client, CLIENT_PORT), to, &interface))
-        });
-        let walked: Vec<Walked> = packets
-            .filter_map(|packet| walked(of_others.leaves(&host, &packet), packet.source.ip(), &names, is_pod))
-            .collect();
-        let refusal = if walked.is_empty() { None } else { refusal_of_all(walked) };
-        if let Some(refusal) = refusal {
+        let walked = walk_from(outside_clients(rules.family, &host, to.ip()), Protocol::Tcp, to);
+        if !walked.is_empty()
+            && let Some(refusal) = refusal_of_all(walked)
+        {
             walks.add(refusal.rule, service, Client::Outside);
         }
     }

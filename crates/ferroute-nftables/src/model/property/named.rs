@@ -34,6 +34,7 @@ pub(crate) fn protocol_of(header: &str) -> Option<u8> {
 /// The headers of the names in [`PROTOCOL_NAMES`] that rules match.
 const PROTOCOL_HEADERS: [&str; 11] =
     ["ah", "comp", "dccp", "esp", "icmp", "icmpv6", "igmp", "sctp", "tcp", "udp", "udplite"];
+
 const fn named(text: &'static str, words: Words) -> Named {
     Named { text, words, host_order: false, absent: false }
 }
