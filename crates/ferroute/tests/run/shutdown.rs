@@ -5,7 +5,7 @@ use std::os::unix::process::ExitStatusExt;
 use crate::{
     Case, Cluster, Files, Mode, Proxy, in_every_mode,
     traffic::{Connection, Traffic},
-    web, web_tcp,
+    wait, web, web_tcp,
 };
 
 in_every_mode!(
@@ -29,6 +29,8 @@ fn signals_stop_the_proxy_but_keep_the_rules(mode: Mode) {
         traffic.wait_for_more();
         if restart {
             case.start_again(mode);
+            // In userspace mode, the previous worker stops listening only after the first sync.
+            wait("the rules of the first proxy", || (case.rules() == rules).then_some(()));
         }
     }
     traffic.assert_no_failure();
