@@ -24,6 +24,7 @@ mod group;
 mod host;
 mod legacy;
 mod lock;
+mod notifications;
 mod process;
 mod programs;
 mod snapshot;

@@ -81,6 +81,12 @@ fn with_address(rules: &str, address: &str) -> Vec<String> {
     rules.lines().filter(|line| line.contains(&format!(" {address} "))).map(|line| line.trim().to_owned()).collect()
 }
 
+/// Returns a chain of a service port in table nat.
+fn service_chain(node: &Node, prefix: &str) -> String {
+    let listed = node.host.netns.command("nft", &["list", "chains", "ip"]);
+    listed.split_whitespace().find(|word| word.starts_with(prefix)).unwrap().to_owned()
+}
+
 /// Returns the handle of a rule.
 fn handle(rule: &str) -> &str {
     rule.rsplit_once("# handle ").unwrap().1
@@ -175,7 +181,7 @@ fn changes_of_shared_chains_by_another_program_are_repaired_by_the_next_sync() {
 }
 
 #[test]
-fn changes_of_shared_chains_by_another_program_are_noticed_between_comparisons() {
+fn changes_by_another_program_are_noticed_between_comparisons() {
     let mut node = Node::new();
     let is_modified = |node: &mut Node| node.host.netns.run(|| node.dataplane.was_modified_externally()).unwrap();
     let exchange = |node: &Node| {
@@ -187,6 +193,15 @@ fn changes_of_shared_chains_by_another_program_are_noticed_between_comparisons()
         |_: &Node| "flush chain ip nat KUBE-SERVICES\n".to_owned(),
         |_: &Node| "insert rule ip nat KUBE-SERVICES drop\n".to_owned(),
         exchange,
+        // Chains of one Service.
+        |node: &Node| format!("flush chain ip nat {}\n", service_chain(node, "KUBE-SVC-")),
+        |node: &Node| format!("insert rule ip nat {} drop\n", service_chain(node, "KUBE-SEP-")),
+        |node: &Node| {
+            let chain = service_chain(node, "KUBE-SEP-");
+            let rules = node.host.netns.command("nft", &["-a", "list", "chain", "ip", "nat", &chain]);
+            let last = rules.lines().rfind(|line| line.contains("masquerade") || line.contains("dnat")).unwrap();
+            format!("replace rule ip nat {chain} handle {} drop\n", handle(last))
+        },
     ] {
         node.nft("add table inet other\ndelete table inet other\n");
         // The comparison, and the next check without one.

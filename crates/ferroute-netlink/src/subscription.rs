@@ -1,4 +1,7 @@
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::{
+    io,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd},
+};
 
 use crate::{
     Error, Message, Messages, Protocol,
@@ -32,12 +35,30 @@ impl Subscription {
     /// initial state must be read after this call, so that no change is missed.
     pub fn open(protocol: Protocol, groups: &[u32]) -> Result<Self, Error> {
         let failed = |source| Error::Open { protocol, source };
-        let fd = sys::open(protocol.number()).map_err(failed)?;
-        for &group in groups {
-            let group = libc::c_int::try_from(group).unwrap_or(libc::c_int::MAX);
-            sys::set_option(&fd, libc::SOL_NETLINK, libc::NETLINK_ADD_MEMBERSHIP, group).map_err(failed)?;
-        }
-        Ok(Self::from_socket(fd))
+        let subscription = Self::from_socket(sys::open(protocol.number()).map_err(failed)?);
+        groups.iter().try_for_each(|group| subscription.join(*group)).map_err(failed)?;
+        Ok(subscription)
+    }
+
+    /// Subscribes to a multicast group.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn join(&self, group: u32) -> io::Result<()> {
+        self.set_membership(libc::NETLINK_ADD_MEMBERSHIP, group)
+    }
+
+    /// Ends the subscription to a multicast group. The kernel creates no notifications for a group without members.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn leave(&self, group: u32) -> io::Result<()> {
+        self.set_membership(libc::NETLINK_DROP_MEMBERSHIP, group)
+    }
+
+    fn set_membership(&self, option: libc::c_int, group: u32) -> io::Result<()> {
+        let group = libc::c_int::try_from(group).unwrap_or(libc::c_int::MAX);
+        sys::set_option(&self.fd, libc::SOL_NETLINK, option, group)
     }
 
     /// Receives from an open socket.

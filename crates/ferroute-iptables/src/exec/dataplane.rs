@@ -36,10 +36,8 @@ pub struct IptablesDataplane {
     /// Number of rules of the chains that all Services share, and of jumps to them, after the last write; empty if
     /// unknown. Between comparisons, it shows whether another program changed a chain or disconnected it.
     uses: Vec<Option<u32>>,
-    /// Whether a chain that all Services share was found to be changed: it is restored before all others are read.
-    is_shared_changed: bool,
-    /// What the last comparison read if it found a change, and the generation of these rules.
-    compared_chains: Option<(u32, KernelChains)>,
+    /// What the last comparison found, for the resync that follows.
+    found: Option<Found>,
     /// Limits comparisons of the chains that do not belong to one Service.
     shared_comparisons: Throttle,
     /// Whether `uses` and `legacy_shapes` may include a change that another program made before or during the last write.
@@ -53,6 +51,17 @@ pub struct IptablesDataplane {
     canary_checks: Throttle,
     /// Chains that could not be deleted and have been reported.
     busy: BTreeSet<ChainName>,
+}
+
+/// What another program changed.
+#[derive(Debug)]
+enum Found {
+    /// A chain that all Services share: it is restored before all others are read.
+    Shared,
+    /// These chains of service ports: they are restored without reading others, which are compared later.
+    Chains(BTreeSet<ChainName>),
+    /// Anything. All chains of this generation, as they were read.
+    Compared(u32, Box<KernelChains>),
 }
 
 impl IptablesDataplane {
@@ -69,8 +78,7 @@ impl IptablesDataplane {
             comparisons: backend.comparisons(),
             compared: 0,
             uses: Vec::new(),
-            is_shared_changed: false,
-            compared_chains: None,
+            found: None,
             shared_comparisons: backend.comparisons(),
             is_suspect: false,
             legacy_shapes: LegacyShapes::new(),
@@ -281,6 +289,50 @@ impl IptablesDataplane {
         Ok(drift.is_some())
     }
 
+    /// Compares the chains that the kernel says another program changed. Others may have changed as well.
+    fn compare_notified(&self, state: &ChainState) -> Result<Option<Found>, DataplaneError> {
+        let changed = self.generations.changed_chains(self.family());
+        if changed.is_empty() {
+            return Ok(None);
+        }
+        let shared = state.shared_chains();
+        if changed.iter().any(|chain| shared.contains(chain)) && self.has_shared_drift(state)? {
+            return Ok(Some(Found::Shared));
+        }
+        let read = state.service_chains(&changed);
+        let mut chains = KernelChainsCollector::new(self.family());
+        let result = self.access.read_chains(&read, &mut |table, item| chains.add(table, item));
+        result.map_err(|error| self.read_error(error))?;
+        let drifted = state.drifted(&read, &chains.finish());
+        let Some(chain) = drifted.first() else { return Ok(None) };
+        tracing::info!(family = %self.family(), %chain, chains = drifted.len(), "another program modified chains of Services");
+        Ok(Some(Found::Chains(drifted)))
+    }
+
+    /// Restores `chains` and applies `table`, but reads no chains. Returns `None` if that is refused.
+    fn repair_chains(
+        &mut self,
+        mut state: ChainState,
+        chains: &BTreeSet<ChainName>,
+        table: &ServiceTable,
+    ) -> Option<SyncReport> {
+        let external = self.external();
+        state.forget(chains);
+        let everything = Changes { node: true, ..Changes::default() };
+        let difference = state.difference(table, &self.context(table), &everything);
+        match self.write_without(table, &difference, None, &BTreeSet::new()) {
+            Ok((written, took)) => {
+                let removed = difference.deleted();
+                state.record(difference);
+                Some(self.applied(state, external, true, removed, &written, took))
+            }
+            Err(error) => {
+                tracing::debug!(%error, "cannot restore the changed chains alone");
+                None
+            }
+        }
+    }
+
     /// Reads all rules. Returns them if they differ from the applied ones.
     fn drifted(&self, state: &ChainState) -> Result<Option<KernelChains>, DataplaneError> {
         let (kernel, _) = self.kernel_chains(state.chains()).map_err(|error| self.read_error(error))?;
@@ -297,7 +349,7 @@ impl Dataplane for IptablesDataplane {
         let external = self.external();
         // The numbers of rules that are stored after this sync must not hide a change.
         if self.is_chain_changed()? {
-            self.is_shared_changed = true;
+            self.found = Some(Found::Shared);
             return self.resync(table);
         }
         // The kernel's rules are unknown until the sync has succeeded.
@@ -324,18 +376,25 @@ impl Dataplane for IptablesDataplane {
     }
 
     fn resync(&mut self, table: &ServiceTable) -> Result<SyncReport, DataplaneError> {
-        let previous = self.state.take().filter(|_| std::mem::take(&mut self.is_shared_changed));
+        let previous = self.state.take();
         self.access.look_for_hooks(false);
         self.environment.prepare(self.family(), &mut self.host);
         let (mut attempts, mut took) = (Attempts::new(), Duration::ZERO);
-        let mut repaired = WriteSummary::default();
-        match previous.map(|state| self.repair_shared(&state, table)) {
-            Some(Ok((written, writing))) => (repaired, took) = (written, writing),
-            // A rule may jump to a chain of a Service that is missing.
-            Some(Err(error)) => tracing::debug!(error, "cannot restore shared chains alone"),
-            None => {}
+        let (mut repaired, mut compared) = (WriteSummary::default(), None);
+        match (self.found.take(), previous) {
+            (Some(Found::Chains(chains)), Some(state)) => {
+                if let Some(report) = self.repair_chains(state, &chains, table) {
+                    return Ok(report);
+                }
+            }
+            (Some(Found::Shared), Some(state)) => match self.repair_shared(&state, table) {
+                Ok((written, writing)) => (repaired, took) = (written, writing),
+                // A rule may jump to a chain of a Service that is missing.
+                Err(error) => tracing::debug!(error, "cannot restore shared chains alone"),
+            },
+            (Some(Found::Compared(generation, kernel)), _) => compared = Some((generation, *kernel)),
+            _ => {}
         }
-        let mut compared = self.compared_chains.take();
         loop {
             // Read first, because a change during the read may be missing from the result.
             let (generation, verified) = (attempts.begin(&self.access), self.external());
@@ -375,9 +434,15 @@ impl Dataplane for IptablesDataplane {
             return Ok(true);
         }
         // Chains that Services share come first: a comparison of a large table takes seconds.
-        self.is_shared_changed = self.is_chain_changed()?;
-        if self.is_shared_changed {
+        if self.is_chain_changed()? {
+            self.found = Some(Found::Shared);
             return Ok(true);
+        }
+        if self.access.edits_chains() {
+            self.found = self.compare_notified(state)?;
+            if self.found.is_some() {
+                return Ok(true);
+            }
         }
         let is_due = self.comparisons.is_due(now);
         let is_urgent = self.is_suspect && self.urgent_comparisons.is_due(now);
@@ -385,8 +450,9 @@ impl Dataplane for IptablesDataplane {
             let drifted = self.has_shared_drift(state)?;
             self.shared_comparisons.record((self.host.now)(), cost());
             self.urgent_comparisons.record((self.host.now)(), cost() / 10);
-            (self.is_suspect, self.is_shared_changed) = (false, drifted);
+            self.is_suspect = false;
             if drifted {
+                self.found = Some(Found::Shared);
                 return Ok(true);
             }
         }
@@ -403,7 +469,8 @@ impl Dataplane for IptablesDataplane {
             if !has_drifted {
                 (self.verified, self.is_suspect, self.legacy_shapes) = (external, false, shapes);
             }
-            self.compared_chains = generation.zip(drifted);
+            self.found =
+                generation.zip(drifted).map(|(generation, kernel)| Found::Compared(generation, Box::new(kernel)));
             return Ok(has_drifted);
         }
         if self.canary_checks.is_due(now) {

@@ -5,7 +5,11 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
+use ferroute_core::{IpFamily, error_chain};
 use ferroute_host::{GenerationError, KernelGeneration, RuleGeneration};
+
+use super::notifications::ChainNotifications;
+use crate::{ChainName, TableName};
 
 /// Distinguishes other programs' changes of nf_tables rules from Ferroute's. All dataplanes of a network namespace share
 /// one tracker.
@@ -22,6 +26,8 @@ struct Generations {
     kernel: Option<Box<dyn RuleGeneration>>,
     /// Number of transactions that were certainly Ferroute's.
     own: u32,
+    /// `None` if the kernel has no nf_tables, or refuses them.
+    notifications: Option<ChainNotifications>,
 }
 
 impl GenerationTracker {
@@ -31,12 +37,17 @@ impl GenerationTracker {
     /// If the kernel has nf_tables but the generation id cannot be read.
     pub fn open() -> Result<Self, GenerationError> {
         let kernel = KernelGeneration::open()?.map(|kernel| Box::new(kernel) as Box<dyn RuleGeneration>);
-        Ok(Self::new(kernel))
+        let tracker = Self::new(kernel);
+        match ChainNotifications::open() {
+            Ok(notifications) => tracker.lock().notifications = Some(notifications),
+            Err(error) => tracing::debug!("{}", error_chain(&error)),
+        }
+        Ok(tracker)
     }
 
     /// Creates a tracker from a source of the generation id; `None` if there is none.
     pub fn new(kernel: Option<Box<dyn RuleGeneration>>) -> Self {
-        Self { shared: Arc::new(Mutex::new(Generations { kernel, own: 0 })) }
+        Self { shared: Arc::new(Mutex::new(Generations { kernel, own: 0, notifications: None })) }
     }
 
     /// Returns a number that changes if another program changes rules; `None` if this cannot be detected.
@@ -54,7 +65,10 @@ impl GenerationTracker {
     pub(super) fn count_own<T, E>(&self, write: impl FnOnce() -> Result<(T, u32), E>) -> Result<T, E> {
         let mut shared = self.lock();
         let before = shared.generation();
-        let (value, committed) = write()?;
+        let (value, committed) = match &shared.notifications {
+            Some(notifications) => notifications.without(write),
+            None => write(),
+        }?;
         if let (Some(before), Some(after)) = (before, shared.generation())
             && after.wrapping_sub(before) == committed
         {
@@ -63,8 +77,13 @@ impl GenerationTracker {
         Ok(value)
     }
 
+    /// Returns chains of an IP family that other programs changed since the last call. Others may have changed as well.
+    pub(super) fn changed_chains(&self, family: IpFamily) -> Vec<(TableName, ChainName)> {
+        self.lock().notifications.as_mut().map(|notifications| notifications.take(family)).unwrap_or_default()
+    }
+
     fn lock(&self) -> MutexGuard<'_, Generations> {
-        // A panic within `count_own` leaves both fields unchanged, which only causes a superfluous comparison.
+        // A panic within `count_own` leaves the numbers unchanged, which only causes a superfluous comparison.
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

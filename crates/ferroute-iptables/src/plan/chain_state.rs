@@ -55,7 +55,7 @@ pub(super) struct PortState {
 pub(super) struct ServiceChain {
     pub(super) name: ChainName,
     pub(super) digest: ChainDigest,
-    /// Whether the kernel has the chain with this digest.
+    /// Whether the kernel has the chain with this digest, as far as is known.
     pub(super) applied: bool,
 }
 
@@ -187,6 +187,28 @@ impl ChainState {
         fixed.find(has_drifted).map(|(table, chain, _)| Drift::Chain(table, chain))
     }
 
+    /// Returns those of these chains that belong to one service port.
+    pub(crate) fn service_chains(&self, of: &[(TableName, ChainName)]) -> Vec<(TableName, ChainName)> {
+        let of: BTreeSet<_> = of.iter().collect();
+        let chains = self.ports.values().flat_map(|port| &port.chains).map(|chain| (TableName::Nat, chain.name));
+        chains.filter(|chain| of.contains(chain)).collect()
+    }
+
+    /// Returns those of `chains`, which belong to one service port, that differ in `kernel`.
+    pub(crate) fn drifted(&self, chains: &[(TableName, ChainName)], kernel: &KernelChains) -> BTreeSet<ChainName> {
+        let chains: BTreeSet<_> = chains.iter().collect();
+        let of_ports = self.ports.values().flat_map(|port| &port.chains);
+        let read =
+            of_ports.map(|chain| ((TableName::Nat, chain.name), chain.digest)).filter(|(key, _)| chains.contains(key));
+        read.filter(|(key, digest)| kernel.chains.get(key) != Some(digest)).map(|((_, chain), _)| chain).collect()
+    }
+
+    /// Has [`ChainState::difference`] write these chains, which another program changed.
+    pub(crate) fn forget(&mut self, names: &BTreeSet<ChainName>) {
+        let chains = self.ports.values_mut().flat_map(|port| &mut port.chains);
+        chains.filter(|chain| names.contains(&chain.name)).for_each(|chain| chain.applied = false);
+    }
+
     /// Returns what restores the chains that do not belong to one service port, and the jumps to them, which `kernel` must
     /// have. Empty if a shared chain is missing, because those of Services may be missing, too.
     pub fn shared_repair(&self, mut kernel: KernelChains) -> Difference {
@@ -245,7 +267,7 @@ impl ChainState {
         }
         for chain in new.iter_mut().flat_map(|port| &mut port.chains) {
             let applied = old.and_then(|old| old.chain(chain.name));
-            chain.applied = applied.is_some_and(|applied| applied.digest == chain.digest);
+            chain.applied = applied.is_some_and(|applied| applied.applied && applied.digest == chain.digest);
         }
         let is_needed = |chain: ChainName| new.as_ref().is_some_and(|new| new.chain(chain).is_some());
         let previous = old.into_iter().flat_map(|old| &old.chains).map(|chain| chain.name);
