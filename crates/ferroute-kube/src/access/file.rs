@@ -1,6 +1,10 @@
-//! A kubeconfig with duplicate fields, which `kube-client` rejects.
+//! Reading a kubeconfig: with a limit of its size, and with duplicate fields, which `kube-client` rejects.
 
-use std::{fs, path::Path};
+use std::{
+    fs::File,
+    io::{self, Read as _},
+    path::Path,
+};
 
 use kube_client::config::{Kubeconfig, KubeconfigError};
 use serde_json::Value;
@@ -12,20 +16,38 @@ use serde_saphyr::DuplicateKeyPolicy;
 ///
 /// The file cannot be read or is invalid.
 pub(super) fn read(path: &Path) -> Result<Kubeconfig, KubeconfigError> {
-    Kubeconfig::read_from(path).or_else(|error| match error {
-        KubeconfigError::Parse(_) => read_with_duplicates(path).ok_or(error),
+    let text = read_text(path).map_err(|error| KubeconfigError::ReadConfig(error, path.to_owned()))?;
+    let mut kubeconfig = Kubeconfig::from_yaml(&text).or_else(|error| match error {
+        KubeconfigError::Parse(_) => with_duplicates(&text).ok_or(error),
         error => Err(error),
-    })
+    })?;
+    if let Some(directory) = path.parent() {
+        resolve_paths(&mut kubeconfig, directory);
+    }
+    Ok(kubeconfig)
 }
 
+fn read_text(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    match File::open(path)?.take(MAX_BYTES + 1).read_to_string(&mut text)? as u64 {
+        0..=MAX_BYTES => Ok(text),
+        _ => Err(io::Error::other(format!("it is longer than {} MiB", MAX_BYTES >> 20))),
+    }
+}
+
+/// The maximum length of a kubeconfig, far above that of any. A device has no end.
+const MAX_BYTES: u64 = 16 << 20;
+
 /// Returns `None` if something else is wrong, which the library's error describes.
-fn read_with_duplicates(path: &Path) -> Option<Kubeconfig> {
-    let text = fs::read_to_string(path).ok()?;
+fn with_duplicates(text: &str) -> Option<Kubeconfig> {
     let options = serde_saphyr::options! { duplicate_keys: DuplicateKeyPolicy::LastWins };
-    let value: Value = serde_saphyr::from_str_with_options(&text, options).ok()?;
-    // JSON is YAML. Only the library's types resolve paths, relative to the file that they read.
-    let mut kubeconfig = Kubeconfig::from_yaml(&value.to_string()).ok()?;
-    let directory = path.parent()?;
+    let value: Value = serde_saphyr::from_str_with_options(text, options).ok()?;
+    // JSON is YAML.
+    Kubeconfig::from_yaml(&value.to_string()).ok()
+}
+
+/// Makes paths absolute that are relative to the kubeconfig's directory. `kube-client` does so only in files that it reads.
+fn resolve_paths(kubeconfig: &mut Kubeconfig, directory: &Path) {
     let absolute = |file: &mut Option<String>| {
         if let Some(file) = file.as_mut().filter(|file| Path::new(file).is_relative()) {
             *file = directory.join(&*file).to_string_lossy().into_owned();
@@ -42,5 +64,4 @@ fn read_with_duplicates(path: &Path) -> Option<Kubeconfig> {
             absolute(&mut exec.command);
         }
     }
-    Some(kubeconfig)
 }

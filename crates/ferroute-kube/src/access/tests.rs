@@ -223,6 +223,13 @@ async fn authority_without_a_certificate_is_an_error_that_names_it() {
 }
 
 #[tokio::test]
+async fn endless_kubeconfig_is_an_error() {
+    let error = Access::Kubeconfig { path: "/dev/zero".into(), master: None }.load().await.err().unwrap();
+    let text = ferroute_core::error_chain(&error);
+    assert!(text.contains("/dev/zero") && text.contains("16 MiB"), "{text}");
+}
+
+#[tokio::test]
 async fn last_of_duplicate_fields_applies() {
     let user = "{token: first, tokenFile: a, client-key: a, token: second, tokenFile: b, exec: {command: ./p, \
                 apiVersion: client.authentication.k8s.io/v1, interactiveMode: Never}}";
