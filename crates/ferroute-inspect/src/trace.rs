@@ -42,8 +42,8 @@ pub struct Request {
     pub to: String,
     /// Namespace of Services and pods whose name has none.
     pub namespace: Option<String>,
-    /// The protocol.
-    pub protocol: Protocol,
+    /// The protocol; by default, that of the Service's port, or TCP.
+    pub protocol: Option<Protocol>,
     /// Input interface; by default, the one with the route to the source.
     pub input: Option<String>,
     /// Whether the node itself sends the packet.

@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::{Context, bail};
-use ferroute_core::{Escaped, NamespacedName};
+use ferroute_core::{Escaped, NamespacedName, Protocol};
 use ferroute_inspect::{desired::service_name, report::Versioned, trace::TraceReport};
 use ferroute_trace::Verdict;
 use serde::{Deserialize, Serialize};
@@ -29,8 +29,8 @@ pub struct TraceQuery {
     pub to: String,
     /// Namespace of a Service that is given without one.
     pub namespace: String,
-    /// The transport protocol.
-    pub protocol: String,
+    /// The transport protocol; by default, that of the Service's port, or TCP.
+    pub protocol: Option<String>,
     /// Whether the rules in the kernel are used, rather than those that the proxy would write.
     pub kernel: bool,
 }
@@ -63,6 +63,9 @@ pub struct Hop {
     pub delivered: bool,
     #[serde(skip)]
     reached: BTreeSet<(SocketAddr, IpAddr)>,
+    /// The protocol of the packet, if the trace shows it.
+    #[serde(skip)]
+    protocol: Option<Protocol>,
 }
 
 /// Parses the name of a pod: `NAME` or `NAMESPACE/NAME`, also after `pod/`.
@@ -113,10 +116,11 @@ pub async fn trace(
             next.entry(other).or_insert((*to, *from));
         }
     }
+    let protocol = hop.protocol.map(|protocol| protocol.to_string());
     let followed: Vec<NodeProxy> = next.keys().filter_map(|node| proxy_on(node).cloned()).collect();
     let answers = fleet.ask(&followed, |fleet, proxy| {
         let (to, from) = next[proxy.node.as_str()];
-        let query = query.clone();
+        let query = TraceQuery { protocol: protocol.clone(), ..query.clone() };
         async move { Ok(trace_on(&fleet, &proxy, &query, from, &to.to_string(), false, json).await) }
     });
     let mut hops = vec![hop];
@@ -145,7 +149,10 @@ async fn trace_on(
 ) -> Hop {
     let failed = |error| Hop::failed(proxy.node.clone(), from, to.to_owned(), error);
     let source = from.to_string();
-    let mut arguments = vec!["trace", "--to", to, "--proto", &query.protocol, "--from", &source];
+    let mut arguments = vec!["trace", "--to", to, "--from", &source];
+    if let Some(protocol) = &query.protocol {
+        arguments.extend(["--proto", protocol]);
+    }
     if local {
         arguments.push("--local");
     }
@@ -172,12 +179,30 @@ async fn trace_on(
             _ => delivered = false,
         }
     }
-    Hop { node: proxy.node.clone(), from, to: to.to_owned(), trace: Some(trace), error: None, delivered, reached }
+    Hop {
+        node: proxy.node.clone(),
+        from,
+        to: to.to_owned(),
+        trace: Some(trace),
+        error: None,
+        delivered,
+        reached,
+        protocol: Some(report.packet.protocol),
+    }
 }
 
 impl Hop {
     fn failed(node: String, from: IpAddr, to: String, error: String) -> Self {
-        Self { node, from, to, trace: None, error: Some(error), delivered: false, reached: BTreeSet::new() }
+        Self {
+            node,
+            from,
+            to,
+            trace: None,
+            error: Some(error),
+            delivered: false,
+            reached: BTreeSet::new(),
+            protocol: None,
+        }
     }
 }
 
@@ -250,7 +275,7 @@ mod tests {
                 from: ("shop".into(), "a".into()),
                 to: to.into(),
                 namespace: "shop".into(),
-                protocol: "tcp".into(),
+                protocol: None,
                 kernel: true,
             };
             Destination::new(&query).map(|destination| destination.text).ok()

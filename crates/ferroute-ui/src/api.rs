@@ -242,7 +242,7 @@ enum RulesQuery {
 
 impl TraceQuery {
     fn request(&self) -> anyhow::Result<Request> {
-        let protocol = self.proto.as_deref().unwrap_or("tcp").parse::<Protocol>()?;
+        let protocol = self.proto.as_deref().map(str::parse::<Protocol>).transpose()?;
         Ok(Request {
             from: Some(self.from.clone()),
             to: self.to.clone(),

@@ -198,9 +198,9 @@ struct TraceArgs {
     /// Source, which is a pod, and destination.
     #[command(flatten)]
     ends: PacketEnds,
-    /// Transport protocol
-    #[arg(long, value_name = "PROTOCOL", default_value = "tcp", value_parser = ["tcp", "udp", "sctp"])]
-    proto: String,
+    /// Transport protocol; by default, that of the Service's port
+    #[arg(long, value_name = "PROTOCOL", value_parser = ["tcp", "udp", "sctp"])]
+    proto: Option<String>,
     /// Use the rules that the proxies would write, not the kernel's
     #[arg(long)]
     planned: bool,

@@ -141,6 +141,29 @@ fn invalid_arguments_are_errors_with_the_cause() {
 }
 
 #[test]
+fn protocol_is_that_of_the_port() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("ports.yaml");
+    let text = "apiVersion: v1\nkind: Service\nmetadata: {name: dns}\nspec:\n  clusterIP: 10.96.0.2\n  ports:\n  \
+                - {name: dns, port: 53, protocol: UDP}\n  - {name: dns-tcp, port: 53}\n  - {name: doq, port: 853, protocol: UDP}\n";
+    std::fs::write(&file, text).unwrap();
+    let protocol = |arguments: &str| {
+        let output = trace_in(&["--manifests", file.to_str().unwrap(), "-o", "json"], arguments);
+        json(&output)["packet"]["protocol"].as_str().unwrap().to_owned()
+    };
+    for (to, expected) in [
+        ("dns:dns", "udp"),
+        ("dns:53", "tcp"),
+        ("dns:853", "udp"),
+        ("dns", "tcp"),
+        ("10.96.0.2:853", "tcp"),
+        ("dns:53 --proto udp", "udp"),
+    ] {
+        assert_eq!(protocol(&format!("--from 10.0.0.1 --in eth0 --to {to}")), expected, "{to}");
+    }
+}
+
+#[test]
 fn all_modes_select_the_same_endpoints() {
     let endpoints = |mode: &str, arguments: &str| {
         let report = json(&trace(&format!("{arguments} -o json --proxy-mode {mode}")));

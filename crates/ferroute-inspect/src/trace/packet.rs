@@ -62,9 +62,8 @@ impl std::error::Error for Unresolved {}
 /// # Errors
 /// If the source, the destination or the input interface cannot be determined.
 pub fn resolve(args: &Request, node: &TraceNode) -> Result<(Packet, Arrival), Unresolved> {
-    let protocol = args.protocol;
     let wrong = |flag| move |reason| Unresolved { flag: Some(flag), ..Unresolved::new(reason) };
-    let destinations = destinations(args, protocol, node).map_err(wrong("--to"))?;
+    let (protocol, destinations) = destinations(args, node).map_err(wrong("--to"))?;
     let from = args.from.as_deref().map(|from| machine_name(from, args.namespace.as_deref()));
     let (from, to) = match from.filter(|name| *name != node.desired.node().name) {
         Some(from) => {
@@ -152,14 +151,16 @@ fn senders(from: &str, node: &TraceNode) -> Result<Vec<IpAddr>, String> {
     }
 }
 
-/// Returns the addresses of a destination: an address and port, or the name of a Service, for its cluster IPs.
-fn destinations(args: &Request, protocol: Protocol, node: &TraceNode) -> Result<Vec<SocketAddr>, String> {
+/// Returns the protocol and the addresses of a destination: an address and port, or the name of a Service, for its cluster
+/// IPs.
+fn destinations(args: &Request, node: &TraceNode) -> Result<(Protocol, Vec<SocketAddr>), String> {
     let to = args.to.as_str();
     if let Ok(address) = to.parse::<SocketAddr>() {
         if address.port() == 0 {
             return Err(format!("{to}: invalid port 0"));
         }
-        return Ok(vec![SocketAddr::new(address.ip().to_canonical(), address.port())]);
+        let address = SocketAddr::new(address.ip().to_canonical(), address.port());
+        return Ok((args.protocol.unwrap_or(Protocol::Tcp), vec![address]));
     }
     if to.parse::<IpAddr>().is_ok() {
         return Err(format!("{to}: the port is missing (want ADDRESS:PORT or [ADDRESS]:PORT)"));
@@ -182,19 +183,20 @@ fn destinations(args: &Request, protocol: Protocol, node: &TraceNode) -> Result<
         };
         return Err(format!("{to}: {reason}: want ADDRESS:PORT, or a Service with a cluster IP"));
     }
-    let is_selected = |(name, address): &(&ServicePortName, SocketAddr)| {
-        let has_port = port.is_none_or(|port| *name.port == *port || address.port().to_string() == port);
-        name.protocol == protocol && has_port
-    };
-    let selected: Vec<(&ServicePortName, SocketAddr)> =
-        ports.iter().filter(|port| is_selected(port)).copied().collect();
+    let mut selected = ports.clone();
+    selected
+        .retain(|(name, address)| port.is_none_or(|port| *name.port == *port || address.port().to_string() == port));
+    let protocols = || selected.iter().map(|(name, _)| name.protocol);
+    let protocol = args.protocol.or_else(|| protocols().find(|protocol| *protocol == Protocol::Tcp));
+    let protocol = protocol.or_else(|| protocols().next()).unwrap_or(Protocol::Tcp);
+    selected.retain(|(name, _)| name.protocol == protocol);
     if selected.is_empty() {
         return Err(format!("{to}: {service} has no such {protocol} port (it has {})", list(&ports)));
     }
     if selected.iter().any(|(name, _)| *name != selected[0].0) {
         return Err(format!("{to}: {service} has several ports, select one of {}", list(&selected)));
     }
-    Ok(selected.into_iter().map(|(_, address)| address).collect())
+    Ok((protocol, selected.into_iter().map(|(_, address)| address).collect()))
 }
 
 /// Lists port numbers and protocols, sorted and without duplicates.

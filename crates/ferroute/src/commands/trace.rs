@@ -30,9 +30,11 @@ pub(crate) struct TraceArgs {
     /// By default, that of Services is "default", and pods are those of any namespace.
     #[arg(short, long, value_name = "NAMESPACE")]
     namespace: Option<String>,
-    /// Transport protocol
-    #[arg(long, visible_alias = "protocol", value_enum, ignore_case = true, default_value = "tcp")]
-    proto: Transport,
+    /// Transport protocol; by default, that of the Service's port
+    ///
+    /// For addresses, and Services with a port of several protocols, it is TCP.
+    #[arg(long, visible_alias = "protocol", value_enum, ignore_case = true)]
+    proto: Option<Transport>,
     /// Input interface; by default, the one with the route to the source
     #[arg(long = "in", value_name = "INTERFACE", conflicts_with = "local")]
     input: Option<String>,
@@ -129,7 +131,7 @@ impl TraceArgs {
             from,
             to,
             namespace: self.namespace.clone(),
-            protocol: self.proto.into(),
+            protocol: self.proto.map(Into::into),
             input: self.input.clone(),
             local: self.local,
             source_port: self.source_port,
