@@ -2,6 +2,7 @@
 
 mod conditions;
 mod foreign;
+mod modules;
 mod recent;
 mod targets;
 mod walker;

@@ -44,6 +44,7 @@ mod host;
 mod ipset;
 mod iptables;
 mod ipvs;
+mod jhash;
 pub mod mermaid;
 mod nftables;
 mod packet;

@@ -13,7 +13,6 @@
 mod changes;
 mod conditions;
 mod foreign;
-mod jhash;
 mod walker;
 
 use std::borrow::Cow;

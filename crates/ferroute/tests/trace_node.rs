@@ -720,6 +720,13 @@ fn options_of_other_programs_iptables_rules_are_read_from_the_kernel() {
         ("-m helper --helper ftp", false),
         ("-m connlabel ! --label 3", true),
         ("-m connlimit --connlimit-above 0", true),
+        ("-m connbytes --connbytes 1:1 --connbytes-mode packets --connbytes-dir both", true),
+        ("-m connbytes ! --connbytes 2: --connbytes-mode packets --connbytes-dir original", true),
+        ("-m connbytes --connbytes 100000: --connbytes-mode bytes --connbytes-dir both", false),
+        ("-m cluster --cluster-total-nodes 2 --cluster-local-node 1 --cluster-hash-seed 5", false),
+        ("-m cluster --cluster-total-nodes 2 --cluster-local-node 2 --cluster-hash-seed 5", true),
+        ("-m string --string GET --algo bm", false),
+        ("-m ecn ! --ecn-tcp-cwr", true),
     ] {
         if node
             .try_command(

@@ -170,7 +170,7 @@ impl<'a> Decoder<'a> {
         };
         let target = Target::decode(&structure, self.family);
         self.found.sets.extend(other::target_sets(&structure).map(|number| (None, number)));
-        let text = || other::target_text(&structure, self.family).unwrap_or_else(|| other_target(&structure));
+        let text = || other::target_text(&structure, self.family).unwrap_or_else(|| structure.name.to_string());
         Ok(set(&mut self.found.rule.target, target.unwrap_or_else(|| Target::Other(text().into()))))
     }
 
@@ -232,12 +232,8 @@ impl<'a> Decoder<'a> {
 
     /// The form of target NFLOG since `iptables-nft` 1.8.8.
     fn log(&mut self, data: Attributes<'a>) -> Result<Option<()>, Malformed> {
-        let [group] = parts(data, [NFTA_LOG_GROUP])?;
-        let Some(group) = group else { return Ok(None) };
-        let text = match group.u16_be()? {
-            0 => "NFLOG".to_owned(),
-            group => format!("NFLOG --nflog-group {group}"),
-        };
+        let [Some(group), prefix] = parts(data, [NFTA_LOG_GROUP, NFTA_LOG_PREFIX])? else { return Ok(None) };
+        let text = other::nflog_text(group.u16_be()?, prefix.and_then(|prefix| prefix.text()).unwrap_or_default());
         Ok(set(&mut self.found.rule.target, Target::Other(text.into())))
     }
 }
@@ -280,36 +276,7 @@ fn undecoded(structure: &Structure<'_>) -> String {
     format!("-m {} --undecoded {:08x}", structure.name, hasher.finish() >> 32)
 }
 
-/// Returns the text of a target without a variant, including the only options of such a target that change the path of
-/// a packet.
-fn other_target(structure: &Structure<'_>) -> String {
-    let option = if structure.name == "CT" { tracking_option(structure) } else { String::new() };
-    format!("{}{option}", structure.name)
-}
-
-/// Returns the option of the target `CT` that changes the path of a packet, after a blank.
-fn tracking_option(structure: &Structure<'_>) -> String {
-    // `struct xt_ct_target_info`, and the next revision of it.
-    let (flags, zone) = (structure.u16(0).unwrap_or(0), structure.u16(2).unwrap_or(0));
-    match zone {
-        _ if flags & XT_CT_NOTRACK != 0 => " --notrack".to_owned(),
-        _ if flags & XT_CT_ZONE_MARK != 0 => " --zone mark".to_owned(),
-        0 => String::new(),
-        zone if flags & XT_CT_ZONE_DIR_ORIG != 0 => format!(" --zone-orig {zone}"),
-        zone if flags & XT_CT_ZONE_DIR_REPL != 0 => format!(" --zone-reply {zone}"),
-        zone => format!(" --zone {zone}"),
-    }
-}
-
 /// The burst of `-m limit` that `iptables-save` does not print.
-const DEFAULT_BURST: u32 = 5;
-/// The packet is not tracked (`XT_CT_NOTRACK`).
-const XT_CT_NOTRACK: u16 = 1;
-/// The zone is that of packets of the client (`XT_CT_ZONE_DIR_ORIG`).
-const XT_CT_ZONE_DIR_ORIG: u16 = 1 << 2;
-/// The zone is that of replies (`XT_CT_ZONE_DIR_REPL`).
-const XT_CT_ZONE_DIR_REPL: u16 = 1 << 3;
-/// The zone is the mark of the packet (`XT_CT_ZONE_MARK`).
-const XT_CT_ZONE_MARK: u16 = 1 << 4;
+pub(super) const DEFAULT_BURST: u32 = 5;
 /// `NFTNL_UDATA_RULE_COMMENT`.
 const USERDATA_COMMENT: u8 = 0;

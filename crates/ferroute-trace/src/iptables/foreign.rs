@@ -20,7 +20,7 @@ pub(super) type Opt<'a> = (bool, &'a str, Vec<&'a str>);
 
 impl<'a> Words<'a> {
     pub(super) fn parse(text: &'a str) -> Option<Self> {
-        let mut words = text.split_whitespace();
+        let mut words = split(text);
         let name = words.next()?;
         let (mut options, mut negated): (Vec<Opt<'_>>, bool) = (Vec::new(), false);
         for word in words {
@@ -42,35 +42,6 @@ impl<'a> Words<'a> {
     pub(super) fn argument(&self, option: &str) -> Option<&'a str> {
         let (_, _, arguments) = self.options.iter().find(|(_, name, _)| *name == option)?;
         arguments.first().copied()
-    }
-
-    /// Returns the share of packets that `-m statistic --mode nth` matches: a counter may be at any number.
-    fn nth(&self) -> Option<f64> {
-        let (negated, ..) = self.options.iter().find(|(_, option, _)| *option == "--every")?;
-        let every: u32 = self.argument("--every")?.parse().ok().filter(|every| *every > 0)?;
-        let share = 1.0 / f64::from(every);
-        Some(if *negated { 1.0 - share } else { share })
-    }
-
-    /// Reports whether `-m ipv6header` matches a packet without extension headers.
-    fn extension_headers(&self) -> Option<bool> {
-        let (negated, _, arguments) = self.options.iter().find(|(_, option, _)| *option == "--header")?;
-        let mut are_present = arguments.first()?.split(',').map(|header| ["prot", "protocol", "255"].contains(&header));
-        Some(match self.has("--soft") {
-            // All of these, and possibly others; negated, none of them.
-            true => are_present.all(|is_present| is_present != *negated),
-            false => are_present.all(|is_present| is_present) != *negated,
-        })
-    }
-
-    /// Evaluates `-m connlimit` with a limit of 0: the packet's own connection is counted.
-    fn exceeds_no_connections(&self) -> Option<bool> {
-        let mut limits = self.options.iter().filter(|(_, _, arguments)| arguments.first() == Some(&"0"));
-        limits.find_map(|(negated, option, _)| match *option {
-            "--connlimit-above" => Some(!negated),
-            "--connlimit-upto" => Some(*negated),
-            _ => None,
-        })
     }
 
     pub(super) fn has(&self, option: &str) -> bool {
@@ -121,11 +92,18 @@ impl PacketState<'_> {
             let negated = words.options.iter().any(|(negated, ..)| *negated);
             return self.result((self.has_connection() && is_set) != negated, text);
         }
-        if let ("connlimit", Some(matches)) = (words.name, words.exceeds_no_connections()) {
-            return self.result(matches, text);
-        }
-        if !self.has_connection() && ["conntrack", "connmark", "connbytes"].contains(&words.name) {
+        if !self.has_connection() && ["conntrack", "connmark", "connbytes", "cluster"].contains(&words.name) {
             return self.result(self.matches_without_connection(&words), text);
+        }
+        let decided = match words.name {
+            "connlimit" => words.exceeds_no_connections(),
+            "connbytes" => self.matches_counters(&words),
+            "cluster" => self.matches_cluster(&words),
+            "string" => self.matches_string(&words),
+            _ => None,
+        };
+        if let Some(matches) = decided {
+            return self.result(matches, text);
         }
         let mut undecided = Vec::new();
         for option in &words.options {
@@ -186,6 +164,8 @@ impl PacketState<'_> {
                 let (mask, wanted) = (tcp_flags(first?)?, tcp_flags(arguments.get(1)?)?);
                 SYN & mask == wanted
             }
+            // Such packets request ECN with other flags.
+            ("ecn", "--ecn-tcp-cwr" | "--ecn-tcp-ece") => false,
             ("iprange", "--src-range") => in_addresses(first?, source.ip())?,
             ("iprange", "--dst-range") => in_addresses(first?, destination.ip())?,
             ("connmark", "--mark") => {
@@ -291,6 +271,17 @@ impl PacketState<'_> {
         };
         Some(passes != words.has("--invert"))
     }
+}
+
+/// Splits text at blanks that are not in quotes, which remain.
+fn split(text: &str) -> impl Iterator<Item = &str> {
+    let (mut quoted, mut escaped) = (false, false);
+    let words = text.split(move |c: char| {
+        quoted ^= c == '"' && !escaped;
+        escaped = c == '\\' && !escaped;
+        c.is_whitespace() && !quoted
+    });
+    words.filter(|word| !word.is_empty())
 }
 
 /// Returns the field and the value of a condition that a field has one value.

@@ -14,12 +14,12 @@ use ipnet::IpNet;
 use super::{
     changes::{Found, Held},
     foreign::{Lookup, kind_number, number_of},
-    jhash::jhash,
 };
 use crate::{
     PacketState,
     event::mismatch_text,
     iptables::{ExtensionResult, MAX_ADDRESSES, address_count, changes_by_text, is_irrelevant},
+    jhash::jhash,
     walk::Unknown,
 };
 

@@ -238,6 +238,8 @@ impl PacketState<'_> {
             },
             // There are no replies to a first packet yet.
             Property::Named(Named { text: "ct reply packets" | "ct reply bytes" | "ct reply avgpkt", .. }) => 0,
+            // The packet itself.
+            Property::Named(Named { text: "ct packets" | "ct original packets", .. }) => 1,
             // The first packet of an SCTP connection.
             Property::Named(Named { text: "sctp chunk init", .. }) => 1,
             Property::Sender(_) | Property::IpFragment | Property::Named(_) | Property::Payload { .. } => {

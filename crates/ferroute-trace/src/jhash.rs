@@ -1,7 +1,7 @@
-//! The hash of nft expression `jhash`: lookup3 of Bob Jenkins, as in `include/linux/jhash.h` of the kernel.
+//! The hash of nft expression `jhash` and of module `cluster`: lookup3 of Bob Jenkins, as in `include/linux/jhash.h` of the kernel.
 
 /// Returns the hash of a key, scaled to `0..modulus`, as `nft_jhash_eval` computes it.
-pub(super) fn jhash(key: &[u8], seed: u32, modulus: u32) -> u32 {
+pub(crate) fn jhash(key: &[u8], seed: u32, modulus: u32) -> u32 {
     // `reciprocal_scale`.
     ((u64::from(hash(key, seed)) * u64::from(modulus)) >> 32) as u32
 }
