@@ -26,6 +26,7 @@ use self::{
     ipvs::{SavedServers, UnknownServers},
     merge::{Saved, iptables_name, merge},
 };
+use super::routes::StaticRouter;
 
 /// The rules of one IP family in files.
 #[derive(Debug, Default)]
@@ -110,10 +111,7 @@ impl DumpedRules {
     pub fn parse(texts: &[(&Path, String)], family: IpFamily) -> anyhow::Result<Self> {
         let mut rules = Self::default();
         texts.iter().for_each(|(_, text)| rules.variables.add(text));
-        // Commands such as `ipset save` may print nothing.
-        let is_empty = |text: &str| text.trim().is_empty();
-        let are_empty = texts.iter().all(|(_, text)| is_empty(text));
-        for (file, text) in texts.iter().filter(|(_, text)| are_empty || !is_empty(text)) {
+        for (file, text) in texts {
             rules.add(text, family).with_context(|| format!("cannot read rules in {}", file.display()))?;
         }
         rules.combine()?;
@@ -127,9 +125,10 @@ impl DumpedRules {
         let mut tables = self.iptables.iter().flat_map(|saved| saved.rules.tables.keys());
         let command = if family == IpFamily::V4 { "iptables-save" } else { "ip6tables-save" };
         match (tables.next(), tables.next(), self.nftables.is_empty()) {
-            (None, _, true) => {
-                Some(format!("the files have no {family} rules: add the output of {command} and of nft list ruleset"))
-            }
+            (None, _, true) => Some(format!(
+                "the files have no {family} rules, as of a host without any: if the node has some, add the output of {command} and of nft \
+                 list ruleset"
+            )),
             (Some(table), None, true) => Some(format!(
                 "the files have table {table} only: if the node has other {family} rules, add the output of {command} without -t, or of \
                  nft list ruleset"
@@ -206,10 +205,10 @@ impl DumpedRules {
                 None => {}
             }
         }
-        if !is_known {
-            bail!("{}", why_unknown(text));
+        match why_unknown(text) {
+            Some(reason) if !is_known => bail!("{reason}"),
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     /// Combines the tables that both `iptables-save` and `nft list ruleset` have printed.
@@ -289,20 +288,21 @@ enum Kind {
     Ipvs,
 }
 
-/// Returns why a text is not output of a supported command.
-fn why_unknown(text: &str) -> &'static str {
-    let begins =
-        |starts: &[&str]| text.lines().any(|line| starts.iter().any(|start| line.trim_start().starts_with(start)));
-    match text {
-        _ if text.trim().is_empty() => "it is empty",
-        _ if begins(&["{\"nftables\"", "\"nftables\":"]) => "it is JSON: use the output of nft list ruleset without -j",
-        _ if begins(&["IP Virtual Server version", "-A -t ", "-A -u ", "-a -t ", "-a -u "]) => {
-            "it has virtual servers in another form: use the output of ipvsadm -Sn"
-        }
-        _ if begins(&["-P ", "-N ", "-A ", "Chain "]) => {
-            "these lines of iptables do not name the table: use the output of iptables-save"
-        }
-        _ => "neither output of iptables-save, of nft list ruleset nor of ipset save",
+/// Returns why a text is not output of a supported command; `None` if it may be that of a host without rules: then `nft list
+/// ruleset` and `ipset save` print nothing and `iptables-save` at most comments, also after the host's routes.
+fn why_unknown(text: &str) -> Option<&'static str> {
+    let mut lines = text.lines().map(commands::plain);
+    let begins = |starts: &[&str]| lines.clone().any(|line| starts.iter().any(|start| line.starts_with(start)));
+    if begins(&["{\"nftables\"", "\"nftables\":"]) {
+        Some("it is JSON: use the output of nft list ruleset without -j")
+    } else if begins(&["IP Virtual Server version", "-A -t ", "-A -u ", "-a -t ", "-a -u "]) {
+        Some("it has virtual servers in another form: use the output of ipvsadm -Sn")
+    } else if begins(&["-P ", "-N ", "-A ", "Chain "]) {
+        Some("these lines of iptables do not name the table: use the output of iptables-save")
+    } else if lines.all(|line| line.is_empty() || line.starts_with('#')) || StaticRouter::has_routes(text) {
+        None
+    } else {
+        Some("neither output of iptables-save, of nft list ruleset nor of ipset save")
     }
 }
 
@@ -594,7 +594,6 @@ mod tests {
     fn text_without_rules_is_an_error_that_says_what_to_use() {
         for (text, remedy) in [
             ("hello\n", "neither"),
-            ("\n", "empty"),
             ("{\"nftables\": []}\n", "without -j"),
             ("-P INPUT ACCEPT\n-A INPUT -j DROP\n", "iptables-save"),
             ("iptables -A INPUT -i $WAN -j DROP\n", "$WAN has no known value"),
@@ -604,6 +603,17 @@ mod tests {
         ] {
             let error = DumpedRules::default().add(text, IpFamily::V4).unwrap_err().to_string();
             assert!(error.contains(remedy), "{error}");
+        }
+    }
+
+    #[test]
+    fn text_of_a_host_without_rules_is_noted() {
+        let routes = "2: eth0: <UP>\n    inet 192.168.6.121/24 scope global eth0\ndefault via 192.168.6.1 dev eth0\n";
+        let legacy = "# Warning: iptables-legacy tables present, use iptables-legacy-save to see them\n";
+        for text in ["", "\n", "# Generated by iptables-save v1\n# Completed\n", "# no rules\n", routes, legacy] {
+            let rules = DumpedRules::parse(&[(Path::new("node.txt"), text.to_owned())], IpFamily::V4).unwrap();
+            assert!(rules.gap(IpFamily::V4).unwrap().contains("no IPv4 rules"), "{text}");
+            assert_eq!(rules.missing(IpFamily::V4).len(), usize::from(text == legacy), "{text}");
         }
     }
 

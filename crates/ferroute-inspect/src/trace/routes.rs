@@ -18,7 +18,7 @@ use super::{
 
 /// The routes of a host.
 #[derive(Debug, Default)]
-struct StaticRouter {
+pub(super) struct StaticRouter {
     addresses: Vec<(String, IpNet)>,
     /// Addresses of a smaller scope than `global`, which are not the source of packets to other hosts.
     scoped: Vec<IpAddr>,

@@ -5,7 +5,8 @@
 
 use std::{
     borrow::Cow,
-    collections::{BTreeMap, HashMap},
+    cell::OnceCell,
+    collections::{BTreeMap, HashMap, VecDeque},
     fmt::Write,
 };
 
@@ -109,8 +110,26 @@ struct EditedChain {
     order: usize,
     /// The rest of its declaration in `iptables-save`.
     head: Option<String>,
-    /// Rules after `-A CHAIN`.
-    rules: Vec<String>,
+    /// Scripts insert most rules at the start.
+    rules: VecDeque<EditedRule>,
+}
+
+/// A rule after `-A CHAIN`.
+#[derive(Debug)]
+struct EditedRule {
+    text: String,
+    /// For comparisons, which scripts may request for each rule.
+    parsed: OnceCell<Rule>,
+}
+
+impl EditedRule {
+    fn new(words: &[&str]) -> Self {
+        Self { text: words.join(" "), parsed: OnceCell::new() }
+    }
+
+    fn parsed(&self, family: IpFamily) -> &Rule {
+        self.parsed.get_or_init(|| Rule::parse(family, &self.text))
+    }
 }
 
 impl Chains {
@@ -133,24 +152,25 @@ impl Chains {
         };
         let numbered = rest.split_first().and_then(|(number, rest)| Some((number.parse::<usize>().ok()?, rest)));
         match command {
-            Command::Append => self.chain(name).rules.push(rest.join(" ")),
+            Command::Append => self.chain(name).rules.push_back(EditedRule::new(rest)),
             Command::Insert => {
                 let (number, rest) = numbered.unwrap_or((1, rest));
                 let rules = &mut self.chain(name).rules;
                 let at = number.checked_sub(1).filter(|at| *at <= rules.len());
-                rules.insert(at.ok_or_else(|| format!("{name} has no position {number}"))?, rest.join(" "));
+                rules.insert(at.ok_or_else(|| format!("{name} has no position {number}"))?, EditedRule::new(rest));
             }
             Command::Replace => {
                 let (number, rest) = numbered.ok_or("the number of a rule is missing")?;
-                *self.chain(name).rule(number).ok_or_else(|| no_rule(name, number))? = rest.join(" ");
+                *self.chain(name).rule(number).ok_or_else(|| no_rule(name, number))? = EditedRule::new(rest);
             }
             Command::Delete => {
                 let chain = self.chain(name);
                 let number = match numbered {
                     Some((number, _)) => number,
                     None => {
-                        let rule = Rule::parse(family, &rest.join(" "));
-                        let at = chain.rules.iter().position(|other| Rule::parse(family, other) == rule);
+                        let rule = EditedRule::new(rest);
+                        let rule = rule.parsed(family);
+                        let at = chain.rules.iter().position(|other| other.parsed(family) == rule);
                         // Scripts delete rules that may not exist.
                         let Some(at) = at else { return Ok(()) };
                         at + 1
@@ -186,7 +206,7 @@ impl Chains {
         }
         for (name, chain) in &chains {
             for rule in &chain.rules {
-                _ = writeln!(text, "{}", format!("-A {name} {rule}").trim_end());
+                _ = writeln!(text, "{}", format!("-A {name} {}", rule.text).trim_end());
             }
         }
         text.push_str("COMMIT\n");
@@ -195,7 +215,7 @@ impl Chains {
 
 impl EditedChain {
     /// Returns a rule by its number, from 1.
-    fn rule(&mut self, number: usize) -> Option<&mut String> {
+    fn rule(&mut self, number: usize) -> Option<&mut EditedRule> {
         self.rules.get_mut(number.checked_sub(1)?)
     }
 }

@@ -83,6 +83,11 @@ impl StaticRouter {
         router
     }
 
+    /// Reports whether a text is output of `ip route`.
+    pub(in crate::trace) fn has_routes(text: &str) -> bool {
+        !Self::parse(text).routes.is_empty()
+    }
+
     /// Returns the reason why the parsed text is insufficient; `None` if it has routes.
     pub(super) fn why_useless(&self, text: &str) -> Option<&'static str> {
         let begins = |start: &str| text.lines().any(|line| line.trim_start().starts_with(start));
