@@ -19,5 +19,5 @@ pub(crate) use host::unrouted;
 pub use inputs::{
     BackendRules, ClockOffset, ConntrackEvents, ConntrackUsage, EarlierEffect, EarlierRule, EndpointProbe,
     FamilyInputs, FirewallRefusal, FullAffinityList, Inputs, Listener, NodePort, ProbeResult, Process, Reading,
-    Unrouted,
+    Unrouted, UnroutedPod,
 };

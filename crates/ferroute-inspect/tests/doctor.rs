@@ -12,7 +12,7 @@ use ferroute_core::{
 use ferroute_inspect::doctor::{
     BackendRules, ClockOffset, ConntrackEvents, ConntrackUsage, Diagnosis, EarlierEffect, EarlierRule, EndpointProbe,
     FamilyInputs, Finding, FirewallRefusal, FullAffinityList, Inputs, Listener, NodePort, ProbeResult, Process,
-    Severity, Unrouted, diagnose, write_diagnosis_into,
+    Severity, Unrouted, UnroutedPod, diagnose, write_diagnosis_into,
 };
 use ferroute_nftables::MINIMUM_KERNEL;
 
@@ -28,6 +28,7 @@ fn healthy() -> Inputs {
         earlier_rules: Ok(Vec::new()),
         firewall_refusals: Ok(Vec::new()),
         unrouted: Ok(None),
+        unrouted_pod: Ok(None),
         supported: Ok(None),
         backends: Ok(vec![backend("nf_tables", 40)]),
         unread: Vec::new(),
@@ -148,6 +149,8 @@ fn each_problem_is_found_by_one_check() {
         (|inputs| set_earlier(inputs, EarlierEffect::Accepted), "earlier-translation", Severity::Warning),
         (|inputs| set_earlier(inputs, EarlierEffect::LeftToProcess), "earlier-translation", Severity::Note),
         (|inputs| set_earlier(inputs, EarlierEffect::TransparentProxy), "earlier-translation", Severity::Warning),
+        (|inputs| set_earlier(inputs, EarlierEffect::Unmasqueraded), "earlier-translation", Severity::Warning),
+        (|inputs| set_earlier(inputs, EarlierEffect::Masqueraded), "earlier-translation", Severity::Note),
         (|inputs| set_refusal(inputs, Client::Pod), "firewall-tables", Severity::Warning),
         (|inputs| set_refusal(inputs, Client::Node), "firewall-tables", Severity::Warning),
         (|inputs| set_refusal(inputs, Client::Outside), "firewall-tables", Severity::Note),
@@ -226,6 +229,15 @@ fn each_problem_is_found_by_one_check() {
             },
             "service-routes",
             Severity::Problem,
+        ),
+        (
+            |inputs| {
+                let [pod, endpoint] = ["10.244.1.5", "10.244.2.7"].map(|address| address.parse().unwrap());
+                let reason = "blackhole route".to_owned();
+                inputs.families[0].unrouted_pod = Ok(Some(UnroutedPod { pod, endpoint, reason }));
+            },
+            "service-routes",
+            Severity::Warning,
         ),
         (
             |inputs| inputs.missing_localhost_routes = Ok(vec!["eth0".to_owned(), "pods".to_owned()]),
@@ -362,6 +374,7 @@ fn unused_features_are_not_problems() {
             earlier_rules: Ok(Vec::new()),
             firewall_refusals: Ok(Vec::new()),
             unrouted: Ok(None),
+            unrouted_pod: Ok(None),
             supported: Err("no such family".to_owned()),
             backends: Ok(Vec::new()),
             unread: Vec::new(),

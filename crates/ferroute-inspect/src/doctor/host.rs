@@ -4,6 +4,7 @@ mod bridges;
 mod clock;
 mod endpoints;
 mod firewalls;
+mod masquerading;
 mod routes;
 mod rules;
 mod system;
@@ -23,8 +24,8 @@ use ferroute_proxy::{control::request_status, host_setup::relied_on};
 
 pub(crate) use self::routes::unrouted;
 use self::{bridges::without_hairpin, translations::earlier};
-use super::{FamilyInputs, Inputs, NodePort, Reading};
-use crate::desired::Desired;
+use super::{FamilyInputs, Inputs, NodePort, Reading, UnroutedPod};
+use crate::{desired::Desired, trace::kernel_host};
 
 /// Reads the inputs of all checks, without Services and endpoints if `desired` has no objects. `connect` permits connections to
 /// endpoints.
@@ -74,6 +75,7 @@ fn family_inputs(family: IpFamily, desired: &Desired, bridges: &Reading<Vec<Brid
         full_affinity_lists: of_rules().and_then(rules::full_affinity_lists),
         table_is_owned: rules::table_is_owned(family),
         unrouted: unrouted(cluster_ips(desired, family)),
+        unrouted_pod: unrouted_pod(desired, family),
         unserved_node_ports: unserved_node_ports(desired, family),
         ports_without_hairpin: bridges
             .as_ref()
@@ -105,6 +107,16 @@ fn missing_localhost_routes(desired: &Desired) -> Reading<Vec<String>> {
 /// Returns the cluster IPs of an IP family.
 fn cluster_ips(desired: &Desired, family: IpFamily) -> BTreeSet<IpAddr> {
     desired.table(family).entries.values().filter_map(|entry| entry.service.cluster_ip).collect()
+}
+
+/// Returns a connection of a pod on this node to an endpoint elsewhere that the kernel does not route.
+fn unrouted_pod(desired: &Desired, family: IpFamily) -> Reading<Option<UnroutedPod>> {
+    let pods = firewalls::local_pods(desired, family);
+    if pods.is_empty() {
+        return Ok(None);
+    }
+    let host = kernel_host().map_err(|error| format!("{error:#}"))?;
+    Ok(routes::unrouted_pod(&pods, firewalls::other_endpoints(desired, family).into_iter(), &host))
 }
 
 /// Returns the number of node ports that no address of the host serves.

@@ -19,6 +19,17 @@ pub struct Unrouted {
     pub is_refused: bool,
 }
 
+/// A connection of a pod on this node to an endpoint elsewhere that the kernel does not route.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnroutedPod {
+    /// The pod's address.
+    pub pod: IpAddr,
+    /// The endpoint's address.
+    pub endpoint: IpAddr,
+    /// The kernel's reason.
+    pub reason: String,
+}
+
 /// The state of a host and its cluster that the checks depend on.
 #[derive(Clone, Debug)]
 pub struct Inputs {
@@ -80,6 +91,8 @@ pub struct FamilyInputs {
     pub firewall_refusals: Reading<Vec<FirewallRefusal>>,
     /// A cluster IP to which the kernel has no route; `None` if there is none.
     pub unrouted: Reading<Option<Unrouted>>,
+    /// A connection of a pod on this node to an endpoint elsewhere without a route; `None` if there is none.
+    pub unrouted_pod: Reading<Option<UnroutedPod>>,
     /// The way in which the mode accesses its rules on this host, with the reason; `None` if there is only one way. An
     /// error is the reason why the host does not support the mode.
     pub supported: Result<Option<String>, String>,
@@ -129,6 +142,10 @@ pub enum EarlierEffect {
     Accepted,
     /// It assigns them to the socket of a transparent proxy.
     TransparentProxy,
+    /// It keeps the proxy from masquerading them.
+    Unmasqueraded,
+    /// It sets the mark by which the proxy masquerades them.
+    Masqueraded,
 }
 
 /// A rule of another program that refuses packets to a Service.

@@ -287,6 +287,62 @@ fn rule_that_accepts_packets_before_they_are_translated_is_reported_in_iptables_
     }
 }
 
+/// Whether packets of other hosts to a node port are masqueraded shows in the source that the endpoint sees.
+#[test]
+fn rules_that_decide_on_masquerading_are_reported() {
+    let [unmasqueraded, masqueraded] = ["earlier-translation.unmasqueraded", "earlier-translation.masqueraded"];
+    for (mode, rules, expected) in [
+        (Mode::Iptables, "*nat\n-I POSTROUTING -p tcp -j ACCEPT\n", unmasqueraded),
+        (Mode::Iptables, "*nat\n-I POSTROUTING -m mark --mark 0x4000/0x4000 -j RETURN\n", unmasqueraded),
+        (Mode::Iptables, "*nat\n-I POSTROUTING -m mark ! --mark 0x4000/0x4000 -j ACCEPT\n", ""),
+        (Mode::Iptables, "*nat\n-A POSTROUTING -p tcp -j ACCEPT\n", ""),
+        (Mode::Iptables, "*mangle\n-A FORWARD -p tcp -j MARK --set-mark 0x1\n", unmasqueraded),
+        (Mode::Iptables, "*mangle\n-A FORWARD -p tcp -j MARK --set-mark 0x1/0xff\n", ""),
+        (Mode::Nftables, "*nat\n-I POSTROUTING -p tcp -j ACCEPT\n", ""),
+        (Mode::Nftables, "*mangle\n-A FORWARD -p tcp -j MARK --set-mark 0x1\n", unmasqueraded),
+        (Mode::Nftables, "*nat\n-I POSTROUTING -p tcp -j MASQUERADE\n", ""),
+        (Mode::Iptables, "*mangle\n-A PREROUTING -i pods -j MARK --set-xmark 0x4000/0x4000\n", masqueraded),
+        (Mode::Nftables, "*mangle\n-A PREROUTING -i pods -j MARK --set-xmark 0x4000/0x4000\n", masqueraded),
+        (Mode::Nftables, "*mangle\n-A PREROUTING -i client -j MARK --set-xmark 0x4000/0x4000\n", ""),
+    ] {
+        let (case, _) = with_node_port(mode);
+        for program in ["iptables-nft-restore", "ip6tables-nft-restore"] {
+            case.cluster.node.feed(program, &["--noflush"], &format!("{rules}COMMIT\n"));
+        }
+        let (_, examination) = examine(&case, &["--no-connect"]);
+        let findings = findings_of(&examination, "earlier-translation");
+        let codes: Vec<&str> = findings.iter().map(|finding| finding["code"].as_str().unwrap()).collect();
+        let all = if expected.is_empty() { Vec::new() } else { vec![expected; 2] };
+        assert_eq!(codes, all, "{rules}: {examination:#}");
+        let connection = case.cluster.client.run(|| TcpStream::connect("192.168.0.1:30080")).unwrap();
+        let client = connection.local_addr().unwrap().to_string();
+        let peers = case.cluster.pods.command("ss", &["-Htan"]);
+        assert_eq!(peers.contains(&client), expected == unmasqueraded, "{rules}: {peers}");
+    }
+}
+
+#[test]
+fn routes_that_refuse_packets_of_pods_are_reported() {
+    let second = pod_addresses(1)[0];
+    let elsewhere =
+        web(&[0, 1]).replace(&format!("[\"{second}\"], nodeName: node-1"), "[\"10.244.9.9\"], nodeName: node-2");
+    let case = Case::new(Mode::Nftables, &elsewhere);
+    let found = || {
+        let (_, examination) = examine(&case, &["--no-connect"]);
+        let findings = findings_of(&examination, "service-routes").into_iter();
+        findings.map(|finding| finding["code"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(found(), Vec::<String>::new());
+    for kind in ["blackhole", "unreachable", "prohibit"] {
+        let ip = |words: &str| _ = case.cluster.node.command("ip", &words.split(' ').collect::<Vec<_>>());
+        ip(&format!("route add {kind} default table 77"));
+        ip("rule add from 10.244.0.0/24 table 77 priority 1000");
+        assert_eq!(found(), ["service-routes.pods"], "{kind}");
+        ip("rule del priority 1000");
+        ip("route flush table 77");
+    }
+}
+
 #[test]
 fn firewall_that_refuses_health_checks_of_load_balancers_is_reported() {
     let local = "type: LoadBalancer\n  externalTrafficPolicy: Local\n  healthCheckNodePort: 31000\n  ports: [";

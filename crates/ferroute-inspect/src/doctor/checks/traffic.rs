@@ -9,7 +9,7 @@ use ferroute_iptables::plan::chains::{IPVS_ACCEPT, NODEPORT_NON_LOCAL};
 
 use crate::{
     doctor::{
-        ConntrackEvents, EarlierEffect, EarlierRule, FirewallRefusal, Inputs, Reading, Severity, Unrouted,
+        ConntrackEvents, EarlierEffect, EarlierRule, FirewallRefusal, Inputs, Reading, Severity, Unrouted, UnroutedPod,
         diagnosis::{CheckResult, Defect},
     },
     some_of,
@@ -95,12 +95,26 @@ pub(super) fn service_routes(inputs: &Inputs) -> CheckResult {
         if state.has_services != Some(true) || !state.in_kernel {
             continue;
         }
-        let Unrouted { address, is_refused } = match &state.unrouted {
-            Ok(None) => continue,
-            Ok(Some(unrouted)) => unrouted,
-            Err(reason) => return CheckResult::Unknown(reason.clone()),
-        };
         let command = if family == IpFamily::V4 { "ip route" } else { "ip -6 route" };
+        let (unrouted, pod) = match (&state.unrouted, &state.unrouted_pod) {
+            (Ok(unrouted), Ok(pod)) => (unrouted, pod),
+            (Err(reason), _) | (_, Err(reason)) => return CheckResult::Unknown(reason.clone()),
+        };
+        if let Some(UnroutedPod { pod, endpoint, reason }) = pod {
+            let rules = command.replace("route", "rule");
+            let defect = Defect::new(
+                Severity::Warning,
+                format!("the kernel drops packets of pod {pod} to endpoint {endpoint}: {reason}"),
+                "connections of pods on this node to Services fail when such an endpoint is selected",
+                format!(
+                    "compare {command} get {endpoint} with the policy rules ({rules}), which may select another table by the source, the \
+                     interface or the mark, and delete the rule or the route, or add a route to the pods of other nodes there"
+                ),
+            );
+            let defect = defect.kind("pods").with("pod", pod).with("endpoint", endpoint).with("reason", reason);
+            defects.push(defect.with("command", command).with("rules", rules));
+        }
+        let Some(Unrouted { address, is_refused }) = unrouted else { continue };
         let defect = match is_refused {
             true => Defect::new(
                 Severity::Problem,
@@ -508,6 +522,23 @@ pub(super) fn earlier_rules(inputs: &Inputs) -> CheckResult {
                     "none, if a service mesh is to handle them; otherwise exclude Service addresses and node ports from the rule",
                 )
                 .kind("tproxy"),
+                EarlierEffect::Unmasqueraded => Defect::new(
+                    Severity::Warning,
+                    format!("a rule of another program keeps the proxy from masquerading packets to {service}: {rule}"),
+                    "endpoints see the address of the client and reply past this node, so that connections hang: of clients outside of the \
+                     cluster, of pods to themselves, or of the node, depending on the rule",
+                    "exclude packets with the proxy's mark from the rule (-m mark ! --mark 0x4000/0x4000), or insert it after the jump to \
+                     KUBE-POSTROUTING; let rules that set marks change only bits of their own, by a mask",
+                )
+                .kind("unmasqueraded"),
+                EarlierEffect::Masqueraded => Defect::new(
+                    Severity::Note,
+                    format!("a rule of another program sets the mark by which the proxy masquerades packets to {service}: {rule}"),
+                    "endpoints see an address of this node instead of the client's",
+                    "none, if this is intended; otherwise use another bit for the mark of that program, or for the proxy's \
+                     (iptables.masqueradeBit, --iptables-masquerade-bit)",
+                )
+                .kind("masqueraded"),
             };
             defect.with("service", service).with("rule", rule)
         }));

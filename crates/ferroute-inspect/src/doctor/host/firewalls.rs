@@ -178,9 +178,16 @@ fn is_firewall(snapshot: &TableSnapshot) -> bool {
 }
 
 /// Reports whether an endpoint with this address is a pod with an address of its own, and not a process of a node.
-fn is_pod(desired: &Desired, address: IpAddr) -> bool {
+pub(super) fn is_pod(desired: &Desired, address: IpAddr) -> bool {
     let is_node = matches!(desired.names.owner(address), Some(AddressOwner::Node(_)));
     !is_node && !desired.host.addresses.contains(&address)
+}
+
+/// Returns addresses of endpoints elsewhere.
+pub(super) fn other_endpoints(desired: &Desired, family: IpFamily) -> BTreeSet<SocketAddr> {
+    let endpoints = desired.table(family).entries.values().flat_map(|entry| entry.endpoints.iter());
+    let others = endpoints.filter(|endpoint| !endpoint.local && !desired.host.addresses.contains(&endpoint.address));
+    others.take(MAX_WALKS).map(|endpoint| SocketAddr::new(endpoint.address, endpoint.port)).collect()
 }
 
 /// Returns addresses of pods on this node.

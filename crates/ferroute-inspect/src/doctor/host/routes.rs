@@ -1,11 +1,13 @@
 //! Routes to the addresses of Services.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
-use ferroute_core::error_chain;
+use ferroute_core::{Protocol, error_chain};
 use ferroute_host::{KernelRoutes, RouteQuery, RouteReply};
+use ferroute_trace::{Host, RouteDecision, RoutedPacket};
 
-use crate::doctor::{Reading, Unrouted};
+use super::translations::CLIENT_PORT;
+use crate::doctor::{Reading, Unrouted, UnroutedPod};
 
 /// Returns the first of these addresses to which the kernel sends no packets of the host itself. It looks up the route before
 /// any rule translates the destination.
@@ -21,6 +23,30 @@ pub(crate) fn unrouted(addresses: impl IntoIterator<Item = IpAddr>) -> Reading<O
         Ok(None)
     };
     find().map_err(|error: ferroute_host::RouteError| error_chain(&error))
+}
+
+/// Returns the first connection of a pod on this node to an endpoint elsewhere that a routing table of the kernel refuses,
+/// which a policy rule may select.
+pub(super) fn unrouted_pod(
+    pods: &[IpAddr],
+    endpoints: impl Iterator<Item = SocketAddr>,
+    host: &Host,
+) -> Option<UnroutedPod> {
+    let router = host.router.as_deref()?;
+    let refused = |(pod, endpoint): (IpAddr, SocketAddr)| {
+        let (interface, _) = host.path_to(pod, None)?;
+        let transport = Some((Protocol::Tcp, CLIENT_PORT, endpoint.port()));
+        let packet =
+            RoutedPacket { destination: endpoint.ip(), source: Some(pod), input: Some(&interface), mark: 0, transport };
+        let reason = match router.route(&packet) {
+            RouteDecision::Unreachable => "no route, or one of type unreachable".to_owned(),
+            RouteDecision::Prohibited => "route of type prohibit".to_owned(),
+            RouteDecision::Dropped(reason) => reason.into_owned(),
+            _ => return None,
+        };
+        Some(UnroutedPod { pod, endpoint: endpoint.ip(), reason })
+    };
+    endpoints.flat_map(|endpoint| pods.iter().map(move |pod| (*pod, endpoint))).find_map(refused)
 }
 
 /// Maximum number of addresses to look up. All are in one range, or in a few.

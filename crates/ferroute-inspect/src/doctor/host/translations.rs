@@ -7,7 +7,10 @@
 //! and one of the host itself are also walked through all rules in the kernel, whose order depends on priorities and on when
 //! the chains were registered.
 
-use std::net::{IpAddr, SocketAddr};
+use std::{
+    fmt,
+    net::{IpAddr, SocketAddr},
+};
 
 use ferroute_core::{Frontend, FrontendKind, IpFamily, ModeTraits, NodePortMatch, Protocol, ServicePortName};
 use ferroute_iptables::{
@@ -23,7 +26,10 @@ use ferroute_nftables::{
 };
 use ferroute_trace::{Effect, Event, Hook as TraceHook, Host, IPVS_TABLE, Leaf, Packet, Ruleset, Verdict};
 
-use super::firewalls::local_pods;
+use super::{
+    firewalls::{is_pod, local_pods},
+    masquerading,
+};
 use crate::{
     desired::Desired,
     doctor::{EarlierEffect, EarlierRule, Reading},
@@ -43,6 +49,8 @@ pub(super) struct Destination {
     /// Whether it is for clients outside of the cluster.
     pub(super) is_external: bool,
     pub(super) has_endpoints: bool,
+    /// An endpoint that is a pod on this node.
+    pub(super) own_pod: Option<IpAddr>,
 }
 
 impl Destination {
@@ -74,24 +82,26 @@ pub(super) fn earlier(desired: &Desired, rules: &KernelRules) -> Reading<Vec<Ear
     let mut found = by_iptables(&destinations, rules, tables, traits);
     let accepts =
         traits.accepts_in_firewalls && rules.iptables.iter().any(|backend| accepts_in_nat(&backend.saved.rules));
+    let host = kernel_host().map_err(|error| format!("{error:#}"))?;
+    let pod = local_pods(desired, rules.family).into_iter().next();
+    let ruleset = Ruleset::from_rules(rules);
     if accepts || rules.nftables.iter().any(|snapshot| is_foreign(snapshot) && may_take_packets(snapshot)) {
-        let host = kernel_host().map_err(|error| format!("{error:#}"))?;
-        let pod = local_pods(desired, rules.family).into_iter().next();
-        by_walks(&destinations, rules, &host, pod, traits, &mut found);
+        by_walks(&destinations, (&ruleset, rules), &host, pod, traits, &mut found);
     }
+    let mark = desired.resolved.settings.masquerade_mark();
+    found.extend(masquerading::by_walks(&destinations, (&ruleset, rules.family), &host, pod, mark));
     Ok(found)
 }
 
 /// Walks packets to the first destinations through all rules.
 fn by_walks(
     destinations: &[Destination],
-    rules: &KernelRules,
+    (ruleset, rules): (&Ruleset<'_>, &KernelRules),
     host: &Host,
     pod: Option<IpAddr>,
     traits: &ModeTraits,
     found: &mut Vec<EarlierRule>,
 ) {
-    let ruleset = Ruleset::from_rules(rules);
     // If no proxy has rules, no translations precede them.
     let has_proxy = !REGISTRY.active_proxies(rules).is_empty();
     for destination in destinations.iter().take(MAX_WALKS) {
@@ -102,7 +112,7 @@ fn by_walks(
                 let effect = effect.or_else(|| Some((EarlierEffect::Accepted, accepted()?)));
                 let Some((effect, rule)) = effect else { continue };
                 let Some(effect) = destination.suffers(effect, traits) else { continue };
-                let rule = format!("{} in chain {} of table {}", rule.text, rule.chain, rule.table);
+                let rule = rule.to_string();
                 // Rules of iptables have been searched above.
                 let is_new = found.iter().all(|other| other.rule != rule && other.service != destination.service);
                 let follows_proxy = matches!(effect, EarlierEffect::Translated | EarlierEffect::Accepted);
@@ -115,14 +125,18 @@ fn by_walks(
 }
 
 /// Returns a packet of another client and one of the host itself. Clients of cluster IPs are pods.
-fn packets(destination: &Destination, host: &Host, pod: Option<IpAddr>) -> Vec<Packet> {
-    let to = destination.socket();
-    let client = pod.filter(|_| !destination.is_external).unwrap_or(outside_address(IpFamily::of(to.ip())));
-    let protocol = destination.protocol;
-    let arriving = host.path_to(client, Some((protocol, to.port(), CLIENT_PORT))).map(|(interface, _)| {
-        Packet::arriving(destination.protocol, SocketAddr::new(client, CLIENT_PORT), to, &interface)
-    });
+pub(super) fn packets(destination: &Destination, host: &Host, pod: Option<IpAddr>) -> Vec<Packet> {
+    let outside = outside_address(IpFamily::of(destination.address));
+    let client = pod.filter(|_| !destination.is_external).unwrap_or(outside);
+    let arriving = packet_from(client, destination, host);
     arriving.into_iter().chain(local_packet(destination, host)).collect()
+}
+
+/// Returns a packet of another client.
+pub(super) fn packet_from(client: IpAddr, destination: &Destination, host: &Host) -> Option<Packet> {
+    let (to, protocol) = (destination.socket(), destination.protocol);
+    let (interface, _) = host.path_to(client, Some((protocol, to.port(), CLIENT_PORT)))?;
+    Some(Packet::arriving(protocol, SocketAddr::new(client, CLIENT_PORT), to, &interface))
 }
 
 /// Returns a packet of the host itself.
@@ -141,16 +155,22 @@ pub(super) fn outside_address(family: IpFamily) -> IpAddr {
 }
 
 /// A rule with an effect on a packet.
-struct EffectiveRule<'a> {
-    table: &'a str,
-    path: &'a [String],
-    chain: &'a str,
-    text: &'a str,
+pub(super) struct EffectiveRule<'a> {
+    pub(super) table: &'a str,
+    pub(super) path: &'a [String],
+    pub(super) chain: &'a str,
+    pub(super) text: &'a str,
+}
+
+impl fmt::Display for EffectiveRule<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} in chain {} of table {}", self.text, self.chain, self.table)
+    }
 }
 
 impl EffectiveRule<'_> {
     /// Reports whether the rule belongs to a service proxy.
-    fn is_ours(&self, family: IpFamily) -> bool {
+    pub(super) fn is_ours(&self, family: IpFamily) -> bool {
         let is_proxy_table = |owner: TableOwner| {
             let name = owner.table(family).name;
             self.table == format!("{} {name}", TableFamily::Ip(family)) || self.table == name.as_str()
@@ -292,21 +312,27 @@ fn by_iptables(
     found
 }
 
+/// A frontend of a service port, whether that has endpoints, and one that is a pod on this node.
+type Claim<'a> = (&'a ServicePortName, (bool, Option<IpAddr>), FrontendKind, Frontend);
+
 /// Returns the first frontends of all service ports.
 pub(super) fn destinations(desired: &Desired, family: IpFamily, traits: &ModeTraits) -> Vec<Destination> {
     let table = desired.table(family);
     let (host, node_port_address) = (&desired.host.addresses, node_port_address(desired, family));
     let frontends = table.entries.iter().flat_map(|(name, entry)| {
+        let local = entry.endpoints.iter().filter(|endpoint| endpoint.local).map(|endpoint| endpoint.address);
+        let own_pod = local.into_iter().find(|address| is_pod(desired, *address));
+        let endpoints = (!entry.endpoints.is_empty(), own_pod);
         let frontends = entry.service.claims(name.protocol);
-        frontends.map(move |(kind, frontend)| (name, !entry.endpoints.is_empty(), kind, frontend))
+        frontends.map(move |(kind, frontend)| (name, endpoints, kind, frontend))
     });
-    let destination = |(name, has_endpoints, kind, frontend): (&ServicePortName, bool, FrontendKind, Frontend)| {
+    let destination = |(name, (has_endpoints, own_pod), kind, frontend): Claim<'_>| {
         let address = frontend.address.or(node_port_address)?;
         let is_local = host.contains(&address) || traits.binds_service_addresses;
         let is_external = kind != FrontendKind::ClusterIp;
         let is_bound = !is_external && host.contains(&address);
         let (port, protocol, service) = (frontend.port, name.protocol, name.to_string());
-        Some(Destination { address, is_local, port, protocol, service, is_bound, is_external, has_endpoints })
+        Some(Destination { address, is_local, port, protocol, service, is_bound, is_external, has_endpoints, own_pod })
     };
     frontends.filter_map(destination).take(MAX_DESTINATIONS).collect()
 }
@@ -484,6 +510,7 @@ mod tests {
             is_bound: false,
             is_external: true,
             has_endpoints: true,
+            own_pod: None,
         }
     }
 
