@@ -90,7 +90,7 @@ pub enum Problem {
         /// The fields.
         fields: Box<[FieldError]>,
     },
-    /// A directory has no manifests. Only [`Input`](crate::Input) reports it: that of a proxy may be filled later.
+    /// A directory has no manifests. That of a proxy may be filled later.
     #[error("no manifests in {}: no file has a name that ends in .yaml, .yml or .json", path.display())]
     NoFiles {
         /// Directory.

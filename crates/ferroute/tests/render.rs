@@ -135,6 +135,24 @@ fn directory_without_manifests_is_an_error_of_every_command() {
 }
 
 #[test]
+fn files_without_objects_are_a_warning() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("a.yaml");
+    for (text, is_empty) in [
+        ("", true),
+        ("# kind: Service\n---\n", true),
+        ("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n", true),
+        ("apiVersion: v1\nkind: Node\nmetadata: {name: node-1}\n", false),
+    ] {
+        std::fs::write(&file, text).unwrap();
+        let output = render(&["--hostname-override=node-1", "--manifests", file.to_str().unwrap()]);
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success(), "{stderr}");
+        assert_eq!(stderr.contains("has no objects that a proxy reads"), is_empty, "{text}: {stderr}");
+    }
+}
+
+#[test]
 fn invalid_objects_are_reported_and_the_others_rendered() {
     let directory = tempfile::tempdir().unwrap();
     let manifest = directory.path().join("all.yaml");

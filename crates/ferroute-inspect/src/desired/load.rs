@@ -161,6 +161,10 @@ impl Desired {
                 let has_services = events.iter().any(|event| matches!(event, Event::ServiceApplied(_)));
                 ensure_readable(&events, has_services)?;
                 rejected = rejected_services(&events, input);
+                let has_nothing = || events.iter().all(|event| matches!(event, Event::Synced(_) | Event::Problem(_)));
+                if !matches!(need, Need::Endpoints(_)) && workloads.pods.is_empty() && has_nothing() {
+                    tracing::warn!("{} has no objects that a proxy reads, such as Services", path.display());
+                }
                 if workloads.lack_endpoints() {
                     tracing::warn!(
                         "no endpoints of the Services in {} are given; those of Deployments and Pods are assumed only on the \

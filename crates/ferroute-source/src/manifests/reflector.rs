@@ -57,6 +57,9 @@ impl Reflector {
                 let read = self.files_to_read(&listing, &changes);
                 let (deleted, due) = self.deleted_files(&listing, Instant::now());
                 let missing = self.missing.keys().cloned().collect();
+                if listing.files.is_empty() && listing.not_read.is_empty() && self.missing.is_empty() {
+                    problems.push(Arc::new(Problem::NoFiles { path: self.path.clone() }));
+                }
                 // The target of a link may be replaced within the grace period.
                 let is_due = |path: &PathBuf| !self.missing.contains_key(path);
                 let not_read = listing.not_read.into_iter().filter(|(path, _)| is_due(path));

@@ -9,7 +9,7 @@ use std::{
 
 use tempfile::TempDir;
 
-use crate::Event;
+use crate::{Event, Problem};
 
 /// A directory of manifests that is removed at the end of the test.
 struct Directory {
@@ -44,12 +44,19 @@ impl Directory {
         fs::remove_file(self.file(name)).unwrap();
     }
 
-    /// Returns sorted lines that describe the events, with paths relative to this directory.
+    /// Returns sorted lines that describe the events, with paths relative to this directory, except for that of an empty
+    /// directory.
     fn lines(&self, events: &[Event]) -> Vec<String> {
-        let mut lines: Vec<_> = events.iter().map(|event| describe(event, &self.path)).collect();
+        let events = events.iter().filter(|event| !is_of_empty_directory(event));
+        let mut lines: Vec<_> = events.map(|event| describe(event, &self.path)).collect();
         lines.sort_unstable();
         lines
     }
+}
+
+/// Reports whether an event is about a directory without manifests.
+fn is_of_empty_directory(event: &Event) -> bool {
+    matches!(event, Event::Problem(problem) | Event::Resolved(problem) if matches!(**problem, Problem::NoFiles { .. }))
 }
 
 fn describe(event: &Event, directory: &Path) -> String {

@@ -4,7 +4,7 @@ use std::{fs, io::Write, os::unix::fs::symlink, path::Path, time::Duration};
 
 use tokio::{sync::mpsc, task::JoinHandle, time::timeout};
 
-use super::{Directory, INVALID, INVALID_FIELD, SYNCED, service, slice};
+use super::{Directory, INVALID, INVALID_FIELD, SYNCED, is_of_empty_directory, service, slice};
 use crate::{Event, Manifests};
 
 /// A running source and its receiver.
@@ -85,6 +85,18 @@ impl Source {
 const DANGLING: &str = "ignoring a.yaml: cannot follow the link: No such file or directory (os error 2)";
 
 const TIMEOUT: Duration = Duration::from_secs(60);
+
+#[tokio::test]
+async fn directory_without_manifests_is_a_problem_until_there_is_one() {
+    let directory = Directory::new();
+    let mut source = Source::start(&directory.path);
+    let batch = source.batch().await;
+    assert!(batch.iter().any(|event| matches!(event, Event::Problem(_)) && is_of_empty_directory(event)), "{batch:?}");
+    directory.write("a.yaml", &service("x", "10.0.0.1"));
+    let batch = source.batch().await;
+    assert!(batch.iter().any(|event| matches!(event, Event::Resolved(_)) && is_of_empty_directory(event)), "{batch:?}");
+    assert_eq!(directory.lines(&batch), ["apply service x 10.0.0.1"]);
+}
 
 #[tokio::test]
 async fn file_replaced_by_rename_is_read() {
