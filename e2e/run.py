@@ -172,7 +172,9 @@ def main():
         proxy.deploy_ferroute(cluster, options.mode[0])
         return all([scenarios.play(cluster, options.mode[0], name) for name in options.arguments or scenarios.ALL])
     if options.command == "kubectl":
-        command = [*cluster.in_namespace("cp"), str(cluster.binary("kubectl")), "--kubeconfig", str(cluster.admin), *options.arguments]
+        # Plugins, such as `kubectl ferroute`, accept no flag before their name.
+        os.environ["KUBECONFIG"] = str(cluster.admin)
+        command = [*cluster.in_namespace("cp"), str(cluster.binary("kubectl")), *options.arguments]
     else:
         node, *command = options.arguments or [""]
         if node not in NODES:
