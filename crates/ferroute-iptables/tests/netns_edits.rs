@@ -194,6 +194,12 @@ fn changes_by_another_program_are_noticed_between_comparisons() {
         |_: &Node| "insert rule ip nat KUBE-SERVICES drop\n".to_owned(),
         exchange,
         // Chains of one Service.
+        |node: &Node| {
+            let listed = node.host.netns.command("nft", &["list", "chains", "ip"]);
+            let lists = listed.split_whitespace().filter(|word| word.starts_with("KUBE-SV"));
+            let flushed: String = lists.map(|chain| format!("flush chain ip nat {chain}\n")).collect();
+            format!("{flushed}delete chain ip nat {}\n", service_chain(node, "KUBE-SEP-"))
+        },
         |node: &Node| format!("flush chain ip nat {}\n", service_chain(node, "KUBE-SVC-")),
         |node: &Node| format!("insert rule ip nat {} drop\n", service_chain(node, "KUBE-SEP-")),
         |node: &Node| {

@@ -26,8 +26,8 @@ struct Generations {
     kernel: Option<Box<dyn RuleGeneration>>,
     /// Number of transactions that were certainly Ferroute's.
     own: u32,
-    /// `None` if the kernel has no nf_tables, or refuses them.
-    notifications: Option<ChainNotifications>,
+    /// `None` until they are asked for, and `Some(None)` if the kernel refuses them.
+    notifications: Option<Option<ChainNotifications>>,
 }
 
 impl GenerationTracker {
@@ -37,12 +37,7 @@ impl GenerationTracker {
     /// If the kernel has nf_tables but the generation id cannot be read.
     pub fn open() -> Result<Self, GenerationError> {
         let kernel = KernelGeneration::open()?.map(|kernel| Box::new(kernel) as Box<dyn RuleGeneration>);
-        let tracker = Self::new(kernel);
-        match ChainNotifications::open() {
-            Ok(notifications) => tracker.lock().notifications = Some(notifications),
-            Err(error) => tracing::debug!("{}", error_chain(&error)),
-        }
-        Ok(tracker)
+        Ok(Self::new(kernel))
     }
 
     /// Creates a tracker from a source of the generation id; `None` if there is none.
@@ -66,8 +61,8 @@ impl GenerationTracker {
         let mut shared = self.lock();
         let before = shared.generation();
         let (value, committed) = match &shared.notifications {
-            Some(notifications) => notifications.without(write),
-            None => write(),
+            Some(Some(notifications)) => notifications.without(write),
+            _ => write(),
         }?;
         if let (Some(before), Some(after)) = (before, shared.generation())
             && after.wrapping_sub(before) == committed
@@ -77,9 +72,13 @@ impl GenerationTracker {
         Ok(value)
     }
 
-    /// Returns chains of an IP family that other programs changed since the last call. Others may have changed as well.
+    /// Returns chains of an IP family that other programs changed since the last call, or since the first. Others may have
+    /// changed as well.
     pub(super) fn changed_chains(&self, family: IpFamily) -> Vec<(TableName, ChainName)> {
-        self.lock().notifications.as_mut().map(|notifications| notifications.take(family)).unwrap_or_default()
+        let open = || ChainNotifications::open().inspect_err(|error| tracing::debug!("{}", error_chain(error))).ok();
+        let mut shared = self.lock();
+        let notifications = shared.notifications.get_or_insert_with(open);
+        notifications.as_mut().map(|notifications| notifications.take(family)).unwrap_or_default()
     }
 
     fn lock(&self) -> MutexGuard<'_, Generations> {
