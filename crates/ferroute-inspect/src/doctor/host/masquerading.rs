@@ -4,11 +4,33 @@
 use std::net::IpAddr;
 
 use ferroute_core::IpFamily;
-use ferroute_iptables::plan::chains;
+use ferroute_iptables::{
+    Rule, RuleSet, Table, TableName, Target,
+    plan::{chains, is_proxy_chain},
+};
 use ferroute_trace::{Effect, Event, Hook, Host, Leaf, Packet, Ruleset, Verdict};
 
 use super::translations::{Destination, EffectiveRule, MAX_LEAVES, packet_from, packets};
 use crate::doctor::{EarlierEffect, EarlierRule};
+
+/// Reports whether rules of other programs in the tables of iptables change marks, or end a chain of table nat. On most nodes
+/// there are none, and walks take time.
+pub(super) fn may_decide(rules: &RuleSet) -> bool {
+    let of_table = |(table, chains): (&TableName, &Table)| {
+        let mut others = chains.chains.iter().filter(|(name, _)| !is_proxy_chain(*table, **name));
+        others.any(|(_, chain)| chain.rules.iter().any(|rule| decides(*table, rule)))
+    };
+    rules.tables.iter().any(of_table)
+}
+
+fn decides(table: TableName, rule: &Rule) -> bool {
+    match &rule.target {
+        Some(Target::Accept | Target::Return) => table == TableName::Nat,
+        Some(Target::Mark { .. }) => true,
+        Some(Target::Other(text)) => ["MARK", "--map-mark"].iter().any(|word| text.contains(word)),
+        _ => false,
+    }
+}
 
 /// Walks packets that the proxy masquerades, and some that it does not, through all rules in the kernel. `mark` is the proxy's
 /// mark.

@@ -82,14 +82,24 @@ pub(super) fn earlier(desired: &Desired, rules: &KernelRules) -> Reading<Vec<Ear
     let mut found = by_iptables(&destinations, rules, tables, traits);
     let accepts =
         traits.accepts_in_firewalls && rules.iptables.iter().any(|backend| accepts_in_nat(&backend.saved.rules));
+    let has_tables =
+        |sees: fn(&TableSnapshot) -> bool| rules.nftables.iter().filter(|table| is_foreign(table)).any(sees);
+    let may_take = accepts || has_tables(may_take_packets);
+    let may_masquerade =
+        has_tables(|_| true) || rules.iptables.iter().any(|backend| masquerading::may_decide(&backend.saved.rules));
+    if !may_take && !may_masquerade {
+        return Ok(found);
+    }
     let host = kernel_host().map_err(|error| format!("{error:#}"))?;
     let pod = local_pods(desired, rules.family).into_iter().next();
     let ruleset = Ruleset::from_rules(rules);
-    if accepts || rules.nftables.iter().any(|snapshot| is_foreign(snapshot) && may_take_packets(snapshot)) {
+    if may_take {
         by_walks(&destinations, (&ruleset, rules), &host, pod, traits, &mut found);
     }
-    let mark = desired.resolved.settings.masquerade_mark();
-    found.extend(masquerading::by_walks(&destinations, (&ruleset, rules.family), &host, pod, mark));
+    if may_masquerade {
+        let mark = desired.resolved.settings.masquerade_mark();
+        found.extend(masquerading::by_walks(&destinations, (&ruleset, rules.family), &host, pod, mark));
+    }
     Ok(found)
 }
 
