@@ -39,5 +39,5 @@ pub use text::{family_name, netmask};
 pub use transaction::{Change, SetOrMap, TableId, Transaction};
 pub(crate) use value::KEY_FIELDS;
 pub use value::{ClassId, DataType, IfName, Key, Value, Values};
-pub use words::Words;
 pub(crate) use words::parse_duration;
+pub use words::{Words, named_port};

@@ -28,6 +28,7 @@ use self::{
     rule::RuleReader,
     set::SetReader,
 };
+pub use crate::model::named_port;
 use crate::{
     kernel::{MemoryTable, ReadElements, TableFamily, TableSnapshot},
     model::{BaseChain, Chain, ChainType, ChainWithRules, Element, Hook, Name, Policy, Set},

@@ -654,6 +654,54 @@ iptables -C FORWARD -j ACCEPT 2>/dev/null || iptables -I FORWARD -d 10.244.1.9 -
     }
 }
 
+/// Scripts have names, and so has the output of `nft -S`.
+#[test]
+fn names_of_ports_are_read() {
+    let node = node();
+    let routes = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(routes.path(), ["address", "route"].map(|list| node.command("ip", &[list])).concat()).unwrap();
+    let nft = "flush ruleset
+table inet fw {
+    map ports { type inet_service : verdict; elements = { ssh : accept, http-alt : accept }; }
+    chain pre { type nat hook prerouting priority -100; tcp dport https dnat ip to 10.244.1.6:http; tcp dport 30001 dnat ip to 10.244.1.6:http-alt; }
+    chain forward { type filter hook forward priority 0; policy drop; tcp dport vmap @ports; tcp dport { http, 30009 } accept; }
+}
+";
+    let iptables = "#!/bin/sh
+iptables -t nat -A PREROUTING -p tcp --dport https -j DNAT --to-destination 10.244.1.6:80
+iptables -t nat -A PREROUTING -p tcp --dport 30001 -j DNAT --to-destination 10.244.1.6:8080
+iptables -P FORWARD DROP
+iptables -A FORWARD -p tcp -m multiport --dports ssh,http-alt,30009 -j ACCEPT
+iptables -A FORWARD -p tcp --dport http -j ACCEPT
+";
+    for (text, program) in [(nft, "nft -f"), (iptables, "sh")] {
+        let script = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(script.path(), text).unwrap();
+        node.command("nft", &["flush", "ruleset"]);
+        let words: Vec<&str> = program.split(' ').chain([script.path().to_str().unwrap()]).collect();
+        node.command(words[0], &words[1..]);
+        let mut files = vec![script];
+        if program == "nft -f" {
+            let listed = tempfile::NamedTempFile::new().unwrap();
+            std::fs::write(listed.path(), node.command("nft", &["-S", "list", "ruleset"])).unwrap();
+            files.push(listed);
+        }
+        for port in [22, 443, 30001, 30009, 80, 8080, 82] {
+            let to = format!("10.244.1.6:{port}");
+            let expected = results(&node, &format!("--from 10.244.1.5 --to {to}"));
+            for file in &files {
+                let mut in_file = Command::new(env!("CARGO_BIN_EXE_ferroute"));
+                in_file.args(["trace", "--from", "10.244.1.5", "--to", &to, "--rules"]).arg(file.path());
+                let output = in_file.arg("--routes").arg(routes.path()).output().unwrap();
+                let text = String::from_utf8(output.stdout).unwrap();
+                let end = text.lines().rfind(|line| line.starts_with("=> ")).unwrap();
+                assert_eq!(end, expected.last().unwrap(), "{program} {to}: {text}");
+                assert!(!text.contains("assuming"), "{program} {to}: {text}");
+            }
+        }
+    }
+}
+
 #[test]
 fn connection_marks_and_translations_of_nftables_are_followed() {
     let node = node();

@@ -111,10 +111,10 @@ impl Words {
         let unquoted = text.trim_matches('"');
         match self {
             Self::Number | Self::Hexadecimal(_) => number(text),
-            // Old versions of `nft` print names.
+            // Scripts and `nft -S` have names.
             Self::Port => {
-                let named = PORTS.iter().find(|(_, name)| *name == text);
-                named.map_or_else(|| number(text).filter(|port| *port <= u16::MAX.into()), |(port, _)| Some(*port))
+                let named = named_port(unquoted).map(u128::from);
+                named.or_else(|| number(text).filter(|port| *port <= u16::MAX.into()))
             }
             Self::ClassId if text == "none" => Some(0),
             Self::ClassId if text == "root" => Some(u32::MAX.into()),
@@ -194,17 +194,71 @@ pub(crate) fn parse_duration(text: &str) -> Option<u64> {
 
 const UNITS: [(char, u64); 4] = [('d', 86_400), ('h', 3_600), ('m', 60), ('s', 1)];
 
-/// Names of common ports.
-const PORTS: [(u128, &str); 9] = [
+/// Returns the port of a common service, by its name in `/etc/services`.
+pub fn named_port(name: &str) -> Option<u16> {
+    PORTS.iter().find(|(_, known)| *known == name).map(|(port, _)| *port)
+}
+
+/// Names of ports in `/etc/services`, from which scripts and `nft -S` take them.
+const PORTS: &[(u16, &str)] = &[
+    (20, "ftp-data"),
+    (21, "ftp"),
     (22, "ssh"),
+    (23, "telnet"),
+    (25, "smtp"),
     (53, "domain"),
     (67, "bootps"),
     (68, "bootpc"),
+    (69, "tftp"),
     (80, "http"),
+    (80, "www"),
+    (88, "kerberos"),
+    (110, "pop3"),
+    (111, "sunrpc"),
     (123, "ntp"),
+    (137, "netbios-ns"),
+    (138, "netbios-dgm"),
+    (139, "netbios-ssn"),
+    (143, "imap2"),
+    (143, "imap"),
+    (161, "snmp"),
+    (162, "snmp-trap"),
     (179, "bgp"),
+    (389, "ldap"),
     (443, "https"),
+    (445, "microsoft-ds"),
+    (465, "submissions"),
+    (500, "isakmp"),
+    (514, "syslog"),
+    (514, "shell"),
+    (546, "dhcpv6-client"),
+    (547, "dhcpv6-server"),
+    (587, "submission"),
+    (631, "ipp"),
+    (636, "ldaps"),
+    (853, "domain-s"),
+    (873, "rsync"),
+    (993, "imaps"),
+    (995, "pop3s"),
+    (1194, "openvpn"),
+    (1433, "ms-sql-s"),
+    (1812, "radius"),
     (2049, "nfs"),
+    (2379, "etcd-client"),
+    (2380, "etcd-server"),
+    (3306, "mysql"),
+    (3389, "ms-wbt-server"),
+    (4500, "ipsec-nat-t"),
+    (5060, "sip"),
+    (5353, "mdns"),
+    (5432, "postgresql"),
+    (5671, "amqps"),
+    (5672, "amqp"),
+    (6379, "redis"),
+    (8080, "http-alt"),
+    (8081, "tproxy"),
+    (10050, "zabbix-agent"),
+    (10051, "zabbix-trapper"),
 ];
 
 /// The states of connections, by bit (`NF_CT_STATE_BIT`).

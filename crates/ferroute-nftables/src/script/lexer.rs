@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+use crate::model::named_port;
+
 /// A word with its line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Token {
@@ -20,6 +22,7 @@ pub(super) fn split(text: &str) -> Vec<Token> {
         // A backslash continues a line of a script.
         let continued = content.trim_end().strip_suffix('\\');
         let (mut rest, start) = (continued.unwrap_or(&content).trim(), tokens.len());
+        let mut follows_blank = true;
         while let Some(first) = rest.chars().next() {
             let length = match first {
                 '#' if rest[1..].trim_start().starts_with(MODULE) => 1,
@@ -38,8 +41,14 @@ pub(super) fn split(text: &str) -> Vec<Token> {
                 }
             };
             let (word, after) = rest.split_at(length.max(1));
-            tokens.push(Token { text: word.trim_end().to_owned(), line });
+            // The name of a port after an address: `10.0.0.1:"http"`.
+            let port = named_port(unquoted(word)).filter(|_| !follows_blank);
+            match (tokens[start..].last_mut().filter(|last| last.text.ends_with(':')), port) {
+                (Some(last), Some(port)) => last.text.push_str(&port.to_string()),
+                _ => tokens.push(Token { text: word.trim_end().to_owned(), line }),
+            }
             rest = after.trim_start();
+            follows_blank = rest.len() < after.len();
         }
         if continued.is_none() {
             tokens.push(Token { text: "\n".to_owned(), line });

@@ -12,6 +12,7 @@ use std::{
 
 use ferroute_core::IpFamily;
 use ferroute_iptables::{ChainName, Rule, TableName};
+use ferroute_nftables::script::named_port;
 
 /// Returns text in which commands of `iptables` are replaced by the output of `iptables-save` after them.
 ///
@@ -124,7 +125,13 @@ struct EditedRule {
 
 impl EditedRule {
     fn new(words: &[&str]) -> Self {
-        Self { text: words.join(" "), parsed: OnceCell::new() }
+        let mut text = String::new();
+        for (at, word) in words.iter().enumerate() {
+            let is_port = at > 0 && PORT_OPTIONS.contains(&words[at - 1]);
+            text += if at > 0 { " " } else { "" };
+            text += &if is_port { Cow::Owned(numbered_ports(word)) } else { Cow::Borrowed(*word) };
+        }
+        Self { text, parsed: OnceCell::new() }
     }
 
     fn parsed(&self, family: IpFamily) -> &Rule {
@@ -394,6 +401,15 @@ impl Reader {
     }
 }
 
+/// Returns ports with numbers in the place of names, which `iptables-save` does not print.
+fn numbered_ports(text: &str) -> String {
+    let numbered = |part: &str| {
+        let name = part.trim_end_matches([',', ':']);
+        named_port(name).map_or_else(|| part.to_owned(), |port| part.replacen(name, &port.to_string(), 1))
+    };
+    text.split_inclusive([',', ':']).map(numbered).collect()
+}
+
 /// Returns the calls of `iptables` in a line of a shell, with the text after each name. A comment has none.
 fn programs(line: &str) -> impl Iterator<Item = (IpFamily, &str)> {
     let is_comment = line.starts_with('#') && !line.contains(" -S");
@@ -512,6 +528,21 @@ fn quoted(word: &str) -> Cow<'_, str> {
         false => Cow::Owned(format!("\"{}\"", word.replace('\\', "\\\\").replace('"', "\\\""))),
     }
 }
+
+/// Options with ports, which may have names.
+const PORT_OPTIONS: [&str; 11] = [
+    "--dport",
+    "--sport",
+    "--destination-port",
+    "--source-port",
+    "--dports",
+    "--sports",
+    "--destination-ports",
+    "--source-ports",
+    "--port",
+    "--ports",
+    "--to-ports",
+];
 
 /// Names of the programs; a path may precede them.
 const PROGRAMS: [(&str, IpFamily); 6] = [

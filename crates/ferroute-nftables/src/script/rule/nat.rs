@@ -142,8 +142,12 @@ fn constants(text: &str) -> Option<Constants> {
 }
 
 pub(super) fn ports(text: &str) -> Option<(u16, u16)> {
-    let (first, last) = text.split_once('-').unwrap_or((text, text));
     let port = |text: &str| u16::try_from(Words::Port.parse(text)?).ok();
+    // Names may have a hyphen, too.
+    if let Some(port) = port(text) {
+        return Some((port, port));
+    }
+    let (first, last) = text.split_once('-')?;
     Some((port(first)?, port(last)?))
 }
 
