@@ -12,6 +12,8 @@ pub struct PlannedRelay {
     ports: PortRange,
     open: BTreeMap<ListenerKey, u16>,
     used: BTreeSet<(IpFamily, Protocol, u16)>,
+    /// How many of the first ports are in use, so that thousands of searches do not start with them.
+    full: BTreeMap<(IpFamily, Protocol), usize>,
     /// Requests since the last call of [`PlannedRelay::take_text`], as text.
     text: String,
 }
@@ -19,7 +21,7 @@ pub struct PlannedRelay {
 impl PlannedRelay {
     /// Returns a relay without listeners. Without a range, ports start at [`PlannedRelay::FIRST_PORT`].
     pub fn new(ports: PortRange) -> Self {
-        Self { ports, open: BTreeMap::new(), used: BTreeSet::new(), text: String::new() }
+        Self { ports, open: BTreeMap::new(), used: BTreeSet::new(), full: BTreeMap::new(), text: String::new() }
     }
 
     /// The first port without a range: above the kernel's default range of ports for outgoing connections.
@@ -30,23 +32,28 @@ impl PlannedRelay {
         std::mem::take(&mut self.text)
     }
 
-    fn free_port(&self, family: IpFamily, protocol: Protocol) -> Result<u16, String> {
+    fn free_port(&mut self, family: IpFamily, protocol: Protocol) -> Result<u16, String> {
         let (first, last) = match &self.ports {
             PortRange::Within(range) => (*range.start(), *range.end()),
             // Wraps around, so that plans of any size have ports.
             PortRange::Any => (Self::FIRST_PORT, u16::MAX),
         };
-        let is_free = |port: &u16| *port > 0 && !self.used.contains(&(family, protocol, *port));
+        let is_free = |port: u16| port > 0 && !self.used.contains(&(family, protocol, port));
         let mut all: Box<dyn Iterator<Item = u16>> = Box::new(first..=last);
         if self.ports == PortRange::Any {
             all = Box::new(all.chain(1..first));
         }
-        all.find(is_free).ok_or_else(|| format!("no free port from {first} to {last}"))
+        let full = self.full.entry((family, protocol)).or_default();
+        let found = all.enumerate().skip(*full).find(|(_, port)| is_free(*port));
+        let (at, port) = found.ok_or_else(|| format!("no free port from {first} to {last}"))?;
+        *full = at;
+        Ok(port)
     }
 
     fn remove(&mut self, key: &ListenerKey) {
         if let Some(port) = self.open.remove(key) {
             self.used.remove(&(key.family, key.service_port.protocol, port));
+            self.full.remove(&(key.family, key.service_port.protocol));
             self.text.push_str(&format!("close {key}\n"));
         }
     }
