@@ -149,17 +149,22 @@ fn resolve(
 }
 
 fn read(path: &Path) -> anyhow::Result<String> {
-    let read = || {
-        let mut text = String::new();
-        match File::open(path)?.take(MAX_BYTES + 1).read_to_string(&mut text)? as u64 {
-            0..=MAX_BYTES => Ok(text),
-            _ => Err(io::Error::other(format!("it is longer than {} MiB", MAX_BYTES >> 20))),
-        }
-    };
-    read().with_context(|| format!("cannot read configuration file {}", path.display()))
+    read_text(path).with_context(|| format!("cannot read configuration file {}", path.display()))
 }
 
-/// The maximum length of a configuration file, far above that of any. A device has no end.
+/// Reads a configuration file or kubeconfig of at most 16 MiB.
+///
+/// # Errors
+/// If it cannot be read, is longer, or is not UTF-8.
+pub fn read_text(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    match File::open(path)?.take(MAX_BYTES + 1).read_to_string(&mut text)? as u64 {
+        0..=MAX_BYTES => Ok(text),
+        _ => Err(io::Error::other(format!("it is longer than {} MiB", MAX_BYTES >> 20))),
+    }
+}
+
+/// The maximum length of a file, far above that of any. A device has no end.
 const MAX_BYTES: u64 = 16 << 20;
 
 /// Decodes leniently, as kube-proxy does, so that files with fields of newer versions are accepted with a warning.

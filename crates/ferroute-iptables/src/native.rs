@@ -44,6 +44,7 @@ pub use probe::{Modules, ProbeError, probe};
 pub(crate) use read::AddItem;
 pub use repair::Obstacle;
 pub(crate) use sets::SetNumbers;
+pub(crate) use tables::nfproto;
 pub(crate) use write::KernelSink;
 pub use write::WriteError;
 

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     ChainName, ChainState, Difference, IptablesContext, KernelChains, TableName,
-    plan::{KernelChainsCollector, SharedChain, WriteSummary, callers, chains, rules_digest},
+    plan::{KernelChainsCollector, SharedChain, WriteSummary, callers, chains, is_service_chain, rules_digest},
     sink::{RuleSink, WithoutDeletion},
 };
 
@@ -105,6 +105,14 @@ impl IptablesDataplane {
         let mut chains = KernelChainsCollector::new(self.family());
         let took = self.access.read(&TableName::PROXY, expected, &mut |table, item| chains.add(table, item))?;
         Ok((chains.finish(), took))
+    }
+
+    /// Reads some of the proxy's chains from the kernel.
+    fn read_chains(&self, chains: &[(TableName, ChainName)]) -> Result<KernelChains, DataplaneError> {
+        let mut collector = KernelChainsCollector::new(self.family());
+        let read = self.access.read_chains(chains, &mut |table, item| collector.add(table, item));
+        read.map_err(|error| self.read_error(error))?;
+        Ok(collector.finish())
     }
 
     /// Writes a difference from the rules of a generation. Also returns the time that it took. Chains to which objects of
@@ -271,18 +279,13 @@ impl IptablesDataplane {
         state: &ChainState,
         table: &ServiceTable,
     ) -> Result<(WriteSummary, Duration), Box<dyn Error>> {
-        let read: Vec<_> = state.shared_chains().into_iter().chain(callers()).collect();
-        let mut chains = KernelChainsCollector::new(self.family());
-        self.access.read_chains(&read, &mut |table, item| chains.add(table, item))?;
-        Ok(self.write_without(table, &state.shared_repair(chains.finish()), None, &BTreeSet::new())?)
+        let kernel = self.read_chains(&state.shared_chains().into_iter().chain(callers()).collect::<Vec<_>>())?;
+        Ok(self.write_without(table, &state.shared_repair(kernel), None, &BTreeSet::new())?)
     }
 
     /// Reads the chains that do not belong to one Service, and reports whether they differ from the applied ones.
     fn has_shared_drift(&self, state: &ChainState) -> Result<bool, DataplaneError> {
-        let mut chains = KernelChainsCollector::new(self.family());
-        let read = self.access.read_chains(&state.shared_chains(), &mut |table, item| chains.add(table, item));
-        read.map_err(|error| self.read_error(error))?;
-        let drift = state.shared_drift(&chains.finish());
+        let drift = state.shared_drift(&self.read_chains(&state.shared_chains())?);
         if let Some(drift) = drift {
             tracing::info!(family = %self.family(), %drift, "another program modified the rules");
         }
@@ -299,11 +302,8 @@ impl IptablesDataplane {
         if changed.iter().any(|chain| shared.contains(chain)) && self.has_shared_drift(state)? {
             return Ok(Some(Found::Shared));
         }
-        let read = state.service_chains(&changed);
-        let mut chains = KernelChainsCollector::new(self.family());
-        let result = self.access.read_chains(&read, &mut |table, item| chains.add(table, item));
-        result.map_err(|error| self.read_error(error))?;
-        let drifted = state.drifted(&read, &chains.finish());
+        let read: Vec<_> = changed.into_iter().filter(|(_, chain)| is_service_chain(*chain)).collect();
+        let drifted = state.drifted(&read, &self.read_chains(&read)?);
         let Some(chain) = drifted.first() else { return Ok(None) };
         tracing::info!(family = %self.family(), %chain, chains = drifted.len(), "another program modified chains of Services");
         Ok(Some(Found::Chains(drifted)))

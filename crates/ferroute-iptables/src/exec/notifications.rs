@@ -5,11 +5,11 @@ use std::collections::BTreeSet;
 use ferroute_core::IpFamily;
 use ferroute_netlink::{Drained, Error, Malformed, Message, Protocol, Subscription, nf_tables::*, nfnetlink};
 
-use crate::{ChainName, TableName};
+use crate::{ChainName, TableName, native::nfproto};
 
 /// Which chains of nf_tables were changed.
 ///
-/// The kernel shows this only to who listens at that moment, and drops notifications beyond a buffer. They therefore tell
+/// The kernel shows this only to who listens at that moment, and drops notifications beyond a buffer. They therefore say
 /// which chains to compare first, and never that the others are unchanged.
 #[derive(Debug)]
 pub(super) struct ChainNotifications {
@@ -77,21 +77,11 @@ fn changed_chain(message: Message<'_>) -> Result<Option<(IpFamily, TableName, Ch
         NEW_RULE | DELETED_RULE => (NFTA_RULE_TABLE, NFTA_RULE_CHAIN),
         _ => return Ok(None),
     };
-    let (header, attributes) = message.split_header::<{ nfnetlink::HEADER_LENGTH }>()?;
-    let family = match i32::from(header[0]) {
-        libc::NFPROTO_IPV4 => IpFamily::V4,
-        libc::NFPROTO_IPV6 => IpFamily::V6,
-        _ => return Ok(None),
-    };
-    let (mut table, mut chain) = (None, None);
-    for attribute in attributes {
-        let attribute = attribute?;
-        if attribute.kind == table_attribute {
-            table = attribute.text().and_then(TableName::from_word);
-        } else if attribute.kind == chain_attribute {
-            chain = attribute.text().and_then(|name| ChainName::new(name).ok());
-        }
-    }
+    let (header, _) = message.split_header::<{ nfnetlink::HEADER_LENGTH }>()?;
+    let Some(family) = IpFamily::BOTH.into_iter().find(|family| nfproto(*family) == header[0]) else { return Ok(None) };
+    let attribute = |kind| message.attribute::<{ nfnetlink::HEADER_LENGTH }>(kind);
+    let table = attribute(table_attribute)?.text().and_then(TableName::from_word);
+    let chain = attribute(chain_attribute)?.text().and_then(|name| ChainName::new(name).ok());
     Ok(table.zip(chain).map(|(table, chain)| (family, table, chain)))
 }
 

@@ -45,7 +45,7 @@ pub(super) fn base_chain(table: TableName, chain: ChainName) -> Option<BaseChain
 }
 
 /// Returns the kernel's number of an IP family (`NFPROTO_*`).
-pub(super) fn nfproto(family: IpFamily) -> u8 {
+pub(crate) fn nfproto(family: IpFamily) -> u8 {
     match family {
         IpFamily::V4 => libc::NFPROTO_IPV4 as u8,
         IpFamily::V6 => libc::NFPROTO_IPV6 as u8,

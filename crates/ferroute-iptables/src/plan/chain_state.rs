@@ -187,14 +187,7 @@ impl ChainState {
         fixed.find(has_drifted).map(|(table, chain, _)| Drift::Chain(table, chain))
     }
 
-    /// Returns those of these chains that belong to one service port.
-    pub(crate) fn service_chains(&self, of: &[(TableName, ChainName)]) -> Vec<(TableName, ChainName)> {
-        let of: BTreeSet<_> = of.iter().collect();
-        let chains = self.ports.values().flat_map(|port| &port.chains).map(|chain| (TableName::Nat, chain.name));
-        chains.filter(|chain| of.contains(chain)).collect()
-    }
-
-    /// Returns those of `chains`, which belong to one service port, that differ in `kernel`.
+    /// Returns those of `chains` that belong to one service port and differ in `kernel`.
     pub(crate) fn drifted(&self, chains: &[(TableName, ChainName)], kernel: &KernelChains) -> BTreeSet<ChainName> {
         let chains: BTreeSet<_> = chains.iter().collect();
         let of_ports = self.ports.values().flat_map(|port| &port.chains);

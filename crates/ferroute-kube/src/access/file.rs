@@ -1,11 +1,8 @@
 //! Reading a kubeconfig: with a limit of its size, and with duplicate fields, which `kube-client` rejects.
 
-use std::{
-    fs::File,
-    io::{self, Read as _},
-    path::Path,
-};
+use std::path::Path;
 
+use ferroute_config::settings::read_text;
 use kube_client::config::{Kubeconfig, KubeconfigError};
 use serde_json::Value;
 use serde_saphyr::DuplicateKeyPolicy;
@@ -26,17 +23,6 @@ pub(super) fn read(path: &Path) -> Result<Kubeconfig, KubeconfigError> {
     }
     Ok(kubeconfig)
 }
-
-fn read_text(path: &Path) -> io::Result<String> {
-    let mut text = String::new();
-    match File::open(path)?.take(MAX_BYTES + 1).read_to_string(&mut text)? as u64 {
-        0..=MAX_BYTES => Ok(text),
-        _ => Err(io::Error::other(format!("it is longer than {} MiB", MAX_BYTES >> 20))),
-    }
-}
-
-/// The maximum length of a kubeconfig, far above that of any. A device has no end.
-const MAX_BYTES: u64 = 16 << 20;
 
 /// Returns `None` if something else is wrong, which the library's error describes.
 fn with_duplicates(text: &str) -> Option<Kubeconfig> {
