@@ -37,6 +37,7 @@ mod packet_log;
 mod process;
 pub mod program;
 mod routes;
+mod rule_notifications;
 mod sysctl;
 #[cfg(feature = "testing")]
 pub mod testing;
@@ -62,4 +63,5 @@ pub use process::{ProcessError, ProcessUsage, processor_time};
 pub use routes::{
     FoundRoute, HostInterface, HostRoute, InterfaceAddress, KernelRoutes, RouteError, RouteQuery, RouteReply,
 };
+pub use rule_notifications::RuleNotifications;
 pub use sysctl::{Ensured, SysctlError, Sysctls};

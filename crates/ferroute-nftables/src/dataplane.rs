@@ -107,6 +107,7 @@ impl NftablesDataplane {
             );
             settings.flowtable = None;
         }
+        kernel.listen();
         let devices = settings.flowtable.is_some().then(KernelDevices::open).transpose()?;
         let dataplane = Self::with_kernel(kernel, family, settings, addresses);
         Ok(match devices {
@@ -286,10 +287,18 @@ impl<K: Kernel> NftablesDataplane<K> {
         self.has_other_elements()
     }
 
-    /// Compares the elements if another program may have replaced some, and if a comparison is due.
+    /// Compares the elements if another program may have replaced some: those that the kernel named at once, and all others if
+    /// a comparison is due.
     fn has_other_elements(&mut self) -> Result<bool, K::Error> {
         let cost = processor_time();
-        let Some(applied) = self.applied.as_mut().filter(|applied| applied.may_be_replaced) else { return Ok(false) };
+        let Some(applied) = &mut self.applied else { return Ok(false) };
+        let changed = self.kernel.changed_elements(&self.table, &applied.planner.sets());
+        if !changed.is_empty() && compare::differ(&mut self.kernel, &self.table, &applied.planner, &changed)? {
+            return Ok(true);
+        }
+        if !applied.may_be_replaced {
+            return Ok(false);
+        }
         if !self.comparisons.is_due(Instant::now()) {
             return Ok(false);
         }

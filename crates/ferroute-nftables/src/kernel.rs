@@ -5,6 +5,8 @@ mod memory;
 mod netlink;
 mod snapshot;
 
+use std::collections::HashSet;
+
 use ferroute_core::IpFamily;
 pub use ferroute_netlink::Consistency;
 
@@ -50,6 +52,12 @@ pub trait Kernel: Send {
         keys: &mut dyn Iterator<Item = Key>,
         on_element: &mut OnElement<'_>,
     ) -> Result<(), Self::Error>;
+
+    /// Returns the sets and keys of elements that other programs added or deleted since the last call. Others may have been
+    /// changed as well. `sets` are the declarations of the table's sets.
+    fn changed_elements(&mut self, _table: &TableId, _sets: &[Set]) -> HashSet<(Name, Key)> {
+        HashSet::new()
+    }
 }
 
 /// A callback for elements that were read, each with its counter if it has one; `None` in place of an element that the

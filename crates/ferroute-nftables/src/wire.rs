@@ -17,7 +17,7 @@ mod object;
 mod userdata;
 
 pub(crate) use batch::encode;
-pub(crate) use element::parse_elements;
+pub(crate) use element::{changed_elements, parse_elements};
 pub use encoded_rule::EncodedRule;
 pub(crate) use foreign_element::AnyElements;
 pub(crate) use layout::{destination_offset, protocol_offset, source_offset};

@@ -3,17 +3,15 @@
 use std::collections::BTreeSet;
 
 use ferroute_core::IpFamily;
-use ferroute_netlink::{Drained, Error, Malformed, Message, Protocol, Subscription, nf_tables::*, nfnetlink};
+use ferroute_host::RuleNotifications;
+use ferroute_netlink::{Error, Malformed, Message, nf_tables::*, nfnetlink};
 
 use crate::{ChainName, TableName, native::nfproto};
 
-/// Which chains of nf_tables were changed.
-///
-/// The kernel shows this only to who listens at that moment, and drops notifications beyond a buffer. They therefore say
-/// which chains to compare first, and never that the others are unchanged.
+/// Which chains of nf_tables were changed. Others may have changed as well: see [`RuleNotifications`].
 #[derive(Debug)]
 pub(super) struct ChainNotifications {
-    subscription: Subscription,
+    notifications: RuleNotifications,
     /// The chains that have not been asked for.
     changed: BTreeSet<(IpFamily, TableName, ChainName)>,
 }
@@ -24,36 +22,25 @@ impl ChainNotifications {
     /// # Errors
     /// If the kernel refuses the subscription.
     pub(super) fn open() -> Result<Self, Error> {
-        let mut subscription = Subscription::open(Protocol::Netfilter, &[GROUP])?;
-        subscription.set_receive_buffer(BUFFER)?;
-        Ok(Self { subscription, changed: BTreeSet::new() })
+        Ok(Self { notifications: RuleNotifications::open()?, changed: BTreeSet::new() })
     }
 
-    /// Runs `write` without notifications of what it changes: there may be millions, which cost time and memory.
+    /// Runs `write` without notifications of what it changes.
     pub(super) fn without<T>(&self, write: impl FnOnce() -> T) -> T {
-        let log = |result: std::io::Result<()>| {
-            if let Err(error) = result {
-                tracing::debug!(%error, "cannot change the subscription to changes of rules");
-            }
-        };
-        log(self.subscription.leave(GROUP));
-        let written = write();
-        log(self.subscription.join(GROUP));
-        written
+        self.notifications.without(write)
     }
 
     /// Returns the chains of an IP family that were changed since the last call; none if there were more than
     /// [`MAX_CHAINS`].
     pub(super) fn take(&mut self, family: IpFamily) -> Vec<(TableName, ChainName)> {
-        let Self { subscription, changed } = self;
-        let drained = subscription.receive(MAX_DATAGRAMS, |message| {
+        let Self { notifications, changed } = self;
+        let is_complete = notifications.receive(|message| {
             // What cannot be read is not ours.
             if let Ok(Some(chain)) = changed_chain(message) {
                 changed.insert(chain);
             }
         });
-        if !matches!(drained, Ok(Drained::Nothing | Drained::Messages)) || changed.len() > MAX_CHAINS {
-            tracing::debug!(?drained, chains = changed.len(), "too many changes of rules by other programs");
+        if !is_complete || changed.len() > MAX_CHAINS {
             changed.clear();
         }
         let of_family: BTreeSet<_>;
@@ -85,11 +72,5 @@ fn changed_chain(message: Message<'_>) -> Result<Option<(IpFamily, TableName, Ch
     Ok(table.zip(chain).map(|(table, chain)| (family, table, chain)))
 }
 
-// include/uapi/linux/netfilter/nfnetlink.h
-const GROUP: u32 = libc::NFNLGRP_NFTABLES as u32;
-/// Bytes of notifications beyond which they are lost.
-const BUFFER: usize = 1 << 20;
 /// Number of changed chains beyond which all chains are compared.
 const MAX_CHAINS: usize = 1000;
-/// Number of datagrams that one call reads: a program that changes rules all the time must not occupy it.
-const MAX_DATAGRAMS: usize = 1000;

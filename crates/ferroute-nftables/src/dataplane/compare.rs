@@ -1,13 +1,13 @@
 //! Compares the elements of sets and maps with those that were written, without keeping either in memory.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     hash::{BuildHasher, RandomState},
 };
 
 use crate::{
     kernel::{Consistency, Kernel},
-    model::{Change, Element, Key, Name, TableId},
+    model::{Change, Element, Key, Name, Set, SetKind, TableId},
     plan::{Planner, SetId},
 };
 
@@ -62,6 +62,55 @@ pub(super) fn has_other_elements<K: Kernel>(
         }
     }
     Ok(Some(false))
+}
+
+/// Reports whether elements with these sets and keys differ from those of the planner, without reading others. The kernel does
+/// not find ranges by their keys, so sets with ranges are compared as a whole.
+pub(super) fn differ<K: Kernel>(
+    kernel: &mut K,
+    table: &TableId,
+    planner: &Planner,
+    changed: &HashSet<(Name, Key)>,
+) -> Result<bool, K::Error> {
+    let has_ranges = |set: &Set| set.kind == SetKind::Interval;
+    let sets: Vec<Set> =
+        planner.sets().into_iter().filter(|set| changed.iter().any(|(name, _)| *name == set.name)).collect();
+    let whole: HashSet<&Name> = sets.iter().filter(|set| has_ranges(set)).map(|set| &set.name).collect();
+    let mut planned: HashMap<Name, HashSet<Element>> = HashMap::new();
+    let mut plan = |set: Name, element: Element| {
+        let id = (set, element.key.clone());
+        if whole.contains(&id.0) || changed.contains(&id) {
+            planned.entry(id.0).or_default().insert(element);
+        }
+    };
+    planner.for_each_element(|set, element| plan(set.name(), element));
+    for change in planner.unused_elements() {
+        if let Change::DeleteElement(set, element) = change {
+            plan(set, element);
+        }
+    }
+    for set in &sets {
+        let mut found = HashSet::new();
+        let mut is_undecodable = false;
+        let mut add = |element: Option<Element>, _| match element {
+            Some(element) => _ = found.insert(element),
+            None => is_undecodable = true,
+        };
+        let consistency = if has_ranges(set) {
+            kernel.dump_elements(table, set, &mut add)?
+        } else {
+            let keys: Vec<Key> =
+                changed.iter().filter(|(name, _)| *name == set.name).map(|(_, key)| key.clone()).collect();
+            kernel.get_elements(table, set, &mut keys.into_iter(), &mut add)?;
+            Consistency::Consistent
+        };
+        let is_same = found == planned.remove(&set.name).unwrap_or_default();
+        // What was interrupted is left to the comparison of all elements.
+        if is_undecodable || (!is_same && consistency == Consistency::Consistent) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Returns the keys of all elements of a set.

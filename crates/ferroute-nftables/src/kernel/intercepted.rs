@@ -1,5 +1,7 @@
+use std::collections::HashSet;
+
 use super::{Consistency, Kernel, Listing, OnElement};
-use crate::model::{Key, Set, TableId, Transaction};
+use crate::model::{Key, Name, Set, TableId, Transaction};
 
 /// A kernel whose transactions pass through a callback, which can record or time them.
 ///
@@ -64,5 +66,9 @@ where
         each: &mut OnElement<'_>,
     ) -> Result<(), Self::Error> {
         self.kernel.get_elements(table, set, keys, each)
+    }
+
+    fn changed_elements(&mut self, table: &TableId, sets: &[Set]) -> HashSet<(Name, Key)> {
+        self.kernel.changed_elements(table, sets)
     }
 }

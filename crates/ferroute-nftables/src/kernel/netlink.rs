@@ -1,12 +1,15 @@
-use ferroute_host::{GenerationError, KernelGeneration, RuleGeneration};
+use std::collections::HashSet;
+
+use ferroute_core::error_chain;
+use ferroute_host::{GenerationError, KernelGeneration, RuleGeneration, RuleNotifications};
 use ferroute_netlink::{Error, Protocol, Refusal, Socket};
 
 use super::{Consistency, ErrorKind, Kernel, KernelError, Listing, OnElement};
 use crate::{
-    model::{Change, Key, Set, TableId, Transaction},
+    model::{Change, Key, Name, Set, TableId, Transaction},
     wire::{
-        self, Listed, elements_request, is_bound_chain, is_table_changed, list_request, parse_chain, parse_elements,
-        parse_flowtable, parse_rule, parse_set, parse_table_owner, table_request,
+        self, Listed, changed_elements, elements_request, is_bound_chain, is_table_changed, list_request, parse_chain,
+        parse_elements, parse_flowtable, parse_rule, parse_set, parse_table_owner, table_request,
     },
 };
 
@@ -15,6 +18,8 @@ use crate::{
 pub struct NetlinkKernel {
     pub(super) socket: Socket,
     generation: KernelGeneration,
+    /// See [`NetlinkKernel::listen`].
+    notifications: Option<RuleNotifications>,
 }
 
 /// An error of [`NetlinkKernel`]. The failed call has changed nothing, unless it is [`NetlinkError::Commit`]; it may
@@ -112,7 +117,15 @@ impl NetlinkKernel {
     /// Opens sockets in the network namespace of the calling thread.
     pub fn open() -> Result<Self, NetlinkError> {
         let generation = KernelGeneration::open()?.ok_or(NetlinkError::NotSupported)?;
-        Ok(Self { socket: Socket::open(Protocol::Netfilter).map_err(NetlinkError::Open)?, generation })
+        let socket = Socket::open(Protocol::Netfilter).map_err(NetlinkError::Open)?;
+        Ok(Self { socket, generation, notifications: None })
+    }
+
+    /// Listens to changes by other programs in the network namespace of the calling thread, for
+    /// [`Kernel::changed_elements`]. If the kernel refuses, that returns nothing.
+    pub fn listen(&mut self) {
+        self.notifications =
+            RuleNotifications::open().inspect_err(|error| tracing::debug!("{}", error_chain(error))).ok();
     }
 
     /// Returns the netlink port of the process that owns a table; `None` if there is no such table, or it has no owner.
@@ -131,8 +144,12 @@ impl Kernel for NetlinkKernel {
     fn commit(&mut self, transaction: &Transaction) -> Result<(), Self::Error> {
         let mut encoded = wire::encode(transaction);
         let changes = transaction.len();
-        let refusals =
-            self.socket.send_batch(&mut encoded.batch).map_err(|source| NetlinkError::Commit { changes, source })?;
+        let mut send = || self.socket.send_batch(&mut encoded.batch);
+        let sent = match &self.notifications {
+            Some(notifications) => notifications.without(send),
+            None => send(),
+        };
+        let refusals = sent.map_err(|source| NetlinkError::Commit { changes, source })?;
         // One mistake can cause many errors; the first error is closest to it.
         let first = refusals.as_slice().first().cloned();
         refusals.into_result().map_err(|source| {
@@ -240,6 +257,20 @@ impl Kernel for NetlinkKernel {
             }
         }
     }
+
+    fn changed_elements(&mut self, table: &TableId, sets: &[Set]) -> HashSet<(Name, Key)> {
+        let mut changed = HashSet::new();
+        if let Some(notifications) = &mut self.notifications {
+            let is_complete = notifications.receive(|message| {
+                // What cannot be read is not ours.
+                let _ = changed_elements(message, table, sets, &mut changed);
+            });
+            if !is_complete || changed.len() > MAX_CHANGED_ELEMENTS {
+                changed.clear();
+            }
+        }
+        changed
+    }
 }
 
 pub(super) fn failed_table(table: &dyn std::fmt::Display, source: Error) -> NetlinkError {
@@ -250,5 +281,7 @@ fn failed_elements(table: &TableId, set: &Set, source: Error) -> NetlinkError {
     NetlinkError::Read { object: format!("elements of table {table}, set {}", set.name), source }
 }
 
+/// Number of changed elements beyond which all elements are compared.
+const MAX_CHANGED_ELEMENTS: usize = 1_000;
 /// The kernel replies with one datagram per element, and all of them must fit into the receive buffer.
 const KEYS_PER_REQUEST: usize = 256;

@@ -1,14 +1,23 @@
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::{
+    collections::HashSet,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+};
 
 use arrayvec::ArrayVec;
-use ferroute_netlink::{Attribute, Error, Malformed, Message, Writer};
+use ferroute_netlink::{Attribute, Error, Malformed, Message, Writer, nfnetlink};
 use ipnet::IpNet;
 
 use super::decode::{index_name, number};
-use super::{constants::*, listing::limit_in, object::COUNTER, userdata};
+use super::{
+    constants::*,
+    listing::limit_in,
+    object::{COUNTER, nfproto},
+    userdata,
+};
 use crate::kernel::{Counter, OnElement};
 use crate::model::{
-    ClassId, Data, DataType, Element, IfName, KEY_FIELDS, Key, Set, SetData, SetKind, Value, Values, Verdict,
+    ClassId, Data, DataType, Element, IfName, KEY_FIELDS, Key, Name, Set, SetData, SetKind, TableId, Value, Values,
+    Verdict,
 };
 
 /// The encoding of a key or of data: as long as the longest key. The kernel refuses an element with more than 64 bytes.
@@ -73,6 +82,36 @@ pub(crate) fn parse_elements(message: &Message<'_>, set: &Set, on_element: &mut 
         }
     }
     Ok(())
+}
+
+/// Adds the sets and keys of the elements of a table that a notification is about; none if it is about other objects.
+///
+/// # Errors
+/// If the notification is malformed.
+pub(crate) fn changed_elements(
+    message: Message<'_>,
+    table: &TableId,
+    sets: &[Set],
+    changed: &mut HashSet<(Name, Key)>,
+) -> Result<(), Error> {
+    const fn kind(command: u8) -> u16 {
+        nfnetlink::kind(nfnetlink::NFNL_SUBSYS_NFTABLES, command)
+    }
+    const NEW_ELEMENT: u16 = kind(NFT_MSG_NEWSETELEM);
+    const DELETED_ELEMENT: u16 = kind(NFT_MSG_DELSETELEM);
+    if !matches!(message.kind, NEW_ELEMENT | DELETED_ELEMENT) {
+        return Ok(());
+    }
+    let (header, _) = message.split_header::<{ nfnetlink::HEADER_LENGTH }>()?;
+    let text = |kind| message.attribute::<{ nfnetlink::HEADER_LENGTH }>(kind);
+    if header[0] != nfproto(table.family) || text(NFTA_SET_ELEM_LIST_TABLE)?.text() != Some(table.name.as_str()) {
+        return Ok(());
+    }
+    let set = text(NFTA_SET_ELEM_LIST_SET)?;
+    let Some(set) = sets.iter().find(|own| set.text() == Some(own.name.as_str())) else { return Ok(()) };
+    parse_elements(&message, set, &mut |element, _| {
+        changed.extend(element.map(|element| (set.name.clone(), element.key)));
+    })
 }
 
 fn parse(entry: &Attribute<'_>, set: &Set) -> Result<Option<Element>, Malformed> {
