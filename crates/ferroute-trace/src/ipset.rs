@@ -104,6 +104,11 @@ impl Ipsets {
         self.end(&listed);
     }
 
+    /// Returns the entries of all sets.
+    pub fn entries(&self) -> impl Iterator<Item = &IpsetEntry> {
+        self.0.values().flat_map(|set| &set.entries)
+    }
+
     fn add_entry(&mut self, name: &str, entry: &str, options: &[&str]) {
         let Some(set) = self.0.get_mut(name) else { return };
         match IpsetEntry::from_save(&set.kind, entry, options) {

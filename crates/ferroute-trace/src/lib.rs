@@ -65,7 +65,7 @@ pub use iptables::{priority as iptables_priority, value_and_mask};
 pub use ipvs::TABLE as IPVS_TABLE;
 pub use packet::{Origin, Packet};
 pub use render::{Names, TextOptions, write_leaf_into, write_summary_into, write_trace_into};
-pub use ruleset::{BaseChain, Ruleset, Tie, Traceable};
+pub use ruleset::{BaseChain, MatchingLeaves, Ruleset, Tie, Traceable};
 pub use state::PacketState;
 pub use trace::{Branch, Choice, Outcome, Step, Trace};
 pub use walk::{ChainVerdict, Forks, Walker};

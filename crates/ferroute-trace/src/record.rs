@@ -9,6 +9,8 @@ pub(crate) enum Detail {
     Verdict,
     /// Only [changes and verdicts](Event::is_step) of rules: few events for any number of rules.
     Steps,
+    /// Every event but rules that do not match, of which there are thousands.
+    Matches,
     /// Every event, with the reason why each rule does not match.
     Events,
 }
@@ -18,6 +20,7 @@ pub(crate) enum Detail {
 pub(crate) enum Record {
     Verdict,
     Steps(EventList),
+    Matches(EventList),
     Events(EventList),
 }
 
@@ -35,6 +38,7 @@ impl Record {
         match detail {
             Detail::Verdict => Self::Verdict,
             Detail::Steps => Self::Steps(EventList::default()),
+            Detail::Matches => Self::Matches(EventList::default()),
             Detail::Events => Self::Events(EventList::default()),
         }
     }
@@ -43,22 +47,27 @@ impl Record {
     pub(crate) fn step(&mut self, event: impl FnOnce() -> Event) {
         match self {
             Self::Verdict => {}
-            Self::Steps(events) | Self::Events(events) => events.push(event()),
+            Self::Steps(events) | Self::Matches(events) | Self::Events(events) => events.push(event()),
         }
     }
 
     /// Records any other event, of which there are many more. The event is built only if it is kept.
     pub(crate) fn detail(&mut self, event: impl FnOnce() -> Event) {
-        if let Self::Events(events) = self {
+        if let Self::Matches(events) | Self::Events(events) = self {
             events.push(event());
         }
+    }
+
+    /// Reports whether rules that do not match are recorded.
+    pub(crate) fn has_mismatches(&self) -> bool {
+        matches!(self, Self::Events(_))
     }
 
     /// Returns the changes and verdicts, in order.
     pub(crate) fn steps(&self) -> Vec<Event> {
         match self {
             Self::Verdict => Vec::new(),
-            Self::Steps(events) | Self::Events(events) => events.filter(Event::is_step),
+            Self::Steps(events) | Self::Matches(events) | Self::Events(events) => events.filter(Event::is_step),
         }
     }
 
@@ -66,7 +75,7 @@ impl Record {
     pub(crate) fn events(&self) -> Vec<Event> {
         match self {
             Self::Verdict | Self::Steps(_) => Vec::new(),
-            Self::Events(events) => events.filter(|_| true),
+            Self::Matches(events) | Self::Events(events) => events.filter(|_| true),
         }
     }
 }

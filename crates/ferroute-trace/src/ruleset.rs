@@ -142,6 +142,11 @@ impl<'a> Ruleset<'a> {
         self.walk(host, packet, Detail::Events).map(Leaf::from)
     }
 
+    /// Walks a packet through the rules, as [`leaves`](Self::leaves) does, without events of rules that do not match.
+    pub fn matching_leaves<'w>(&'w self, host: &'w Host, packet: &'w Packet) -> MatchingLeaves<'w> {
+        MatchingLeaves(self.walk(host, packet, Detail::Matches))
+    }
+
     /// Traces a packet through the rules.
     pub fn trace(&self, host: &Host, packet: &Packet) -> Trace {
         self.merged(host, packet, Detail::Events)
@@ -220,6 +225,24 @@ impl<'a> Ruleset<'a> {
     /// Returns the base chains at a hook, in order.
     pub(crate) fn chains(&self, hook: Hook) -> &[Box<dyn BaseChain + 'a>] {
         &self.chains[index(hook)]
+    }
+}
+
+/// The results of a packet, each with the events of the rules that match.
+pub struct MatchingLeaves<'a>(Walk<'a>);
+
+impl MatchingLeaves<'_> {
+    /// Returns the number of rules that were evaluated so far.
+    pub fn rules(&self) -> usize {
+        self.0.all_rules()
+    }
+}
+
+impl Iterator for MatchingLeaves<'_> {
+    type Item = Leaf;
+
+    fn next(&mut self) -> Option<Leaf> {
+        self.0.next().map(Leaf::from)
     }
 }
 

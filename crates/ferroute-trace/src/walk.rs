@@ -111,8 +111,10 @@ pub struct Forks<'a> {
     branches: Vec<Fork<'a>>,
     /// The weight of all leaves so far, and of these branches, of which each has at least one.
     weight: usize,
-    /// Number of rules that were evaluated so far.
+    /// Number of rules that were evaluated after the first fork.
     rules: usize,
+    /// Number of rules that were evaluated.
+    all_rules: usize,
 }
 
 struct Fork<'a> {
@@ -317,6 +319,7 @@ impl<'a> Forks<'a> {
 
     /// Counts a rule, and returns the verdict that ends the walk like [`excess`](Self::excess).
     pub(crate) fn count_rule(&mut self) -> Option<Verdict> {
+        self.all_rules += 1;
         // However long the rules are, a single path through them is followed.
         self.rules += usize::from(self.weight > 0);
         self.excess()
@@ -333,6 +336,11 @@ impl<'a> Walk<'a> {
     /// Returns the number of rules that were evaluated after the first fork.
     pub(crate) fn rules(&self) -> usize {
         self.forks.rules
+    }
+
+    /// Returns the number of rules that were evaluated.
+    pub(crate) fn all_rules(&self) -> usize {
+        self.forks.all_rules
     }
 }
 

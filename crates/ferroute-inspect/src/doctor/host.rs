@@ -5,6 +5,7 @@ mod clock;
 mod endpoints;
 mod firewalls;
 mod masquerading;
+mod order;
 mod routes;
 mod rules;
 mod system;

@@ -313,6 +313,9 @@ impl<'a> ChainWalker<'a> {
         mismatch: Option<String>,
         chance: Option<f64>,
     ) {
+        if mismatch.is_some() && !walker.record.has_mismatches() {
+            return;
+        }
         walker.record(|| Event::Rule {
             chain: self.stack.last().map(|frame| frame.name.to_string()).unwrap_or_default(),
             number,

@@ -299,14 +299,16 @@ impl<'a> ChainWalker<'a> {
     fn record_rule(&self, walker: &mut Walker<'a>, current: CurrentRule<'a>, mismatch: Option<String>) {
         let CurrentRule { rule, chance, effects, .. } = current;
         let (family, hook, stack) = (walker.packet.family(), walker.hook(), &self.stack);
-        walker.record(|| Event::Rule {
-            chain: stack.last().map(Frame::name).unwrap_or_default(),
-            number: stack.last().map_or(0, |frame| frame.next),
-            text: shown(&self.base.table.rule_text(rule, family)),
-            depth: stack.len().saturating_sub(1),
-            mismatch,
-            chance,
-        });
+        if mismatch.is_none() || walker.record.has_mismatches() {
+            walker.record(|| Event::Rule {
+                chain: stack.last().map(Frame::name).unwrap_or_default(),
+                number: stack.last().map_or(0, |frame| frame.next),
+                text: shown(&self.base.table.rule_text(rule, family)),
+                depth: stack.len().saturating_sub(1),
+                mismatch,
+                chance,
+            });
+        }
         for (effect, element) in effects {
             walker.record.step(|| {
                 let path = stack.iter().map(Frame::name).chain(element).collect();

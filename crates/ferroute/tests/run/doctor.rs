@@ -8,7 +8,7 @@ use std::{
 use ferroute_testing::NetNs;
 use serde_json::Value;
 
-use crate::{Case, Mode, cluster::pod_addresses, in_each_mode, in_every_mode, web, web_tcp};
+use crate::{Case, Mode, cluster::pod_addresses, in_each_mode, in_every_mode, slices, web, web_tcp};
 
 in_each_mode!(
     working_host_has_no_problems,
@@ -319,6 +319,42 @@ fn rules_that_decide_on_masquerading_are_reported() {
         let peers = case.cluster.pods.command("ss", &["-Htan"]);
         assert_eq!(peers.contains(&client), expected == unmasqueraded, "{rules}: {peers}");
     }
+}
+
+/// The rules are for the last of many Services, by its node port and by a part of its cluster IP's network.
+#[test]
+fn rules_for_one_of_many_services_are_reported() {
+    let service = |n: u16, kind: &str, port: &str| {
+        let name = format!("web-{n:02}");
+        format!(
+            "---\napiVersion: v1\nkind: Service\nmetadata: {{name: {name}}}\nspec:\n  {kind}\n  clusterIP: 10.96.1.{n}\n  \
+             clusterIPs: [10.96.1.{n}, \"fd00:96::1:{n}\"]\n  ipFamilies: [IPv4, IPv6]\n  ports: [{{name: tcp, port: 80{port}}}]\n{}",
+            slices(&name, &[0])
+        )
+    };
+    let many: String = (1..60).map(|n| service(n, "type: ClusterIP", "")).collect();
+    let last = service(60, "type: NodePort", ", nodePort: 30099");
+    let case = Case::new(Mode::Iptables, &format!("{}{many}{last}", web(&[0])));
+    let port = "-I POSTROUTING -p tcp -m conntrack --ctorigdstport 30099 -j ACCEPT\n";
+    for (program, network) in
+        [("iptables-nft-restore", "10.96.1.60/31"), ("ip6tables-nft-restore", "fd00:96::1:60/127")]
+    {
+        let to = format!("-I POSTROUTING -p tcp -m conntrack --ctorigdst {network} -j ACCEPT\n");
+        case.cluster.node.feed(program, &["--noflush"], &format!("*nat\n{port}{to}COMMIT\n"));
+    }
+    let (_, examination) = examine(&case, &["--no-connect"]);
+    let findings = findings_of(&examination, "earlier-translation");
+    let described = |finding: &&Value| {
+        assert_eq!(finding["code"], "earlier-translation.unmasqueraded", "{finding:#}");
+        let problem = finding["problem"].as_str().unwrap();
+        assert!(problem.contains("default/web-60:tcp"), "{problem}");
+        let is_port = problem.contains("30099");
+        assert!(is_port || problem.contains("--ctorigdst 10.96.1.60/31") || problem.contains("fd00:96::1:60/127"));
+        is_port
+    };
+    let mut by_port: Vec<bool> = findings.iter().map(described).collect();
+    by_port.sort_unstable();
+    assert_eq!(by_port, [false, false, true, true], "{examination:#}");
 }
 
 #[test]

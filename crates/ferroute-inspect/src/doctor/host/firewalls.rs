@@ -89,17 +89,27 @@ pub(super) fn walk<'r>(desired: &Desired, rules: &'r KernelRules) -> Reading<Wal
             let (interface, _) = host.path_to(source, Some((protocol, to.port(), CLIENT_PORT)))?;
             Some(Packet::arriving(protocol, SocketAddr::new(source, CLIENT_PORT), to, &interface))
         });
-        let walk = |packet: Packet| walked(of_others.leaves(&host, &packet), packet.source.ip(), &names, is_pod);
-        packets.filter_map(walk).collect()
+        let walk =
+            |packet: Packet| walked(of_others.matching_leaves(&host, &packet), packet.source.ip(), &names, is_pod);
+        let mut walks = Vec::new();
+        for walked in packets.filter_map(walk) {
+            let is_served = walked.is_served();
+            walks.push(walked);
+            // No rule refuses all clients.
+            if is_served {
+                break;
+            }
+        }
+        walks
     };
     let mut walks = Walks::default();
     let (mut pod_refusals, mut pods_are_served) = (Vec::new(), false);
     let has_endpoints = |destination: &&Destination| destination.has_endpoints;
-    let all = destinations(desired, rules.family, mode.traits());
+    let all = destinations(desired, rules, mode.traits());
     for destination in all.iter().filter(has_endpoints).take(MAX_WALKS) {
         if let Some(packet) = local_packet(destination, &host)
             && let Some(Walked { refusal: Some(refusal), .. }) =
-                walked(of_node.leaves(&host, &packet), packet.source.ip(), &names_for_node, is_pod)
+                walked(of_node.matching_leaves(&host, &packet), packet.source.ip(), &names_for_node, is_pod)
         {
             walks.add(refusal.rule, destination.service.clone(), Client::Node);
         }

@@ -1,17 +1,15 @@
 //! Rules of other programs that change which packets to Services are masqueraded: those that accept packets in POSTROUTING
 //! before the proxy's rule, and those that clear or set its mark.
 
-use std::net::IpAddr;
-
 use ferroute_core::IpFamily;
 use ferroute_iptables::{
     Rule, RuleSet, Table, TableName, Target,
     plan::{chains, is_proxy_chain},
 };
-use ferroute_trace::{Effect, Event, Hook, Host, Leaf, Packet, Ruleset, Verdict};
+use ferroute_trace::{Effect, Event, Hook, Leaf, Packet, Verdict};
 
-use super::translations::{Destination, EffectiveRule, MAX_LEAVES, packet_from, packets};
-use crate::doctor::{EarlierEffect, EarlierRule};
+use super::translations::EffectiveRule;
+use crate::doctor::EarlierEffect;
 
 /// Reports whether rules of other programs in the tables of iptables change marks, or end a chain of table nat. On most nodes
 /// there are none, and walks take time.
@@ -32,34 +30,9 @@ fn decides(table: TableName, rule: &Rule) -> bool {
     }
 }
 
-/// Walks packets that the proxy masquerades, and some that it does not, through all rules in the kernel. `mark` is the proxy's
-/// mark.
-pub(super) fn by_walks(
-    destinations: &[Destination],
-    (ruleset, family): (&Ruleset<'_>, IpFamily),
-    host: &Host,
-    pod: Option<IpAddr>,
-    mark: u32,
-) -> Vec<EarlierRule> {
-    let mut found: Vec<EarlierRule> = Vec::new();
-    for destination in destinations.iter().filter(|destination| destination.has_endpoints).take(MAX_WALKS) {
-        // A pod that connects to itself.
-        let own = destination.own_pod.and_then(|pod| packet_from(pod, destination, host));
-        for packet in packets(destination, host, pod).into_iter().chain(own) {
-            for leaf in ruleset.leaves(host, &packet).take(MAX_LEAVES) {
-                let Some((effect, rule)) = changed(&leaf, &packet, mark, family) else { continue };
-                let rule = rule.to_string();
-                if found.iter().all(|other| other.rule != rule) {
-                    found.push(EarlierRule { effect, rule, service: destination.service.clone() });
-                }
-            }
-        }
-    }
-    found
-}
-
 /// Returns the rule of another program that decides whether a packet to an endpoint is masqueraded, and its effect.
-fn changed<'l>(
+/// `mark` is the proxy's mark.
+pub(super) fn deciding_rule<'l>(
     leaf: &'l Leaf,
     packet: &Packet,
     mark: u32,
@@ -107,6 +80,3 @@ fn changed<'l>(
         _ => None,
     }
 }
-
-/// The maximum number of Services to which packets are walked.
-const MAX_WALKS: usize = 20;

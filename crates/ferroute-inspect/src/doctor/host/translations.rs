@@ -12,7 +12,9 @@ use std::{
     net::{IpAddr, SocketAddr},
 };
 
-use ferroute_core::{Frontend, FrontendKind, IpFamily, ModeTraits, NodePortMatch, Protocol, ServicePortName};
+use ferroute_core::{
+    Frontend, FrontendKind, IpFamily, ModeTraits, NodePortMatch, Protocol, ServicePortName, TrafficPolicy,
+};
 use ferroute_iptables::{
     AddressMatch, AddressType, ChainName, Match, PortSide, ProtocolMatch, Rule, RuleSet, TableName, Target,
     plan::{chains, is_proxy_chain},
@@ -28,7 +30,7 @@ use ferroute_trace::{Effect, Event, Hook as TraceHook, Host, IPVS_TABLE, Leaf, P
 
 use super::{
     firewalls::{is_pod, local_pods},
-    masquerading,
+    masquerading, order,
 };
 use crate::{
     desired::Desired,
@@ -39,9 +41,11 @@ use crate::{
 /// A frontend at one address.
 pub(super) struct Destination {
     pub(super) address: IpAddr,
+    pub(super) kind: FrontendKind,
+    pub(super) policy: TrafficPolicy,
     /// Whether the kernel considers the address one of the host's.
     is_local: bool,
-    port: u16,
+    pub(super) port: u16,
     pub(super) protocol: Protocol,
     pub(super) service: String,
     /// Whether it is a cluster IP that another program has added to the host's addresses, as NodeLocal DNSCache does.
@@ -76,10 +80,11 @@ impl Destination {
 /// Returns the rules of other programs that may take packets to Services before the proxy, each with one Service.
 pub(super) fn earlier(desired: &Desired, rules: &KernelRules) -> Reading<Vec<EarlierRule>> {
     let traits = REGISTRY.active(desired.resolved.mode).traits();
-    let destinations = destinations(desired, rules.family, traits);
+    let destinations = destinations(desired, rules, traits);
     // In nftables mode, the proxy's chains come before those of table nat of iptables.
     let tables = if traits.accepts_in_firewalls { &TABLES[..] } else { &TABLES[..TABLES.len() - 1] };
-    let mut found = by_iptables(&destinations, rules, tables, traits);
+    let first = &destinations[..destinations.len().min(MAX_DESTINATIONS)];
+    let mut found = by_iptables(first, rules, tables, traits);
     let accepts =
         traits.accepts_in_firewalls && rules.iptables.iter().any(|backend| accepts_in_nat(&backend.saved.rules));
     let has_tables =
@@ -91,55 +96,90 @@ pub(super) fn earlier(desired: &Desired, rules: &KernelRules) -> Reading<Vec<Ear
         return Ok(found);
     }
     let host = kernel_host().map_err(|error| format!("{error:#}"))?;
-    let pod = local_pods(desired, rules.family).into_iter().next();
-    let ruleset = Ruleset::from_rules(rules);
-    if may_take {
-        by_walks(&destinations, (&ruleset, rules), &host, pod, traits, &mut found);
-    }
-    if may_masquerade {
-        let mark = desired.resolved.settings.masquerade_mark();
-        found.extend(masquerading::by_walks(&destinations, (&ruleset, rules.family), &host, pod, mark));
-    }
+    let walks = Walks {
+        ruleset: &Ruleset::from_rules(rules),
+        host: &host,
+        family: rules.family,
+        pod: local_pods(desired, rules.family).into_iter().next(),
+        traits: may_take.then_some(traits),
+        // If no proxy has rules, no translations precede them.
+        has_proxy: !REGISTRY.active_proxies(rules).is_empty(),
+        mark: may_masquerade.then(|| desired.resolved.settings.masquerade_mark()),
+    };
+    found.extend(walks.walk(&destinations, &found, MAX_RULES));
     Ok(found)
 }
 
-/// Walks packets to the first destinations through all rules.
-fn by_walks(
-    destinations: &[Destination],
-    (ruleset, rules): (&Ruleset<'_>, &KernelRules),
-    host: &Host,
+/// Walks of packets to Services through all rules.
+struct Walks<'a> {
+    ruleset: &'a Ruleset<'a>,
+    host: &'a Host,
+    family: IpFamily,
+    /// A pod on this node.
     pod: Option<IpAddr>,
-    traits: &ModeTraits,
-    found: &mut Vec<EarlierRule>,
-) {
-    // If no proxy has rules, no translations precede them.
-    let has_proxy = !REGISTRY.active_proxies(rules).is_empty();
-    for destination in destinations.iter().take(MAX_WALKS) {
-        for packet in packets(destination, host, pod) {
-            for leaf in ruleset.leaves(host, &packet).take(MAX_LEAVES) {
-                let effect = first_effect(&leaf.events, rules.family);
-                let accepted = || accepting_rule(&leaf, rules.family).filter(|_| destination.has_endpoints);
-                let effect = effect.or_else(|| Some((EarlierEffect::Accepted, accepted()?)));
-                let Some((effect, rule)) = effect else { continue };
-                let Some(effect) = destination.suffers(effect, traits) else { continue };
-                let rule = rule.to_string();
-                // Rules of iptables have been searched above.
-                let is_new = found.iter().all(|other| other.rule != rule && other.service != destination.service);
-                let follows_proxy = matches!(effect, EarlierEffect::Translated | EarlierEffect::Accepted);
-                if is_new && (has_proxy || !follows_proxy) {
-                    found.push(EarlierRule { effect, rule, service: destination.service.clone() });
+    /// Properties of the mode, if rules that take packets are searched.
+    traits: Option<&'a ModeTraits>,
+    has_proxy: bool,
+    /// The proxy's mark, if rules that decide on masquerading are searched.
+    mark: Option<u32>,
+}
+
+impl Walks<'_> {
+    /// Walks packets to the destinations until this many rules have been evaluated. Returns the rules that are not `known`.
+    fn walk(&self, destinations: &[Destination], known: &[EarlierRule], max_rules: usize) -> Vec<EarlierRule> {
+        let (mut taking, mut masquerading, mut rules) = (Vec::new(), Vec::new(), 0);
+        for destination in destinations {
+            if rules >= max_rules {
+                break;
+            }
+            for (packet, is_own) in packets(destination, self.host, self.pod, self.mark.is_some()) {
+                let mut leaves = self.ruleset.matching_leaves(self.host, &packet);
+                for leaf in leaves.by_ref().take(MAX_LEAVES) {
+                    // What becomes of a pod's packets to itself, becomes of those of other pods.
+                    let taken = self.traits.filter(|_| !is_own);
+                    if let Some((effect, rule)) = taken.and_then(|traits| self.taking(&leaf, destination, traits)) {
+                        // Rules of iptables have been searched before.
+                        let is_new = |other: &EarlierRule| other.rule != rule && other.service != destination.service;
+                        if known.iter().chain(&taking).all(is_new) {
+                            taking.push(EarlierRule { effect, rule, service: destination.service.clone() });
+                        }
+                    }
+                    let mark = self.mark.filter(|_| destination.has_endpoints);
+                    let decides = |mark| masquerading::deciding_rule(&leaf, &packet, mark, self.family);
+                    if let Some((effect, rule)) = mark.and_then(decides) {
+                        let rule = rule.to_string();
+                        if masquerading.iter().all(|other: &EarlierRule| other.rule != rule) {
+                            masquerading.push(EarlierRule { effect, rule, service: destination.service.clone() });
+                        }
+                    }
                 }
+                rules += leaves.rules();
             }
         }
+        taking.append(&mut masquerading);
+        taking
+    }
+
+    /// Returns the rule that takes a packet before the proxy, and its effect.
+    fn taking(&self, leaf: &Leaf, destination: &Destination, traits: &ModeTraits) -> Option<(EarlierEffect, String)> {
+        let accepted = || accepting_rule(leaf, self.family).filter(|_| destination.has_endpoints);
+        let effect = first_effect(&leaf.events, self.family);
+        let (effect, rule) = effect.or_else(|| Some((EarlierEffect::Accepted, accepted()?)))?;
+        let effect = destination.suffers(effect, traits)?;
+        let follows_proxy = matches!(effect, EarlierEffect::Translated | EarlierEffect::Accepted);
+        (self.has_proxy || !follows_proxy).then(|| (effect, rule.to_string()))
     }
 }
 
-/// Returns a packet of another client and one of the host itself. Clients of cluster IPs are pods.
-pub(super) fn packets(destination: &Destination, host: &Host, pod: Option<IpAddr>) -> Vec<Packet> {
+/// Returns a packet of another client, one of the host itself and, `with_own`, one of a pod that connects to itself, each with
+/// whether it is the last one. Clients of cluster IPs are pods.
+fn packets(destination: &Destination, host: &Host, pod: Option<IpAddr>, with_own: bool) -> Vec<(Packet, bool)> {
     let outside = outside_address(IpFamily::of(destination.address));
     let client = pod.filter(|_| !destination.is_external).unwrap_or(outside);
-    let arriving = packet_from(client, destination, host);
-    arriving.into_iter().chain(local_packet(destination, host)).collect()
+    let own = destination.own_pod.filter(|_| with_own && destination.has_endpoints);
+    let own = own.and_then(|pod| packet_from(pod, destination, host)).map(|packet| (packet, true));
+    let others = [packet_from(client, destination, host), local_packet(destination, host)];
+    others.into_iter().flatten().map(|packet| (packet, false)).chain(own).collect()
 }
 
 /// Returns a packet of another client.
@@ -286,8 +326,8 @@ fn may_take_packets(snapshot: &TableSnapshot) -> bool {
 
 /// Proxies with separate tables.
 const OWNERS: [TableOwner; 2] = [TableOwner::Ferroute, TableOwner::KubeProxy];
-/// The maximum number of destinations to which packets are walked.
-const MAX_WALKS: usize = 500;
+/// The maximum number of rules that packets are walked through: half a second of work.
+const MAX_RULES: usize = 1 << 22;
 /// The maximum number of branches of a walk that are examined.
 pub(super) const MAX_LEAVES: usize = 64;
 /// A port of a client.
@@ -322,11 +362,12 @@ fn by_iptables(
     found
 }
 
-/// A frontend of a service port, whether that has endpoints, and one that is a pod on this node.
-type Claim<'a> = (&'a ServicePortName, (bool, Option<IpAddr>), FrontendKind, Frontend);
+/// A frontend of a service port, the port's traffic policies, whether it has endpoints, and one that is a pod on this node.
+type Claim<'a> = (&'a ServicePortName, [TrafficPolicy; 2], (bool, Option<IpAddr>), FrontendKind, Frontend);
 
-/// Returns the first frontends of all service ports.
-pub(super) fn destinations(desired: &Desired, family: IpFamily, traits: &ModeTraits) -> Vec<Destination> {
+/// Returns the frontends of all service ports: first those of each kind, and those that rules of other programs name.
+pub(super) fn destinations(desired: &Desired, rules: &KernelRules, traits: &ModeTraits) -> Vec<Destination> {
+    let family = rules.family;
     let table = desired.table(family);
     let (host, node_port_address) = (&desired.host.addresses, node_port_address(desired, family));
     let frontends = table.entries.iter().flat_map(|(name, entry)| {
@@ -334,17 +375,31 @@ pub(super) fn destinations(desired: &Desired, family: IpFamily, traits: &ModeTra
         let own_pod = local.into_iter().find(|address| is_pod(desired, *address));
         let endpoints = (!entry.endpoints.is_empty(), own_pod);
         let frontends = entry.service.claims(name.protocol);
-        frontends.map(move |(kind, frontend)| (name, endpoints, kind, frontend))
+        let policies = [entry.service.internal_policy, entry.service.external_policy];
+        frontends.map(move |(kind, frontend)| (name, policies, endpoints, kind, frontend))
     });
-    let destination = |(name, (has_endpoints, own_pod), kind, frontend): Claim<'_>| {
+    let destination = |(name, policies, (has_endpoints, own_pod), kind, frontend): Claim<'_>| {
         let address = frontend.address.or(node_port_address)?;
         let is_local = host.contains(&address) || traits.binds_service_addresses;
         let is_external = kind != FrontendKind::ClusterIp;
         let is_bound = !is_external && host.contains(&address);
         let (port, protocol, service) = (frontend.port, name.protocol, name.to_string());
-        Some(Destination { address, is_local, port, protocol, service, is_bound, is_external, has_endpoints, own_pod })
+        let policy = policies[usize::from(is_external)];
+        Some(Destination {
+            address,
+            is_local,
+            port,
+            protocol,
+            service,
+            kind,
+            policy,
+            is_bound,
+            is_external,
+            has_endpoints,
+            own_pod,
+        })
     };
-    frontends.filter_map(destination).take(MAX_DESTINATIONS).collect()
+    order::ordered(frontends.filter_map(destination).collect(), rules)
 }
 
 /// Returns an address that serves node ports: that of the node, if it is one of them.
@@ -499,20 +554,27 @@ fn is_translation(target: &str) -> bool {
 
 /// The tables whose chains see packets before they are translated, in the kernel's order.
 const TABLES: [TableName; 3] = [TableName::Raw, TableName::Mangle, TableName::Nat];
-/// The maximum number of frontends that are examined.
+/// The maximum number of frontends that are compared with rules of iptables.
 const MAX_DESTINATIONS: usize = 5000;
 /// The maximum depth of chains.
 const MAX_DEPTH: usize = 8;
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use ferroute_trace::Ipsets;
 
     use super::*;
 
+    /// Returns a frontend with this address and port.
+    pub(in super::super) fn destination_at(address: [u8; 4], port: u16) -> Destination {
+        Destination { address: address.into(), ..destination(port) }
+    }
+
     fn destination(port: u16) -> Destination {
         Destination {
             address: "192.0.2.1".parse().unwrap(),
+            kind: FrontendKind::ExternalIp,
+            policy: TrafficPolicy::Cluster,
             is_local: true,
             port,
             protocol: Protocol::Tcp,
