@@ -28,6 +28,7 @@ mod devices;
 mod firewalld;
 mod generation;
 mod held_port;
+mod ipsec;
 mod listeners;
 mod local_peer;
 mod localhost_routes;
@@ -51,6 +52,7 @@ pub use devices::{Device, DeviceError, HostDevices, KernelDevices};
 pub use firewalld::watch_firewalld;
 pub use generation::{GenerationError, KernelGeneration, RuleGeneration, has_net_admin, read_generation};
 pub use held_port::{HeldPort, HoldError};
+pub use ipsec::uses_ipsec;
 pub use listeners::{Listener, ListenerError, listeners, own_sockets};
 pub use local_peer::{
     LocalPeer, LocalPeers, connect_now, is_trusted_user, listen_locally, listen_locally_beside, local_peers,

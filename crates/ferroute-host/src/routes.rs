@@ -53,6 +53,8 @@ pub struct HostInterface {
     pub master: Option<u32>,
     /// The kind of a virtual interface: `bridge`, `veth`, `vrf`, …
     pub kind: Option<String>,
+    /// The group; 0 by default.
+    pub group: u32,
     /// The addresses, in the kernel's order.
     pub addresses: Vec<InterfaceAddress>,
 }
@@ -198,6 +200,22 @@ impl KernelRoutes {
         Ok(all.filter(|address| !address.is_unspecified() && !address.is_multicast()).collect())
     }
 
+    /// Reports whether any route or policy rule gives packets a realm.
+    ///
+    /// # Errors
+    /// See [`RouteError`].
+    pub fn has_realms(&mut self) -> Result<bool, RouteError> {
+        let mut request = Request::new(libc::RTM_GETROUTE, 0, &[0; RTMSG_LENGTH]);
+        let of_routes = self.socket.collect(&mut request, |message| parse_realms(message, RTA_FLOW));
+        if !of_routes.map_err(RouteError::Routes)?.is_empty() {
+            return Ok(true);
+        }
+        // `struct fib_rule_hdr` has the same length.
+        let mut request = Request::new(libc::RTM_GETRULE, 0, &[0; RTMSG_LENGTH]);
+        let of_rules = self.socket.collect(&mut request, |message| parse_realms(message, FRA_FLOW));
+        Ok(!of_rules.map_err(RouteError::Routes)?.is_empty())
+    }
+
     /// Looks up the route of a packet.
     ///
     /// # Errors
@@ -280,11 +298,12 @@ pub struct HostRoute {
 pub(crate) fn parse_interface(message: Message<'_>) -> Result<Option<HostInterface>, Error> {
     let (_, attributes) = message.split_header::<IFINFOMSG_LENGTH>()?;
     let Some((index, name)) = parse_link(message)? else { return Ok(None) };
-    let mut interface = HostInterface { index, name, master: None, kind: None, addresses: Vec::new() };
+    let mut interface = HostInterface { index, name, master: None, kind: None, group: 0, addresses: Vec::new() };
     for attribute in attributes {
         let attribute = attribute?;
         match attribute.kind {
             libc::IFLA_MASTER => interface.master = Some(attribute.u32_ne()?),
+            libc::IFLA_GROUP => interface.group = attribute.u32_ne()?,
             libc::IFLA_LINKINFO => {
                 let kind = attribute.nested().first(libc::IFLA_INFO_KIND)?;
                 interface.kind = kind.and_then(|kind| Some(kind.text()?.to_owned()));
@@ -373,6 +392,26 @@ pub(crate) fn parse_next_hops(message: Message<'_>) -> Result<Option<Vec<IpAddr>
         }
     }
     Ok(Some(next_hops))
+}
+
+/// Returns the realms in the attribute `flow` of a route, one of its paths, or a policy rule.
+fn parse_realms(message: Message<'_>, flow: u16) -> Result<Option<u32>, Error> {
+    let (_, attributes) = message.split_header::<RTMSG_LENGTH>()?;
+    for attribute in attributes {
+        let attribute = attribute?;
+        if attribute.kind == flow {
+            return Ok(Some(attribute.u32_ne()?));
+        }
+        if attribute.kind == libc::RTA_MULTIPATH && message.kind == libc::RTM_NEWROUTE {
+            for attribute in paths(attribute.payload).flat_map(|path| path.attributes) {
+                let attribute = attribute?;
+                if attribute.kind == flow {
+                    return Ok(Some(attribute.u32_ne()?));
+                }
+            }
+        }
+    }
+    Ok(None)
 }
 
 /// Returns the next hop in an attribute of a route.
@@ -493,10 +532,13 @@ const IFLA_GENEVE_REMOTE6: u16 = 7;
 // `include/uapi/linux/rtnetlink.h`.
 /// The response is the route in the table, not the one of the packet.
 const RTM_F_FIB_MATCH: u32 = 0x2000;
+const RTA_FLOW: u16 = 11;
 const RTA_VIA: u16 = 18;
 const RTA_IP_PROTO: u16 = 27;
 const RTA_SPORT: u16 = 28;
 const RTA_DPORT: u16 = 29;
+// `include/uapi/linux/fib_rules.h`.
+const FRA_FLOW: u16 = 11;
 
 #[cfg(test)]
 mod tests {

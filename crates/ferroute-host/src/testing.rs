@@ -48,6 +48,7 @@ pub fn read_foreign_objects(bytes: &mut Bytes<'_>) {
     let link = [
         (libc::IFLA_IFNAME, Content::Bytes),
         (libc::IFLA_MASTER, NUMBER),
+        (libc::IFLA_GROUP, NUMBER),
         (libc::IFLA_LINKINFO, Content::Nest(&[(libc::IFLA_INFO_KIND, Content::Bytes)])),
         (libc::IFLA_IFALIAS, Content::Bytes),
     ];

@@ -82,6 +82,8 @@ pub enum Protocol {
     Generic,
     /// `sock_diag`: sockets of all kinds and their states.
     SocketDiagnosis,
+    /// XFRM: policies and keys of IPsec.
+    Ipsec,
 }
 
 impl Protocol {
@@ -91,6 +93,7 @@ impl Protocol {
             Self::Netfilter => libc::NETLINK_NETFILTER,
             Self::Generic => libc::NETLINK_GENERIC,
             Self::SocketDiagnosis => libc::NETLINK_SOCK_DIAG,
+            Self::Ipsec => libc::NETLINK_XFRM,
         }
     }
 }
@@ -102,6 +105,7 @@ impl fmt::Display for Protocol {
             Self::Netfilter => "netfilter",
             Self::Generic => "generic",
             Self::SocketDiagnosis => "sock_diag",
+            Self::Ipsec => "xfrm",
         })
     }
 }

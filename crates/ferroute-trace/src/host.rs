@@ -67,6 +67,27 @@ pub trait Router: fmt::Debug + Send + Sync {
     /// Returns the VRF that an interface is a port of.
     fn vrf(&self, interface: &str) -> Option<Arc<str>>;
 
+    /// Returns the group of an interface; `None` if it is unknown.
+    fn group(&self, _interface: &str) -> Option<u32> {
+        None
+    }
+
+    /// Returns the ports of a bridge on which rules see that packets of an IP family arrive, as these pass netfilter on the bridge; an
+    /// empty list for other interfaces.
+    fn ports_seen(&self, _interface: &str, _family: IpFamily) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// Reports whether routes or policy rules give packets realms; `None` if it is unknown.
+    fn has_realms(&self) -> Option<bool> {
+        None
+    }
+
+    /// Reports whether the host encrypts or decrypts packets by IPsec; `None` if it is unknown.
+    fn uses_ipsec(&self) -> Option<bool> {
+        None
+    }
+
     /// Reports whether packets that arrive on an interface can be sent back through it to the same host. A bridge whose
     /// packets pass netfilter sends them back only to ports in hairpin mode.
     fn returns_packets(&self, _interface: &str, _family: IpFamily) -> bool {
@@ -304,6 +325,26 @@ impl Host {
                 matches!(router.route(&reply), RouteDecision::Local { .. })
             }
         }
+    }
+
+    /// Returns the group of an interface; `None` if it is unknown.
+    pub(crate) fn group(&self, interface: &str) -> Option<u32> {
+        self.router.as_ref()?.group(interface)
+    }
+
+    /// Returns the ports of a bridge on which rules see that packets arrive.
+    pub(crate) fn ports_seen(&self, interface: &str, family: IpFamily) -> Vec<String> {
+        self.router.as_ref().map(|router| router.ports_seen(interface, family)).unwrap_or_default()
+    }
+
+    /// Reports whether no packet has a realm.
+    pub(crate) fn lacks_realms(&self) -> bool {
+        self.router.as_ref().and_then(|router| router.has_realms()) == Some(false)
+    }
+
+    /// Reports whether no packet is encrypted or decrypted by IPsec.
+    pub(crate) fn lacks_ipsec(&self) -> bool {
+        self.router.as_ref().and_then(|router| router.uses_ipsec()) == Some(false)
     }
 
     /// Returns the first address of an interface.

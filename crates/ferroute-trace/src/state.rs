@@ -248,6 +248,11 @@ impl<'a> PacketState<'a> {
         Ok(effect)
     }
 
+    /// Reports whether the packet has a route, which it has after the hook prerouting.
+    pub(crate) fn is_routed(&self) -> bool {
+        self.out_interface.is_some() || self.is_for_host || self.looped
+    }
+
     /// Reports whether the packet has a connection. Packets have none before connection tracking, and untracked packets
     /// never have one.
     pub(crate) fn has_connection(&self) -> bool {

@@ -234,3 +234,127 @@ fn order_of_filter_chains_is_noted_where_the_result_depends_on_it() {
         }
     }
 }
+
+/// Where packets on bridges pass the rules, these see the port on which a packet arrived, also of packets that are routed.
+#[test]
+fn ports_of_bridges_are_seen_by_rules_as_packets_meet_them() {
+    let lab = Lab::new();
+    lab.run(
+        "ip link add br0 type bridge
+         ip link set br0 up
+         ip address flush dev client
+         ip link set client master br0
+         ip address add 10.244.1.1/24 dev br0",
+    );
+    let second = NetNs::new();
+    lab.node.link("second", &second, "eth0");
+    lab.run("ip link set second master br0");
+    second.add_address("10.244.1.3/24", "eth0");
+    let receive = |to: &str| match to.starts_with("10.244.2.") {
+        true => lab.send(to),
+        false => {
+            let server = second.run(|| UdpSocket::bind("10.244.1.3:8080").unwrap());
+            server.set_read_timeout(Some(Duration::from_millis(400))).unwrap();
+            let client = lab.client.run(|| UdpSocket::bind("10.244.1.2:50000").unwrap());
+            client.send_to(b"x", to).unwrap();
+            restart(|| server.recv_from(&mut [0; 8])).ok().map(|(_, from)| from.ip())
+        }
+    };
+    // Both branches follow if it is one of several ports.
+    for (setting, to, rule, is_dropped, is_known) in [
+        ("1", "10.244.2.2:8080", "FORWARD -m physdev --physdev-is-in", true, true),
+        ("1", "10.244.2.2:8080", "FORWARD -m physdev --physdev-in client", true, false),
+        ("1", "10.244.2.2:8080", "FORWARD -m physdev --physdev-in veth+", false, true),
+        ("1", "10.244.2.2:8080", "FORWARD -m physdev --physdev-is-bridged", false, true),
+        ("1", "10.244.2.2:8080", "FORWARD -m physdev ! --physdev-is-out", true, true),
+        ("1", "10.244.2.2:8080", "PREROUTING -t mangle -m physdev --physdev-is-in", true, true),
+        ("1", "10.244.1.3:8080", "FORWARD -m physdev --physdev-is-bridged", true, true),
+        ("1", "10.244.1.3:8080", "FORWARD -m physdev --physdev-out client", false, false),
+        ("1", "10.244.1.3:8080", "FORWARD -m physdev --physdev-is-in --physdev-is-out", true, true),
+        ("0", "10.244.2.2:8080", "FORWARD -m physdev --physdev-is-in", false, true),
+        ("0", "10.244.2.2:8080", "FORWARD -m physdev ! --physdev-is-bridged", true, true),
+    ] {
+        lab.run(&format!(
+            "iptables-nft -F\niptables-nft -t mangle -F\nsysctl -qw net.bridge.bridge-nf-call-iptables={setting}\n\
+             iptables-nft -A {rule} -j DROP"
+        ));
+        let actual = receive(to);
+        assert_eq!(actual.is_none(), is_dropped, "{rule} {to}");
+        let output = lab.node.run(|| {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_ferroute"));
+            command.args(["trace", "--kernel", "--from", "10.244.1.2", "--proto", "udp", "--to", to]).output().unwrap()
+        });
+        let text = String::from_utf8(output.stdout).unwrap();
+        let ends: Vec<bool> =
+            text.lines().filter(|line| line.starts_with("=> ")).map(|end| end.contains("dropped")).collect();
+        match is_known {
+            true => assert_eq!(ends, [is_dropped], "{rule} {to}: {text}"),
+            false => assert!(ends.len() == 2 && ends.contains(&is_dropped), "{rule} {to}: {text}"),
+        }
+    }
+}
+
+/// Groups of interfaces, realms of routes and policies of IPsec.
+#[test]
+fn facts_of_the_host_decide_conditions_as_packets_meet_them() {
+    let lab = Lab::new();
+    lab.run("ip link set client group 5\nip link set server group 18");
+    let iptables = |condition: &str| format!("iptables-nft -A FORWARD {condition} -j DROP");
+    let nft = |hook: &str, condition: &str| {
+        format!(
+            "nft add table ip t\nnft add chain ip t c '{{ type filter hook {hook} priority 0; }}'\nnft add rule ip t c {condition} drop"
+        )
+    };
+    for (rule, is_dropped, of_ipsec) in [
+        (iptables("-m devgroup --src-group 5"), true, false),
+        (iptables("-m devgroup --src-group 0"), false, false),
+        (iptables("-m devgroup ! --src-group 0x1/0xf"), true, false),
+        (iptables("-m devgroup --src-group 5 --dst-group 0x2/0xf"), true, false),
+        (iptables("-m devgroup --src-group 5 ! --dst-group 18"), false, false),
+        (nft("forward", "iifgroup 5"), true, false),
+        (nft("forward", "oifgroup != default"), true, false),
+        (nft("forward", "iifgroup 6-9"), false, false),
+        (nft("forward", "iifgroup . oifgroup '{ 5 . 18 }'"), true, false),
+        (nft("prerouting", "oifgroup != 7"), false, false),
+        (iptables("-m realm --realm 0"), true, false),
+        (iptables("-m realm --realm 5"), false, false),
+        (iptables("-m realm ! --realm 0x1/0xf"), true, false),
+        (nft("forward", "rt classid 0"), true, false),
+        (nft("prerouting", "rt classid 0"), false, false),
+        (iptables("-m policy --dir in --pol none"), true, true),
+        (iptables("-m policy --dir in --pol ipsec"), false, true),
+        (iptables("-m policy --dir out --pol none"), true, true),
+        (iptables("-m policy --dir in --pol ipsec --proto esp ! --reqid 5"), false, true),
+        (nft("forward", "meta ipsec missing"), true, true),
+        (nft("forward", "rt ipsec exists"), false, true),
+        (nft("prerouting", "rt ipsec missing"), false, true),
+        (nft("forward", "ipsec in reqid != 5"), false, true),
+    ] {
+        lab.run("nft flush ruleset");
+        lab.run(&rule);
+        let actual = lab.send("10.244.2.2:8080");
+        assert_eq!(actual.is_none(), is_dropped, "{rule}");
+        let file = lab.collect(COLLECTION);
+        // Files do not show whether the host uses IPsec.
+        let sources = [&["--kernel"][..], &["--rules", &file, "--routes", &file]];
+        for rules in &sources[..if of_ipsec { 1 } else { 2 }] {
+            let (traced, text) = lab.trace("10.244.2.2:8080", rules);
+            assert_eq!(traced, actual, "{rule}\n{text}\n{}", std::fs::read_to_string(&file).unwrap());
+        }
+    }
+    // The facts are unknown.
+    for (change, rule) in [
+        ("ip route change 10.244.2.0/24 dev server realm 7", iptables("-m realm --realm 7")),
+        ("ip xfrm policy add dir fwd src 192.0.2.1 dst 192.0.2.2 tmpl", iptables("-m policy --dir in --pol none")),
+    ] {
+        lab.run("nft flush ruleset");
+        lab.run(&rule);
+        lab.run(change);
+        let output = lab.node.run(|| {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_ferroute"));
+            command.args(["trace", "--kernel", "--from", "10.244.1.2", "--to", "10.244.2.2:8080"]).output().unwrap()
+        });
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(text.contains("assuming: ") && text.matches("=> ").count() == 2, "{rule}: {text}");
+    }
+}

@@ -3,7 +3,7 @@
 use std::{
     collections::HashMap,
     net::IpAddr,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, OnceLock, PoisonError},
 };
 
 use ferroute_core::{IpFamily, error_chain};
@@ -29,6 +29,10 @@ pub(super) struct KernelRouter {
     one_way: Vec<String>,
     sysctls: Sysctls,
     lookups: Mutex<Lookups>,
+    /// Whether any packet has a realm; `None` if it is unknown.
+    realms: OnceLock<Option<bool>>,
+    /// Whether the host uses IPsec; `None` if it is unknown.
+    ipsec: OnceLock<Option<bool>>,
 }
 
 #[derive(Debug)]
@@ -61,7 +65,8 @@ impl KernelRouter {
         // Without them the trace is as good as from a dump.
         let bridges = bridges().unwrap_or_default().into_iter();
         let one_way = bridges.filter(is_one_way).map(|bridge| bridge.name).collect();
-        Ok(Self { interfaces, own, one_way, sysctls: Sysctls::from_kernel(), lookups })
+        let (realms, ipsec) = (OnceLock::new(), OnceLock::new());
+        Ok(Self { interfaces, own, one_way, sysctls: Sysctls::from_kernel(), lookups, realms, ipsec })
     }
 
     /// Returns the addresses of all interfaces in their order, except for those of ipvs mode's dummy device.
@@ -242,14 +247,41 @@ impl Router for KernelRouter {
         Some(self.vrf_of(interface)?.name.as_str().into())
     }
 
+    fn group(&self, interface: &str) -> Option<u32> {
+        Some(self.interfaces.iter().find(|other| other.name == interface)?.group)
+    }
+
+    fn has_realms(&self) -> Option<bool> {
+        *self.realms.get_or_init(|| {
+            let mut lookups = self.lookups.lock().unwrap_or_else(PoisonError::into_inner);
+            lookups.kernel.has_realms().ok()
+        })
+    }
+
+    fn uses_ipsec(&self) -> Option<bool> {
+        *self.ipsec.get_or_init(|| ferroute_host::uses_ipsec().ok())
+    }
+
+    fn ports_seen(&self, interface: &str, family: IpFamily) -> Vec<String> {
+        let is_it = |other: &&HostInterface| other.name == interface && other.kind.as_deref() == Some("bridge");
+        let Some(bridge) = self.interfaces.iter().find(is_it) else { return Vec::new() };
+        if !self.bridged_packets_pass_netfilter(family) {
+            return Vec::new();
+        }
+        let ports = self.interfaces.iter().filter(|other| other.master == Some(bridge.index));
+        ports.map(|port| port.name.clone()).collect()
+    }
+
     fn returns_packets(&self, interface: &str, family: IpFamily) -> bool {
-        let passes_netfilter =
-            || self.sysctls.read(&bridge_nf_call(family).replace('.', "/")).is_ok_and(|value| value == "1");
-        !self.one_way.iter().any(|bridge| bridge == interface) || !passes_netfilter()
+        !self.one_way.iter().any(|bridge| bridge == interface) || !self.bridged_packets_pass_netfilter(family)
     }
 }
 
 impl KernelRouter {
+    fn bridged_packets_pass_netfilter(&self, family: IpFamily) -> bool {
+        self.sysctls.read(&bridge_nf_call(family).replace('.', "/")).is_ok_and(|value| value == "1")
+    }
+
     /// Returns the route of table `local` to an address.
     fn own_route(&self, address: IpAddr) -> Option<&(IpNet, AddressKind, Option<u32>)> {
         let own = self.own.iter().filter(|(network, ..)| network.contains(&address));

@@ -32,6 +32,10 @@ pub(super) struct StaticRouter {
     listed: Vec<String>,
     /// Whether the routes of all tables are known.
     has_all_tables: bool,
+    /// The groups of interfaces, as far as they are known.
+    groups: HashMap<String, u32>,
+    /// Whether a route or a policy rule gives packets a realm.
+    has_realms: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -273,6 +277,14 @@ impl Router for StaticRouter {
 
     fn address_of(&self, interface: &str, family: IpFamily) -> Option<IpAddr> {
         self.addresses_of(interface, family).next()
+    }
+
+    fn group(&self, interface: &str) -> Option<u32> {
+        self.groups.get(interface).copied()
+    }
+
+    fn has_realms(&self) -> Option<bool> {
+        Some(self.has_realms)
     }
 
     fn vrf(&self, interface: &str) -> Option<Arc<str>> {

@@ -2,6 +2,7 @@
 //! those of `include/uapi/linux/netfilter/xt_*.h`.
 
 mod matches;
+mod rare;
 mod targets;
 
 use std::net::IpAddr;

@@ -120,10 +120,10 @@ impl PacketState<'_> {
             Match::Statistic(Sense::Not(probability)) => return ExtensionResult::Chance(1.0 - probability.as_f64()),
             Match::Recent(_) => None,
             Match::Set(set) => return self.matches_set(set),
-            // Ports of bridges are not modelled: packets are assumed to be routed. The rules of ipvs mode, the only
-            // known ones that match on them, have the same result for both.
-            Match::PhysdevIsIn(bridged) => {
-                (!bridged.is_negated()).then(|| "packet did not arrive through a port of a bridge".to_owned())
+            Match::PhysdevIsIn(wanted) => {
+                let is_in = self.passes_port("--physdev-is-in", None) == Some(true);
+                let did = if is_in { "arrived" } else { "did not arrive" };
+                (!wanted.allows(|_| is_in)).then(|| format!("packet {did} through a port of a bridge"))
             }
             Match::Ipvs(VirtualServerMatch { address, protocol, port }) => {
                 let (original, wanted) = (self.original.destination, SocketAddr::new(*address, *port));

@@ -100,6 +100,8 @@ impl PacketState<'_> {
             "connbytes" => self.matches_counters(&words),
             "cluster" => self.matches_cluster(&words),
             "string" => self.matches_string(&words),
+            // No packet has a policy of IPsec, whatever else is wanted of it.
+            "policy" if self.host().lacks_ipsec() => words.argument("--pol").map(|wanted| wanted == "none"),
             _ => None,
         };
         if let Some(matches) = decided {
@@ -164,6 +166,13 @@ impl PacketState<'_> {
                 let (mask, wanted) = (tcp_flags(first?)?, tcp_flags(arguments.get(1)?)?);
                 SYN & mask == wanted
             }
+            ("sctp", "--chunk-types") => init_matches(first?, arguments.get(1)?)?,
+            ("devgroup", "--src-group") => self.is_in_group(self.in_interface.as_deref(), first?)?,
+            ("devgroup", "--dst-group") => self.is_in_group(self.out_interface.as_deref(), first?)?,
+            ("realm", "--realm") if self.host().lacks_realms() => {
+                let (realm, _) = value_and_mask(if first? == "cosmos" { "0" } else { first? })?;
+                realm == 0
+            }
             // Such packets request ECN with other flags.
             ("ecn", "--ecn-tcp-cwr" | "--ecn-tcp-ece") => false,
             ("iprange", "--src-range") => in_addresses(first?, source.ip())?,
@@ -182,8 +191,7 @@ impl PacketState<'_> {
                     _ => return None,
                 }
             }
-            // Packets are assumed to be routed, and do not pass ports of bridges.
-            ("physdev", _) => false,
+            ("physdev", option) => self.passes_port(option, first)?,
             ("conntrack", "--ctstate") => first?.split(',').any(|state| self.has_state(state)),
             ("conntrack", "--ctproto") => protocol(first?)? == self.protocol(),
             ("conntrack", "--ctorigsrc") => in_network(first?, original.0.ip())?,
@@ -204,6 +212,13 @@ impl PacketState<'_> {
             ("owner" | "cgroup", _) if matches!(self.original.origin, Origin::Interface(_)) => false,
             _ => return None,
         })
+    }
+
+    /// Reports whether an interface is in a group; `None` if the group is unknown.
+    fn is_in_group(&self, interface: Option<&str>, wanted: &str) -> Option<bool> {
+        let (group, mask) = value_and_mask(if wanted == "default" { "0" } else { wanted })?;
+        let Some(interface) = interface else { return Some(false) };
+        Some(self.host().group(interface)? & mask == group)
     }
 
     /// Evaluates conditions on the connection of a packet that has none. The kernel compares only its state.
@@ -316,6 +331,19 @@ fn in_network(text: &str, address: IpAddr) -> Option<bool> {
     match text.parse::<ipnet::IpNet>() {
         Ok(network) => Some(network.contains(&address)),
         Err(_) => Some(text.parse::<IpAddr>().ok()? == address),
+    }
+}
+
+/// Reports whether the first packet of an SCTP connection, whose only chunk is INIT, has `any`, `all` or `only` these chunks.
+fn init_matches(which: &str, chunks: &str) -> Option<bool> {
+    // The flags of a chunk may follow its name; INIT has none.
+    let mut names = chunks.split(',').map(|chunk| chunk.split(':').next().unwrap_or(chunk));
+    let is_init = |name: &str| name.eq_ignore_ascii_case("INIT");
+    let is_named = chunks == "ALL" || names.clone().any(is_init);
+    match which {
+        "any" | "only" => Some(is_named),
+        "all" => Some(chunks == "NONE" || chunks != "ALL" && names.all(is_init)),
+        _ => None,
     }
 }
 

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use ferroute_core::Protocol;
 
 use super::foreign::{Words, number};
-use crate::{PacketState, jhash::jhash};
+use crate::{Origin, PacketState, jhash::jhash};
 
 impl Words<'_> {
     /// Returns the share of packets that `-m statistic --mode nth` matches: a counter may be at any number.
@@ -76,6 +76,35 @@ impl PacketState<'_> {
         };
         let is_local = mask & 1u32.checked_shl(node)? != 0;
         Some(is_local != words.is_negated())
+    }
+
+    /// Evaluates an option of `-m physdev`; `None` if it is unknown which port of a bridge the packet passes. Rules see the ports if
+    /// the bridge's packets pass netfilter: that of arrival at all hooks, also of routed packets, and that of departure if the bridge
+    /// itself forwards the packet.
+    pub(super) fn passes_port(&self, option: &str, name: Option<&str>) -> Option<bool> {
+        let bridge = match &self.original.origin {
+            Origin::Interface(name) if !self.looped && !self.resent => name.as_str(),
+            _ => return Some(false),
+        };
+        let ports = self.host().ports_seen(bridge, self.family());
+        let is_bridged = !ports.is_empty() && self.out_interface.as_deref() == Some(bridge);
+        let is_one_of = |pattern: &str| {
+            let is_it = |port: &&String| match pattern.strip_suffix('+') {
+                Some(prefix) => port.starts_with(prefix),
+                None => *port == pattern,
+            };
+            match ports.iter().filter(is_it).count() {
+                0 => Some(false),
+                count => (count == ports.len()).then_some(true),
+            }
+        };
+        match (option, name) {
+            ("--physdev-is-in", _) => Some(!ports.is_empty()),
+            ("--physdev-is-out" | "--physdev-is-bridged", _) => Some(is_bridged),
+            ("--physdev-out", Some(_)) if !is_bridged => Some(false),
+            ("--physdev-in" | "--physdev-out", Some(pattern)) => is_one_of(pattern),
+            _ => None,
+        }
     }
 
     /// Evaluates `-m string` for the first packet of a TCP connection, which has no data. Text of a few characters is

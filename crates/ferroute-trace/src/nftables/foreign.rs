@@ -236,16 +236,33 @@ impl PacketState<'_> {
                 Words::Existence => 0,
                 _ => return Known::Absent,
             },
+            Property::Named(Named { text: "iifgroup", .. }) => return self.group_of(self.in_interface.as_deref()),
+            Property::Named(Named { text: "oifgroup", .. }) => return self.group_of(self.out_interface.as_deref()),
+            Property::Named(Named { text: "rt classid" | "meta rtclassid" | "rt ipsec", .. }) if !self.is_routed() => {
+                return Known::Absent;
+            }
+            Property::Named(Named { text: "rt classid" | "meta rtclassid", .. }) if self.host().lacks_realms() => 0,
+            Property::Named(Named { text: "meta ipsec" | "rt ipsec", .. }) if self.host().lacks_ipsec() => 0,
+            Property::Named(Named { text, .. }) if text.starts_with("ipsec") && self.host().lacks_ipsec() => {
+                return Known::Absent;
+            }
             // There are no replies to a first packet yet.
             Property::Named(Named { text: "ct reply packets" | "ct reply bytes" | "ct reply avgpkt", .. }) => 0,
             // The packet itself.
             Property::Named(Named { text: "ct packets" | "ct original packets", .. }) => 1,
             // The first packet of an SCTP connection.
-            Property::Named(Named { text: "sctp chunk init", .. }) => 1,
+            Property::Named(Named { text: "sctp chunk init" | "sctp chunk init type", .. }) => 1,
+            Property::Named(Named { text: "sctp chunk init flags", .. }) => 0,
             Property::Sender(_) | Property::IpFragment | Property::Named(_) | Property::Payload { .. } => {
                 return Known::Unknown;
             }
         })
+    }
+
+    /// Returns the group of an interface.
+    fn group_of(&self, interface: Option<&str>) -> Known {
+        let Some(interface) = interface else { return Known::Absent };
+        self.host().group(interface).map_or(Known::Unknown, |group| Known::Value(group.into()))
     }
 
     /// Reports whether the packet has no header of this kind, or no such option in it.

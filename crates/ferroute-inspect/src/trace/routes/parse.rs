@@ -25,6 +25,7 @@ impl StaticRouter {
                 command = next;
                 continue;
             }
+            router.has_realms |= words.iter().skip(1).any(|word| ["realm", "realms"].contains(word));
             match words.as_slice() {
                 [priority, rest @ ..] if router.rules.add(priority, rest) => {}
                 // `2: eth0@if3: <BROADCAST> …` of `ip address`.
@@ -33,6 +34,11 @@ impl StaticRouter {
                     name.split('@').next().unwrap_or(name).clone_into(&mut interface);
                     let master = after(&words, "master").map(str::to_owned);
                     router.masters.extend(master.map(|master| (interface.clone(), master)));
+                    let group = match after(&words, "group") {
+                        Some("default") => Some(0),
+                        group => group.and_then(|group| group.parse().ok()),
+                    };
+                    router.groups.extend(group.map(|group| (interface.clone(), group)));
                 }
                 ["vrf" | "vrf_slave", "table", table, ..] => {
                     router.vrf_tables.insert(interface.clone(), (*table).to_owned());

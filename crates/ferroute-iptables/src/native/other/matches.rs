@@ -321,6 +321,10 @@ pub(in crate::native) fn match_text(structure: &Structure<'_>, family: IpFamily)
                 }
             }
         }
+        ("sctp", 0) => rare::sctp(bytes, &mut option)?,
+        ("dccp", 0) => rare::dccp(bytes, &mut option)?,
+        ("ipcomp", 0) => rare::ipcomp(bytes, &mut option)?,
+        ("rateest", 0) => rare::rateest(bytes, &mut option)?,
         ("u32", 0) => option(u8_at(bytes, 1981)? != 0, format!("u32 \"{}\"", u32_tests(bytes)?))?,
         ("bpf", 1) => match u16_at(bytes, 0)? {
             0 => option(false, format!("bytecode \"{}\"", bpf_program(bytes.get(8..)?, u16_at(bytes, 2)?)?))?,

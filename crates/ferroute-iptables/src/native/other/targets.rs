@@ -105,6 +105,7 @@ pub(in crate::native) fn target_text(structure: &Structure<'_>, family: IpFamily
             let given = names.iter().filter(|(bit, _)| options & bit != 0);
             format!("SYNPROXY{}", given.map(|(_, name)| format!(" --{name}")).collect::<String>())
         }
+        ("RATEEST", 0) => rare::rate_estimator(bytes)?,
         ("CT", 0..=2) => tracking_text(structure)?,
         _ => return None,
     })

@@ -196,6 +196,30 @@ fn numbers_of_options_that_could_not_be_read_are_not_shown() {
 }
 
 #[test]
+fn first_packet_of_sctp_has_the_chunk_init_alone() {
+    let packet = Packet { protocol: Protocol::Sctp, ..from_pod("10.0.0.1:80") };
+    for (condition, is_dropped) in [
+        ("--chunk-types any INIT", true),
+        ("--dport 80 --chunk-types any DATA:Be,INIT", true),
+        ("--dport 81 --chunk-types any INIT", false),
+        ("--chunk-types any DATA,INIT_ACK", false),
+        ("--chunk-types any ALL", true),
+        ("--chunk-types any NONE", false),
+        ("! --chunk-types any DATA", true),
+        ("--chunk-types all INIT", true),
+        ("--chunk-types all INIT,DATA", false),
+        ("--chunk-types all ALL", false),
+        ("--chunk-types all NONE", true),
+        ("--chunk-types only INIT,ABORT:T", true),
+        ("--chunk-types only INIT_ACK", false),
+        ("! --chunk-types only INIT", false),
+    ] {
+        let text = format!("*mangle\n-A PREROUTING -p sctp -m sctp {condition} -j DROP");
+        assert_eq!(verdicts(&text, &packet) == ["dropped"], is_dropped, "{condition}: {:?}", verdicts(&text, &packet));
+    }
+}
+
+#[test]
 fn packets_without_a_connection_match_its_state_alone() {
     let end = |raw: &str, rule: &str| {
         let text = format!("*raw\n-A PREROUTING {raw}\n*filter\n-A FORWARD {rule} -j DROP");
