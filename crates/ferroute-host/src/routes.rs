@@ -268,7 +268,10 @@ fn lookup_request(query: &RouteQuery, flags: u32) -> Request {
         attributes.put_u32_ne(libc::RTA_MARK, query.mark);
     }
     if let Some((protocol, source, destination)) = query.transport {
-        attributes.put_u8(RTA_IP_PROTO, protocol.number());
+        // The kernel refuses to look up routes for SCTP, whose packets have the route of all protocols unless a policy rule names it.
+        if protocol != Transport::Sctp {
+            attributes.put_u8(RTA_IP_PROTO, protocol.number());
+        }
         attributes.put_u16_be(RTA_SPORT, source);
         attributes.put_u16_be(RTA_DPORT, destination);
     }

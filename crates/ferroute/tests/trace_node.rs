@@ -97,6 +97,25 @@ fn pods_behind_interfaces_without_addresses_are_reached_through_them() {
     }
 }
 
+/// The kernel looks up no routes for SCTP.
+#[test]
+fn packets_of_sctp_are_routed() {
+    let node = node();
+    run(&node, "ip route add default via 192.168.7.1 dev eth1 table 100");
+    run(&node, "ip -6 route add default via fd00:7::1 dev eth1 table 100");
+    for (from, to) in [("10.244.1.5", "203.0.113.7"), ("fd00:244::5", "[2001:db8::7]")] {
+        let routed = |port: u16| results(&node, &format!("--proto sctp --from {from} --to {to}:{port}")).remove(0);
+        assert_eq!(routed(80), "routed through eth0");
+        let family = if from.contains(':') { "-6" } else { "-4" };
+        run(&node, &format!("ip {family} rule add iif cali1 lookup 100"));
+        assert_eq!(routed(80), "routed through eth1");
+        let local = results(&node, &format!("--proto sctp --local --to {to}:80")).remove(0);
+        assert_eq!(local, "routed through eth0");
+    }
+    rules(&node, "table inet t { chain c { type filter hook forward priority 0; sctp chunk init exists drop; }; }");
+    assert_eq!(results(&node, "--proto sctp --from 10.244.1.5 --to 10.244.1.6:80").last().unwrap(), "=> dropped");
+}
+
 #[test]
 fn masquerading_to_interface_without_address_uses_another_one() {
     let node = node();

@@ -25,9 +25,9 @@ impl StaticRouter {
                 command = next;
                 continue;
             }
-            router.has_realms |= words.iter().skip(1).any(|word| ["realm", "realms"].contains(word));
+            let has_realm = words.iter().any(|word| ["realm", "realms"].contains(word));
             match words.as_slice() {
-                [priority, rest @ ..] if router.rules.add(priority, rest) => {}
+                [priority, rest @ ..] if router.rules.add(priority, rest) => router.has_realms |= has_realm,
                 // `2: eth0@if3: <BROADCAST> …` of `ip address`.
                 [number, name, ..] if number.ends_with(':') && name.ends_with(':') => {
                     let name = name.trim_end_matches(':');
@@ -54,6 +54,7 @@ impl StaticRouter {
                     addresses.iter().for_each(|address| router.add_address(name, address, None));
                 }
                 ["nexthop", rest @ ..] => {
+                    router.has_realms |= has_realm;
                     if let (Some(source), Some(StaticRoute { kind: Kind::Unicast(paths), .. })) =
                         (multipath, router.routes.last_mut())
                         && !rest.iter().any(|word| ["dead", "linkdown"].contains(word))
@@ -76,6 +77,7 @@ impl StaticRouter {
                         (to, _) => (to, unicast()),
                     };
                     let Some(to) = network(to, family) else { continue };
+                    router.has_realms |= has_realm;
                     multipath = matches!(&kind, Kind::Unicast(paths) if paths.is_empty()).then_some(source);
                     let table = after(&words, "table").or(command.table.as_deref()).unwrap_or("main");
                     router.has_all_tables |= table == "local";

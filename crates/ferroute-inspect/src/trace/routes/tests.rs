@@ -230,3 +230,20 @@ fn rules_that_skip_others_and_tables_of_vrfs_are_followed() {
     assert!(route("10.244.1.5", "eth2").contains("if blue is a VRF: add the output of ip -details address"));
     assert_eq!(router.vrf("eth1").as_deref(), Some("red"));
 }
+
+#[test]
+fn groups_and_realms_are_read_where_they_are_printed() {
+    let addresses = "2: eth0@if9: <UP> mtu 1500 qdisc noqueue state UP group default qlen 1000\n    inet 192.168.6.121/24 scope global eth0\n\
+                     3: eth1: <UP> mtu 1500 state UP group 18 qlen 1000\n4: eth2: <UP> mtu 1500 group uplinks\n5: eth3: <UP> mtu 1500\n";
+    let router = |routes: &str| StaticRouter::parse(&format!("{addresses}{routes}"));
+    let plain = router("default via 192.168.6.1 dev eth0\n-A FORWARD -m realm --realm 5 -j DROP\n");
+    assert_eq!(["eth0", "eth1", "eth2", "eth3"].map(|name| plain.group(name)), [Some(0), Some(18), None, None]);
+    assert_eq!(plain.has_realms(), Some(false));
+    for routes in [
+        "default via 192.168.6.1 dev eth0 realm 5\n",
+        "default\n\tnexthop via 192.168.6.1 dev eth0 weight 1 realm 5\n",
+        "0:\tfrom all lookup local\n100:\tfrom 10.0.0.0/8 lookup 1 realms 3/4\ndefault via 192.168.6.1 dev eth0\n",
+    ] {
+        assert_eq!(router(routes).has_realms(), Some(true), "{routes}");
+    }
+}
