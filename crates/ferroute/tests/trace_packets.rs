@@ -355,6 +355,6 @@ fn facts_of_the_host_decide_conditions_as_packets_meet_them() {
             command.args(["trace", "--kernel", "--from", "10.244.1.2", "--to", "10.244.2.2:8080"]).output().unwrap()
         });
         let text = String::from_utf8(output.stdout).unwrap();
-        assert!(text.contains("assuming: ") && text.matches("=> ").count() == 2, "{rule}: {text}");
+        assert!(text.contains("assuming: ") && text.matches("\n=> ").count() == 2, "{rule}: {text}");
     }
 }

@@ -24,14 +24,16 @@ pub(super) fn from_number(number: u8) -> ProtocolMatch {
 }
 
 /// Protocols, other than those of Services, that `iptables-save` prints by name.
-const NAMES: [(u8, &str); 9] = [
+const NAMES: [(u8, &str); 11] = [
     (1, "icmp"),
     (2, "igmp"),
+    (33, "dccp"),
     (47, "gre"),
     (50, "esp"),
     (51, "ah"),
     (58, "ipv6-icmp"),
     (103, "pim"),
+    (108, "ipcomp"),
     (112, "vrrp"),
     (136, "udplite"),
 ];
