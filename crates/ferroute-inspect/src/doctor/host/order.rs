@@ -53,6 +53,7 @@ struct Index<'a> {
 }
 
 /// What a rule may name.
+#[derive(Clone, Copy)]
 enum Named {
     Network(IpNet),
     Addresses(IpAddr, IpAddr),
