@@ -2,8 +2,10 @@
 
 use std::{
     fs::File,
-    io::{self, Read},
+    io::{self, ErrorKind, Read},
+    os::{fd::AsFd, unix::fs::OpenOptionsExt},
     path::{Path, PathBuf},
+    time::{Duration, Instant},
 };
 
 use crate::{
@@ -12,6 +14,10 @@ use crate::{
 };
 use anyhow::Context;
 use ferroute_core::FlowtableSettings;
+use nix::{
+    errno::Errno,
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+};
 
 /// A resolved configuration and its warnings.
 pub struct Settings {
@@ -152,20 +158,49 @@ fn read(path: &Path) -> anyhow::Result<String> {
     read_text(path).with_context(|| format!("cannot read configuration file {}", path.display()))
 }
 
-/// Reads a configuration file or kubeconfig of at most 16 MiB.
+/// Reads a configuration file or kubeconfig of at most 16 MiB, within 30 s: it may be a pipe.
 ///
 /// # Errors
-/// If it cannot be read, is longer, or is not UTF-8.
+/// If it cannot be read, is longer, has no end by then, or is not UTF-8.
 pub fn read_text(path: &Path) -> io::Result<String> {
-    let mut text = String::new();
-    match File::open(path)?.take(MAX_BYTES + 1).read_to_string(&mut text)? as u64 {
-        0..=MAX_BYTES => Ok(text),
-        _ => Err(io::Error::other(format!("it is longer than {} MiB", MAX_BYTES >> 20))),
+    read_text_within(path, READ_WITHIN)
+}
+
+fn read_text_within(path: &Path, at_most: Duration) -> io::Result<String> {
+    // A pipe would otherwise wait for a writer, or for its end, for ever.
+    let mut file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    let deadline = Instant::now() + at_most;
+    let mut bytes = Vec::new();
+    let mut part = vec![0; 64 << 10];
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let ready = poll(
+            &mut [PollFd::new(file.as_fd(), PollFlags::POLLIN)],
+            PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX),
+        );
+        match ready {
+            Ok(0) => return Err(io::Error::new(ErrorKind::TimedOut, format!("it has no end within {at_most:?}"))),
+            Ok(_) => {}
+            Err(Errno::EINTR) => continue,
+            Err(error) => return Err(error.into()),
+        }
+        match file.read(&mut part) {
+            Ok(0) => break,
+            Ok(read) => bytes.extend(&part[..read]),
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
+            Err(error) => return Err(error),
+        }
+        if bytes.len() > MAX_BYTES {
+            return Err(io::Error::other(format!("it is longer than {} MiB", MAX_BYTES >> 20)));
+        }
     }
+    String::from_utf8(bytes).map_err(|error| io::Error::new(ErrorKind::InvalidData, error.utf8_error()))
 }
 
 /// The maximum length of a file, far above that of any. A device has no end.
-const MAX_BYTES: u64 = 16 << 20;
+const MAX_BYTES: usize = 16 << 20;
+/// Enough for a program that writes to a pipe what it first asks an API server for.
+const READ_WITHIN: Duration = Duration::from_secs(30);
 
 /// Decodes leniently, as kube-proxy does, so that files with fields of newer versions are accepted with a warning.
 fn decode(path: &Path, text: &str) -> anyhow::Result<(KubeProxyConfiguration, Vec<String>)> {

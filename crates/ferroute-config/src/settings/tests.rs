@@ -1,4 +1,4 @@
-use std::{io::Write, time::Duration};
+use std::{io::Write, thread, time::Duration};
 
 use crate::{LogFormat, Logging, SyncPeriods};
 use clap::Parser;
@@ -115,6 +115,25 @@ fn files_without_an_end_are_refused() {
     let run = KubeProxy::parse_from(["kube-proxy", "--config=/dev/zero"]).run;
     let error = load_proxy(&run, &ModeName::KUBE_PROXY).err().expect("an error");
     assert_eq!(format!("{error:#}"), "cannot read configuration file /dev/zero: it is longer than 16 MiB");
+}
+
+#[test]
+fn pipes_are_read_to_their_end_but_not_for_ever() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("pipe");
+    nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).expect("a pipe");
+    let error = |result: io::Result<String>| result.expect_err("an error").to_string();
+    assert_eq!(error(read_text_within(&path, Duration::from_millis(20))), "it has no end within 20ms", "no writer");
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut writer = File::options().write(true).open(&path).expect("the pipe");
+            for part in ["mode: ", "ipvs"] {
+                writer.write_all(part.as_bytes()).expect("a reader");
+                thread::sleep(Duration::from_millis(20));
+            }
+        });
+        assert_eq!(read_text(&path).expect("text"), "mode: ipvs");
+    });
 }
 
 #[test]
