@@ -345,7 +345,10 @@ fn facts_of_the_host_decide_conditions_as_packets_meet_them() {
     // The facts are unknown.
     for (change, rule) in [
         ("ip route change 10.244.2.0/24 dev server realm 7", iptables("-m realm --realm 7")),
-        ("ip xfrm policy add src 192.0.2.1 dst 192.0.2.2 dir fwd action allow", iptables("-m policy --dir in --pol none")),
+        (
+            "ip xfrm policy add src 192.0.2.1 dst 192.0.2.2 dir fwd action allow",
+            iptables("-m policy --dir in --pol none"),
+        ),
     ] {
         lab.run("nft flush ruleset");
         lab.run(&rule);
