@@ -4,7 +4,6 @@
 mod commands;
 mod ipvs;
 mod merge;
-mod rule_list;
 
 use std::{
     fs::File,
