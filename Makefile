@@ -521,9 +521,10 @@ docs: rust
 	docs/book.sh $(BOOK)-source; mdbook build --dest-dir $(BOOK) $(BOOK)-source; echo "open $(BOOK)/index.html"
 
 ## cross (20 min): run the tests of the code that reads and writes binary data for arm64, 32 bits and big-endian (CROSS_TARGETS)
-# In emulated processes, with few inputs for each property. The emulator has no netfilter sockets and no filters of system calls, translates
-# only some attributes of links, does not say who sent a datagram of netlink, and starts programs that are missing, so the few tests of these crates that need this are left out; they need a kernel and
-# not another architecture. CROSS_FLAGS are flags of Cargo, such as `-Zbuild-std` where rustup has no standard library of a target.
+# In emulated processes, with few inputs for each property. The emulator has no netfilter sockets and no filters of system calls,
+# translates only some attributes of links, does not say who sent a datagram of netlink, and starts programs that are missing, so the
+# few tests of these crates that need this are left out; they need a kernel and not another architecture. CROSS_FLAGS are flags of
+# Cargo, such as `-Zbuild-std` where rustup has no standard library of a target.
 CROSS_TARGETS ?= aarch64-unknown-linux-gnu i686-unknown-linux-gnu s390x-unknown-linux-gnu
 CROSS_FLAGS ?=
 CROSS_CRATES := core netlink host flows nftables iptables ipvs
@@ -538,7 +539,7 @@ cross: rust
 	        PROPTEST_CASES=4 \
 	    $(CARGO) test --no-fail-fast $(CROSS_FLAGS) --target $$target $(CROSS_CRATES:%=-p ferroute-%) --lib -- \
 	        --skip conntrack::tests --skip sys::tests --skip confinement::tests --skip the_error_names_a_missing_program \
-        --skip bridges_have_their_ports_to_pods --skip lost_packets_are_counted --skip packets_of_a_rule_are_received; \
+	        --skip bridges_have_their_ports_to_pods --skip lost_packets_are_counted --skip packets_of_a_rule_are_received; \
 	done
 
 ## clean (1 s): remove all build results
