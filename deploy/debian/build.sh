@@ -25,13 +25,8 @@ mkdir -p "$root/usr/lib/systemd/system" "$root/DEBIAN" "$work/debian"
 sed 's|/usr/local/bin/|/usr/bin/|' deploy/systemd/ferroute.service >"$root/usr/lib/systemd/system/ferroute.service"
 install -D -m 644 LICENSE "$root/usr/share/doc/ferroute/copyright"
 gzip -9nc CHANGELOG.md >"$root/usr/share/doc/ferroute/changelog.gz"
-# The pages link to each other and to files whose places relative to them stay the same.
-doc=$root/usr/share/doc/ferroute
-for file in *.md conformance/README.md e2e/README.md $(find docs deploy/monitoring deploy/kubernetes -type f); do
-    install -D -m 644 "$file" "$doc/$file"
-done
-ln -s copyright "$doc/LICENSE"
-install -D -m 644 -t "$doc/examples" examples/*.yaml
+deploy/release/documents.sh "$root/usr/share/doc/ferroute"
+ln -s copyright "$root/usr/share/doc/ferroute/LICENSE"
 
 # The libraries that the program is linked with, in the versions that have its symbols.
 printf 'Source: ferroute\n\nPackage: ferroute\nArchitecture: any\n' >"$work/debian/control"

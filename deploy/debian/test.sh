@@ -5,11 +5,11 @@
 # with a program that records the calls of systemctl. The exit status is 77 where the kernel does not permit that.
 set -euo pipefail
 if [ "${1:-}" != inside ]; then
-    old=$(realpath "$1") new=$(realpath "$2")
+    old=$(realpath "$1") new=$(realpath "$2") deploy=$(realpath "$(dirname "$0")/..")
     unshare --mount --net --propagation private true || exit 77
-    exec unshare --mount --net --propagation private "$0" inside "$old" "$new" "$(realpath "$(dirname "$0")/../../examples/nginx.yaml")"
+    exec unshare --mount --net --propagation private "$0" inside "$old" "$new" "$deploy/../examples/nginx.yaml" "$deploy/release/links.sh"
 fi
-old=$2 new=$3 manifest=$4
+old=$2 new=$3 manifest=$4 links=$5
 work=$(mktemp -d)
 mount -t tmpfs tmpfs "$work"
 servers=
@@ -56,8 +56,7 @@ done
 program=$(sed -n 's/^ExecStart=\([^ ]*\).*/\1/p' "$root/usr/lib/systemd/system/ferroute.service")
 [ -x "$root$program" ] || fail "the unit runs $program, which does not exist"
 in_root dpkg --verify ferroute
-broken=$(cd "$root/usr/share/doc/ferroute" && grep -rohE --include='*.md' --with-filename '\]\([^)# ]+' . | grep -vE '\]\([a-z]+:' |
-    while IFS=: read -r file link; do [ -e "${file%/*}/${link#](}" ] || echo "$file: ${link#](}"; done)
+broken=$("$links" "$root/usr/share/doc/ferroute")
 [ -z "$broken" ] || fail "links of the documentation lead nowhere: $broken"
 man=$root/usr/share/man/man1
 missing=$(zcat "$man"/ferroute*.1.gz | sed -n '/^.SH "SEE ALSO"/,$p' | grep -oE '\\fB[a-z_\\-]+\\fR\(1\)' | sed 's/^\\fB//; s/\\fR(1)//; s/\\//g' | sort -u |

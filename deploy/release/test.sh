@@ -30,10 +30,12 @@ echo "== contents of the archive"
 tar -xzf "$archive" -C "$work"
 root=$work/${name%.tar.gz}
 [ "$("$root/bin/ferroute" --version)" = "$("$program" --version)" ] || fail "the archive has another program"
-for file in bin/kubectl-ferroute LICENSE README.md CHANGELOG.md systemd/ferroute.service share/man/man1/ferroute.1 \
-    share/bash-completion/completions/ferroute; do
+for file in bin/kubectl-ferroute LICENSE README.md CHANGELOG.md systemd/ferroute.service apparmor/ferroute share/man/man1/ferroute.1 \
+    share/bash-completion/completions/ferroute docs/deploy.md examples/host.yaml; do
     [ -s "$root/$file" ] || fail "the archive has no $file"
 done
+broken=$(deploy/release/links.sh "$root")
+[ -z "$broken" ] || fail "links of the documentation lead nowhere: $broken"
 
 chart=$(dirname "$archive")/ferroute-$version.tgz
 [ ! -e "$chart" ] || {
