@@ -26,6 +26,13 @@ size=$((($(stat -c %s "$program") + 500000) / 1000000))
 [ "$(uname -m)" != x86_64 ] || { [ $((size - documented)) -ge -1 ] && [ $((size - documented)) -le 1 ]; } ||
     fail "docs/deploy.md says $documented MB, and the program has $size MB"
 
+echo "== the oldest glibc in README.md"
+documented=$(sed -n 's/.* glibc \([0-9.]*\) or newer.*/\1/p' README.md)
+needed=$(readelf --version-info "$program" | grep -o 'GLIBC_[0-9.]*' | sort -Vu | tail -n 1)
+# Releases are built on this version of Debian; others may have other symbols.
+[ "$(. /etc/os-release && echo "${VERSION_CODENAME:-}")" != bookworm ] || [ "$needed" = "GLIBC_$documented" ] ||
+    fail "README.md says glibc $documented, and the program needs $needed"
+
 echo "== contents of the archive"
 tar -xzf "$archive" -C "$work"
 root=$work/${name%.tar.gz}
