@@ -521,25 +521,29 @@ docs: rust
 	docs/book.sh $(BOOK)-source; mdbook build --dest-dir $(BOOK) $(BOOK)-source; echo "open $(BOOK)/index.html"
 
 ## cross (20 min): run the tests of the code that reads and writes binary data for arm64, 32 bits and big-endian (CROSS_TARGETS)
-# In emulated processes, with few inputs for each property. The emulator has no netfilter sockets and no filters of system calls,
-# translates only some attributes of links, does not say who sent a datagram of netlink, and starts programs that are missing, so the
-# few tests of these crates that need this are left out; they need a kernel and not another architecture. CROSS_FLAGS are flags of
-# Cargo, such as `-Zbuild-std` where rustup has no standard library of a target.
+# In emulated processes, with few inputs for each property; programs of 32 bits without emulation where the kernel runs them. The
+# emulator has no netfilter sockets and no filters of system calls, translates only some attributes of links, and starts programs that are
+# missing, so the few tests of these crates that need this are left out in it; they need a kernel and not another architecture.
+# CROSS_FLAGS are flags of Cargo, such as `-Zbuild-std` where rustup has no standard library of a target.
 CROSS_TARGETS ?= aarch64-unknown-linux-gnu i686-unknown-linux-gnu s390x-unknown-linux-gnu
 CROSS_FLAGS ?=
 CROSS_CRATES := core netlink host flows nftables iptables ipvs
+NOT_EMULATED := confinement::tests the_error_names_a_missing_program bridges_have_their_ports_to_pods lost_packets_are_counted \
+    packets_of_a_rule_are_received kernel_filters_the_dump_by only_selected_protocol_is_deleted closed_tcp_connections_are_not_open
+LOADER_32 := /usr/i686-linux-gnu/lib/ld-linux.so.2
 cross: rust
 	$(call install,aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu i686-linux-gnu-gcc:gcc-i686-linux-gnu \
 	    s390x-linux-gnu-gcc:gcc-s390x-linux-gnu qemu-s390x:qemu-user)
 	$(if $(CROSS_FLAGS),,rustup target add $(CROSS_TARGETS))
 	@set -e; for target in $(CROSS_TARGETS); do \
 	    machine=$${target%%-*}; name=$$(echo $$target | tr a-z- A-Z_); libraries=$$machine-linux-gnu; \
-	    env CARGO_TARGET_$${name}_LINKER=$$libraries-gcc \
-	        CARGO_TARGET_$${name}_RUNNER="qemu-$$(echo $$machine | sed s/i686/i386/) -L /usr/$$libraries" \
-	        PROPTEST_CASES=4 \
-	    $(CARGO) test --no-fail-fast $(CROSS_FLAGS) --target $$target $(CROSS_CRATES:%=-p ferroute-%) --lib -- \
-	        --skip conntrack::tests --skip sys::tests --skip confinement::tests --skip the_error_names_a_missing_program \
-	        --skip bridges_have_their_ports_to_pods --skip lost_packets_are_counted --skip packets_of_a_rule_are_received; \
+	    if [ $$machine = i686 ] && $(LOADER_32) --version >/dev/null 2>&1; then \
+	        runner="$(if $(SUDO),sudo -E) $(LOADER_32) --library-path $$(dirname $(LOADER_32))"; skip=; \
+	    else \
+	        runner="qemu-$$(echo $$machine | sed s/i686/i386/) -L /usr/$$libraries"; skip="$(NOT_EMULATED:%=--skip %)"; \
+	    fi; \
+	    env CARGO_TARGET_$${name}_LINKER=$$libraries-gcc CARGO_TARGET_$${name}_RUNNER="$$runner" PROPTEST_CASES=4 \
+	    $(CARGO) test --no-fail-fast $(CROSS_FLAGS) --target $$target $(CROSS_CRATES:%=-p ferroute-%) --lib -- $$skip; \
 	done
 
 ## clean (1 s): remove all build results

@@ -141,10 +141,11 @@ pub(crate) mod tests {
         address.nl_pid
     }
 
-    /// Returns a message of 36 bytes without effect that requests an ack.
-    fn noop() -> [u8; 16] {
-        let mut message = [0; 16];
-        message[..4].copy_from_slice(&16_u32.to_ne_bytes());
+    /// Returns a message without effect that requests an ack, which has 36 bytes. It has a body, because emulators of other
+    /// architectures do not translate headers alone.
+    fn noop() -> [u8; 20] {
+        let mut message = [0; 20];
+        message[..4].copy_from_slice(&20_u32.to_ne_bytes());
         message[4..6].copy_from_slice(&(libc::NLMSG_NOOP as u16).to_ne_bytes());
         message[6..8].copy_from_slice(&((libc::NLM_F_REQUEST | libc::NLM_F_ACK) as u16).to_ne_bytes());
         message
