@@ -531,7 +531,7 @@ CROSS_CRATES := core netlink host flows nftables iptables ipvs
 NOT_EMULATED := confinement::tests the_error_names_a_missing_program bridges_have_their_ports_to_pods lost_packets_are_counted \
     packets_of_a_rule_are_received kernel_filters_the_dump_by only_selected_protocol_is_deleted closed_tcp_connections_are_not_open
 LOADER_32 := /usr/i686-linux-gnu/lib/ld-linux.so.2
-cross: rust
+cross: deps-test rust
 	$(call install,aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu i686-linux-gnu-gcc:gcc-i686-linux-gnu \
 	    s390x-linux-gnu-gcc:gcc-s390x-linux-gnu qemu-s390x:qemu-user)
 	$(if $(CROSS_FLAGS),,rustup target add $(CROSS_TARGETS))
