@@ -4,6 +4,7 @@
 mod commands;
 mod ipvs;
 mod merge;
+mod rule_list;
 
 use std::{
     fs::File,

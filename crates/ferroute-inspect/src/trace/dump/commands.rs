@@ -5,15 +5,15 @@
 
 use std::{
     borrow::Cow,
-    cell::OnceCell,
-    collections::{BTreeMap, HashMap, VecDeque},
+    collections::{BTreeMap, HashMap},
     fmt::Write,
-    hash::{BuildHasher, BuildHasherDefault, DefaultHasher},
 };
 
 use ferroute_core::IpFamily;
-use ferroute_iptables::{ChainName, Rule, TableName};
+use ferroute_iptables::{ChainName, TableName};
 use ferroute_nftables::script::named_port;
+
+use super::rule_list::RuleList;
 
 /// Returns text in which commands of `iptables` are replaced by the output of `iptables-save` after them.
 ///
@@ -112,34 +112,18 @@ struct EditedChain {
     order: usize,
     /// The rest of its declaration in `iptables-save`.
     head: Option<String>,
-    /// Scripts insert most rules at the start.
-    rules: VecDeque<EditedRule>,
+    rules: RuleList,
 }
 
-/// A rule after `-A CHAIN`.
-#[derive(Debug)]
-struct EditedRule {
-    text: String,
-    /// See [`EditedRule::digest`].
-    digest: OnceCell<u64>,
-}
-
-impl EditedRule {
-    fn new(words: &[&str]) -> Self {
-        let mut text = String::new();
-        for (at, word) in words.iter().enumerate() {
-            let is_port = at > 0 && PORT_OPTIONS.contains(&words[at - 1]);
-            text += if at > 0 { " " } else { "" };
-            text += &if is_port { Cow::Owned(numbered_ports(word)) } else { Cow::Borrowed(*word) };
-        }
-        Self { text, digest: OnceCell::new() }
+/// Returns the text of a rule after `-A CHAIN`, with numbers of ports in the place of names.
+fn rule_text(words: &[&str]) -> String {
+    let mut text = String::new();
+    for (at, word) in words.iter().enumerate() {
+        let is_port = at > 0 && PORT_OPTIONS.contains(&words[at - 1]);
+        text += if at > 0 { " " } else { "" };
+        text += &if is_port { Cow::Owned(numbered_ports(word)) } else { Cow::Borrowed(*word) };
     }
-
-    /// Returns a number that is the same for equal rules. A script may delete a hundred thousand rules by their text.
-    fn digest(&self, family: IpFamily) -> u64 {
-        let digest = || BuildHasherDefault::<DefaultHasher>::default().hash_one(Rule::parse(family, &self.text));
-        *self.digest.get_or_init(digest)
-    }
+    text
 }
 
 impl Chains {
@@ -162,31 +146,33 @@ impl Chains {
         };
         let numbered = rest.split_first().and_then(|(number, rest)| Some((number.parse::<usize>().ok()?, rest)));
         match command {
-            Command::Append => self.chain(name).rules.push_back(EditedRule::new(rest)),
+            Command::Append => {
+                let rules = &mut self.chain(name).rules;
+                rules.insert(family, rules.len(), rule_text(rest));
+            }
             Command::Insert => {
                 let (number, rest) = numbered.unwrap_or((1, rest));
                 let rules = &mut self.chain(name).rules;
                 let at = number.checked_sub(1).filter(|at| *at <= rules.len());
-                rules.insert(at.ok_or_else(|| format!("{name} has no position {number}"))?, EditedRule::new(rest));
+                let at = at.ok_or_else(|| format!("{name} has no position {number}"))?;
+                rules.insert(family, at, rule_text(rest));
             }
             Command::Replace => {
                 let (number, rest) = numbered.ok_or("the number of a rule is missing")?;
-                *self.chain(name).rule(number).ok_or_else(|| no_rule(name, number))? = EditedRule::new(rest);
+                let rules = &mut self.chain(name).rules;
+                let at = number.checked_sub(1).filter(|at| rules.remove(*at).is_some());
+                rules.insert(family, at.ok_or_else(|| no_rule(name, number))?, rule_text(rest));
             }
             Command::Delete => {
-                let chain = self.chain(name);
-                let number = match numbered {
-                    Some((number, _)) => number,
-                    None => {
-                        let digest = EditedRule::new(rest).digest(family);
-                        let at = chain.rules.iter().position(|other| other.digest(family) == digest);
-                        // Scripts delete rules that may not exist.
-                        let Some(at) = at else { return Ok(()) };
-                        at + 1
+                let rules = &mut self.chain(name).rules;
+                match numbered {
+                    Some((number, _)) => {
+                        let removed = number.checked_sub(1).and_then(|at| rules.remove(at));
+                        removed.ok_or_else(|| no_rule(name, number))?;
                     }
-                };
-                chain.rule(number).ok_or_else(|| no_rule(name, number))?;
-                chain.rules.remove(number - 1);
+                    // Scripts delete rules that may not exist.
+                    None => _ = rules.position(family, rule_text(rest)).and_then(|at| rules.remove(at)),
+                }
             }
             Command::NewChain => _ = self.chain(name),
             Command::Policy => {
@@ -214,18 +200,11 @@ impl Chains {
             _ = writeln!(text, ":{name} {}", chain.head.as_deref().unwrap_or(head));
         }
         for (name, chain) in &chains {
-            for rule in &chain.rules {
-                _ = writeln!(text, "{}", format!("-A {name} {}", rule.text).trim_end());
+            for rule in chain.rules.texts() {
+                _ = writeln!(text, "{}", format!("-A {name} {rule}").trim_end());
             }
         }
         text.push_str("COMMIT\n");
-    }
-}
-
-impl EditedChain {
-    /// Returns a rule by its number, from 1.
-    fn rule(&mut self, number: usize) -> Option<&mut EditedRule> {
-        self.rules.get_mut(number.checked_sub(1)?)
     }
 }
 
