@@ -11,6 +11,7 @@ use clap::{Args, Command, CommandFactory};
 use clap_complete::Shell;
 use clap_mangen::Man;
 
+use ferroute_admin::version;
 use ferroute_config::flags::{DesiredArgs, KubeProxy};
 use ferroute_inspect::desired::Desired;
 
@@ -182,7 +183,8 @@ fn write_built_pages(command: &Command, path: &str, directory: &Path) -> std::io
 
 /// Writes a page with the sections that clap does not generate.
 fn write_page(command: Command, path: &str, out: &mut impl Write) -> std::io::Result<()> {
-    let page = Man::new(command);
+    // By default, the bottom of a page has the last word of its command's name, and no version.
+    let page = Man::new(command).source(format!("ferroute {}", version::LONG));
     page.render(out)?;
     let file = page.get_filename();
     out.write_all(manual::sections(path, file.trim_end_matches(".1")).as_bytes())
@@ -228,6 +230,8 @@ mod tests {
             for section in ["EXAMPLES", "\"EXIT STATUS\"", "FILES", "\"SEE ALSO\""] {
                 assert_eq!(page.matches(&format!(".SH {section}\n")).count(), 1, "{section} in the page of {name}");
             }
+            let title = format!(".TH ferroute-{name} 1  \"ferroute {}\"", version::LONG);
+            assert!(page.contains(&title), "{title} in {page}");
         }
         let kube_proxy = page("kube-proxy");
         for flag in flags(&KubeProxy::command()) {

@@ -281,13 +281,21 @@ const ENTRIES: &[Entry] = entries! {
     "demo": [
         "ferroute demo" => "a tour of a small cluster on this machine, which it removes at the end",
         "ferroute demo --ui" => "such a cluster with a page in the browser, until Ctrl-C",
-    ] &[], ["ferroute-ui"];
+    ] &[
+        ("0", "success"),
+        ("1", "a connection did not end as expected, or an error occurred"),
+        ("2", "invalid arguments"),
+    ], ["ferroute-ui"];
     "demo up": [
         "ferroute demo up examples/nginx.yaml" => "keep a cluster with these objects, and apply changes of the file",
     ] &[], ["ferroute-demo-exec", "ferroute-demo-ui", "ferroute-demo-down"];
     "demo exec": [
         "ferroute demo exec web-server -- curl -s http://nginx-service" => "a connection from a pod",
-    ] &[], ["ferroute-demo-up", "ferroute-demo-status"];
+    ] &[
+        ("N", "that of the command, if it could start"),
+        ("1", "an error before that, which is printed"),
+        ("2", "invalid arguments"),
+    ], ["ferroute-demo-up", "ferroute-demo-status"];
     "demo ui": [
         "ferroute demo ui" => "the running cluster in a browser",
     ] &[], ["ferroute-demo-up", "ferroute-ui"];
