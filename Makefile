@@ -278,11 +278,12 @@ dist: release
 SBOM = $(DIST_DIR)/ferroute-$(VERSION).cdx.json
 CYCLONEDX := cargo-cyclonedx@0.5.9
 sbom: rust
-	@set -e; export PATH="$$PATH:$(TOOLS)/bin"; \
+	@set -e -o pipefail; export PATH="$$PATH:$(TOOLS)/bin"; \
 	command -v cargo-cyclonedx >/dev/null || \
 	    $(CARGO) install -q --locked --debug --root $(TOOLS) --target-dir $(TOOLS)/build $(CYCLONEDX); \
 	cargo-cyclonedx cyclonedx --manifest-path crates/ferroute/Cargo.toml --format json --override-filename sbom; \
-	mkdir -p $(DIST_DIR); sed 's|path+file://$(CURDIR)/|path+file:///|g' crates/ferroute/sbom.json >$(SBOM); rm -f crates/*/sbom.json
+	mkdir -p $(DIST_DIR); $(CARGO) tree --locked -e normal,build -p ferroute --prefix none | deploy/release/sbom.py crates/ferroute/sbom.json | \
+	    sed 's|path+file://$(CURDIR)/|path+file:///|g' >$(SBOM); rm -f crates/*/sbom.json
 
 ## version (at once): print the version
 version:
