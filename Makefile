@@ -209,8 +209,10 @@ conformance-%: conformance-setup
 ## release (5 min): build the program, and its debug information in a file of its own
 # With AUDITABLE=1, the program lists its dependencies (cargo-auditable), as those of images do.
 AUDITABLE ?=
-# Names of directories that do not depend on who builds.
-REPRODUCIBLE := RUSTFLAGS="--remap-path-prefix=$(CURDIR)=/src/ferroute --remap-path-prefix=$(or $(CARGO_HOME),$(HOME)/.cargo)=/src/cargo"
+# Names of directories that do not depend on who builds. Where the component rust-src is installed, the compiler would otherwise name its
+# directory in the place of /rustc/COMMIT.
+REPRODUCIBLE = RUSTFLAGS="--remap-path-prefix=$(CURDIR)=/src/ferroute --remap-path-prefix=$(or $(CARGO_HOME),$(HOME)/.cargo)=/src/cargo \
+    --remap-path-prefix=$$(rustc --print sysroot)/lib/rustlib/src/rust=/rustc/$$(rustc -vV | sed -n 's/^commit-hash: //p')"
 release: rust
 	$(REPRODUCIBLE) $(if $(AUDITABLE),deploy/release/auditable.sh,$(CARGO)) build --release --bin ferroute
 	@[ $(FERROUTE) -nt $(TARGET_DIR)/release/ferroute ] || deploy/release/split.sh $(TARGET_DIR)/release/ferroute $(FERROUTE)
