@@ -2,8 +2,10 @@
 
 mod bridges;
 mod clock;
+mod destinations;
 mod endpoints;
 mod firewalls;
+mod iptables_walk;
 mod masquerading;
 mod order;
 mod routes;

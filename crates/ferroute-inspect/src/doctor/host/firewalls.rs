@@ -20,8 +20,9 @@ use ferroute_nftables::{
 };
 use ferroute_trace::{Effect, Event, Hook, Host, Leaf, Packet, Ruleset, Verdict};
 
-use super::translations::{
-    CLIENT_PORT, Destination, MAX_LEAVES, destinations, is_foreign, local_packet, node_port_address, outside_address,
+use super::{
+    destinations::{CLIENT_PORT, Destination, destinations, local_packet, node_port_address, outside_address},
+    translations::{MAX_LEAVES, is_foreign},
 };
 use crate::{
     desired::{AddressOwner, Desired},

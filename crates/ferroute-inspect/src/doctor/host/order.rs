@@ -10,7 +10,7 @@ use ferroute_iptables::plan::is_proxy_chain;
 use ferroute_modes::kernel_rules::KernelRules;
 use ipnet::IpNet;
 
-use super::translations::{Destination, is_foreign};
+use super::{destinations::Destination, translations::is_foreign};
 
 /// Returns the frontends in this order; the others follow in theirs.
 pub(super) fn ordered(destinations: Vec<Destination>, rules: &KernelRules) -> Vec<Destination> {
@@ -123,7 +123,7 @@ const SEPARATORS: [char; 6] = [' ', ',', '{', '}', '"', ';'];
 
 #[cfg(test)]
 mod tests {
-    use super::{super::translations::tests::destination_at, *};
+    use super::{super::destinations::tests::destination_at, *};
 
     #[test]
     fn frontends_of_each_kind_and_named_ones_come_first() {

@@ -6,7 +6,7 @@ use ferroute_core::{Protocol, error_chain};
 use ferroute_host::{KernelRoutes, RouteQuery, RouteReply};
 use ferroute_trace::{Host, RouteDecision, RoutedPacket};
 
-use super::translations::CLIENT_PORT;
+use super::destinations::CLIENT_PORT;
 use crate::doctor::{Reading, Unrouted, UnroutedPod};
 
 /// Returns the first of these addresses to which the kernel sends no packets of the host itself. It looks up the route before
