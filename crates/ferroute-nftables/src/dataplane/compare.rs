@@ -22,16 +22,10 @@ pub(super) fn has_other_elements<K: Kernel>(
 ) -> Result<Option<bool>, K::Error> {
     let hasher = RandomState::new();
     let mut planned: HashMap<Name, (usize, Sum)> = HashMap::new();
-    let mut plan = |set: Name, element: &Element| {
+    for_each_written(planner, |set, element| {
         let (count, sum) = planned.entry(set).or_default();
         (*count, *sum) = (*count + 1, sum.wrapping_add(hasher.hash_one(element)));
-    };
-    planner.for_each_element(|set, element| plan(set.name(), &element));
-    for change in planner.unused_elements() {
-        if let Change::DeleteElement(set, element) = change {
-            plan(set, &element);
-        }
-    }
+    });
     for set in planner.sets() {
         let Some(id) = SetId::from_name(&set.name).filter(|id| !id.is_dynamic()) else { continue };
         let (count, wanted) = planned.get(&set.name).copied().unwrap_or_default();
@@ -77,18 +71,12 @@ pub(super) fn differ<K: Kernel>(
         planner.sets().into_iter().filter(|set| changed.iter().any(|(name, _)| *name == set.name)).collect();
     let whole: HashSet<&Name> = sets.iter().filter(|set| has_ranges(set)).map(|set| &set.name).collect();
     let mut planned: HashMap<Name, HashSet<Element>> = HashMap::new();
-    let mut plan = |set: Name, element: Element| {
+    for_each_written(planner, |set, element| {
         let id = (set, element.key.clone());
         if whole.contains(&id.0) || changed.contains(&id) {
             planned.entry(id.0).or_default().insert(element);
         }
-    };
-    planner.for_each_element(|set, element| plan(set.name(), element));
-    for change in planner.unused_elements() {
-        if let Change::DeleteElement(set, element) = change {
-            plan(set, element);
-        }
-    }
+    });
     for set in &sets {
         let mut found = HashSet::new();
         let mut is_undecodable = false;
@@ -111,6 +99,16 @@ pub(super) fn differ<K: Kernel>(
         }
     }
     Ok(false)
+}
+
+/// Calls `each` with every element that was written: those of the plan, and those that are kept for reuse.
+fn for_each_written(planner: &Planner, mut each: impl FnMut(Name, Element)) {
+    planner.for_each_element(|set, element| each(set.name(), element));
+    for change in planner.unused_elements() {
+        if let Change::DeleteElement(set, element) = change {
+            each(set, element);
+        }
+    }
 }
 
 /// Returns the keys of all elements of a set.
