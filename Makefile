@@ -357,7 +357,7 @@ vm: vm-ipvs vm-nftables vm-apparmor
 VM_CASES ?= $(notdir $(patsubst %/expected/ipvs,%,$(wildcard conformance/scenarios/*/expected/ipvs)))
 VM_TEST_PARTS := commands repair counters reserved firewall addresses sets remote methods numbers sources host_ports internal flows
 VM_LARGE_PARTS := repair reserved firewall addresses sets remote numbers host_ports internal deleted affinity
-VM_PARTS ?= $(VM_TEST_PARTS) deleted affinity $(VM_LARGE_PARTS:%=large-%)
+VM_PARTS ?= $(VM_TEST_PARTS) hostile deleted affinity $(VM_LARGE_PARTS:%=large-%)
 VM_FILES := $(addprefix conformance/vm/,machine.sh cluster.sh ipvs-differences.sh load.py web.yaml)
 # A boot with Python.
 VM_PYTHON = MORE_TOOLS="$$(readlink -f /usr/bin/python3) conntrack bridge sysctl" \

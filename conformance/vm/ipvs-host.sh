@@ -523,6 +523,52 @@ part_sets() {
     done
 }
 
+# Another program removes what the mode consists of, or has objects with any bytes in their names.
+part_hostile() {
+    echo "== objects of other programs with any bytes in their names"
+    local set name=$'B\xfcro'
+    start
+    ipset create "$name" hash:ip
+    ipset create "KUBE-$name" hash:ip,port
+    ip link add "$name" type dummy
+    ip address add 203.0.113.77/32 dev "$name"
+    iptables -N "$name"
+    ipvsadm -A -t 203.0.113.77:80 -s rr
+    service added 70 NodePort node-1
+    wait_for "a Service beside them" has_server "10.96.0.70:80 -r"
+    end_proxy
+    start
+    check_flows "names of any bytes"
+    ipset list "KUBE-$name" >/dev/null || fail "the set of another program has gone"
+    ipvsadm -D -t 203.0.113.77:80
+    iptables -X "$name"
+    ip link delete "$name"
+    ipset destroy "KUBE-$name"
+    ipset destroy "$name"
+
+    echo "== what the mode consists of is removed"
+    ipvsadm -Sn >servers
+    ipvsadm -C
+    wait_for "virtual servers that were cleared" is_active
+    # Those of other programs, which nobody else restores.
+    ipvsadm -R <servers 2>/dev/null || true
+    check_flows "cleared virtual servers"
+    for set in $(ipset list -n | grep ^KUBE-); do ipset flush $set; done
+    wait_for "entries of sets" eval "ipset list KUBE-CLUSTER-IP | grep -q '^10.96.0.1,tcp:80'"
+    wait_for "entries of node ports" eval "ipset list KUBE-NODE-PORT-TCP | grep -q '^30080'"
+    check_flows "emptied sets"
+    iptables -t nat -F KUBE-SERVICES
+    ip6tables -t nat -F KUBE-SERVICES
+    wait_for "rules" eval "iptables -t nat -S KUBE-SERVICES | grep -q KUBE-CLUSTER-IP && ip6tables -t nat -S KUBE-SERVICES | grep -q KUBE-6-CLUSTER-IP"
+    check_flows "emptied chains"
+    ip link set kube-ipvs0 name elsewhere
+    wait_for "addresses of a device that was renamed" has_address 10.96.0.1
+    ip link delete elsewhere 2>/dev/null || true
+    wait_for "routes to the new device" has_local_route 10.96.0.1
+    check_flows "a renamed device"
+    finish hostile
+}
+
 # The node's own connections with policy Local, where only other nodes have endpoints.
 part_remote() {
     echo "== policy Local without endpoints on the node"
