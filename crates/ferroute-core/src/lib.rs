@@ -108,7 +108,7 @@ pub use mode_traits::{
 };
 pub use name::{NamespacedName, ServicePortName};
 pub use node::NodeView;
-pub use node_ports::{NodePortAddresses, NodePortMatch};
+pub use node_ports::{DEFAULT_NODE_PORTS, NodePortAddresses, NodePortMatch};
 pub use parallel::map_parts;
 pub use progress::Progress;
 pub use reservation::{OtherHosts, Reservation};

@@ -1,8 +1,14 @@
-use std::net::{IpAddr, Ipv4Addr};
+use std::{
+    net::{IpAddr, Ipv4Addr},
+    ops::RangeInclusive,
+};
 
 use ipnet::IpNet;
 
 use crate::{IpFamily, NodeView};
+
+/// The node ports that an API server assigns unless it is configured otherwise (`--service-node-port-range`).
+pub const DEFAULT_NODE_PORTS: RangeInclusive<u16> = 30_000..=32_767;
 
 /// The node's addresses that accept connections to node ports (`nodePortAddresses`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

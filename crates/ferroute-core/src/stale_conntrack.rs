@@ -14,7 +14,7 @@ use std::{
     sync::Arc,
 };
 
-use crate::{Changes, Frontend, Protocol, ServicePort, ServicePortEntry, ServiceTable};
+use crate::{Changes, DEFAULT_NODE_PORTS, Frontend, Protocol, ServicePort, ServicePortEntry, ServiceTable};
 
 /// A filter of stale UDP conntrack entries, for the frontends affected by a change.
 #[derive(Clone, Debug, Default)]
@@ -87,8 +87,8 @@ impl StaleConntrackEntries {
     }
 
     /// Adds the flows to the endpoints of `table` through unknown frontends: a proxy may have been killed after it
-    /// removed the rules of a Service and before it deleted the entries. Flows to addresses of the host are not added,
-    /// because they may belong to other programs, for example to host ports.
+    /// removed the rules of a Service and before it deleted the entries. Of the flows to addresses of the host, only those
+    /// to ports in [`DEFAULT_NODE_PORTS`] are added, because others are likely to be flows to host ports.
     pub fn add_unknown(&mut self, table: &ServiceTable) {
         let endpoints = table.entries.values().flat_map(|entry| entry.endpoints.iter());
         self.endpoints.extend(endpoints.map(|endpoint| endpoint.socket().ip()));
@@ -127,13 +127,16 @@ impl StaleConntrackEntries {
                 return is_stale;
             }
         }
-        let is_known = self.frontends.contains_key(&frontend) || is_local(destination.ip());
-        // If rules of another program translate the flow, they translate its next packet again.
-        if !is_known && reply_source != destination && self.endpoints.contains(&reply_source.ip()) {
-            return true;
-        }
+        let is_known = self.frontends.contains_key(&frontend);
         frontend.address = None;
         let node_port = self.frontends.get(&frontend);
+        let may_be_removed =
+            || !is_local(destination.ip()) || node_port.is_none() && DEFAULT_NODE_PORTS.contains(&destination.port());
+        // If rules of another program translate the flow, they translate its next packet again.
+        let is_translated = reply_source != destination && self.endpoints.contains(&reply_source.ip());
+        if is_translated && !is_known && may_be_removed() {
+            return true;
+        }
         node_port.is_some_and(|backends| {
             // The address may have left the host since the flow began, and may return.
             let was_translated = || reply_source != destination && backends.previous.contains(&reply_source);

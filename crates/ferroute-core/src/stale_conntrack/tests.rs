@@ -121,6 +121,8 @@ fn flows_to_frontends_that_nothing_shows_are_known_by_their_endpoints() {
     assert!(!is_stale(&filter, removed, B), "not an endpoint");
     assert!(!is_stale(&filter, A, A), "not translated");
     assert!(!is_stale(&filter, "192.168.0.1:5353", A), "a host port");
+    assert!(is_stale(&filter, "192.168.0.1:30099", A), "a node port");
+    assert!(!is_stale(&filter, "192.168.0.1:30099", B), "not an endpoint");
     assert_all(&filter, A, false);
 }
 

@@ -1,11 +1,10 @@
 use std::{
     fmt,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
-    ops::RangeInclusive,
 };
 
 use ferroute_api::{LoadBalancerIngress, Service, ServicePort};
-use ferroute_core::{IpFamily, Protocol, parse::parse_ip};
+use ferroute_core::{DEFAULT_NODE_PORTS, IpFamily, Protocol, parse::parse_ip};
 
 use super::{
     error::{ObjectName, PlanError, Problem, Resource},
@@ -120,8 +119,8 @@ impl Assigner {
         owner: &ObjectName,
     ) -> Result<(), PlanError> {
         let Some(number) = number.filter(|number| *number != 0) else { return Ok(()) };
-        let (min, max) = (i64::from(*NODE_PORTS.start()), i64::from(*NODE_PORTS.end()));
-        let in_range = u16::try_from(number).ok().filter(|number| NODE_PORTS.contains(number));
+        let (min, max) = (i64::from(*DEFAULT_NODE_PORTS.start()), i64::from(*DEFAULT_NODE_PORTS.end()));
+        let in_range = u16::try_from(number).ok().filter(|number| DEFAULT_NODE_PORTS.contains(number));
         in_range
             .ok_or(Problem::OutOfRange { got: number.into(), min, max })
             .and_then(|number| self.node_ports.reserve(NodePort { number, protocol }, owner))
@@ -136,10 +135,10 @@ impl Assigner {
     ) -> Result<Option<i32>, PlanError> {
         let PortRequest { protocol, previous, seed, field } = *request;
         let previous =
-            previous.and_then(|number| u16::try_from(number).ok()).filter(|number| NODE_PORTS.contains(number));
-        let size = NODE_PORTS.end() - NODE_PORTS.start() + 1;
+            previous.and_then(|number| u16::try_from(number).ok()).filter(|number| DEFAULT_NODE_PORTS.contains(number));
+        let size = DEFAULT_NODE_PORTS.end() - DEFAULT_NODE_PORTS.start() + 1;
         let fresh = numbers(&format!("{owner} {seed}"), size.into()).filter_map(|n| u16::try_from(n).ok());
-        let candidates = round.candidates(previous, fresh.map(|n| NODE_PORTS.start() + n));
+        let candidates = round.candidates(previous, fresh.map(|n| DEFAULT_NODE_PORTS.start() + n));
         let port = self.node_ports.assign(candidates.map(|number| NodePort { number, protocol }), owner);
         let port =
             round.check(port, Resource::NodePort(protocol)).map_err(|problem| owner.field_error(field, problem))?;
@@ -236,9 +235,6 @@ fn protocol(name: Option<&str>) -> Protocol {
 }
 
 const HEALTH_CHECK_FIELD: &str = "spec.healthCheckNodePort";
-
-/// The API server's default range.
-const NODE_PORTS: RangeInclusive<u16> = 30_000..=32_767;
 
 /// kubeadm's default range for IPv4, 10.96.0.0/12, and the usual one for IPv6, `fd00:10:96::/112`, without the first and the
 /// last address.
