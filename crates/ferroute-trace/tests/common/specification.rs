@@ -455,6 +455,12 @@ impl Port<'_> {
         })
     }
 
+    /// Returns the endpoints that serve. Flows may stay at them, whatever new connections use.
+    pub fn serving_endpoints(&self) -> impl Iterator<Item = SocketAddr> {
+        let serving = self.all_endpoints().filter(|(_, endpoint)| endpoint.conditions.serving != Some(false));
+        serving.map(|(socket, _)| socket)
+    }
+
     fn usable_anywhere(&self) -> usize {
         self.all_endpoints().filter(|(_, endpoint)| is_ready(endpoint) || serves_while_terminating(endpoint)).count()
     }

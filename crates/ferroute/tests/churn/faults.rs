@@ -68,6 +68,9 @@ impl Driver {
         let disturbs_rules = matches!(fault, Fault::Interfere(_) | Fault::OwnTable | Fault::SecondProxy);
         let fixed_rules = matches!(fault, Fault::Interfere(_)).then(|| kernel::fixed_rules(&self.network.node));
         self.oracle.fault_starts(disturbs_rules);
+        if matches!(fault, Fault::Kill | Fault::KillInFirstSync { .. }) {
+            self.oracle.proxy_was_killed();
+        }
         self.cause(fault, during)?;
         self.note("the fault has ended");
         // The proxy applies lists while it receives them, so that this change may be applied before the rest of its list.

@@ -58,7 +58,15 @@ pub(crate) struct Oracle {
     addresses: HashMap<Setup, Arc<Addresses>>,
     /// Endpoints that clients of Services with affinity have used since the last fault.
     sessions: HashMap<Session, Vec<Use>>,
+    /// UDP flows whose entries a killed proxy may have left behind, with their endpoints: the next one cannot know them if
+    /// nothing has the frontend or the endpoint any more.
+    left_behind: HashMap<Flow, SocketAddr>,
+    /// The proxy was killed, and the next one has not shown yet that it has applied everything.
+    was_killed: bool,
 }
+
+/// A client with its port, and its target.
+type Flow = (Client, u16, SocketAddr);
 
 /// Versions that may be active at the same time.
 #[derive(Clone)]
@@ -114,7 +122,14 @@ impl Oracle {
             derived: HashMap::new(),
             addresses: HashMap::new(),
             sessions: HashMap::new(),
+            left_behind: HashMap::new(),
+            was_killed: false,
         }
+    }
+
+    /// Declares that the proxy was killed, which may have been between the removal of rules and that of entries.
+    pub(crate) fn proxy_was_killed(&mut self) {
+        self.was_killed = true;
     }
 
     /// Records the selection of a mode. The rules of the old mode stay until those of the new mode have been written.
@@ -172,6 +187,12 @@ impl Oracle {
             end.get_or_insert(now);
         }
         self.sessions.clear();
+        if std::mem::take(&mut self.was_killed) {
+            let endpoints = self.slices.current().iter().flat_map(|slice| &slice.endpoints);
+            let known: HashSet<IpAddr> =
+                endpoints.flat_map(|endpoint| &endpoint.addresses).filter_map(|address| address.parse().ok()).collect();
+            self.left_behind.retain(|_, endpoint| !known.contains(&endpoint.ip()));
+        }
     }
 
     /// Retires Services and slices that were superseded until `superseded`.
@@ -222,6 +243,13 @@ impl Oracle {
         if matches!(record.outcome, Outcome::Broken(_)) {
             return Err(format!("established connections must not break: {record:?}"));
         }
+        let flow = (record.client.clone(), record.port, record.target);
+        if self.was_killed
+            && record.protocol == Protocol::Udp
+            && let Outcome::Endpoint(reply) = &record.outcome
+        {
+            self.left_behind.insert(flow.clone(), reply.endpoint);
+        }
         let fault = self.faults.iter().any(overlaps);
         if !fault && let Outcome::Endpoint(reply) = &record.outcome {
             self.check_session(record, reply)?;
@@ -270,6 +298,9 @@ impl Oracle {
             Outcome::Timeout if is_dropped_later || drops || is_lost => Ok(()),
             Outcome::Refused if has_become_own || is_rejected_later => Ok(()),
             Outcome::Endpoint(reply) if (interference || record.continues) && is_endpoint(reply) => Ok(()),
+            Outcome::Endpoint(reply) if record.continues && self.left_behind.get(&flow) == Some(&reply.endpoint) => {
+                Ok(())
+            }
             _ => Err(format!("{record:?}\n  allowed: {expected:?}")),
         }
     }
@@ -334,25 +365,41 @@ impl Oracle {
         };
         for index in 0..self.recent.len() {
             let combination = self.recent[index].clone();
-            if is_active(&combination) && self.allows(&combination, record) {
+            let owner = is_active(&combination).then(|| self.owner(&combination, record));
+            if owner.is_some_and(|owner| self.allows(&combination, owner, record)) {
                 // The most recent ones come first.
                 self.recent[..=index].rotate_right(1);
                 return true;
             }
         }
         for mode in modes.into_iter().rev() {
-            for (services, host) in
-                services.iter().rev().flat_map(|services| hosts.iter().rev().map(move |host| (services, host)))
+            // Most versions of other Services make no difference.
+            let mut tried = HashSet::new();
+            let hosts_and_nodes =
+                || hosts.iter().rev().flat_map(|host| nodes.iter().rev().map(move |node| (host, node)));
+            for (services, (host, node)) in
+                services.iter().rev().flat_map(|services| hosts_and_nodes().map(move |others| (services, others)))
             {
-                for (slices, node) in
-                    slices.iter().rev().flat_map(|slices| nodes.iter().rev().map(move |node| (slices, node)))
-                {
-                    let (services, slices) = (services.clone(), slices.clone());
-                    let combination = Combination { services, slices, node: node.clone(), host: host.clone(), mode };
-                    if self.allows(&combination, record) {
+                let versions = |slices: &Shared<Vec<Arc<EndpointSlice>>>| Combination {
+                    services: services.clone(),
+                    slices: slices.clone(),
+                    node: node.clone(),
+                    host: host.clone(),
+                    mode,
+                };
+                let owner = self.owner(&versions(&slices[0]), record);
+                if owner.is_some() && !tried.insert((owner.clone(), host.clone(), node.clone())) {
+                    continue;
+                }
+                for slices in slices.iter().rev() {
+                    let combination = versions(slices);
+                    if self.allows(&combination, owner.clone(), record) {
                         self.recent.insert(0, combination);
                         self.recent.truncate(MAX_RECENT);
                         return true;
+                    }
+                    if owner.is_none() {
+                        break;
                     }
                 }
             }
@@ -360,9 +407,9 @@ impl Oracle {
         false
     }
 
-    /// Reports whether these versions allow the result of a connection.
-    fn allows(&mut self, versions: &Combination, record: &Record) -> bool {
-        match self.owner(versions, record) {
+    /// Reports whether these versions allow the result of a connection to a Service, or to none.
+    fn allows(&mut self, versions: &Combination, owner: Option<Shared<Service>>, record: &Record) -> bool {
+        match owner {
             Some(service) => self.derive(versions.case(service, record)).allows(&record.outcome),
             None => self.untouched(versions, record).allows(&record.outcome),
         }

@@ -186,7 +186,7 @@ pub(crate) fn allowed(case: &Case, settings: &ProxySettings) -> Allowed {
         Expected::OneOf(endpoints) => Some(endpoints.into_keys()),
         _ => None,
     });
-    let reachable = reachable.flatten().collect();
+    let reachable = reachable.flatten().chain(port.serving_endpoints()).collect();
     let results = match port.expected(client, source, (frontend, *target)) {
         Expected::OneOf(endpoints) => {
             endpoints.into_iter().map(|(endpoint, source)| Class::Endpoint(endpoint, source)).collect()

@@ -98,6 +98,30 @@ fn flows_follow_changes_of_endpoints_and_frontends() {
 }
 
 #[test]
+fn flows_that_a_killed_proxy_leaves_behind_are_expected_unless_their_endpoint_shows_them() {
+    let both = || web().udp("udp", 53);
+    let mut oracle = oracle(ModeName::IPTABLES, vec![both()]);
+    let later = |port: u16, endpoint: &str| {
+        let record = record(Protocol::Udp, "10.96.0.1:53", reply(endpoint, POD));
+        let after = Instant::now() + STALE + Duration::from_secs(1);
+        Record { continues: true, port, start: after, end: after, ..record }
+    };
+    oracle.fault_starts(false);
+    oracle.proxy_was_killed();
+    assert!(oracle.check(&later(1, ENDPOINTS[0])).is_ok());
+    assert!(oracle.check(&later(2, ENDPOINTS[1])).is_ok());
+    let mut changed = cluster(vec![]);
+    changed.slices[0].endpoints.remove(0);
+    oracle.publish_slices(&changed.slices, Instant::now());
+    oracle.publish_services(&[web().build()], Instant::now());
+    oracle.faults_end();
+    oracle.applied(Instant::now());
+    assert!(oracle.check(&later(1, ENDPOINTS[0])).is_ok(), "nothing has this endpoint");
+    assert!(oracle.check(&later(3, ENDPOINTS[0])).is_err(), "a flow that did not exist");
+    assert!(oracle.check(&later(2, ENDPOINTS[1])).is_err(), "a Service has this endpoint");
+}
+
+#[test]
 fn clients_keep_their_endpoint() {
     for mode in [ModeName::IPTABLES, ModeName::NFTABLES] {
         let mut oracle = oracle(mode, vec![web().affinity(10_800)]);
