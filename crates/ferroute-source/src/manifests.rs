@@ -90,7 +90,10 @@ pub fn read_once(path: &Path) -> io::Result<Vec<Event>> {
 /// # Errors
 ///
 /// The path cannot be read. Errors in single files are reported as events, but not those in skipped documents.
-pub fn read_once_where(path: &Path, is_relevant: impl Fn(&str) -> bool + Send + 'static) -> io::Result<Vec<Event>> {
+pub fn read_once_where(
+    path: &Path,
+    is_relevant: impl Fn(&str) -> bool + Send + Sync + 'static,
+) -> io::Result<Vec<Event>> {
     Ok(Input::new(path)?.events_where(is_relevant))
 }
 

@@ -10,7 +10,6 @@ mod kubectl;
 use std::{path::Path, process::ExitCode};
 
 fn main() -> ExitCode {
-    ferroute_netlink::tune_allocator();
     let result = match program_name().as_str() {
         "go-runner" => go_runner::run(),
         "kube-proxy" => commands::run_kube_proxy(),

@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeSet, path::Path, sync::mpsc, thread, time::Duration};
 
-use ferroute_api::{Object, Pod, Service, manifest};
+use ferroute_api::{Object, Pod, Service};
 use ferroute_config::{ClientConnectionConfiguration, Resolved, flags::SourceArgs};
 use ferroute_core::{
     IpFamily, NamespacedName,
@@ -62,17 +62,18 @@ impl Desired {
     /// Adds data from manifests. Documents that cannot be read are ignored, because the proxy reports them.
     fn add_documents(&mut self, path: &Path, is_relevant: &dyn Fn(&str) -> bool) -> anyhow::Result<()> {
         for file in manifest_files(path)? {
-            let Ok(text) = Input::default().text(&file) else { continue };
-            let documents = manifest::documents(&text).filter(|document| is_relevant(document.text));
-            for (line, object) in documents.flat_map(|document| objects(&document)) {
-                match object {
-                    Object::Pod(pod) => self.names.add_pod(&pod),
-                    Object::Service(service) if parse_service(&service).is_err() => {
-                        self.add_invalid(service, FilePlace { file: file.clone(), line });
-                    }
-                    object => event(object).into_iter().for_each(|event| self.add(event)),
+            let mut add = |(line, object)| match object {
+                Object::Pod(pod) => self.names.add_pod(&pod),
+                Object::Service(service) if parse_service(&service).is_err() => {
+                    self.add_invalid(service, FilePlace { file: file.clone(), line });
                 }
-            }
+                object => event(object).into_iter().for_each(|event| self.add(event)),
+            };
+            let _ = Input::default().for_each_document(&file, &mut |document| {
+                if is_relevant(document.text) {
+                    objects(document).into_iter().for_each(&mut add);
+                }
+            });
         }
         Ok(())
     }

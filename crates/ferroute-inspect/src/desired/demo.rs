@@ -19,7 +19,7 @@ use ferroute_demo::{
 use ferroute_modes::REGISTRY;
 use ferroute_source::{Event, Input, Resource};
 
-use super::objects::event;
+use super::objects::{event, objects};
 use crate::about::Proxy;
 
 /// The workloads in manifests, which a proxy does not read.
@@ -38,20 +38,25 @@ pub(super) struct DemoManifests {
 
 /// Reads the workloads. Unreadable files and invalid documents are ignored; the source of the other objects reports them.
 pub(super) fn read(input: &Input) -> Workloads {
-    let read = |file: &PathBuf| input.text(file).ok().map(|text| (file.clone(), text));
-    let texts: Vec<(PathBuf, String)> = input.files().iter().filter_map(read).collect();
     let (mut pods, mut workloads, mut nodes) = (Vec::new(), false, false);
-    for object in objects(&texts, may_be_workload) {
-        match object {
-            Object::Pod(pod) if pod.status.pod_ip.is_some() || !pod.status.pod_ips.is_empty() => pods.push(pod),
-            Object::Pod(_) | Object::Deployment(_) => workloads = true,
-            Object::Node(_) => nodes = true,
-            Object::Service(_) | Object::EndpointSlice(_) | Object::Endpoints(_) | Object::ServiceCidr(_) => {}
-        }
+    let mut add = |(_, object)| match object {
+        Object::Pod(pod) if pod.status.pod_ip.is_some() || !pod.status.pod_ips.is_empty() => pods.push(pod),
+        Object::Pod(_) | Object::Deployment(_) => workloads = true,
+        Object::Node(_) => nodes = true,
+        Object::Service(_) | Object::EndpointSlice(_) | Object::Endpoints(_) | Object::ServiceCidr(_) => {}
+    };
+    for file in input.files() {
+        let _ = input.for_each_document(file, &mut |document| {
+            if may_be_workload(document) {
+                objects(document).into_iter().for_each(&mut add);
+            }
+        });
     }
     // Nodes, and pods with addresses, are objects of an existing cluster.
-    let for_demo = workloads && !nodes && pods.is_empty() && lacks_endpoints(&texts);
-    Workloads { pods, for_demo: for_demo.then_some(texts) }
+    let may_be_for_demo = workloads && !nodes && pods.is_empty();
+    let read = |file: &PathBuf| input.text(file).ok().map(|text| (file.clone(), text));
+    let for_demo = may_be_for_demo.then(|| input.files().iter().filter_map(read).collect());
+    Workloads { pods, for_demo: for_demo.filter(|texts: &Vec<_>| lacks_endpoints(texts)) }
 }
 
 /// Reports whether Services select pods whose addresses are unknown: in a cluster, controllers create the endpoints of such
@@ -59,7 +64,8 @@ pub(super) fn read(input: &Input) -> Workloads {
 fn lacks_endpoints(texts: &[(PathBuf, String)]) -> bool {
     let is_elsewhere = |node: &Option<String>| node.as_deref().is_some_and(|name| NodeId::from_name(name).is_none());
     let (mut selects, mut by_hand, mut with_endpoints) = (false, BTreeSet::new(), BTreeSet::new());
-    for object in objects(texts, |_| true) {
+    let documents = texts.iter().flat_map(|(_, text)| manifest::documents(text));
+    for (_, object) in documents.flat_map(|document| objects(&document)) {
         let ObjectMeta { namespace, name, .. } = object.metadata().clone();
         match object {
             Object::Service(service) if service.spec.selector.is_empty() => _ = by_hand.insert((namespace, name)),
@@ -87,12 +93,6 @@ fn lacks_endpoints(texts: &[(PathBuf, String)]) -> bool {
 
 fn is_external(service: &Service) -> bool {
     service.spec.type_.as_deref() == Some("ExternalName")
-}
-
-/// Returns the valid objects of the documents for which `is_relevant` returns true.
-fn objects(texts: &[(PathBuf, String)], is_relevant: impl Fn(&Document<'_>) -> bool) -> impl Iterator<Item = Object> {
-    let documents = texts.iter().flat_map(|(_, text)| manifest::documents(text)).filter(move |it| is_relevant(it));
-    documents.flat_map(|document| super::objects::objects(&document)).map(|(_, object)| object)
 }
 
 impl Workloads {

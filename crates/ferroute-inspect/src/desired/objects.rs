@@ -8,7 +8,7 @@ use std::{
 use anyhow::bail;
 use ferroute_api::{
     EndpointSlice, Kind, Object, Service,
-    manifest::{Cause, Document, DocumentError, Parsed, documents},
+    manifest::{Cause, Document, DocumentError, Parsed},
 };
 use ferroute_core::{NamespacedName, parse::parse_service, tracker::is_api_server};
 use ferroute_source::{Event, Input, Problem};
@@ -107,16 +107,18 @@ pub(super) fn rejected_services(events: &[Event], input: &Input) -> Vec<(Service
     }
     let mut rejected = Vec::new();
     for (file, numbers) in files {
-        let Ok(text) = input.text(file) else { continue };
-        for document in documents(&text).filter(|document| numbers.contains(&document.number)) {
-            for (line, object) in objects(&document) {
-                if let Object::Service(service) = object
-                    && parse_service(&service).is_err()
-                {
-                    rejected.push((service, FilePlace { file: file.to_owned(), line }));
-                }
+        let mut add = |(line, object)| {
+            if let Object::Service(service) = object
+                && parse_service(&service).is_err()
+            {
+                rejected.push((service, FilePlace { file: file.to_owned(), line }));
             }
-        }
+        };
+        let _ = input.for_each_document(file, &mut |document| {
+            if numbers.contains(&document.number) {
+                objects(document).into_iter().for_each(&mut add);
+            }
+        });
     }
     rejected
 }

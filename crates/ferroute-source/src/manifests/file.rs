@@ -3,13 +3,15 @@
 //! Documents with unchanged text are not parsed again, so that changing one line of a large file is cheap.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     fs::{File, Metadata},
     io::{self, Read},
     os::unix::fs::{MetadataExt, OpenOptionsExt},
-    path::Path,
+    panic::resume_unwind,
+    path::{Path, PathBuf},
     slice,
     sync::Arc,
+    thread,
 };
 
 use ferroute_api::manifest::{Cause, Document, DocumentError, Parsed, Place};
@@ -18,13 +20,25 @@ use ferroute_core::parse::InvalidObject;
 use super::{
     Closed,
     entry::{Candidate, Digest, Entry, Key, split},
-    store::IsRelevant,
-    text::{MAX_DOCUMENT, TextError, for_each_document},
+    text::{MAX_DOCUMENT, TextError, for_each_part},
 };
 use crate::{IgnoredKind, NotReadReason, Problem};
 
 /// A callback for objects of a file that may still turn out to be invalid, in which case they do not apply.
 pub(super) type OnCandidate<'t> = dyn FnMut(Candidate) -> Result<(), Closed> + 't;
+
+/// What is read of files, and how.
+pub(super) struct Reader {
+    /// The contents of files that can be read only once, and have been read.
+    pub(super) contents: BTreeMap<PathBuf, Arc<[u8]>>,
+    /// Documents for which this returns false are skipped.
+    pub(super) is_relevant: Box<IsRelevant>,
+    /// Number of threads that parse the documents of a file. Each that parses keeps objects in memory for those before it.
+    pub(super) threads: usize,
+}
+
+/// Reports by its text whether a document is to be parsed.
+pub(super) type IsRelevant = dyn Fn(&str) -> bool + Send + Sync;
 
 /// The state kept for a file: its last valid version or, if it has never been valid as a whole, its valid documents.
 #[derive(Default)]
@@ -74,43 +88,37 @@ impl Stamp {
     }
 }
 
-impl FileState {
-    /// Reads the file and returns its new state; `None` if the file does not exist. Passes the objects of all changed
-    /// documents to `on_candidate`. `contents` are those of a file that has been read.
+impl Default for Reader {
+    /// Everything is read in this thread, so that a long list is never in memory as a whole.
+    fn default() -> Self {
+        Self { contents: BTreeMap::new(), is_relevant: Box::new(|_| true), threads: 1 }
+    }
+}
+
+impl Reader {
+    /// Reads a file and returns its new state; `None` if the file does not exist. Passes the objects of all documents that have
+    /// changed since `previous` to `on_candidate`.
     pub(super) fn read(
         &self,
         path: &Path,
-        contents: Option<&[u8]>,
-        is_relevant: Option<&IsRelevant>,
+        previous: &FileState,
         on_candidate: &mut OnCandidate<'_>,
-    ) -> Result<Option<Self>, Closed> {
-        let opened = match contents {
-            Some(contents) => Ok((Box::new(contents) as Box<dyn Read>, None)),
+    ) -> Result<Option<FileState>, Closed> {
+        let opened = match self.contents.get(path) {
+            Some(contents) => Ok((Box::new(&**contents) as Box<dyn Read>, None)),
             None => open(path).map(|(file, stamp)| (Box::new(file) as Box<dyn Read>, Some(stamp))),
         };
         let (file, stamp) = match opened {
             Ok(opened) => opened,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(source) => {
-                return Ok(Some(self.keep(None, vec![Problem::Unreadable { path: path.to_owned(), source }])));
+                return Ok(Some(previous.keep(None, vec![Problem::Unreadable { path: path.to_owned(), source }])));
             }
         };
         let path = path.to_owned();
-        let unchanged: HashMap<Digest, &Arc<DocumentState>> =
-            self.documents.iter().filter_map(|document| Some((document.text?, document))).collect();
-        let (mut documents, mut errors) = (Vec::new(), Vec::new());
-        let result = for_each_document(file, &mut |document| {
-            if is_relevant.is_some_and(|is_relevant| !is_relevant(document.text)) {
-                return Ok(());
-            }
-            let digest = Digest::new(document.text);
-            documents.push(match unchanged.get(&digest) {
-                Some(state) => Arc::clone(state),
-                None => Arc::new(DocumentState::read(document, digest, &mut errors, on_candidate)?),
-            });
-            Ok(())
-        });
-        let problem = match result {
+        let unchanged = previous.documents.iter().filter_map(|document| Some((document.text?, document))).collect();
+        let mut read = Documents::default();
+        let problem = match for_each_part(file, &mut |part| self.read_part(part, &unchanged, &mut read, on_candidate)) {
             Ok(()) => None,
             Err(TextError::Closed) => return Err(Closed),
             Err(TextError::Read(source)) => Some(Problem::Unreadable { path: path.clone(), source }),
@@ -119,14 +127,15 @@ impl FileState {
             Err(TextError::InvalidUtf8(offset)) => Some(Problem::InvalidUtf8 { path: path.clone(), offset }),
         };
         if let Some(problem) = problem {
-            return Ok(Some(self.keep(stamp, vec![problem])));
+            return Ok(Some(previous.keep(stamp, vec![problem])));
         }
+        let Documents { states: documents, errors } = read;
         let is_valid = errors.is_empty();
-        let kept = self.was_valid && !is_valid;
+        let kept = previous.was_valid && !is_valid;
         let problems = errors.into_iter().map(|error| Problem::Document { file: path.clone(), kept, error });
         let problems: Vec<Problem> = problems.collect();
         if kept {
-            return Ok(Some(self.keep(stamp, problems)));
+            return Ok(Some(previous.keep(stamp, problems)));
         }
         let ignored = ignored_kinds(&documents).map(|kinds| Problem::Ignored { file: path.clone(), kinds });
         let fields = documents.iter().flat_map(|document| document.entries.iter()).filter_map(|entry| match entry {
@@ -139,9 +148,80 @@ impl FileState {
             Entry::Endpoints { .. } | Entry::Object { .. } => None,
         });
         let problems = problems.into_iter().chain(ignored).chain(fields).map(Arc::new).collect();
-        Ok(Some(Self { documents, problems, stamp, was_valid: is_valid }))
+        Ok(Some(FileState { documents, problems, stamp, was_valid: is_valid }))
     }
 
+    /// Reads a part of the documents of a file, in as many threads as there are to be, and adds them to `read` in their order.
+    fn read_part(
+        &self,
+        part: &[Document<'_>],
+        unchanged: &Unchanged<'_>,
+        read: &mut Documents,
+        on_candidate: &mut OnCandidate<'_>,
+    ) -> Result<(), Closed> {
+        if self.threads == 1 || part.len() == 1 {
+            return read.add(part, &self.is_relevant, unchanged, on_candidate);
+        }
+        let read_share = |share| {
+            let (mut read, mut candidates) = (Documents::default(), Vec::new());
+            let mut keep = |candidate| {
+                candidates.push(candidate);
+                Ok(())
+            };
+            read.add(share, &self.is_relevant, unchanged, &mut keep).map(|()| (read, candidates))
+        };
+        thread::scope(|scope| {
+            let shares = part.chunks(part.len().div_ceil(self.threads).max(1));
+            let start = |share| {
+                let thread = thread::Builder::new().name("manifests".to_owned());
+                // Without another thread, as on a full machine, this one reads the share.
+                thread.spawn_scoped(scope, move || read_share(share)).map_err(|_| read_share(share))
+            };
+            let started: Vec<_> = shares.map(start).collect();
+            for share in started {
+                let share = share
+                    .map_or_else(|share| share, |thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)));
+                let (documents, candidates) = share?;
+                read.states.extend(documents.states);
+                read.errors.extend(documents.errors);
+                candidates.into_iter().try_for_each(&mut *on_candidate)?;
+            }
+            Ok(())
+        })
+    }
+}
+
+/// The documents of the last version of a file that are valid, by their texts.
+type Unchanged<'f> = HashMap<Digest, &'f Arc<DocumentState>>;
+
+/// Documents of a file that have been read.
+#[derive(Default)]
+struct Documents {
+    states: Vec<Arc<DocumentState>>,
+    errors: Vec<DocumentError>,
+}
+
+impl Documents {
+    /// Reads documents, as far as they are relevant and not unchanged.
+    fn add(
+        &mut self,
+        part: &[Document<'_>],
+        is_relevant: &IsRelevant,
+        unchanged: &Unchanged<'_>,
+        on_candidate: &mut OnCandidate<'_>,
+    ) -> Result<(), Closed> {
+        for document in part.iter().filter(|document| is_relevant(document.text)) {
+            let digest = Digest::new(document.text);
+            self.states.push(match unchanged.get(&digest) {
+                Some(state) => Arc::clone(state),
+                None => Arc::new(DocumentState::read(document, digest, &mut self.errors, on_candidate)?),
+            });
+        }
+        Ok(())
+    }
+}
+
+impl FileState {
     /// Returns the objects whose contents differ from those in `previous` if both define the same objects, and the same
     /// Endpoints, in the same order; `None` otherwise.
     pub(super) fn changed_contents(&self, previous: &Self) -> Option<Vec<(Key, Digest)>> {

@@ -4,15 +4,20 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fs::{self, File},
     io::{self, Read},
+    num::NonZeroUsize,
     os::fd::AsFd,
     path::{Path, PathBuf},
     sync::Arc,
+    thread,
 };
 
+use ferroute_api::manifest::Document;
+
 use super::{
-    file::open,
+    file::{Reader, open},
     paths::{Listing, Plan},
     store::{Store, Work},
+    text::{TextError, for_each_part},
 };
 use crate::{Event, Problem};
 
@@ -97,14 +102,38 @@ impl Input {
         }
     }
 
+    /// Passes the documents of a file to `each`, without ever having a large file in memory as a whole.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be read from some point on, or is not UTF-8.
+    pub fn for_each_document(&self, file: &Path, each: &mut dyn FnMut(&Document<'_>)) -> io::Result<()> {
+        let text: Box<dyn Read> = match self.contents.get(file) {
+            Some(text) => Box::new(&**text),
+            None => Box::new(open(file)?.0),
+        };
+        let result = for_each_part(text, &mut |part| {
+            part.iter().for_each(&mut *each);
+            Ok(())
+        });
+        result.map_err(|error| match error {
+            TextError::Read(error) => error,
+            TextError::NotText(_) | TextError::InvalidUtf8(_) | TextError::TooLong(_) | TextError::Closed => {
+                io::ErrorKind::InvalidData.into()
+            }
+        })
+    }
+
     /// Returns the events of the initial list, without documents whose text is not relevant: parsing takes a hundred times as
     /// long as reading. Errors in files are events, but not those in skipped documents.
-    pub fn events_where(&self, is_relevant: impl Fn(&str) -> bool + Send + 'static) -> Vec<Event> {
+    pub fn events_where(&self, is_relevant: impl Fn(&str) -> bool + Send + Sync + 'static) -> Vec<Event> {
         let (read, problems) = (self.files.clone(), self.not_read.clone());
         let work = Work { read, problems, complete: true, ..Work::default() };
         let mut events = Vec::new();
+        let threads = thread::available_parallelism().map_or(1, NonZeroUsize::get);
+        let reader = Reader { contents: self.contents.clone(), is_relevant: Box::new(is_relevant), threads };
         // Only the callback could fail.
-        let mut store = Store::of_documents(self.contents.clone(), is_relevant);
+        let mut store = Store::with_reader(reader);
         let _ = store.refresh(work, &mut |batch| {
             events.extend(batch);
             Ok(())

@@ -10,7 +10,7 @@ use std::{
 use super::{
     Closed,
     entry::{Candidate, Digest, Key},
-    file::FileState,
+    file::{FileState, Reader},
     merge::merge,
 };
 use crate::{Event, Problem, Resource};
@@ -32,10 +32,7 @@ pub(super) struct Store {
     synced: bool,
     /// Whether [`Event::Synced`] has been sent.
     lacks_object: bool,
-    /// The contents of files that can be read only once, and have been read.
-    contents: BTreeMap<PathBuf, Arc<[u8]>>,
-    /// Documents for which this returns false are skipped.
-    is_relevant: Option<Box<IsRelevant>>,
+    reader: Reader,
 }
 
 /// The changes of files to process.
@@ -53,19 +50,13 @@ pub(super) struct Work {
     pub(super) complete: bool,
 }
 
-/// Reports by its text whether a document is to be parsed.
-pub(super) type IsRelevant = dyn Fn(&str) -> bool + std::marker::Send;
-
 /// A callback for batches of events.
 pub(super) type Send<'s> = dyn FnMut(Vec<Event>) -> Result<(), Closed> + 's;
 
 impl Store {
-    /// Returns a store that skips documents whose text is not relevant, and does not read the files of which it gets the contents.
-    pub(super) fn of_documents(
-        contents: BTreeMap<PathBuf, Arc<[u8]>>,
-        is_relevant: impl Fn(&str) -> bool + std::marker::Send + 'static,
-    ) -> Self {
-        Self { contents, is_relevant: Some(Box::new(is_relevant)), ..Self::default() }
+    /// Returns a store that reads its files with `reader`.
+    pub(super) fn with_reader(reader: Reader) -> Self {
+        Self { reader, ..Self::default() }
     }
 
     pub(super) fn files(&self) -> &BTreeMap<PathBuf, FileState> {
@@ -102,23 +93,18 @@ impl Store {
         for path in read {
             let previous = self.files.remove(&path).unwrap_or_default();
             let (applied, synced) = (&mut self.applied, self.synced);
-            let read = previous.read(
-                &path,
-                self.contents.get(&path).map(AsRef::as_ref),
-                self.is_relevant.as_deref(),
-                &mut |candidate| {
-                    let Candidate { key, digest, event, is_mirrored } = candidate;
-                    match applied {
-                        Some(applied) if !synced && !is_mirrored && !applied.contains_key(&key) => {
-                            applied.insert(key, digest);
-                            batch.push(event);
-                        }
-                        Some(applied) if applied.get(&key) == Some(&digest) => {}
-                        _ => drop(loaded.insert((key, digest), event)),
+            let read = self.reader.read(&path, &previous, &mut |candidate| {
+                let Candidate { key, digest, event, is_mirrored } = candidate;
+                match applied {
+                    Some(applied) if !synced && !is_mirrored && !applied.contains_key(&key) => {
+                        applied.insert(key, digest);
+                        batch.push(event);
                     }
-                    if batch.len() < INITIAL_BATCH { Ok(()) } else { send(std::mem::take(&mut batch)) }
-                },
-            )?;
+                    Some(applied) if applied.get(&key) == Some(&digest) => {}
+                    _ => drop(loaded.insert((key, digest), event)),
+                }
+                if batch.len() < INITIAL_BATCH { Ok(()) } else { send(std::mem::take(&mut batch)) }
+            })?;
             let Some(file) = read else {
                 // A file that has just disappeared stays for the grace period.
                 self.files.insert(path, previous);
@@ -208,17 +194,12 @@ impl Store {
         });
         let mut is_unreadable = false;
         for (path, _) in files {
-            let read = FileState::default().read(
-                path,
-                self.contents.get(path).map(AsRef::as_ref),
-                self.is_relevant.as_deref(),
-                &mut |candidate| {
-                    if missing.get(&candidate.key) == Some(&candidate.digest) {
-                        loaded.insert((candidate.key, candidate.digest), candidate.event);
-                    }
-                    Ok(())
-                },
-            )?;
+            let read = self.reader.read(path, &FileState::default(), &mut |candidate| {
+                if missing.get(&candidate.key) == Some(&candidate.digest) {
+                    loaded.insert((candidate.key, candidate.digest), candidate.event);
+                }
+                Ok(())
+            })?;
             is_unreadable |= read.is_some_and(|file| file.is_unreadable());
         }
         Ok(is_unreadable)

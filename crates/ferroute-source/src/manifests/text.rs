@@ -7,7 +7,7 @@ use ferroute_core::FileFormat;
 
 use super::Closed;
 
-/// An error that ends [`for_each_document`].
+/// An error that ends [`for_each_part`].
 #[derive(Debug)]
 pub(super) enum TextError {
     Read(io::Error),
@@ -26,10 +26,10 @@ impl From<Closed> for TextError {
     }
 }
 
-/// Calls `each` for each document as soon as it has been read completely.
-pub(super) fn for_each_document(
+/// Calls `each` with the documents of each part of the file, as soon as they have been read completely.
+pub(super) fn for_each_part(
     mut file: impl Read,
-    each: &mut dyn FnMut(&Document<'_>) -> Result<(), Closed>,
+    each: &mut dyn FnMut(&[Document<'_>]) -> Result<(), Closed>,
 ) -> Result<(), TextError> {
     let mut buffer = Vec::new();
     let mut position = Position::START;
@@ -50,6 +50,7 @@ pub(super) fn for_each_document(
         let text = std::str::from_utf8(&buffer[..complete])
             .map_err(|error| TextError::InvalidUtf8(offset + error.valid_up_to() as u64))?;
         let mut documents = documents_at(text, position);
+        let mut part = Vec::new();
         loop {
             let before = documents.clone();
             let document = documents.next();
@@ -62,8 +63,9 @@ pub(super) fn for_each_document(
             if document.text.len() > MAX_DOCUMENT {
                 return Err(TextError::TooLong(document.line));
             }
-            each(&document)?;
+            part.push(document);
         }
+        each(&part)?;
         if at_end {
             return Ok(());
         }

@@ -12,7 +12,9 @@ use super::{Directory, INVALID, INVALID_FIELD, SYNCED, endpoints, is_of_empty_di
 use crate::{
     Event,
     manifests::{
-        Closed, read_once, read_once_where,
+        Closed,
+        file::Reader,
+        read_once, read_once_where,
         store::{Store, Work},
     },
 };
@@ -521,4 +523,39 @@ fn several_paths_are_one_source() {
         input.add(&directory.file(name)).unwrap();
     }
     assert_eq!(directory.lines(&input.events()), directory.lines(&read_once(&directory.path).unwrap()));
+}
+
+#[test]
+fn number_of_threads_makes_no_difference() {
+    let directory = Directory::new();
+    let list =
+        format!("---\napiVersion: v1\nkind: List\nitems:\n- {}\n", "{apiVersion: v1, kind: Node, metadata: {name: a}}");
+    let documents = (0..50).map(|i| match i % 7 {
+        0 => INVALID.to_owned(),
+        1 => "---\nkind: [\n".to_owned(),
+        2 => list.clone(),
+        // The first of several definitions applies.
+        3 => service("same", &format!("10.0.0.{i}")),
+        4 => endpoints(&format!("web-{i}"), "10.1.0.1"),
+        5 => slice(&format!("slice-{i}"), &format!("web-{}", i - 1), "10.1.0.2"),
+        _ => service(&format!("web-{i}"), &format!("10.0.1.{i}")),
+    });
+    directory.write("a.yaml", &documents.collect::<String>());
+    directory.write("b.yaml", &service("last", "10.0.2.1"));
+    let events = |threads| {
+        let mut store = Store::with_reader(Reader { threads, ..Reader::default() });
+        let read = ["a.yaml", "b.yaml"].map(|name| directory.file(name)).into();
+        let mut events = Vec::new();
+        let mut send = |batch| {
+            events.extend(batch);
+            Ok(())
+        };
+        store.refresh(Work { read, complete: true, ..Work::default() }, &mut send).unwrap();
+        events.iter().map(|event| super::describe(event, &directory.path)).collect::<Vec<_>>()
+    };
+    let one = events(1);
+    assert!(one.len() > 40, "{one:?}");
+    for threads in [2, 3, 8, 100] {
+        assert_eq!(events(threads), one);
+    }
 }
