@@ -29,7 +29,7 @@ use crate::{
     clients::{Outcome, Record, Reply},
     history::History,
     network::node_addresses,
-    results::{Addresses, Allowed, Case, Class, Shared, allowed, rank, source_of},
+    results::{Addresses, Allowed, Case, Class, Shared, allowed, endpoints, rank, source_of},
     world::Client,
 };
 
@@ -188,9 +188,8 @@ impl Oracle {
         }
         self.sessions.clear();
         if std::mem::take(&mut self.was_killed) {
-            let endpoints = self.slices.current().iter().flat_map(|slice| &slice.endpoints);
-            let known: HashSet<IpAddr> =
-                endpoints.flat_map(|endpoint| &endpoint.addresses).filter_map(|address| address.parse().ok()).collect();
+            let (services, slices) = (self.services.current(), self.slices.current());
+            let known = endpoints(services, slices, self.node.current(), &self.settings);
             self.left_behind.retain(|_, endpoint| !known.contains(&endpoint.ip()));
         }
     }

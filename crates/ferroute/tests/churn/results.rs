@@ -1,7 +1,7 @@
 //! The results of connections that one combination of versions of the desired state allows, from the specification.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashSet},
     hash::{Hash, Hasher},
     net::{IpAddr, SocketAddr},
     sync::Arc,
@@ -204,6 +204,24 @@ pub(crate) fn allowed(case: &Case, settings: &ProxySettings) -> Allowed {
         || is_local(&spec.internal_traffic_policy)
         || !spec.load_balancer_source_ranges.is_empty();
     Allowed { port: port.name.to_owned(), results, reachable, drops, rejects }
+}
+
+/// Returns the addresses of all endpoints of Services.
+pub(crate) fn endpoints(
+    services: &[Arc<Service>],
+    slices: &[Arc<EndpointSlice>],
+    node: &Node,
+    settings: &ProxySettings,
+) -> HashSet<IpAddr> {
+    let cluster = Cluster {
+        node: node.clone(),
+        services: services.iter().map(|service| Service::clone(service)).collect(),
+        slices: slices.iter().map(|slice| EndpointSlice::clone(slice)).collect(),
+    };
+    let world = world(settings, &Client::Node, &[]);
+    let ports = |family| ports(&cluster, &world, family, Differences::new(ModeName::NFTABLES));
+    let of_family = |family| Vec::from_iter(ports(family).iter().flat_map(|port| port.serving_endpoints()));
+    IpFamily::BOTH.into_iter().flat_map(of_family).map(|endpoint| endpoint.ip()).collect()
 }
 
 fn world(settings: &ProxySettings, client: &Client, host: &[IpAddr]) -> World {
