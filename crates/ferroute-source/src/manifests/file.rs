@@ -20,7 +20,7 @@ use ferroute_core::parse::InvalidObject;
 use super::{
     Closed,
     entry::{Candidate, Digest, Entry, Key, split},
-    text::{MAX_DOCUMENT, TextError, for_each_part},
+    text::{CHUNK, MAX_DOCUMENT, TextError, for_each_part},
 };
 use crate::{IgnoredKind, NotReadReason, Problem};
 
@@ -118,7 +118,10 @@ impl Reader {
         let path = path.to_owned();
         let unchanged = previous.documents.iter().filter_map(|document| Some((document.text?, document))).collect();
         let mut read = Documents::default();
-        let problem = match for_each_part(file, &mut |part| self.read_part(part, &unchanged, &mut read, on_candidate)) {
+        // Threads that live for a moment only are often started on one processor.
+        let size = if self.threads == 1 { CHUNK } else { (PART_OF_THREAD * self.threads).min(MAX_DOCUMENT) };
+        let mut read_part = |part: &[Document<'_>]| self.read_part(part, &unchanged, &mut read, on_candidate);
+        let problem = match for_each_part(file, size, &mut read_part) {
             Ok(()) => None,
             Err(TextError::Closed) => return Err(Closed),
             Err(TextError::Read(source)) => Some(Problem::Unreadable { path: path.clone(), source }),
@@ -159,7 +162,9 @@ impl Reader {
         read: &mut Documents,
         on_candidate: &mut OnCandidate<'_>,
     ) -> Result<(), Closed> {
-        if self.threads == 1 || part.len() == 1 {
+        let size: usize = part.iter().map(|document| document.text.len()).sum();
+        let threads = self.threads.min(size / MIN_SHARE);
+        if threads <= 1 {
             return read.add(part, &self.is_relevant, unchanged, on_candidate);
         }
         let read_share = |share| {
@@ -171,7 +176,7 @@ impl Reader {
             read.add(share, &self.is_relevant, unchanged, &mut keep).map(|()| (read, candidates))
         };
         thread::scope(|scope| {
-            let shares = part.chunks(part.len().div_ceil(self.threads).max(1));
+            let shares = part.chunks(part.len().div_ceil(threads));
             let start = |share| {
                 let thread = thread::Builder::new().name("manifests".to_owned());
                 // Without another thread, as on a full machine, this one reads the share.
@@ -323,6 +328,12 @@ fn document_errors(
         cause: Cause::Value(error.problem),
     })
 }
+
+/// Number of bytes that a thread reads of a long file.
+const PART_OF_THREAD: usize = 4 << 20;
+
+/// Number of bytes of which reading takes much longer than to start a thread for them.
+const MIN_SHARE: usize = 64 << 10;
 
 /// Opens a regular file without waiting.
 pub(super) fn open(path: &Path) -> io::Result<(File, Stamp)> {

@@ -17,7 +17,7 @@ use super::{
     file::{Reader, open},
     paths::{Listing, Plan},
     store::{Store, Work},
-    text::{TextError, for_each_part},
+    text::{CHUNK, TextError, for_each_part},
 };
 use crate::{Event, Problem};
 
@@ -112,7 +112,7 @@ impl Input {
             Some(text) => Box::new(&**text),
             None => Box::new(open(file)?.0),
         };
-        let result = for_each_part(text, &mut |part| {
+        let result = for_each_part(text, CHUNK, &mut |part| {
             part.iter().for_each(&mut *each);
             Ok(())
         });

@@ -26,9 +26,11 @@ impl From<Closed> for TextError {
     }
 }
 
-/// Calls `each` with the documents of each part of the file, as soon as they have been read completely.
+/// Calls `each` with the documents of each part of the file, as soon as they have been read completely. A part has `size` bytes
+/// unless a document is longer.
 pub(super) fn for_each_part(
     mut file: impl Read,
+    size: usize,
     each: &mut dyn FnMut(&[Document<'_>]) -> Result<(), Closed>,
 ) -> Result<(), TextError> {
     let mut buffer = Vec::new();
@@ -36,7 +38,7 @@ pub(super) fn for_each_part(
     let mut offset = 0;
     loop {
         // Doubling the buffer bounds how often a large document is scanned.
-        let want = buffer.len().clamp(CHUNK, MAX_DOCUMENT);
+        let want = buffer.len().clamp(size, MAX_DOCUMENT);
         let read = file.by_ref().take(want as u64).read_to_end(&mut buffer).map_err(TextError::Read)?;
         let at_end = read < want;
         if offset == 0
@@ -83,8 +85,8 @@ pub(super) fn for_each_part(
 /// cluster is shorter.
 pub(super) const MAX_DOCUMENT: usize = 64 << 20;
 
-/// Minimum number of bytes to read at once.
-const CHUNK: usize = 256 * 1024;
+/// Size of a part whose documents are handled one by one.
+pub(super) const CHUNK: usize = 256 * 1024;
 
 #[cfg(test)]
 mod tests;

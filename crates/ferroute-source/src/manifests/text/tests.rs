@@ -15,7 +15,7 @@ impl Read for ShortReads<'_> {
 /// Returns number, line and text of each document.
 fn read(bytes: &[u8]) -> Result<Vec<(usize, usize, String)>, TextError> {
     let mut all = Vec::new();
-    for_each_part(ShortReads(bytes), &mut |part| {
+    for_each_part(ShortReads(bytes), CHUNK, &mut |part| {
         all.extend(part.iter().map(|document| (document.number, document.line, document.text.to_owned())));
         Ok(())
     })?;
@@ -73,7 +73,7 @@ fn empty_file_has_no_documents() {
 fn endless_documents_are_an_error() {
     for (start, line) in [("", 1), ("---\na: 1\n---\n", 3)] {
         let endless = start.as_bytes().chain(io::repeat(b'x'));
-        match for_each_part(endless, &mut |_| Ok(())) {
+        match for_each_part(endless, CHUNK, &mut |_| Ok(())) {
             Err(TextError::TooLong(found)) => assert_eq!(found, line),
             other => panic!("{other:?}"),
         }
