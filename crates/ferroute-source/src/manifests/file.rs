@@ -7,15 +7,13 @@ use std::{
     fs::{File, Metadata},
     io::{self, Read},
     os::unix::fs::{MetadataExt, OpenOptionsExt},
-    panic::resume_unwind,
     path::{Path, PathBuf},
     slice,
     sync::Arc,
-    thread,
 };
 
 use ferroute_api::manifest::{Cause, Document, DocumentError, Parsed, Place};
-use ferroute_core::parse::InvalidObject;
+use ferroute_core::{map_parts, parse::InvalidObject};
 
 use super::{
     Closed,
@@ -33,8 +31,8 @@ pub(super) struct Reader {
     pub(super) contents: BTreeMap<PathBuf, Arc<[u8]>>,
     /// Documents for which this returns false are skipped.
     pub(super) is_relevant: Box<IsRelevant>,
-    /// Number of threads that parse the documents of a file. Each that parses keeps objects in memory for those before it.
-    pub(super) threads: usize,
+    /// Whether the documents of long parts are parsed in several threads, which keep objects in memory for those before them.
+    pub(super) in_parallel: bool,
 }
 
 /// Reports by its text whether a document is to be parsed.
@@ -91,7 +89,7 @@ impl Stamp {
 impl Default for Reader {
     /// Everything is read in this thread, so that a long list is never in memory as a whole.
     fn default() -> Self {
-        Self { contents: BTreeMap::new(), is_relevant: Box::new(|_| true), threads: 1 }
+        Self { contents: BTreeMap::new(), is_relevant: Box::new(|_| true), in_parallel: false }
     }
 }
 
@@ -119,7 +117,7 @@ impl Reader {
         let unchanged = previous.documents.iter().filter_map(|document| Some((document.text?, document))).collect();
         let mut read = Documents::default();
         // Threads that live for a moment only are often started on one processor.
-        let size = if self.threads == 1 { CHUNK } else { (PART_OF_THREAD * self.threads).min(MAX_DOCUMENT) };
+        let size = if self.in_parallel { LONG_PART } else { CHUNK };
         let mut read_part = |part: &[Document<'_>]| self.read_part(part, &unchanged, &mut read, on_candidate);
         let problem = match for_each_part(file, size, &mut read_part) {
             Ok(()) => None,
@@ -154,7 +152,7 @@ impl Reader {
         Ok(Some(FileState { documents, problems, stamp, was_valid: is_valid }))
     }
 
-    /// Reads a part of the documents of a file, in as many threads as there are to be, and adds them to `read` in their order.
+    /// Reads a part of the documents of a file and adds them to `read` in their order.
     fn read_part(
         &self,
         part: &[Document<'_>],
@@ -162,37 +160,26 @@ impl Reader {
         read: &mut Documents,
         on_candidate: &mut OnCandidate<'_>,
     ) -> Result<(), Closed> {
-        let size: usize = part.iter().map(|document| document.text.len()).sum();
-        let threads = self.threads.min(size / MIN_SHARE);
-        if threads <= 1 {
+        if !self.in_parallel {
             return read.add(part, &self.is_relevant, unchanged, on_candidate);
         }
-        let read_share = |share| {
+        let size: usize = part.iter().map(|document| document.text.len()).sum();
+        let min = (part.len() * MIN_SHARE).div_ceil(size.max(1)).max(1);
+        let shares = map_parts(part, min, usize::MAX, |share| {
             let (mut read, mut candidates) = (Documents::default(), Vec::new());
             let mut keep = |candidate| {
                 candidates.push(candidate);
                 Ok(())
             };
             read.add(share, &self.is_relevant, unchanged, &mut keep).map(|()| (read, candidates))
-        };
-        thread::scope(|scope| {
-            let shares = part.chunks(part.len().div_ceil(threads));
-            let start = |share| {
-                let thread = thread::Builder::new().name("manifests".to_owned());
-                // Without another thread, as on a full machine, this one reads the share.
-                thread.spawn_scoped(scope, move || read_share(share)).map_err(|_| read_share(share))
-            };
-            let started: Vec<_> = shares.map(start).collect();
-            for share in started {
-                let share = share
-                    .map_or_else(|share| share, |thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)));
-                let (documents, candidates) = share?;
-                read.states.extend(documents.states);
-                read.errors.extend(documents.errors);
-                candidates.into_iter().try_for_each(&mut *on_candidate)?;
-            }
-            Ok(())
-        })
+        });
+        for share in shares {
+            let (documents, candidates) = share?;
+            read.states.extend(documents.states);
+            read.errors.extend(documents.errors);
+            candidates.into_iter().try_for_each(&mut *on_candidate)?;
+        }
+        Ok(())
     }
 }
 
@@ -329,8 +316,8 @@ fn document_errors(
     })
 }
 
-/// Number of bytes that a thread reads of a long file.
-const PART_OF_THREAD: usize = 4 << 20;
+/// Size of a part whose documents are parsed in several threads.
+const LONG_PART: usize = 16 << 20;
 
 /// Number of bytes of which reading takes much longer than to start a thread for them.
 const MIN_SHARE: usize = 64 << 10;

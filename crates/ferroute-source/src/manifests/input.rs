@@ -4,11 +4,9 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fs::{self, File},
     io::{self, Read},
-    num::NonZeroUsize,
     os::fd::AsFd,
     path::{Path, PathBuf},
     sync::Arc,
-    thread,
 };
 
 use ferroute_api::manifest::Document;
@@ -130,8 +128,7 @@ impl Input {
         let (read, problems) = (self.files.clone(), self.not_read.clone());
         let work = Work { read, problems, complete: true, ..Work::default() };
         let mut events = Vec::new();
-        let threads = thread::available_parallelism().map_or(1, NonZeroUsize::get);
-        let reader = Reader { contents: self.contents.clone(), is_relevant: Box::new(is_relevant), threads };
+        let reader = Reader { contents: self.contents.clone(), is_relevant: Box::new(is_relevant), in_parallel: true };
         // Only the callback could fail.
         let mut store = Store::with_reader(reader);
         let _ = store.refresh(work, &mut |batch| {
