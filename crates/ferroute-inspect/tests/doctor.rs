@@ -25,6 +25,7 @@ fn healthy() -> Inputs {
         ports_without_hairpin: Ok(Vec::new()),
         full_affinity_lists: Ok(Vec::new()),
         table_is_owned: Ok(false),
+        dormant_tables: Ok(Vec::new()),
         earlier_rules: Ok(Vec::new()),
         firewall_refusals: Ok(Vec::new()),
         unrouted: Ok(None),
@@ -125,7 +126,7 @@ fn sysctl_that_the_mode_relies_on_is_a_problem_with_another_value() {
 fn healthy_host_has_no_findings() {
     let diagnosis = diagnose(&healthy());
     assert_eq!((diagnosis.findings.as_slice(), diagnosis.unknown.as_slice()), (&[][..], &[][..]));
-    assert_eq!(diagnosis.passed.len(), 23, "all but those for other modes: {:?}", diagnosis.passed);
+    assert_eq!(diagnosis.passed.len(), 24, "all but those for other modes: {:?}", diagnosis.passed);
 }
 
 fn set_refusal(inputs: &mut Inputs, client: Client) {
@@ -156,6 +157,11 @@ fn each_problem_is_found_by_one_check() {
         (|inputs| set_refusal(inputs, Client::Outside), "firewall-tables", Severity::Note),
         (|inputs| inputs.net_admin = Ok(false), "capabilities", Severity::Problem),
         (|inputs| inputs.families[1].table_is_owned = Ok(true), "table-owner", Severity::Problem),
+        (
+            |inputs| inputs.families[0].dormant_tables = Ok(vec!["ip nat".to_owned()]),
+            "dormant-tables",
+            Severity::Problem,
+        ),
         (
             |inputs| {
                 inputs.mode = ModeName::IPTABLES;
@@ -371,6 +377,7 @@ fn unused_features_are_not_problems() {
             unserved_node_ports: 0,
             full_affinity_lists: Ok(Vec::new()),
             table_is_owned: Ok(false),
+            dormant_tables: Ok(Vec::new()),
             earlier_rules: Ok(Vec::new()),
             firewall_refusals: Ok(Vec::new()),
             unrouted: Ok(None),

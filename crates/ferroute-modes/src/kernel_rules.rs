@@ -28,8 +28,8 @@ use ferroute_iptables::{
 use ferroute_ipvs::kernel::{KernelError, read_state};
 use ferroute_nftables::{
     TableOwner,
-    kernel::{Consistency, Kernel, NetlinkError, NetlinkKernel, TableFamily, TableSnapshot},
-    model::{Name, Opaque, Outcome, Rule, Statement},
+    kernel::{Consistency, Kernel, ListedTable, NetlinkError, NetlinkKernel, TableFamily, TableSnapshot},
+    model::{Opaque, Outcome, Rule, Statement},
 };
 use ferroute_trace::{Ipsets, Ruleset, Traceable};
 use ferroute_userspace::{WorkerError, running_workers};
@@ -51,6 +51,8 @@ pub struct KernelRules {
     pub reading: Consistency,
     /// Ipsets of all programs, if iptables rules refer to any.
     pub ipsets: Ipsets,
+    /// Tables of nf_tables with the flag `dormant`: packets pass none of their chains, and their rules are not read.
+    pub dormant: Vec<ListedTable>,
     /// The objects of ipvs mode; `None` without its dummy device.
     pub ipvs: Option<KernelIpvs>,
     /// The listeners of userspace mode; `None` without its rules.
@@ -166,9 +168,9 @@ fn read_with(
         let before = generation()?;
         let RulesSnapshot { backends: iptables, unread } =
             snapshot_rules(family, exec, path).map_err(|source| ReadError::Iptables { family, source })?;
-        let (nftables, handles, reading) = match &mut kernel {
+        let (nftables, listed, reading) = match &mut kernel {
             Some(kernel) => read_nftables(kernel, family, &iptables).map_err(failed)?,
-            None => (Vec::new(), BTreeMap::new(), Consistency::Consistent),
+            None => (Vec::new(), Vec::new(), Consistency::Consistent),
         };
         let mut generation = || kernel.as_mut().map(Kernel::generation).transpose().map_err(failed);
         let is_consistent = generation()? == before && reading == Consistency::Consistent;
@@ -182,13 +184,26 @@ fn read_with(
         });
         let userspace = read_userspace(family, &iptables).map_err(|source| ReadError::Userspace { family, source })?;
         let ipsets = read_ipsets(&iptables);
-        return Ok(KernelRules { family, iptables, nftables, unread, reading, ipsets, ipvs, userspace, handles });
+        let handles = listed.iter().filter_map(|table| Some((iptables_name(table)?, table.handle))).collect();
+        let dormant = listed.into_iter().filter(|table| table.is_dormant).collect();
+        return Ok(KernelRules {
+            family,
+            iptables,
+            nftables,
+            unread,
+            reading,
+            ipsets,
+            dormant,
+            ipvs,
+            userspace,
+            handles,
+        });
     }
 }
 
-type NftablesRead = (Vec<TableSnapshot>, BTreeMap<TableName, u64>, Consistency);
+type NftablesRead = (Vec<TableSnapshot>, Vec<ListedTable>, Consistency);
 
-/// Reads the tables that are not among these of `iptables`, and the handles of all tables of `iptables`.
+/// Reads the tables that are not among these of `iptables`, and lists all tables.
 fn read_nftables(
     kernel: &mut NetlinkKernel,
     family: IpFamily,
@@ -206,12 +221,15 @@ fn read_nftables(
     {
         name_extensions(rule, &mut reader);
     }
-    let iptables_handle = |(table_family, name, handle): (TableFamily, Name, u64)| match table_family {
-        TableFamily::Ip(_) => Some((TableName::from_word(name.as_str())?, handle)),
+    Ok((nftables, kernel.list_tables(family)?, reading))
+}
+
+/// Returns the name of a table that `iptables` uses.
+fn iptables_name(table: &ListedTable) -> Option<TableName> {
+    match table.family {
+        TableFamily::Ip(_) => TableName::from_word(table.name.as_str()),
         TableFamily::Inet => None,
-    };
-    let handles = kernel.list_tables(family)?.into_iter().filter_map(iptables_handle).collect();
-    Ok((nftables, handles, reading))
+    }
 }
 
 /// Sets the text of the modules and targets of `iptables` in a rule.
@@ -285,6 +303,14 @@ impl KernelRules {
     fn table(&self, owner: TableOwner) -> Option<&TableSnapshot> {
         let (family, id) = (TableFamily::Ip(self.family), owner.table(self.family));
         self.nftables.iter().find(|table| table.family == family && table.name == id.name)
+    }
+
+    /// Returns the dormant tables that are Ferroute's or those of `iptables`, as `nft` names them: `ip nat`.
+    pub fn dormant_tables(&self) -> impl Iterator<Item = String> {
+        let own = TableOwner::Ferroute.table(self.family);
+        let is_own = move |table: &ListedTable| table.family == own.family.into() && table.name == own.name;
+        let of_proxy = self.dormant.iter().filter(move |table| iptables_name(table).is_some() || is_own(table));
+        of_proxy.map(|table| format!("{} {}", table.family, table.name))
     }
 
     /// Returns all tables in the order of their creation. The order of tables of the legacy backend is unknown; they

@@ -14,7 +14,7 @@ pub use intercepted::InterceptedKernel;
 pub(crate) use memory::ReadElements;
 pub use memory::{MemoryError, MemoryKernel, MemoryTable};
 pub use netlink::{NetlinkError, NetlinkKernel};
-pub use snapshot::{TableFamily, TableSnapshot};
+pub use snapshot::{ListedTable, TableFamily, TableSnapshot};
 
 use crate::model::{Chain, Change, Element, Flowtable, Key, Name, Rule, Set, TableId, Transaction};
 pub use crate::wire::EncodedRule;

@@ -8,6 +8,8 @@ export const FINDINGS = {
     "以 root 运行；在容器中，将 NET_ADMIN 添加到 securityContext.capabilities.add"],
   "table-owner": ["另一个进程拥有表 {table} ferroute（owner 标志）", "代理无法更改该表，因此 {family} Service 保持其现有规则",
     "`nft list table {table} ferroute` 会显示该进程（progname）；结束它，除非表带有 persist 标志，否则表会随之删除；然后运行 `nft delete table {table} ferroute`"],
+  "dormant-tables": ["表 {table} 处于休眠状态（flags dormant）", "没有数据包经过它的链，因此其中的规则都不生效，无论是代理的还是其他程序的",
+    "`nft add table {table}` 会清除该标志；运行中的代理会在其模式的表中自行清除"],
   "running-proxy": ["运行中的代理报告：{reason}", "本节点的 Service 可能不工作，或只是偶然工作",
     "消除原因，代理也会在其日志和 Node 的 Event 中报告；`ferroute status` 会显示问题何时结束"],
   "earlier-translation": ["其他程序的规则先转换了发往 {service} 的数据包：{rule}", "这些数据包不会到达该 Service，而是到达该规则的目的地：通常是端口号相同的容器主机端口",

@@ -24,6 +24,7 @@ pub(super) const ALL: &[Check] = &[
     Check { name: "kernel-ipvs", run: kernel::ipvs },
     Check { name: "mode-support", run: kernel::other_mode },
     Check { name: "table-owner", run: kernel::table_owner },
+    Check { name: "dormant-tables", run: kernel::dormant_tables },
     Check { name: "unread-rules", run: proxies::unread },
     Check { name: "iptables-backends", run: proxies::backends },
     Check { name: "other-proxies", run: proxies::proxies },

@@ -77,6 +77,7 @@ fn family_inputs(family: IpFamily, desired: &Desired, bridges: &Reading<Vec<Brid
         firewall_refusals: walks.map(|walks| walks.refusals),
         full_affinity_lists: of_rules().and_then(rules::full_affinity_lists),
         table_is_owned: rules::table_is_owned(family),
+        dormant_tables: of_rules().map(|rules| rules.dormant_tables().collect()),
         unrouted: unrouted(cluster_ips(desired, family)),
         unrouted_pod: unrouted_pod(desired, family),
         unserved_node_ports: unserved_node_ports(desired, family),

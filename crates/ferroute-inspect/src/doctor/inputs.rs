@@ -85,6 +85,8 @@ pub struct FamilyInputs {
     pub full_affinity_lists: Reading<Vec<FullAffinityList>>,
     /// Whether a process owns Ferroute's table, so that no other process can change it.
     pub table_is_owned: Reading<bool>,
+    /// Dormant tables of Ferroute and of `iptables`, as `nft` names them.
+    pub dormant_tables: Reading<Vec<String>>,
     /// Rules of other programs that may take packets to Services before the proxy does.
     pub earlier_rules: Reading<Vec<EarlierRule>>,
     /// Rules of other programs that refuse packets to Services, in tables without rules of the proxy.

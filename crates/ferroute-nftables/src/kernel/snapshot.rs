@@ -31,6 +31,19 @@ pub enum TableFamily {
     Inet,
 }
 
+/// A table in the kernel's list of tables.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListedTable {
+    /// The family.
+    pub family: TableFamily,
+    /// The name, unique within the family.
+    pub name: Name,
+    /// The kernel's handle. Handles increase in order of creation.
+    pub handle: u64,
+    /// Whether its flag `dormant` keeps packets from its chains.
+    pub is_dormant: bool,
+}
+
 /// A table as it was read from the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TableSnapshot {
@@ -89,15 +102,15 @@ impl fmt::Display for TableFamily {
 }
 
 impl NetlinkKernel {
-    /// Lists the tables that packets of an IP family pass, each with its handle.
+    /// Lists the tables that packets of an IP family pass, and those that are dormant.
     ///
     /// # Errors
     ///
     /// The tables could not be read.
-    pub fn list_tables(&mut self, family: IpFamily) -> Result<Vec<(TableFamily, Name, u64)>, NetlinkError> {
+    pub fn list_tables(&mut self, family: IpFamily) -> Result<Vec<ListedTable>, NetlinkError> {
         let failed = |source| NetlinkError::Read { object: "the list of tables".to_owned(), source };
         let all = self.socket.collect(&mut tables_request(), |message| parse_table(&message)).map_err(failed)?;
-        Ok(all.into_iter().filter(|(table, ..)| table.sees(family)).collect())
+        Ok(all.into_iter().filter(|table| table.family.sees(family)).collect())
     }
 
     /// Reads all tables that packets of an IP family pass and that `filter` accepts, in order of creation.
@@ -115,8 +128,8 @@ impl NetlinkKernel {
             attempts += 1;
             let before = super::Kernel::generation(self)?;
             let mut tables = Vec::new();
-            for (table, name, handle) in self.list_tables(family)? {
-                if filter(table, name.as_str()) {
+            for ListedTable { family: table, name, handle, is_dormant } in self.list_tables(family)? {
+                if !is_dormant && filter(table, name.as_str()) {
                     tables.extend(self.read_existing_table(table, &name, handle, family)?);
                 }
             }

@@ -13,7 +13,7 @@ use super::{
     userdata,
 };
 use crate::{
-    kernel::{ListedChain, ListedFlowtable, ListedRule, ListedSet, TableFamily},
+    kernel::{ListedChain, ListedFlowtable, ListedRule, ListedSet, ListedTable, TableFamily},
     model::{
         BaseChain, Chain, ChainType, Comment, DataType, Flowtable, Hook, Limit, Name, Policy, Set, SetData, SetKind,
     },
@@ -140,8 +140,8 @@ pub(crate) fn parse_any_set(message: &Message<'_>) -> Result<(Name, Option<Set>)
     Ok((name, set))
 }
 
-/// Parses a table: its family, name and handle; `None` if it is dormant or its family sees no IP packets.
-pub(crate) fn parse_table(message: &Message<'_>) -> Result<Option<(TableFamily, Name, u64)>, Error> {
+/// Parses a table; `None` if its family sees no IP packets.
+pub(crate) fn parse_table(message: &Message<'_>) -> Result<Option<ListedTable>, Error> {
     let (header, attributes) = message.split_header::<{ nfnetlink::HEADER_LENGTH }>()?;
     let (mut name, mut handle, mut is_dormant) = (None, 0, false);
     for attribute in attributes {
@@ -155,7 +155,7 @@ pub(crate) fn parse_table(message: &Message<'_>) -> Result<Option<(TableFamily, 
     }
     let name = name.ok_or_else(|| message.missing(NFTA_TABLE_NAME))?;
     let [family, ..] = *header;
-    Ok(TableFamily::from_number(family).filter(|_| !is_dormant).map(|family| (family, name, handle)))
+    Ok(TableFamily::from_number(family).map(|family| ListedTable { family, name, handle, is_dormant }))
 }
 
 /// Reports whether a table has flags, `NFT_TABLE_F_*`, or another comment. Without one, the kernel may not store comments.

@@ -13,6 +13,7 @@ use crate::{Case, Mode, cluster::pod_addresses, in_each_mode, in_every_mode, sli
 in_each_mode!(
     working_host_has_no_problems,
     translations_before_those_of_the_proxy_are_reported,
+    dormant_tables_are_reported_without_a_proxy,
     firewalls_are_reported_beside_connections_that_they_accept
 );
 in_every_mode!(
@@ -153,6 +154,25 @@ fn source_ranges_of_one_family_and_missing_node_port_addresses_are_reported() {
     for check in ["source-ranges", "node-port-addresses"] {
         assert_eq!(findings_of(&examination, check).len(), 1, "{examination:#}");
     }
+}
+
+fn dormant_tables_are_reported_without_a_proxy(mode: Mode) {
+    let mut case = Case::new(mode, &web(&[0]));
+    assert!(case.proxy.stop("TERM").success());
+    let tables = if mode == Mode::Nftables { ["ip ferroute", "ip6 ferroute"] } else { ["ip nat", "ip6 filter"] };
+    let script: String = tables.map(|table| format!("add table {table} {{ flags dormant; }}\n")).concat();
+    case.cluster.node.feed("nft", &["-f", "-"], &script);
+    let (status, examination) = examine(&case, &["--no-connect"]);
+    assert_eq!(status, Some(1), "{examination:#}");
+    let findings = findings_of(&examination, "dormant-tables");
+    assert_eq!(findings.iter().map(|finding| &finding["values"]["table"]).collect::<Vec<_>>(), tables);
+    // The words of the fix.
+    for finding in findings {
+        let command = finding["fix"].as_str().unwrap().split('`').nth(1).unwrap();
+        case.cluster.node.command("sh", &["-c", command]);
+    }
+    let (_, examination) = examine(&case, &["--no-connect"]);
+    assert_eq!(findings_of(&examination, "dormant-tables"), Vec::<&Value>::new());
 }
 
 fn translations_before_those_of_the_proxy_are_reported(mode: Mode) {

@@ -52,6 +52,27 @@ pub(super) fn table_owner(inputs: &Inputs) -> CheckResult {
     CheckResult::Defects(defects)
 }
 
+/// Checks that packets pass the tables with the proxy's rules.
+pub(super) fn dormant_tables(inputs: &Inputs) -> CheckResult {
+    let mut defects = Vec::new();
+    for family in &inputs.families {
+        let tables = match &family.dormant_tables {
+            Ok(tables) => tables,
+            Err(reason) => return CheckResult::Unknown(reason.clone()),
+        };
+        defects.extend(tables.iter().map(|table| {
+            Defect::new(
+                Severity::Problem,
+                format!("the table {table} is dormant (flags dormant)"),
+                "no packet passes its chains, so that no rule in it has an effect, neither of the proxy nor of other programs",
+                format!("`nft add table {table}` clears the flag; a running proxy does so in the tables of its mode"),
+            )
+            .with("table", table)
+        }));
+    }
+    CheckResult::Defects(defects)
+}
+
 /// Checks that the kernel supports the IP families of all Services.
 pub(super) fn families(inputs: &Inputs) -> CheckResult {
     let unsupported = IpFamily::BOTH.into_iter().filter(|family| {
