@@ -251,11 +251,11 @@ impl History {
         }
     }
 
-    /// Returns the number of Services of which a received change is not applied in some family; before the first sync, the
-    /// number of received changes.
+    /// Returns the number of Services of which a received change is not applied in some family, as `/services` shows them. Where
+    /// that is not served, this is the number of received changes before the first sync.
     pub fn pending(&self) -> usize {
         let state = &mut *self.lock();
-        let starting = state.pending.iter().filter(|pending| !pending.has_synced);
+        let starting = state.pending.iter().filter(|pending| !pending.has_synced && !state.ledger.has_services());
         let starting = starting.map(|pending| pending.services + pending.slices + pending.deleted_slices).max();
         state.ledger.pending().max(starting.unwrap_or_default())
     }

@@ -239,10 +239,27 @@ impl Ledger {
         self.families[index].limited.contains(name)
     }
 
-    /// Returns the number of Services with changes that have not been applied, after the first sync.
+    /// Reports whether the data of `/services` is kept.
+    pub(super) fn has_services(&self) -> bool {
+        self.services.is_some()
+    }
+
+    /// Returns the number of Services of which a received change is not applied in some family, as `/services` shows them. Where
+    /// that is not served, changes before the first sync and rules that a failed sync may lack are not counted.
     pub(super) fn pending(&self) -> usize {
-        let names: HashSet<&NamespacedName> = self.families.iter().flat_map(|family| family.pending.keys()).collect();
-        names.len()
+        let is_partial = |family: &FamilyState| matches!(family.phase, Phase::Starting | Phase::Failed);
+        let is_pending = |(name, service): &(&NamespacedName, &ServiceState)| {
+            self.states(name, service).iter().any(|state| matches!(state, ApplyState::Pending(_)))
+        };
+        match &self.services {
+            Some(services) if self.families.iter().any(is_partial) => services.iter().filter(is_pending).count(),
+            services => {
+                let served = self.families.iter().filter(|family| family.phase != Phase::NotServed);
+                let names: HashSet<_> = served.flat_map(|family| family.pending.keys()).collect();
+                let is_shown = |name: &&NamespacedName| services.as_ref().is_none_or(|all| all.contains_key(*name));
+                names.into_iter().filter(is_shown).count()
+            }
+        }
     }
 
     /// Returns the service ports that the last syncs have not applied.
@@ -259,9 +276,7 @@ impl Ledger {
     pub(super) fn part(&self, query: &ServiceQuery, after: Option<&NamespacedName>) -> ServicesPart {
         let Some(services) = &self.services else { return ServicesPart::default() };
         let row = |(name, service): (&NamespacedName, &ServiceState)| {
-            let has_ports = |index: usize| service.has_family[index] || service.is_deleted;
-            let states = [0, 1].map(|index| self.state(index, name, has_ports(index)));
-            (name.clone(), *service, states, [0, 1].map(|index| self.is_limited(index, name)))
+            (name.clone(), *service, self.states(name, service), [0, 1].map(|index| self.is_limited(index, name)))
         };
         if let ServiceQuery { namespace: Some(namespace), name: Some(name), .. } = query {
             let service = services.get_key_value(&NamespacedName::new(namespace, name));
@@ -280,6 +295,11 @@ impl Ledger {
             }
         }
         part
+    }
+
+    /// Returns the states of a Service in both families.
+    fn states(&self, name: &NamespacedName, service: &ServiceState) -> [ApplyState; 2] {
+        [0, 1].map(|index| self.state(index, name, service.has_family[index] || service.is_deleted))
     }
 
     /// Returns the state of a Service in a family in which it may have ports. This is unknown for a deleted Service.

@@ -486,6 +486,7 @@ proptest! {
                 }
             }
             let page = rig.services("");
+            let mut pending = 0;
             for service in page["services"].as_array().unwrap() {
                 let name = namespaced_name(&format!("shop/{}", service["name"].as_str().unwrap()));
                 let ports = tracker.ports_of(&name);
@@ -494,7 +495,9 @@ proptest! {
                 let shows = |field: &str| families.iter().any(|family| family[field] == true);
                 let is_served = ports.is_some_and(|ports| ports.iter().any(|ports| !ports.is_empty()));
                 prop_assert_eq!(applied, Applied { is_served, ..state(!shows("pending"), shows("refused")) });
+                pending += usize::from(shows("pending"));
             }
+            prop_assert_eq!(rig.history.pending(), pending);
         }
     }
 
