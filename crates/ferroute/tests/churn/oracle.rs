@@ -61,6 +61,8 @@ pub(crate) struct Oracle {
     /// UDP flows whose entries a killed proxy may have left behind, with their endpoints: the next one cannot know them if
     /// nothing has the frontend or the endpoint any more.
     left_behind: HashMap<Flow, SocketAddr>,
+    /// UDP flows of the node to one of its own addresses, which come from that address and are lost with it.
+    own_flows: HashSet<Flow>,
     /// The proxy was killed, and the next one has not shown yet that it has applied everything.
     was_killed: bool,
 }
@@ -123,6 +125,7 @@ impl Oracle {
             addresses: HashMap::new(),
             sessions: HashMap::new(),
             left_behind: HashMap::new(),
+            own_flows: HashSet::new(),
             was_killed: false,
         }
     }
@@ -232,6 +235,11 @@ impl Oracle {
             *start <= record.end && end.is_none_or(|end| end >= record.start)
         };
         let interference = self.interferences.iter().any(overlaps);
+        let flow = (record.client.clone(), record.port, record.target);
+        let may_be_own = self.host.between(record.start, record.end).any(|host| host.contains(&record.target.ip()));
+        if !record.continues && record.client == Client::Node && may_be_own {
+            self.own_flows.insert(flow.clone());
+        }
         if self.suspensions.iter().any(overlaps) {
             return Ok(());
         }
@@ -242,7 +250,6 @@ impl Oracle {
         if matches!(record.outcome, Outcome::Broken(_)) {
             return Err(format!("established connections must not break: {record:?}"));
         }
-        let flow = (record.client.clone(), record.port, record.target);
         if self.was_killed
             && record.protocol == Protocol::Udp
             && let Outcome::Endpoint(reply) = &record.outcome
@@ -282,9 +289,7 @@ impl Oracle {
             };
         // Instead of rejecting it, the other version may drop a packet that has not been translated.
         let drops = is_mixed && expected.iter().any(|expected| expected.drops);
-        // The node's connections to one of its own addresses come from that address, and are lost with it.
-        let is_lost = record.client == Client::Node
-            && is_own
+        let is_lost = self.own_flows.contains(&flow)
             && !self.host.between(since, record.end).all(|host| host.contains(&record.target.ip()));
         // The node did not have the address yet when the first packet was not translated.
         let has_become_own = is_own && is_older;

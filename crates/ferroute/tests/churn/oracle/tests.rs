@@ -122,6 +122,27 @@ fn flows_that_a_killed_proxy_leaves_behind_are_expected_unless_their_endpoint_sh
 }
 
 #[test]
+fn flows_of_the_node_to_its_own_address_are_lost_with_the_address() {
+    let mut oracle = oracle(ModeName::NFTABLES, vec![web()]);
+    let result = |oracle: &mut Oracle, port: u16, continues: bool, outcome: Outcome| {
+        let record = record(Protocol::Udp, "10.99.0.1:30901", outcome);
+        let at = if continues { record.start + STALE + Duration::from_secs(1) } else { record.start };
+        oracle.check(&Record { client: Client::Node, port, continues, start: at, end: at, ..record }).is_ok()
+    };
+    let others = node_addresses();
+    let all = others.iter().copied().chain(["10.99.0.1".parse().unwrap()]).collect();
+    oracle.publish_host(&all, Instant::now());
+    oracle.tick(Instant::now());
+    assert!(result(&mut oracle, 1, false, Outcome::Refused));
+    assert!(!result(&mut oracle, 1, true, Outcome::Timeout), "the host refuses the datagram");
+    oracle.publish_host(&others, Instant::now());
+    oracle.tick(Instant::now());
+    assert!(result(&mut oracle, 1, true, Outcome::Timeout), "the answer goes to an address that is gone");
+    assert!(result(&mut oracle, 2, false, Outcome::Unreachable));
+    assert!(!result(&mut oracle, 2, true, Outcome::Timeout), "this flow comes from another address");
+}
+
+#[test]
 fn clients_keep_their_endpoint() {
     for mode in [ModeName::IPTABLES, ModeName::NFTABLES] {
         let mut oracle = oracle(mode, vec![web().affinity(10_800)]);
