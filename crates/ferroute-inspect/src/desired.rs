@@ -105,10 +105,10 @@ impl Desired {
     ) -> Self {
         events.iter().for_each(|event| names.add_event(event));
         let missing_node = missing_node(&this_host.node.name, &events, &about);
-        let services = services(&events);
         let other_nodes = addresses_of_other_nodes(&events, &this_host.node.name);
-        let mut tracker = track(&resolved, this_host.node.clone(), events);
-        let node = &tracker.table(IpFamily::V4).node;
+        let mut tracker = tracker_of(&resolved, this_host.node.clone(), &events);
+        let services = services(events);
+        let node = tracker.node();
         let mut host = network::node_host(node, &resolved);
         let is_this_host = this_host.is_node(node);
         if is_this_host {
@@ -204,7 +204,14 @@ impl Desired {
 }
 
 /// Returns the tables that a proxy would apply on `node`, the state of the node until its Node is received.
-pub fn track(resolved: &Resolved, node: NodeView, events: Vec<Event>) -> Tracker {
+pub fn track(resolved: &Resolved, node: NodeView, events: &[Event]) -> Tracker {
+    let mut tracker = tracker_of(resolved, node, events);
+    update(&mut tracker);
+    tracker
+}
+
+/// Returns the objects for which [`track`] updates the tables.
+fn tracker_of(resolved: &Resolved, node: NodeView, events: &[Event]) -> Tracker {
     let traits = REGISTRY.active(resolved.mode).traits();
     let mut feed = Feed::new(resolved, traits, resolved.effective_node(node));
     let mut tracker = feed.tracker();
@@ -213,10 +220,14 @@ pub fn track(resolved: &Resolved, node: NodeView, events: Vec<Event>) -> Tracker
             tracker.apply(event);
         }
     }
-    for family in IpFamily::BOTH {
-        tracker.update(family);
-    }
     tracker
+}
+
+/// Updates both tables.
+fn update(tracker: &mut Tracker) {
+    for family in IpFamily::BOTH {
+        tracker.update_for_resync(family);
+    }
 }
 
 /// Returns the addresses of other Nodes; `None` if there are none, as where only the own Node was requested.
@@ -241,12 +252,12 @@ fn add_next_hops(tracker: &mut Tracker) {
     tracker.apply(TrackerEvent::OtherHostsApplied(hosts));
 }
 
-/// Applies the addresses of the host to both tables.
+/// Applies the addresses of the host, and updates both tables.
 fn set_host(tracker: &mut Tracker, resolved: &Resolved, host: &Host) {
     for family in IpFamily::BOTH {
         tracker.set_host_addresses(family, &resolved.settings, &host.addresses);
-        tracker.update(family);
     }
+    update(tracker);
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ pub(crate) mod node_wait;
 mod object_log;
 
 use std::{
+    borrow::{Borrow, Cow},
     collections::{BTreeMap, BTreeSet},
     net::{IpAddr, SocketAddr},
     time::Instant,
@@ -170,12 +171,12 @@ impl<'a> Feed<'a> {
         self.unsynced.is_empty()
     }
 
-    /// Translates a batch of events.
-    pub fn translate(&mut self, events: Vec<Event>) -> Vec<Change> {
+    /// Translates a batch of events. Those that are given by value are freed one by one.
+    pub fn translate<E: Borrow<Event>>(&mut self, events: impl IntoIterator<Item = E>) -> Vec<Change> {
         let was_synced = self.is_synced();
         let received = Instant::now();
         let mut changes: Vec<Change> =
-            events.into_iter().filter_map(|event| self.translate_event(event, received)).collect();
+            events.into_iter().filter_map(|event| self.translate_event(event.borrow(), received)).collect();
         // Once for all Nodes of the first list, of which there may be thousands.
         if self.have_nodes_changed && !self.unsynced.contains(&Resource::Nodes) {
             self.have_nodes_changed = false;
@@ -188,13 +189,13 @@ impl<'a> Feed<'a> {
         changes
     }
 
-    fn translate_event(&mut self, event: Event, received: Instant) -> Option<Change> {
+    fn translate_event(&mut self, event: &Event, received: Instant) -> Option<Change> {
         let unversioned = ChangeOrigin::unversioned(received);
         let origin =
             |metadata: &ObjectMeta| ChangeOrigin { version: ObjectVersion::from_metadata(metadata), ..unversioned };
         match event {
-            Event::ServiceApplied(mut service) => {
-                let disabled = self.remove_disabled(&mut service);
+            Event::ServiceApplied(service) => {
+                let (service, disabled) = self.without_disabled(service);
                 let parsed = TrackerEvent::from_service(&service);
                 self.unused.apply(&service, &parsed);
                 match self.valid(|| object_of(SERVICE, &service.metadata), parsed)? {
@@ -209,13 +210,13 @@ impl<'a> Feed<'a> {
                 }
             }
             Event::ServiceDeleted(service) => {
-                self.problems.end_of_source(|| object(SERVICE, &service));
-                self.report_ignored(SERVICE, &service, &[]);
-                self.unused.delete(&service);
-                Some(Change::Desired(TrackerEvent::ServiceDeleted(service), unversioned))
+                self.problems.end_of_source(|| object(SERVICE, service));
+                self.report_ignored(SERVICE, service, &[]);
+                self.unused.delete(service);
+                Some(Change::Desired(TrackerEvent::ServiceDeleted(service.clone()), unversioned))
             }
             Event::SliceApplied(slice) => {
-                let parsed = TrackerEvent::from_slice(&slice, &self.node.name);
+                let parsed = TrackerEvent::from_slice(slice, &self.node.name);
                 match self.valid(|| object_of(SLICE, &slice.metadata), parsed)? {
                     TrackerEvent::SliceApplied(mut view) => {
                         view.ignore_unsupported(self.traits);
@@ -229,12 +230,12 @@ impl<'a> Feed<'a> {
                 }
             }
             Event::SliceDeleted(slice) => {
-                self.problems.end_of_source(|| object(SLICE, &slice));
-                self.report_ignored(SLICE, &slice, &[]);
-                Some(Change::Desired(TrackerEvent::SliceDeleted(slice), unversioned))
+                self.problems.end_of_source(|| object(SLICE, slice));
+                self.report_ignored(SLICE, slice, &[]);
+                Some(Change::Desired(TrackerEvent::SliceDeleted(slice.clone()), unversioned))
             }
             Event::NodeApplied(node) if node.metadata.name == self.node.name => {
-                let mut view = self.valid(|| object_of(NODE, &node.metadata), parse_node(&node))?;
+                let mut view = self.valid(|| object_of(NODE, &node.metadata), parse_node(node))?;
                 self.has_node_addresses |= !view.addresses.is_empty();
                 if view.addresses.is_empty() {
                     view.addresses.clone_from(&self.host_addresses);
@@ -243,49 +244,49 @@ impl<'a> Feed<'a> {
                 Some(Change::Desired(TrackerEvent::NodeApplied(self.node.clone()), unversioned))
             }
             Event::NodeDeleted(node) if node.name() == &*self.node.name => {
-                self.problems.end_of_source(|| object(NODE, &node));
+                self.problems.end_of_source(|| object(NODE, node));
                 tracing::warn!(%node, "Node deleted; keeping its last state except for the zone");
                 // As in kube-proxy, topology hints for zones no longer apply.
                 self.node.zone = None;
                 Some(Change::Desired(TrackerEvent::NodeApplied(self.node.clone()), unversioned))
             }
             Event::NodeApplied(node) => {
-                self.set_other_node(NamespacedName::from_metadata(&node.metadata), Some(&node));
+                self.set_other_node(NamespacedName::from_metadata(&node.metadata), Some(node));
                 None
             }
             Event::NodeDeleted(node) => {
-                self.set_other_node(node, None);
+                self.set_other_node(node.clone(), None);
                 None
             }
-            Event::ApiServer(addresses) => self.other_hosts(addresses),
+            Event::ApiServer(addresses) => self.other_hosts(addresses.clone()),
             Event::ServiceCidrApplied(cidr) => {
-                let networks = self.valid(|| object_of(SERVICE_CIDR, &cidr.metadata), parse_service_cidr(&cidr))?;
+                let networks = self.valid(|| object_of(SERVICE_CIDR, &cidr.metadata), parse_service_cidr(cidr))?;
                 self.service_cidrs.insert(NamespacedName::from_metadata(&cidr.metadata), networks);
                 Some(self.service_cidrs(unversioned))
             }
             Event::ServiceCidrDeleted(cidr) => {
-                self.problems.end_of_source(|| object(SERVICE_CIDR, &cidr));
-                self.service_cidrs.remove(&cidr)?;
+                self.problems.end_of_source(|| object(SERVICE_CIDR, cidr));
+                self.service_cidrs.remove(cidr)?;
                 Some(self.service_cidrs(unversioned))
             }
             Event::Synced(resource) => {
-                self.unsynced.remove(&resource);
+                self.unsynced.remove(resource);
                 None
             }
             Event::Problem(problem) => {
-                let line = Line { is_warning: !matches!(*problem, Problem::Ignored { .. }), text: problem.text() };
+                let line = Line { is_warning: !matches!(**problem, Problem::Ignored { .. }), text: problem.text() };
                 if problem.blocks_changes() {
                     self.problems.set_of_source(&line.text, &line.text);
                 }
-                self.log_problem(&problem, line);
-                self.events.problem(&problem);
+                self.log_problem(problem, line);
+                self.events.problem(problem);
                 None
             }
             Event::Resolved(problem) => {
                 let text = problem.text();
                 self.problems.end_of_source(|| text.clone());
                 let line = Line { is_warning: false, text: format!("resolved: {text}") };
-                self.log_problem(&problem, line);
+                self.log_problem(problem, line);
                 None
             }
         }
@@ -319,13 +320,15 @@ impl<'a> Feed<'a> {
         None
     }
 
-    /// Removes the fields of a Service whose feature is disabled. Returns them with the reason.
-    fn remove_disabled(&self, service: &mut Service) -> Option<FieldError> {
-        let is_disabled = !self.resolved.allow_external_ips && !service.spec.external_ips.is_empty();
-        is_disabled.then(|| {
-            service.spec.external_ips.clear();
-            FieldError { field: EXTERNAL_IPS.to_owned(), problem: EXTERNAL_IPS_DISABLED.to_owned() }
-        })
+    /// Returns a Service without the fields whose feature is disabled, and the reason if there are any.
+    fn without_disabled<'s>(&self, service: &'s Service) -> (Cow<'s, Service>, Option<FieldError>) {
+        if self.resolved.allow_external_ips || service.spec.external_ips.is_empty() {
+            return (Cow::Borrowed(service), None);
+        }
+        let mut service = service.clone();
+        service.spec.external_ips.clear();
+        let error = FieldError { field: EXTERNAL_IPS.to_owned(), problem: EXTERNAL_IPS_DISABLED.to_owned() };
+        (Cow::Owned(service), Some(error))
     }
 
     /// Reports the ignored fields of an object, unless they are the same as before.

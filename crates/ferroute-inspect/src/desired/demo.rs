@@ -6,10 +6,7 @@ use std::{
 };
 
 use anyhow::Context;
-use ferroute_api::{
-    Object, ObjectMeta, Pod, Service,
-    manifest::{self, Document},
-};
+use ferroute_api::{Object, ObjectMeta, Pod, Service, manifest};
 use ferroute_config::{KubeProxyConfiguration, Resolved, flags::SettingsArgs, settings};
 use ferroute_core::parse::parse_endpoints;
 use ferroute_demo::{
@@ -47,7 +44,7 @@ pub(super) fn read(input: &Input) -> Workloads {
     };
     for file in input.files() {
         let _ = input.for_each_document(file, &mut |document| {
-            if may_be_workload(document) {
+            if may_be_workload(document.text) {
                 objects(document).into_iter().for_each(&mut add);
             }
         });
@@ -121,9 +118,9 @@ impl Workloads {
 
 /// Reports whether a document may be a workload or a Node. Most documents of a large cluster are Services and
 /// EndpointSlices, and parsing takes a hundred times as long as searching for the kind.
-fn may_be_workload(document: &Document<'_>) -> bool {
+pub(super) fn may_be_workload(document: &str) -> bool {
     let is_other = |line: &str| ["kind: Service", "kind: EndpointSlice"].contains(&line.trim_end());
-    !document.text.lines().any(is_other)
+    !document.lines().any(is_other)
 }
 
 fn plan(texts: &[(PathBuf, String)]) -> anyhow::Result<DemoManifests> {

@@ -1,6 +1,13 @@
 //! Sources of the desired state: the running proxy, manifests, an API server, or the demo's plan.
 
-use std::{io::BufReader, path::Path};
+use std::{
+    io::BufReader,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use anyhow::{Context, bail};
 use ferroute_config::{
@@ -19,12 +26,12 @@ use ferroute_source::{Event, Input};
 
 use super::{
     Desired,
-    demo::{self, DemoManifests},
+    demo::{self, DemoManifests, Workloads, may_be_workload},
     list::{self, has_api_server},
     names::Names,
     network::demo_host,
     objects::{Need, ensure_readable, may_be_needed, rejected_services, services},
-    set_host, settings, track,
+    set_host, settings, tracker_of,
 };
 use crate::{
     about::{About, Fact, Origin, Proxy, ProxyState},
@@ -105,14 +112,9 @@ impl Desired {
         let DesiredArgs { source, settings: args } = args;
         let origin = source.manifests.as_ref().map(|path| format!("manifests at {}", path.display()));
         let waiting = Waiting::for_work(format!("reading {}", origin.as_deref().unwrap_or("objects")));
-        let manifests = source.manifests.as_deref().map(|path| {
-            let input = Input::new(path).with_context(|| format!("cannot read manifests at {}", path.display()))?;
-            let workloads = demo::read(&input);
-            anyhow::Ok((path, input, workloads))
-        });
-        let manifests = manifests.transpose()?;
+        let manifests = source.manifests.as_deref().map(|path| Manifests::read(path, need)).transpose()?;
         let proxy = request();
-        if let Some((path, input, workloads)) = &manifests
+        if let Some(Manifests { path, input, workloads, .. }) = &manifests
             && let Some(demo) = workloads.demo(path, &proxy, args)?
         {
             return Self::load_demo(source, args, input, &demo, start_logging);
@@ -122,7 +124,7 @@ impl Desired {
         let (settings, mut about) = settings::load(args, &proxy, start_logging)?;
         let Settings { config, resolved, .. } = settings;
         let mut names = Names::default();
-        if let Some((_, _, workloads)) = &manifests {
+        if let Some(Manifests { workloads, .. }) = &manifests {
             workloads.pods.iter().for_each(|pod| names.add_pod(pod));
         }
         if let (true, Some(info)) = (source.is_empty(), info) {
@@ -150,17 +152,11 @@ impl Desired {
         }
         let has_api_server = has_api_server(source, &config);
         let mut rejected = Vec::new();
-        let (mut events, objects) = match &manifests {
-            Some((path, input, workloads)) => {
-                let wanted = match need {
-                    Need::Endpoints(service) => Some(service.name().to_owned()),
-                    Need::Objects | Need::Host => None,
-                };
-                let is_relevant = move |text: &str| wanted.as_ref().is_none_or(|name| may_be_needed(text, name));
-                let events = input.events_where(is_relevant);
+        let (mut events, objects) = match manifests {
+            Some(Manifests { path, input, events, workloads }) => {
                 let has_services = events.iter().any(|event| matches!(event, Event::ServiceApplied(_)));
                 ensure_readable(&events, has_services)?;
-                rejected = rejected_services(&events, input);
+                rejected = rejected_services(&events, &input);
                 let has_nothing = || events.iter().all(|event| matches!(event, Event::Synced(_) | Event::Problem(_)));
                 if !matches!(need, Need::Endpoints(_)) && workloads.pods.is_empty() && has_nothing() {
                     tracing::warn!("{} has no objects that a proxy reads, such as Services", path.display());
@@ -262,8 +258,9 @@ impl Desired {
         let mut names = Names::default();
         names.add_demo(&demo.plan);
         let events = demo.events();
-        let services = services(&events);
-        let mut tracker = track(&resolved, NodeView { name: node.name().to_owned(), ..NodeView::default() }, events);
+        let view = NodeView { name: node.name().to_owned(), ..NodeView::default() };
+        let mut tracker = tracker_of(&resolved, view, &events);
+        let services = services(events);
         let host = demo_host(node, &resolved);
         set_host(&mut tracker, &resolved, &host);
         let origin = source.manifests.as_deref().unwrap_or(Path::new("")).display().to_string();
@@ -280,6 +277,37 @@ impl Desired {
         };
         let desired = Self::new(config, resolved, tracker, services, names, host, about);
         Ok(Self { source: source.clone(), origin, ..desired })
+    }
+}
+
+/// Objects in manifests.
+struct Manifests<'a> {
+    path: &'a Path,
+    input: Input,
+    /// The events of a source, without documents that are not needed.
+    events: Vec<Event>,
+    workloads: Workloads,
+}
+
+impl<'a> Manifests<'a> {
+    fn read(path: &'a Path, need: Need<'_>) -> anyhow::Result<Self> {
+        let input = Input::new(path).with_context(|| format!("cannot read manifests at {}", path.display()))?;
+        let wanted = match need {
+            Need::Endpoints(service) => Some(service.name().to_owned()),
+            Need::Objects | Need::Host => None,
+        };
+        let may_have_workloads = Arc::new(AtomicBool::new(false));
+        let seen = may_have_workloads.clone();
+        let events = input.events_where(move |text| {
+            if may_be_workload(text) {
+                seen.store(true, Ordering::Relaxed);
+            }
+            wanted.as_ref().is_none_or(|name| may_be_needed(text, name))
+        });
+        // Large files, which take a second to read again, have none.
+        let has_workloads = may_have_workloads.load(Ordering::Relaxed);
+        let workloads = if has_workloads { demo::read(&input) } else { Workloads::default() };
+        Ok(Self { path, input, events, workloads })
     }
 }
 

@@ -138,13 +138,13 @@ pub(super) fn missing_node(node: &str, events: &[Event], about: &About) -> Optio
 }
 
 /// Returns the Services in a source's events.
-pub(super) fn services(events: &[Event]) -> BTreeMap<String, Service> {
+pub(super) fn services(events: Vec<Event>) -> BTreeMap<String, Service> {
     let mut services = BTreeMap::new();
     for event in events {
         match event {
             Event::ServiceApplied(service) => {
                 let name = NamespacedName::from_metadata(&service.metadata).to_string();
-                services.insert(name, (**service).clone());
+                services.insert(name, *service);
             }
             Event::ServiceDeleted(name) => _ = services.remove(&name.to_string()),
             _ => {}

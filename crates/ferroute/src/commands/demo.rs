@@ -30,7 +30,7 @@ fn trace_path(connection: &Connection) -> anyhow::Result<Vec<String>> {
     let events = read_once(&connection.manifests)
         .with_context(|| format!("cannot read manifests at {}", connection.manifests.display()))?;
     let view = NodeView { name: node.name().to_owned(), ..NodeView::default() };
-    let tracker = track(&settings.resolved, view, events);
+    let tracker = track(&settings.resolved, view, &events);
     let table = tracker.table(IpFamily::of(source));
     let host = demo_host(node, &settings.resolved);
     let rules = Rules::planned(&settings.resolved, table, &host.addresses)?;
