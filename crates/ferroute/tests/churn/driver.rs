@@ -52,6 +52,8 @@ pub(crate) struct Driver {
     start: Instant,
     counts: Counts,
     violations: Vec<String>,
+    /// The last records, for reports: a violation of a flow may follow from what happened to its earlier datagrams.
+    records: VecDeque<Record>,
     directory: TempDir,
 }
 
@@ -62,7 +64,7 @@ pub(crate) struct Counts {
     pub(crate) refused: usize,
     pub(crate) unreachable: usize,
     pub(crate) timeout: usize,
-    /// Timeouts that expired while a client or server had no processor, which are not checked.
+    /// Unexpected timeouts that expired while a client or server had no processor, which are no violations.
     pub(crate) starved: usize,
     /// The most time that a change took while there was no fault.
     pub(crate) slowest: Duration,
@@ -101,6 +103,7 @@ impl Driver {
             start: Instant::now(),
             counts: Counts::default(),
             violations: Vec::new(),
+            records: VecDeque::new(),
             _servers: servers,
             network,
             source,
@@ -308,10 +311,9 @@ impl Driver {
             self.oracle.tick(superseded);
         }
         for record in &records {
-            if self.was_starved(record) {
-                self.counts.starved += 1;
-                self.note(format!("a client or server had no processor: {record:?}"));
-                continue;
+            self.records.push_back(record.clone());
+            if self.records.len() > MAX_RECORDS {
+                self.records.pop_front();
             }
             match record.outcome {
                 Outcome::Endpoint(_) => self.counts.endpoint += 1,
@@ -321,10 +323,23 @@ impl Driver {
                 Outcome::Broken(_) => {}
             }
             if let Err(error) = self.oracle.check(record) {
+                if self.was_starved(record) {
+                    self.counts.starved += 1;
+                    self.note(format!("a client or server had no processor: {record:?}"));
+                    continue;
+                }
                 let start = self.start;
                 let at = |time: Instant| time.saturating_duration_since(start).as_millis();
                 let flow = kernel::flow(&self.network.node, record.protocol, record.port);
-                self.violations.push(format!("{}..{} ms: {error}\n  {flow}", at(record.start), at(record.end)));
+                let is_earlier = |other: &&Record| (other.port, other.target) == (record.port, record.target);
+                let line =
+                    |other: &Record| format!("\n  {}..{} ms: {:?}", at(other.start), at(other.end), other.outcome);
+                let earlier: String = self.records.iter().filter(is_earlier).map(line).collect();
+                self.violations.push(format!(
+                    "{}..{} ms: {error}\n  {flow}{earlier}",
+                    at(record.start),
+                    at(record.end)
+                ));
                 self.note(format!("VIOLATION by a connection of {}..{} ms", at(record.start), at(record.end)));
             }
         }
@@ -428,3 +443,5 @@ pub(crate) const RECOVERY: Duration = Duration::from_secs(60);
 const QUIET: Duration = Duration::from_millis(900);
 const MAX_TARGETS: usize = 90;
 const MAX_VIOLATIONS: usize = 10;
+/// Those of some minutes.
+const MAX_RECORDS: usize = 50_000;

@@ -215,7 +215,7 @@ impl Driver {
         self.files.configure(&self.schedule.options, ModeName::USERSPACE);
         self.wait_for_mode(ModeName::USERSPACE, mode)?;
         if stops_worker {
-            let stopped = self.process().stop_children();
+            let stopped = self.process().stop_workers();
             self.note(format!("stopped {stopped} workers"));
         }
         self.execute(during)?;

@@ -185,14 +185,17 @@ impl Proxy {
         self.is_log_blocked.store(value, Ordering::Relaxed);
     }
 
-    /// Stops all child processes by SIGSTOP, and returns their number.
-    pub(crate) fn stop_children(&self) -> usize {
-        let children = children(self.id());
-        for child in &children {
+    /// Stops the workers by SIGSTOP, and returns their number. Other children are programs that the proxy waits for.
+    pub(crate) fn stop_workers(&self) -> usize {
+        let program = |process: u32| fs::read_link(format!("/proc/{process}/exe")).ok();
+        let own = program(self.id());
+        let is_worker = |child: &i32| u32::try_from(*child).is_ok_and(|child| program(child) == own);
+        let workers: Vec<i32> = children(self.id()).into_iter().filter(is_worker).collect();
+        for worker in &workers {
             // It may have ended.
-            _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(*child), nix::sys::signal::Signal::SIGSTOP);
+            _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(*worker), nix::sys::signal::Signal::SIGSTOP);
         }
-        children.len()
+        workers.len()
     }
 
     pub(crate) fn id(&self) -> u32 {
