@@ -1,6 +1,6 @@
 //! `ferroute explain`: explains how the proxy handles an object.
 
-use std::io::Write;
+use std::{io::Write, mem::ManuallyDrop};
 
 use clap::{Args, Subcommand};
 use ferroute_config::flags::DesiredArgs;
@@ -54,7 +54,8 @@ pub(crate) fn run(args: &ExplainArgs, verbosity: Option<u32>, out: &mut impl Wri
     let Explained::Service(args) = &args.object;
     let (name, port) = args.service.rsplit_once(':').map_or((&*args.service, None), |(name, port)| (name, Some(port)));
     let service = service_name(name, &args.namespace).map_err(anyhow::Error::msg)?;
-    let mut desired = Desired::load_for_service(&args.desired, verbosity, &service)?;
+    // The process ends after this: to free the objects of a large cluster one by one would take tenths of a second.
+    let mut desired = ManuallyDrop::new(Desired::load_for_service(&args.desired, verbosity, &service)?);
     desired.complete_for(&service);
     let mut explanation = explain_on_host(&desired, &service.to_string())?;
     if let Some(port) = port {
