@@ -469,7 +469,7 @@ fuzz: rust
 	rm -rf fuzz/seeds; $(CARGO) run -q -p ferroute --example fuzz_seeds -- fuzz/seeds; \
 	for target in $(TARGETS); do \
 	    echo "== $$target, $(FUZZ_SECONDS) s"; \
-	    mkdir -p fuzz/corpus/$$target fuzz/regressions/$$target; \
+	    mkdir -p fuzz/corpus/$$target fuzz/seeds/$$target fuzz/regressions/$$target; \
 	    $(FUZZ) $$target fuzz/corpus/$$target fuzz/seeds/$$target fuzz/regressions/$$target -- \
 	        -max_total_time=$(FUZZ_SECONDS) -max_len=65536 -timeout=10 -rss_limit_mb=1024 -print_final_stats=1; \
 	done
