@@ -1,6 +1,10 @@
 //! Notifications of the kernel about rules, chains, sets and elements of nf_tables that were changed.
 
-use std::io;
+use std::{
+    fs, io,
+    os::unix::fs::MetadataExt,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+};
 
 use ferroute_netlink::{Drained, Error, Message, Protocol, Subscription};
 
@@ -10,8 +14,18 @@ use ferroute_netlink::{Drained, Error, Message, Protocol, Subscription};
 /// what to compare first, and never that the rest is unchanged.
 #[derive(Debug)]
 pub struct RuleNotifications {
-    subscription: Subscription,
+    subscription: SharedSubscription,
+    namespace: Namespace,
 }
+
+type SharedSubscription = Arc<Mutex<Subscription>>;
+
+/// The inode of a network namespace.
+type Namespace = u64;
+
+/// All subscriptions of this process: what is written for one IP family would otherwise cost time and memory by those of the
+/// other.
+static ALL: Mutex<Vec<(Namespace, Weak<Mutex<Subscription>>)>> = Mutex::new(Vec::new());
 
 impl RuleNotifications {
     /// Subscribes in the network namespace of the calling thread.
@@ -21,32 +35,47 @@ impl RuleNotifications {
     pub fn open() -> Result<Self, Error> {
         let mut subscription = Subscription::open(Protocol::Netfilter, &[GROUP])?;
         subscription.set_receive_buffer(BUFFER)?;
-        Ok(Self { subscription })
+        let subscription = Arc::new(Mutex::new(subscription));
+        // Without procfs, one namespace is assumed: a subscription that is off for a moment misses hints only.
+        let namespace = fs::metadata("/proc/thread-self/ns/net").map_or(0, |metadata| metadata.ino());
+        let mut all = lock(&ALL);
+        all.retain(|(_, subscription)| subscription.strong_count() > 0);
+        all.push((namespace, Arc::downgrade(&subscription)));
+        Ok(Self { subscription, namespace })
     }
 
-    /// Runs `write` without notifications of what it changes: there may be millions, which cost time and memory.
+    /// Runs `write` without notifications of what it changes, to any subscription of this process: there may be millions, which cost
+    /// time and memory.
     pub fn without<T>(&self, write: impl FnOnce() -> T) -> T {
         let log = |result: io::Result<()>| {
             if let Err(error) = result {
                 tracing::debug!(%error, "cannot change the subscription to changes of rules");
             }
         };
-        log(self.subscription.leave(GROUP));
+        let is_here = |(namespace, _): &&(Namespace, _)| *namespace == self.namespace;
+        let all: Vec<SharedSubscription> =
+            lock(&ALL).iter().filter(is_here).filter_map(|(_, subscription)| subscription.upgrade()).collect();
+        all.iter().for_each(|subscription| log(lock(subscription).leave(GROUP)));
         let written = write();
-        log(self.subscription.join(GROUP));
+        all.iter().for_each(|subscription| log(lock(subscription).join(GROUP)));
         written
     }
 
     /// Calls `on_message` with each notification since the last call. Returns false if there were too many, so that some
     /// are missing.
     pub fn receive(&mut self, on_message: impl FnMut(Message<'_>)) -> bool {
-        let drained = self.subscription.receive(MAX_DATAGRAMS, on_message);
+        let drained = lock(&self.subscription).receive(MAX_DATAGRAMS, on_message);
         let is_complete = matches!(drained, Ok(Drained::Nothing | Drained::Messages));
         if !is_complete {
             tracing::debug!(?drained, "too many changes of rules by other programs");
         }
         is_complete
     }
+}
+
+/// A panic cannot leave a subscription in a wrong state.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 // include/uapi/linux/netfilter/nfnetlink.h

@@ -12,7 +12,8 @@ use std::{
 use ferroute_core::{IpFamily, Protocol};
 use ferroute_host::{
     AddressWatch, Counter, Ensured, HeldPort, HostAddresses, KernelAddresses, KernelCounters, KernelGeneration,
-    KernelRoutes, PacketCounters, RouteQuery, RouteReply, RuleGeneration, SysctlError, Sysctls, listeners,
+    KernelRoutes, PacketCounters, RouteQuery, RouteReply, RuleGeneration, RuleNotifications, SysctlError, Sysctls,
+    listeners,
 };
 use ferroute_testing::NetNs;
 
@@ -383,4 +384,22 @@ fn listening_sockets_are_listed_without_connections() {
         assert!(std::iter::repeat_with(are_closed).take(1000).any(|closed| closed), "{:?}", listed(Protocol::Tcp));
     });
     assert_eq!(other.run(|| listeners(Protocol::Tcp)).unwrap(), []);
+}
+
+#[test]
+fn own_changes_of_rules_are_notified_to_no_subscription_of_the_process_in_their_namespace() {
+    let (here, elsewhere) = (NetNs::new(), NetNs::new());
+    let open = |namespace: &NetNs| namespace.run(RuleNotifications::open).expect("nf_tables");
+    let (mut one, mut other, mut distant) = (open(&here), open(&here), open(&elsewhere));
+    let number = |notifications: &mut RuleNotifications| {
+        let mut number = 0;
+        assert!(notifications.receive(|_| number += 1), "none are lost");
+        number
+    };
+    let add = |name: &str| [&here, &elsewhere].map(|namespace| namespace.command("nft", &["add", "table", "ip", name]));
+    one.without(|| add("own"));
+    assert_eq!([number(&mut one), number(&mut other)], [0, 0]);
+    assert!(number(&mut distant) > 0);
+    add("foreign");
+    assert!(number(&mut one) > 0 && number(&mut other) > 0);
 }
