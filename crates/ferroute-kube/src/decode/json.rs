@@ -1,14 +1,40 @@
 //! Decoding of JSON.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, fmt, marker::PhantomData};
 
 use ferroute_api::ObjectMeta;
 use ferroute_core::parse::FieldError;
-use serde::Deserialize;
+use serde::{
+    Deserialize, Deserializer,
+    de::{MapAccess, Visitor, value::MapAccessDeserializer},
+};
 use serde_json::value::RawValue;
 
 use super::{DecodeError, ListMeta, RawObject, Status};
 use crate::resource::ApiObject;
+
+/// A value that is decoded from a JSON object only. Derived implementations also accept an array, by position.
+struct FromObject<T>(T);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for FromObject<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct ObjectVisitor<T>(PhantomData<T>);
+
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for ObjectVisitor<T> {
+            type Value = T;
+
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<T, A::Error> {
+                T::deserialize(MapAccessDeserializer::new(map))
+            }
+        }
+
+        deserializer.deserialize_map(ObjectVisitor(PhantomData)).map(Self)
+    }
+}
 
 /// Returns the type of a watch event, and its object.
 pub(super) fn open(message: &[u8]) -> Result<(Cow<'_, str>, RawObject<'_>), DecodeError> {
@@ -19,7 +45,7 @@ pub(super) fn open(message: &[u8]) -> Result<(Cow<'_, str>, RawObject<'_>), Deco
         #[serde(borrow)]
         object: &'a RawValue,
     }
-    let Envelope { r#type, object } = serde_json::from_slice(message)?;
+    let FromObject(Envelope { r#type, object }) = serde_json::from_slice(message)?;
     Ok((r#type, RawObject::Json(object.get())))
 }
 
@@ -30,13 +56,14 @@ pub(super) fn list_meta(envelope: &[u8]) -> Result<ListMeta, DecodeError> {
         #[serde(default)]
         metadata: ListMeta,
     }
-    let Envelope { metadata } = serde_json::from_slice(envelope)?;
+    let FromObject(Envelope { metadata }) = serde_json::from_slice(envelope)?;
     Ok(metadata)
 }
 
 /// Decodes a status.
 pub(super) fn status(text: &[u8]) -> Result<Status, DecodeError> {
-    Ok(serde_json::from_slice(text)?)
+    let FromObject(status) = serde_json::from_slice(text)?;
+    Ok(status)
 }
 
 /// Decodes the metadata of an object of any kind.
@@ -46,19 +73,19 @@ pub(super) fn metadata(text: &str) -> Result<ObjectMeta, DecodeError> {
         #[serde(default)]
         metadata: ObjectMeta,
     }
-    let MetadataOnly { metadata } = serde_json::from_str(text)?;
+    let FromObject(MetadataOnly { metadata }) = serde_json::from_str(text)?;
     Ok(metadata)
 }
 
 /// Decodes an object.
 pub(super) fn object<T: ApiObject>(text: &str) -> Result<T, FieldError> {
-    serde_json::from_str(text).map_err(|_| field_error::<T>(text))
+    serde_json::from_str(text).map(|FromObject(object)| object).map_err(|_| field_error::<T>(text))
 }
 
 /// Decodes an invalid object again, more slowly, to find the invalid field.
 fn field_error<T: ApiObject>(text: &str) -> FieldError {
     let mut deserializer = serde_json::Deserializer::from_str(text);
-    match serde_path_to_error::deserialize::<_, T>(&mut deserializer) {
+    match serde_path_to_error::deserialize::<_, FromObject<T>>(&mut deserializer) {
         Ok(_) => FieldError { field: ".".to_owned(), problem: "cannot be decoded".to_owned() },
         Err(error) => {
             let path = error.path().to_string();

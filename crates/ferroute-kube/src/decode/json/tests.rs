@@ -2,7 +2,7 @@ use ferroute_config::MediaType;
 use ferroute_source::{Event, Resource};
 use serde_json::json;
 
-use crate::decode::{Decoded, MissingName, RawObject, object, watch_event};
+use crate::decode::{Decoded, MissingName, RawObject, list_meta, object, status, watch_event};
 
 fn read(resource: Resource, json: &serde_json::Value) -> Result<Decoded, MissingName> {
     object(resource, RawObject::Json(&json.to_string()))
@@ -72,4 +72,15 @@ fn objects_without_a_name_are_errors() {
         assert!(read(Resource::Services, &json!({"metadata": metadata})).is_err(), "{metadata}");
     }
     assert!(read(Resource::Services, &json!({"spec": {}})).is_err());
+}
+
+#[test]
+fn arrays_are_not_objects_whose_fields_have_positions() {
+    for resource in Resource::ALL {
+        assert!(read(resource, &json!([{"name": "a"}, {}, {}])).is_err(), "{resource:?}");
+        assert!(read(resource, &json!([{"name": "a"}])).is_err(), "{resource:?}");
+    }
+    assert!(watch_event(MediaType::Json, br#"["ADDED",{}]"#).is_err());
+    assert!(list_meta(MediaType::Json, br#"[{"resourceVersion":"7"}]"#).is_err());
+    assert!(status(MediaType::Json, br#"["too old",410]"#).is_err());
 }
