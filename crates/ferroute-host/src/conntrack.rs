@@ -70,12 +70,10 @@ pub enum Error {
         source: netlink::Error,
     },
     /// A selected entry could not be deleted.
-    #[error("cannot delete {family} {protocol} conntrack entries")]
+    #[error("cannot delete {family} conntrack entries")]
     Delete {
         /// The IP family of the entries.
         family: IpFamily,
-        /// The protocol of the entries.
-        protocol: Protocol,
         /// The kernel's error.
         #[source]
         source: netlink::Error,
@@ -91,7 +89,7 @@ pub enum Error {
 /// # Errors
 /// See [`Error`].
 pub fn delete_if(family: IpFamily, protocol: Protocol, is_stale: impl FnMut(&Entry) -> bool) -> Result<Deleted, Error> {
-    delete_listed(&mut list_request(family, Some(protocol)), family, protocol, is_stale)
+    delete_listed(&mut list_request(family, Some(protocol)), family, Some(protocol), is_stale)
 }
 
 /// Calls `each` with every entry of one family and protocol in the network namespace of the calling thread. An entry that
@@ -151,7 +149,7 @@ pub fn list_connections(family: IpFamily, mut each: impl FnMut(&Connection)) -> 
 /// # Errors
 /// The table cannot be read; `each` may have been called for some entries.
 pub fn list_unanswered(family: IpFamily, protocol: Protocol, mut each: impl FnMut(&Entry)) -> Result<(), Error> {
-    list_by(&mut unanswered_request(family, protocol), family, protocol, |entry| {
+    list_by(&mut unanswered_request(family, Some(protocol)), family, protocol, |entry| {
         // Older kernels ignore the filter.
         if !entry.is_answered {
             each(entry);
@@ -159,17 +157,15 @@ pub fn list_unanswered(family: IpFamily, protocol: Protocol, mut each: impl FnMu
     })
 }
 
-/// Like [`delete_if`], for the entries without a reply.
+/// Like [`delete_if`], for the entries without a reply of all protocols that Services can have. For each dump the kernel
+/// walks its whole table, whose size depends on the machine's memory and not on the number of entries, so one is made for all
+/// protocols.
 ///
 /// # Errors
 /// See [`Error`].
-pub fn delete_unanswered_if(
-    family: IpFamily,
-    protocol: Protocol,
-    mut is_stale: impl FnMut(&Entry) -> bool,
-) -> Result<Deleted, Error> {
-    let mut request = unanswered_request(family, protocol);
-    delete_listed(&mut request, family, protocol, |entry| !entry.is_answered && is_stale(entry))
+pub fn delete_unanswered_if(family: IpFamily, mut is_stale: impl FnMut(&Entry) -> bool) -> Result<Deleted, Error> {
+    let mut request = unanswered_request(family, None);
+    delete_listed(&mut request, family, None, |entry| !entry.is_answered && is_stale(entry))
 }
 
 fn list_by(
@@ -181,7 +177,7 @@ fn list_by(
     let mut socket = Socket::open(netlink::Protocol::Netfilter).map_err(Error::Open)?;
     let listed = socket.dump(request, |message| {
         // Kernels before 5.8 ignore the filter of the request, so filter again.
-        if let Some(listed) = ListedEntry::parse(message, family, protocol)? {
+        if let Some(listed) = ListedEntry::parse(message, family, Some(protocol))? {
             each(&listed.connection.entry);
         }
         Ok::<(), netlink::Error>(())
@@ -192,7 +188,7 @@ fn list_by(
 fn delete_listed(
     request: &mut Request,
     family: IpFamily,
-    protocol: Protocol,
+    protocol: Option<Protocol>,
     mut is_stale: impl FnMut(&Entry) -> bool,
 ) -> Result<Deleted, Error> {
     let mut socket = Socket::open(netlink::Protocol::Netfilter).map_err(Error::Open)?;
@@ -217,8 +213,11 @@ fn delete_listed(
     // The table changes all the time; conntrack dumps do not report it, and it would not matter here.
     match listed.and_then(|_: Consistency| deleter.flush().map_err(Failure::Delete)) {
         Ok(()) => Ok(Deleted { seen, deleted: deleter.deleted }),
-        Err(Failure::List(source)) => Err(Error::List { family, protocol, source }),
-        Err(Failure::Delete(source)) => Err(Error::Delete { family, protocol, source }),
+        Err(Failure::List(source)) => Err(match protocol {
+            Some(protocol) => Error::List { family, protocol, source },
+            None => Error::ListAll { family, source },
+        }),
+        Err(Failure::Delete(source)) => Err(Error::Delete { family, source }),
     }
 }
 
@@ -249,9 +248,9 @@ fn reply_source_request(address: Ipv4Addr, protocol: Protocol) -> Request {
     request
 }
 
-/// Builds a dump request with a filter for one protocol and for entries without a reply (kernel 5.15 and later).
-fn unanswered_request(family: IpFamily, protocol: Protocol) -> Request {
-    let mut request = list_request(family, Some(protocol));
+/// Like [`list_request`], with a filter for entries without a reply (kernel 5.15 and later).
+fn unanswered_request(family: IpFamily, protocol: Option<Protocol>) -> Request {
+    let mut request = list_request(family, protocol);
     let mut attributes = request.attributes();
     attributes.put_u32_be(CTA_STATUS, 0);
     attributes.put_u32_be(CTA_STATUS_MASK, IPS_SEEN_REPLY);
@@ -266,7 +265,7 @@ fn header(family: IpFamily) -> [u8; nfnetlink::HEADER_LENGTH] {
 /// Parses a message as an entry, and checks the request that would delete it.
 #[cfg(feature = "testing")]
 pub(crate) fn check_deletion(message: netlink::Message<'_>, family: IpFamily, protocol: Protocol) {
-    let Ok(Some(listed)) = ListedEntry::parse(message, family, protocol) else { return };
+    let Ok(Some(listed)) = ListedEntry::parse(message, family, Some(protocol)) else { return };
     assert_eq!(listed.connection.entry.protocol, protocol);
     let mut batch = Batch::new();
     listed.write_key(&mut batch.message(0, 0, &header(family)));

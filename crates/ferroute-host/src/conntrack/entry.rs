@@ -84,14 +84,20 @@ pub(crate) struct ListedEntry<'a> {
 }
 
 impl<'a> ListedEntry<'a> {
-    /// Returns `None` for other messages and for entries of another family or protocol.
-    pub(super) fn parse(message: Message<'a>, family: IpFamily, protocol: Protocol) -> Result<Option<Self>, Malformed> {
+    /// Returns `None` for other messages and for entries of another family or protocol; without `protocol`, of protocols that
+    /// Services do not have.
+    pub(super) fn parse(
+        message: Message<'a>,
+        family: IpFamily,
+        protocol: Option<Protocol>,
+    ) -> Result<Option<Self>, Malformed> {
         let (header, _) = message.split_header::<{ nfnetlink::HEADER_LENGTH }>()?;
         let kind = nfnetlink::kind(nfnetlink::NFNL_SUBSYS_CTNETLINK, IPCTNL_MSG_CT_NEW);
         if message.kind != kind || header[0] != address_family(family) {
             return Ok(None);
         }
-        Ok(Self::parse_any(message)?.filter(|listed| listed.connection.entry.protocol == protocol))
+        let has_protocol = |listed: &Self| protocol.is_none_or(|protocol| listed.connection.entry.protocol == protocol);
+        Ok(Self::parse_any(message)?.filter(has_protocol))
     }
 
     /// Returns `None` for entries of protocols that Services do not have.

@@ -23,7 +23,7 @@ fn only_selected_protocol_is_deleted_if_kernel_ignores_the_filter() {
     let namespace = namespace_with_entries();
     let mut checked = Vec::new();
     let deleted = namespace.run(|| {
-        delete_listed(&mut list_request(IpFamily::V4, None), IpFamily::V4, Protocol::Udp, |entry| {
+        delete_listed(&mut list_request(IpFamily::V4, None), IpFamily::V4, Some(Protocol::Udp), |entry| {
             checked.push((entry.protocol, entry.original_source.port()));
             true
         })

@@ -176,9 +176,12 @@ fn entries_without_a_reply_are_selected() {
         ports
     };
     assert_eq!(unanswered(), [1, 3].into());
+    let udp = "-I --timeout 900 --proto udp --src 10.1.0.9 --dst 10.96.0.10 --sport 2 --dport 53";
+    namespace.command("conntrack", &udp.split(' ').collect::<Vec<_>>());
     let is_stale = |entry: &Entry| entry.original_source.port() <= 2;
-    let deleted = namespace.run(|| conntrack::delete_unanswered_if(IpFamily::V4, Protocol::Tcp, is_stale));
-    assert_eq!((deleted.unwrap().deleted, unanswered()), (1, [3].into()));
+    let deleted = namespace.run(|| conntrack::delete_unanswered_if(IpFamily::V4, is_stale));
+    assert_eq!((deleted.unwrap().deleted, unanswered()), (2, [3].into()), "of all protocols");
+    assert_eq!(namespace.command("conntrack", &["-L", "-p", "udp"]), "");
 }
 
 #[test]

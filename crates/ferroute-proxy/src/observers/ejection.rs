@@ -162,9 +162,9 @@ fn round(
     if ports.iter().any(|port| port.endpoints.values().any(|endpoint| *endpoint == Use::Ejected)) {
         let is_lost = |entry: &Entry| {
             let is_unused = |port: &EjectionPort| port.endpoints.get(&entry.reply_source) == Some(&Use::Ejected);
-            ports.iter().any(|port| is_unused(port) && port.has_entry(entry))
+            entry.protocol == Protocol::Tcp && ports.iter().any(|port| is_unused(port) && port.has_entry(entry))
         };
-        conntrack::delete_unanswered_if(family, Protocol::Tcp, is_lost)?;
+        conntrack::delete_unanswered_if(family, is_lost)?;
     }
     let mut unanswered = HashSet::new();
     if !ports.is_empty() {

@@ -29,17 +29,12 @@ pub(crate) trait ConntrackTable: Send {
         is_stale: &mut dyn FnMut(SocketAddr, SocketAddr) -> bool,
     ) -> anyhow::Result<usize>;
 
-    /// Deletes all entries of an IP family and protocol that have no reply and for which `is_lost` returns true.
-    /// Returns their number.
+    /// Deletes all entries of an IP family that have no reply and for which `is_lost` returns true. Returns their number.
     ///
     /// # Errors
     /// If the table cannot be read, or an entry cannot be deleted.
-    fn delete_unanswered(
-        &mut self,
-        family: IpFamily,
-        protocol: Protocol,
-        is_lost: &mut dyn FnMut(&Entry) -> bool,
-    ) -> anyhow::Result<usize>;
+    fn delete_unanswered(&mut self, family: IpFamily, is_lost: &mut dyn FnMut(&Entry) -> bool)
+    -> anyhow::Result<usize>;
 }
 
 /// The connection tracking table of the calling thread's network namespace.
@@ -63,10 +58,9 @@ impl ConntrackTable for KernelConntrack {
     fn delete_unanswered(
         &mut self,
         family: IpFamily,
-        protocol: Protocol,
         is_lost: &mut dyn FnMut(&Entry) -> bool,
     ) -> anyhow::Result<usize> {
-        let result = conntrack::delete_unanswered_if(family, protocol, |entry| is_lost(entry))
+        let result = conntrack::delete_unanswered_if(family, |entry| is_lost(entry))
             .context("cannot check conntrack entries without a reply")?;
         Ok(result.deleted)
     }

@@ -18,7 +18,6 @@ use ferroute_core::{
 use ferroute_host::conntrack::Entry;
 
 use super::*;
-use crate::observers::Observer;
 
 /// The effects of the loop, in order.
 #[derive(Clone, Debug, Default)]
@@ -54,15 +53,18 @@ impl FakeDataplane {
 }
 
 impl Dataplane for FakeDataplane {
-    fn sync(&mut self, _: &ServiceTable, changes: &Changes) -> Result<SyncReport, DataplaneError> {
+    fn sync(&mut self, table: &ServiceTable, changes: &Changes) -> Result<SyncReport, DataplaneError> {
         let names: Vec<String> = changes.services.iter().map(ToString::to_string).collect();
         self.journal.write(format!("sync {}", names.join(" ")));
+        if self.was_modified_externally()? {
+            return self.resync(table).map(|report| SyncReport { repaired: true, ..report });
+        }
         self.result()
     }
 
     fn resync(&mut self, table: &ServiceTable) -> Result<SyncReport, DataplaneError> {
         self.journal.write(format!("resync of {} ports", table.entries.len()));
-        self.result()
+        self.result().map(|report| SyncReport { full: true, ..report })
     }
 
     fn was_modified_externally(&mut self) -> Result<bool, DataplaneError> {
@@ -148,18 +150,13 @@ impl ConntrackTable for FakeConntrack {
         Ok(before - entries.len())
     }
 
-    fn delete_unanswered(
-        &mut self,
-        _: IpFamily,
-        protocol: Protocol,
-        is_lost: &mut dyn FnMut(&Entry) -> bool,
-    ) -> anyhow::Result<usize> {
+    fn delete_unanswered(&mut self, _: IpFamily, is_lost: &mut dyn FnMut(&Entry) -> bool) -> anyhow::Result<usize> {
         let mut unanswered = self.unanswered.lock().unwrap();
         let before = unanswered.len();
         unanswered.retain(|entry| {
-            let lost = entry.protocol == protocol && is_lost(entry);
+            let lost = is_lost(entry);
             if lost {
-                self.journal.write(format!("delete unanswered {} to {}", protocol, entry.original_destination));
+                self.journal.write(format!("delete unanswered {} to {}", entry.protocol, entry.original_destination));
             }
             !lost
         });
@@ -178,6 +175,10 @@ impl Observer for FakeObserver {
 
     fn on_synced(&mut self, sync: &FamilySynced<'_>) {
         self.0.write(format!("synced {} ports", sync.table.entries.len()));
+    }
+
+    fn on_modified(&mut self, _: IpFamily) {
+        self.0.write("rules were modified");
     }
 }
 
@@ -372,7 +373,17 @@ async fn failed_sync_is_retried_as_full_sync_until_it_succeeds() {
 async fn externally_modified_rules_are_repaired_within_a_second() {
     let rig = Rig::synced(&[]).await;
     *rig.modified.lock().unwrap() = true;
-    assert_eq!(rig.within(Duration::from_secs(1)).await, ["resync of 1 ports", "synced 1 ports"]);
+    let expected = ["rules were modified", "resync of 1 ports", "synced 1 ports"];
+    assert_eq!(rig.within(Duration::from_secs(1)).await, expected);
+    assert_eq!(rig.within(Duration::from_secs(60)).await, [""; 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn modification_that_a_sync_of_changes_repairs_is_reported() {
+    let rig = Rig::synced(&[]).await;
+    *rig.modified.lock().unwrap() = true;
+    let expected = ["sync kube-system/dns", "resync of 2 ports", "rules were modified", "synced 2 ports"];
+    assert_eq!(rig.after(dns_with(&[])).await, expected);
     assert_eq!(rig.within(Duration::from_secs(60)).await, [""; 0]);
 }
 

@@ -15,7 +15,7 @@ use std::{
     time::Duration,
 };
 
-use ferroute_core::{Frontend, IpFamily, Protocol, ServiceTable};
+use ferroute_core::{Frontend, IpFamily, ServiceTable};
 use ferroute_host::conntrack::Entry;
 use tokio::time::Instant;
 
@@ -62,22 +62,19 @@ impl Unanswered {
         let frontends: HashSet<Frontend> = all.map(|(_, frontend)| frontend).collect();
         let mut entries = HashSet::new();
         let limit = MAX_OBSERVED.saturating_sub(self.observed.iter().map(|(_, entries)| entries.len()).sum());
-        let mut deleted = 0;
-        for protocol in Protocol::ALL {
-            deleted += conntrack.delete_unanswered(family, protocol, &mut |entry| {
-                let to = entry.original_destination;
-                let has = |address| frontends.contains(&Frontend { address, protocol, port: to.port() });
-                let is_frontend = has(Some(to.ip())) || is_local(to.ip()) && has(None);
-                if !is_frontend || is_relayed(entry.reply_source) {
-                    return false;
-                }
-                let is_translated = entry.reply_source != to;
-                if is_translated && entries.len() < limit {
-                    entries.insert(*entry);
-                }
-                !is_translated
-            })?;
-        }
+        let deleted = conntrack.delete_unanswered(family, &mut |entry| {
+            let (protocol, to) = (entry.protocol, entry.original_destination);
+            let has = |address| frontends.contains(&Frontend { address, protocol, port: to.port() });
+            let is_frontend = has(Some(to.ip())) || is_local(to.ip()) && has(None);
+            if !is_frontend || is_relayed(entry.reply_source) {
+                return false;
+            }
+            let is_translated = entry.reply_source != to;
+            if is_translated && entries.len() < limit {
+                entries.insert(*entry);
+            }
+            !is_translated
+        })?;
         self.due = false;
         if !entries.is_empty() {
             self.observed.push((Instant::now(), entries));
@@ -94,12 +91,7 @@ impl Unanswered {
         if since.elapsed() < ANSWER {
             return Ok(0);
         }
-        let mut deleted = 0;
-        for protocol in Protocol::ALL {
-            if entries.iter().any(|entry| entry.protocol == protocol) {
-                deleted += conntrack.delete_unanswered(family, protocol, &mut |entry| entries.contains(entry))?;
-            }
-        }
+        let deleted = conntrack.delete_unanswered(family, &mut |entry| entries.contains(entry))?;
         self.observed.remove(0);
         Ok(deleted)
     }

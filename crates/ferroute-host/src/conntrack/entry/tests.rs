@@ -55,7 +55,7 @@ impl EntryMessage {
     fn parse(self) -> Result<Option<Entry>, Malformed> {
         let batch = self.encode();
         let message = Messages::new(batch.as_bytes().unwrap()).next().unwrap()?;
-        ListedEntry::parse(message, IpFamily::V4, Protocol::Udp)
+        ListedEntry::parse(message, IpFamily::V4, Some(Protocol::Udp))
             .map(|listed| listed.map(|listed| listed.connection.entry))
     }
 }
@@ -84,7 +84,7 @@ fn entry_without_identifying_attributes_is_an_error() {
 fn delete_key_repeats_the_received_bytes() {
     let listed = EntryMessage::default().encode();
     let message = Messages::new(listed.as_bytes().unwrap()).next().unwrap().unwrap();
-    let entry = ListedEntry::parse(message, IpFamily::V4, Protocol::Udp).unwrap().unwrap();
+    let entry = ListedEntry::parse(message, IpFamily::V4, Some(Protocol::Udp)).unwrap().unwrap();
     let mut batch = Batch::new();
     entry.write_key(&mut batch.message(KIND, 0, &[]));
     let written = Messages::new(batch.as_bytes().unwrap()).next().unwrap().unwrap();
