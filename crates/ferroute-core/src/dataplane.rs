@@ -54,8 +54,11 @@ pub enum DataplaneError {
 /// The outcome of a successful sync.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SyncReport {
-    /// All rules were compared or written, not only those that changed.
+    /// All rules were compared or written, not only those that changed. True after each [`Dataplane::resync`], and after a
+    /// sync of changes that had to do the same.
     pub full: bool,
+    /// A sync of changes found that another program had modified the rules, and repaired them.
+    pub repaired: bool,
     /// Number of rules or elements written.
     pub written: usize,
     /// Number of chains or elements removed.
@@ -86,6 +89,7 @@ impl SyncReport {
     pub fn add(&mut self, later: Self) {
         let Self {
             full,
+            repaired,
             written,
             removed,
             total,
@@ -98,6 +102,7 @@ impl SyncReport {
             kernel_time,
         } = later;
         self.full |= full;
+        self.repaired |= repaired;
         self.written += written;
         self.removed += removed;
         self.refused_removals += refused_removals;

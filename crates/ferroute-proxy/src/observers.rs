@@ -48,7 +48,7 @@ pub trait Observer: Send {
     fn on_synced(&mut self, _: &FamilySynced<'_>) {}
     /// A sync of an IP family failed: the rules applied before stay active, and its changes stay queued.
     fn on_failure(&mut self, _: IpFamily, _: &DataplaneError) {}
-    /// Another program modified the rules of an IP family, which are about to be repaired.
+    /// Another program modified the rules of an IP family, which are about to be repaired, or have been in this sync.
     fn on_modified(&mut self, _: IpFamily) {}
     /// The rules of an IP family were checked for external modifications; `problem` is the reason why connections fail
     /// although the rules are correct.

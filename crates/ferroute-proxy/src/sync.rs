@@ -37,7 +37,7 @@ pub(crate) use self::{
     family::{ConntrackTable, FamilySync, KernelConntrack},
     schedule::Limits,
 };
-use crate::observers::{FamilySynced, ObservedTracker};
+use crate::observers::{FamilySynced, ObservedTracker, Observer};
 
 /// An input of the sync loop.
 #[derive(Debug)]
@@ -202,10 +202,9 @@ impl SyncLoop {
         let mut modified = false;
         for family in self.families.iter_mut().filter(|family| !family.needs_resync()) {
             if family.was_modified_externally() {
-                tracing::warn!(family = %family.family(), "rules were modified by another program; repairing them");
                 family.mark_for_resync();
                 modified = true;
-                self.state.notify(|observer| observer.on_modified(family.family()));
+                report_modified(family.family(), &mut self.state.observers);
             }
         }
         let problems = self.families.iter_mut().map(|family| (family.family(), family.problem()));
@@ -236,6 +235,9 @@ impl SyncLoop {
             match sync.sync(tracker, &mut *self.conntrack, &host_addresses, &*self.relay_ports) {
                 Ok(outcome) => {
                     failed |= outcome.conntrack_error.is_some();
+                    if outcome.report.as_ref().is_some_and(|report| report.repaired) {
+                        report_modified(family, observers);
+                    }
                     let (table, dataplane) = (tracker.table(family), sync.dataplane());
                     let synced = FamilySynced { table, outcome: &outcome, host_addresses: &host_addresses, dataplane };
                     observers.iter_mut().for_each(|observer| observer.on_synced(&synced));
@@ -287,6 +289,12 @@ impl SyncLoop {
             }
         }
     }
+}
+
+/// Reports that another program modified the rules of an IP family. They are repaired next, or have just been repaired.
+fn report_modified(family: IpFamily, observers: &mut [Box<dyn Observer>]) {
+    tracing::warn!(%family, "rules were modified by another program; repairing them");
+    observers.iter_mut().for_each(|observer| observer.on_modified(family));
 }
 
 /// The time in which a sender that waited for the queue sends its next batch, also on a busy machine.

@@ -350,7 +350,7 @@ impl Dataplane for IptablesDataplane {
         // The numbers of rules that are stored after this sync must not hide a change.
         if self.is_chain_changed()? {
             self.found = Some(Found::Shared);
-            return self.resync(table);
+            return self.resync(table).map(|report| SyncReport { repaired: true, ..report });
         }
         // The kernel's rules are unknown until the sync has succeeded.
         let Some(mut state) = self.state.take() else { return self.resync(table) };

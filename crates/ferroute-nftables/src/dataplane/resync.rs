@@ -24,6 +24,7 @@ impl<K: Kernel> NftablesDataplane<K> {
         let numbers = applied.as_ref().map(|applied| applied.planner.numbers()).unwrap_or_default();
         let planner = Planner::new(self.context(table)?);
         let mut run = Run::new(HashMap::new(), Some(self.kernel.generation()?));
+        run.report.full = true;
         run.kept_unused = applied.as_ref().map(|applied| applied.planner.unused_deletions()).unwrap_or_default();
         let listing = self.kernel.list_table(&self.table)?;
         self.restart_flowtable(listing.as_ref(), &mut run.expected_generation);
@@ -88,7 +89,6 @@ impl<K: Kernel> NftablesDataplane<K> {
             }
         }
         planner.finish_transaction(&mut transaction);
-        run.report.full = true;
         self.commit_all(&transaction, &planner, &mut run)?;
         Ok(self.finish(planner, run))
     }
@@ -101,7 +101,6 @@ impl<K: Kernel> NftablesDataplane<K> {
         transaction: Transaction,
         mut run: Run,
     ) -> Result<SyncReport, Failure<K::Error>> {
-        run.report.full = true;
         let (urgent, rest): (Vec<_>, Vec<_>) = table.entries.iter().partition(|(_, entry)| entry.service.is_urgent);
         self.progress.start(table.entries.len());
         let mut pending = Pending::new(planner, transaction);

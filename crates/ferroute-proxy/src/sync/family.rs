@@ -227,9 +227,6 @@ impl FamilySync {
         let changes = if full { tracker.update_for_resync(self.family) } else { tracker.update(self.family) };
         let table = tracker.table(self.family);
         self.no_local.update(table, (!full).then_some(&changes));
-        if full {
-            self.stale.merge(StaleConntrackEntries::from_table(table));
-        }
         if !self.has_deleted_stale {
             self.stale.add_unknown(table);
         }
@@ -240,8 +237,13 @@ impl FamilySync {
         self.needs_resync = false;
         if let Some(report) = &report {
             self.stale.add_removed(table, &report.udp_frontends_before);
-            if full && report.written + report.removed > 0 {
-                self.unanswered.rules_were_repaired();
+            // Not only where a full sync was requested: in a sync of changes, the dataplane may find that another program
+            // modified the rules, and repair them.
+            if report.full {
+                self.stale.merge(StaleConntrackEntries::from_table(table));
+                if report.written + report.removed > 0 {
+                    self.unanswered.rules_were_repaired();
+                }
             }
         }
         let counts = ServicePortCounts {

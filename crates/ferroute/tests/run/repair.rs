@@ -8,6 +8,7 @@ use crate::{
     in_each_mode, in_every_mode,
     rules::{self, ForeignRules},
     traffic::{Connection, Flow, Reply, Traffic},
+    udp::other_service,
     wait, web, web_tcp, web_udp,
 };
 
@@ -142,10 +143,11 @@ fn names_of_other_objects_cost_no_sync(mode: Mode) {
 }
 
 /// Starts connections and flows while rules are damaged, and checks that they are served once the proxy has repaired
-/// the rules.
+/// the rules. With `changes`, it finds the damage while it applies a change of another Service.
 fn begin_before_repair(
     case: &Case,
     damage: &[&[&str]],
+    changes: bool,
     connect: impl Fn(SocketAddr) -> std::io::Result<Connection> + Sync,
     open: impl Fn(SocketAddr) -> Flow,
 ) {
@@ -153,6 +155,9 @@ fn begin_before_repair(
     let tracking = "add table inet tracking; add chain inet tracking input { type filter hook prerouting priority 0; }; \
                     add rule inet tracking input ct state new counter";
     case.proxy.signal("STOP");
+    if changes {
+        case.files.apply(&format!("{}{}", web(&[0]), other_service()));
+    }
     damage.iter().for_each(|command| _ = case.cluster.node.command(command[0], &command[1..]));
     case.cluster.node.command("nft", &[tracking]);
     let flows = web_udp().map(open);
@@ -174,15 +179,16 @@ fn begin_before_repair(
 
 /// First packets that no rule translates leave the node, and so do their repetitions.
 fn connections_that_began_without_rules_are_served_after_the_repair(mode: Mode) {
-    let case = Case::new(mode, &web(&[0]));
-    let client = &case.cluster.client;
-    let flush: &[&[&str]] = &[&["nft", "flush", "ruleset"]];
-    begin_before_repair(&case, flush, |to| Connection::open(client, to), |to| Flow::open(client, to));
+    for changes in [false, true] {
+        let case = Case::new(mode, &web(&[0]));
+        let client = &case.cluster.client;
+        let flush: &[&[&str]] = &[&["nft", "flush", "ruleset"]];
+        begin_before_repair(&case, flush, changes, |to| Connection::open(client, to), |to| Flow::open(client, to));
+    }
 }
 
 /// A pod receives no packets from its own address.
 fn connections_that_began_without_masquerading_are_served_after_the_repair(mode: Mode) {
-    let case = Case::new(mode, &web(&[0]));
     let flush: &[&[&str]] = match mode {
         Mode::Nftables => &[
             &["nft", "flush", "chain", "ip", "ferroute", "nat-postrouting"],
@@ -193,14 +199,18 @@ fn connections_that_began_without_masquerading_are_served_after_the_repair(mode:
             &["ip6tables", "-w", "-t", "nat", "-F", "KUBE-POSTROUTING"],
         ],
     };
-    let pods = &case.cluster.pods;
     let source = |to: SocketAddr| SocketAddr::new(pod_addresses(0)[usize::from(to.is_ipv6())], 0);
-    begin_before_repair(
-        &case,
-        flush,
-        |to| Connection::open_from(pods, source(to), to),
-        |to| Flow::open_from(pods, source(to), to),
-    );
+    for changes in [false, true] {
+        let case = Case::new(mode, &web(&[0]));
+        let pods = &case.cluster.pods;
+        begin_before_repair(
+            &case,
+            flush,
+            changes,
+            |to| Connection::open_from(pods, source(to), to),
+            |to| Flow::open_from(pods, source(to), to),
+        );
+    }
 }
 
 /// Another program turns off the sysctl that node ports on localhost need.

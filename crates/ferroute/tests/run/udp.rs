@@ -20,7 +20,7 @@ in_every_mode!(
 );
 
 /// Returns a second UDP Service with all pods.
-fn other_service() -> String {
+pub(crate) fn other_service() -> String {
     format!(
         "---\napiVersion: v1\nkind: Service\nmetadata: {{name: other}}\n\
          spec: {{clusterIP: 10.96.0.2, ports: [{{name: udp, port: 53, protocol: UDP}}]}}\n{}",

@@ -16,9 +16,24 @@ fn entry(protocol: Protocol, to: &str, sent_on_to: &str) -> Entry {
     }
 }
 
+/// What makes the proxy find that another program modified the rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Finding {
+    /// The check each second.
+    Check,
+    /// A sync of changes.
+    Sync,
+}
+
 /// Returns the deleted entries in the time after the rules were repaired, while `answered` of the connections get a
 /// reply.
 async fn deleted_after_repair(entries: &[Entry], answered: &[Entry]) -> Vec<String> {
+    let deleted = deleted_after(Finding::Check, entries, answered).await;
+    assert_eq!(deleted_after(Finding::Sync, entries, answered).await, deleted, "whatever finds it");
+    deleted
+}
+
+async fn deleted_after(finding: Finding, entries: &[Entry], answered: &[Entry]) -> Vec<String> {
     let rig = Rig::start(&[]);
     let mut all = dns_with(&["10.0.0.1"]);
     all.extend([web(), Change::Synced]);
@@ -27,7 +42,17 @@ async fn deleted_after_repair(entries: &[Entry], answered: &[Entry]) -> Vec<Stri
     rig.unanswered.lock().unwrap().extend(entries);
     assert_eq!(rig.within(Duration::from_secs(10)).await, [""; 0], "rules were not repaired");
     *rig.modified.lock().unwrap() = true;
-    let repair = rig.within(Duration::from_secs(1)).await;
+    let mut repair = match finding {
+        Finding::Check => rig.within(Duration::from_secs(1)).await,
+        Finding::Sync => {
+            let changed = service("shop/web").cluster_ip("10.96.0.1").port("http", 80).node_port(30080).build();
+            rig.after(vec![Change::Desired(TrackerEvent::from_service(&changed).unwrap(), origin())]).await
+        }
+    };
+    repair.retain(|line| line != "rules were modified");
+    if finding == Finding::Sync {
+        assert_eq!(repair.remove(0), "sync shop/web");
+    }
     assert_eq!((&*repair[0], repair.last().unwrap().as_str()), ("resync of 2 ports", "synced 2 ports"));
     rig.unanswered.lock().unwrap().retain(|entry| !answered.contains(entry));
     let mut deleted = repair[1..repair.len() - 1].to_vec();
