@@ -34,6 +34,7 @@ fn time(seconds: u64) -> SystemTime {
 fn report(full: bool, written: usize) -> SyncReport {
     SyncReport {
         full,
+        repaired: false,
         written,
         removed: 2,
         total: 120,
