@@ -20,8 +20,8 @@ use crate::{Changes, DEFAULT_NODE_PORTS, Frontend, Protocol, ServicePort, Servic
 #[derive(Clone, Debug, Default)]
 pub struct StaleConntrackEntries {
     frontends: HashMap<Frontend, Backends>,
-    /// Endpoint addresses that identify flows to frontends that exist neither in the rules nor in the table.
-    endpoints: HashSet<IpAddr>,
+    /// Whether flows to endpoints are stale if their frontend exists neither in the rules nor in the table.
+    unknown: bool,
 }
 
 /// The endpoints that flows to one frontend may use or used before.
@@ -86,18 +86,17 @@ impl StaleConntrackEntries {
         }
     }
 
-    /// Adds the flows to the endpoints of `table` through unknown frontends: a proxy may have been killed after it
-    /// removed the rules of a Service and before it deleted the entries. Of the flows to addresses of the host, only those
-    /// to ports in [`DEFAULT_NODE_PORTS`] are added, because others are likely to be flows to host ports.
-    pub fn add_unknown(&mut self, table: &ServiceTable) {
-        let endpoints = table.entries.values().flat_map(|entry| entry.endpoints.iter());
-        self.endpoints.extend(endpoints.map(|endpoint| endpoint.socket().ip()));
+    /// Adds the flows to endpoints through unknown frontends: a proxy may have been killed after it removed the rules of a
+    /// Service and before it deleted the entries. Of the flows to addresses of the host, only those to ports in
+    /// [`DEFAULT_NODE_PORTS`] are added, because others are likely to be flows to host ports.
+    pub fn add_unknown(&mut self) {
+        self.unknown = true;
     }
 
     /// Adds the frontends of a later change. For frontends in both, the valid endpoints are those of the later change,
     /// and the previous endpoints are those of both changes.
     pub fn merge(&mut self, later: Self) {
-        self.endpoints.extend(later.endpoints);
+        self.unknown |= later.unknown;
         for (frontend, backends) in later.frontends {
             self.frontends.entry(frontend).or_default().merge(backends);
         }
@@ -105,18 +104,20 @@ impl StaleConntrackEntries {
 
     /// Reports whether no entry can be stale, so that the kernel's table need not be read.
     pub fn is_empty(&self) -> bool {
-        self.endpoints.is_empty() && !self.frontends.values().any(Backends::has_endpoints)
+        !self.unknown && !self.frontends.values().any(Backends::has_endpoints)
     }
 
     /// Reports whether a UDP entry is stale and has to be deleted.
     ///
     /// `destination` is the original destination, `reply_source` the endpoint that replies come from. `is_local` reports
-    /// whether an address is one of the host's.
+    /// whether an address is one of the host's, `is_endpoint` whether it is that of an endpoint; a set of all endpoints takes time
+    /// that is wasted where no flow asks for it.
     pub fn is_stale(
         &self,
         destination: SocketAddr,
         reply_source: SocketAddr,
         is_local: impl Fn(IpAddr) -> bool,
+        is_endpoint: impl FnOnce(IpAddr) -> bool,
     ) -> bool {
         let mut frontend =
             Frontend { address: Some(destination.ip()), protocol: Protocol::Udp, port: destination.port() };
@@ -133,8 +134,8 @@ impl StaleConntrackEntries {
         let may_be_removed =
             || !is_local(destination.ip()) || node_port.is_none() && DEFAULT_NODE_PORTS.contains(&destination.port());
         // If rules of another program translate the flow, they translate its next packet again.
-        let is_translated = reply_source != destination && self.endpoints.contains(&reply_source.ip());
-        if is_translated && !is_known && may_be_removed() {
+        let is_unknown = self.unknown && reply_source != destination && !is_known;
+        if is_unknown && may_be_removed() && is_endpoint(reply_source.ip()) {
             return true;
         }
         node_port.is_some_and(|backends| {

@@ -75,7 +75,7 @@ impl Model {
         }
         let stale = std::mem::take(&mut self.stale);
         for flow @ (destination, reply_source) in std::mem::take(&mut self.kernel) {
-            let removed = stale.is_stale(destination, reply_source, is_local);
+            let removed = stale.is_stale(destination, reply_source, is_local, |_| false);
             prop_assert_eq!(removed, !is_valid(table, flow), "{:?} removed: {}", flow, removed);
             prop_assert!(!removed || !stale.is_empty());
             if !removed {
@@ -120,7 +120,7 @@ proptest! {
             for (frontends, entry) in udp(table) {
                 for endpoint in entry.endpoints.iter().filter(|endpoint| endpoint.serving) {
                     for (frontend, stale) in frontends.iter().flat_map(|f| filters.iter().map(move |s| (f, s))) {
-                        prop_assert!(!stale.is_stale(*frontend, endpoint.socket(), is_local));
+                        prop_assert!(!stale.is_stale(*frontend, endpoint.socket(), is_local, |_| false));
                     }
                 }
             }
@@ -140,7 +140,7 @@ proptest! {
                 for reply_source in not_serving.chain([other]) {
                     for frontend in &frontends {
                         let valid = is_valid(&table, (*frontend, reply_source));
-                        prop_assert_eq!(stale.is_stale(*frontend, reply_source, is_local), !valid);
+                        prop_assert_eq!(stale.is_stale(*frontend, reply_source, is_local, |_| false), !valid);
                     }
                 }
             }

@@ -63,7 +63,8 @@ fn change(before: &Entries, after: &Entries) -> StaleConntrackEntries {
 /// Reports whether an entry is stale on the host with address 192.168.0.1.
 fn is_stale(filter: &StaleConntrackEntries, destination: &str, reply_source: &str) -> bool {
     let is_local = |address: IpAddr| address == "192.168.0.1".parse::<IpAddr>().unwrap();
-    filter.is_stale(destination.parse().unwrap(), reply_source.parse().unwrap(), is_local)
+    let is_endpoint = |address: IpAddr| address == A.parse::<SocketAddr>().unwrap().ip();
+    filter.is_stale(destination.parse().unwrap(), reply_source.parse().unwrap(), is_local, is_endpoint)
 }
 
 /// Asserts whether entries of all frontends of [`dns`] are stale.
@@ -115,7 +116,7 @@ fn flows_to_frontends_that_nothing_shows_are_known_by_their_endpoints() {
     let mut filter = StaleConntrackEntries::from_table(&service_table(&service));
     let removed = "10.96.0.99:53";
     assert!(!is_stale(&filter, removed, A));
-    filter.add_unknown(&service_table(&service));
+    filter.add_unknown();
     assert!(is_stale(&filter, removed, A));
     assert!(is_stale(&filter, removed, "10.244.0.2:9000"), "another port of the pod");
     assert!(!is_stale(&filter, removed, B), "not an endpoint");

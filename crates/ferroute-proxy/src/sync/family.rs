@@ -1,6 +1,7 @@
 //! Syncs of one IP family: rules, then stale conntrack entries.
 
 use std::{
+    cell::LazyCell,
     collections::{BTreeMap, BTreeSet, HashSet},
     net::{IpAddr, SocketAddr},
     time::{Duration, Instant},
@@ -228,7 +229,7 @@ impl FamilySync {
         let table = tracker.table(self.family);
         self.no_local.update(table, (!full).then_some(&changes));
         if !self.has_deleted_stale {
-            self.stale.add_unknown(table);
+            self.stale.add_unknown();
         }
         self.stale.merge(StaleConntrackEntries::from_changes(table, &changes));
         // After a failure, the rules in the kernel are unknown.
@@ -457,9 +458,13 @@ impl FamilySync {
         let is_local = |address: IpAddr| address.is_loopback() || host_addresses.contains(&address);
         let relays = self.dataplane.relays();
         let is_relayed = |source: SocketAddr| relay_ports.contains(&source.port()) && is_local(source.ip());
+        let endpoints = LazyCell::new(|| -> HashSet<IpAddr> {
+            let all = table.entries.values().flat_map(|entry| entry.endpoints.iter());
+            all.map(|endpoint| endpoint.socket().ip()).collect()
+        });
         conntrack.delete_udp(self.family, &mut |destination, reply_source| {
             if !is_relayed(reply_source) {
-                return stale.is_stale(destination, reply_source, is_local);
+                return stale.is_stale(destination, reply_source, is_local, |address| endpoints.contains(&address));
             }
             // The process that relays the flow deletes the entry when no response is outstanding, unless it continues
             // to serve the port. In that case the flow must not stay if its frontend no longer belongs to the service

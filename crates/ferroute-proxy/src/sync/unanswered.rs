@@ -10,6 +10,7 @@
 //! the repair are therefore checked again after a while.
 
 use std::{
+    cell::LazyCell,
     collections::HashSet,
     net::{IpAddr, SocketAddr},
     time::Duration,
@@ -58,8 +59,11 @@ impl Unanswered {
         if !self.due {
             return Ok(0);
         }
-        let all = table.entries.iter().flat_map(|(name, entry)| entry.service.frontends(name.protocol));
-        let frontends: HashSet<Frontend> = all.map(|(_, frontend)| frontend).collect();
+        // On an idle node there may be no connection to look up, in large clusters there are many frontends.
+        let frontends = LazyCell::new(|| -> HashSet<Frontend> {
+            let all = table.entries.iter().flat_map(|(name, entry)| entry.service.frontends(name.protocol));
+            all.map(|(_, frontend)| frontend).collect()
+        });
         let mut entries = HashSet::new();
         let limit = MAX_OBSERVED.saturating_sub(self.observed.iter().map(|(_, entries)| entries.len()).sum());
         let deleted = conntrack.delete_unanswered(family, &mut |entry| {
