@@ -96,7 +96,7 @@ fn table_of_an_earlier_layout_is_replaced_without_losing_connections() {
         let table = cluster().table(IpFamily::V4);
         let open = || NftablesDataplane::open(IpFamily::V4, settings(), Box::new(Host::default())).unwrap();
         let report = lab.node.run(open).resync(&table).unwrap();
-        assert!(report.full && report.rejected.is_empty(), "{report:?}");
+        assert!(report.written >= report.total && report.rejected.is_empty(), "{report:?}");
         let before: Vec<String> = report.udp_frontends_before.iter().map(ToString::to_string).collect();
         assert_eq!(before, ["node port 30053/udp", "10.96.0.1:53/udp"]);
         let again = lab.node.run(open).resync(&table).unwrap();
