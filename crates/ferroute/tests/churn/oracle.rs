@@ -257,7 +257,11 @@ impl Oracle {
             self.left_behind.insert(flow.clone(), reply.endpoint);
         }
         let fault = self.faults.iter().any(overlaps);
-        if !fault && let Outcome::Endpoint(reply) = &record.outcome {
+        // A flow keeps the endpoint of its first packet, which may be older than the affinity.
+        if !fault
+            && !record.continues
+            && let Outcome::Endpoint(reply) = &record.outcome
+        {
             self.check_session(record, reply)?;
         }
         if !interference && record.was_repeated && self.expected(record).iter().all(|all| all.always_delivers()) {
