@@ -175,9 +175,15 @@ fn changes_of_shared_chains_by_another_program_are_repaired_by_the_next_sync() {
         ("insert rule ip filter KUBE-FORWARD drop\n", "10.96.1.9"),
     ] {
         node.nft(change);
-        node.sync(&add_service(address)).unwrap();
+        assert!(node.sync(&add_service(address)).unwrap().repaired, "{change}");
         node.assert_right();
     }
+    assert!(!node.sync(&add_service("10.96.1.6")).unwrap().repaired);
+    // The number of rules stays the same.
+    let web = with_address(&node.services(), "10.96.1.1");
+    node.nft(&format!("replace rule ip nat KUBE-SERVICES handle {} drop\n", handle(&web[0])));
+    assert!(node.sync(&remove_web()).unwrap().repaired);
+    node.assert_right();
 }
 
 #[test]

@@ -360,10 +360,11 @@ impl Dataplane for IptablesDataplane {
             state.edit_shared(table, changes, &mut difference);
         }
         self.is_suspect |= self.legacy_shapes() != self.legacy_shapes;
-        let mut written = self.write(table, &difference, None);
+        let (mut written, mut repaired) = (self.write(table, &difference, None), false);
         if let Err(error) = &written
             && difference.has_edits()
         {
+            repaired = error.is_outdated();
             // Whole chains are written, regardless of changes by other programs.
             tracing::debug!(%error, "cannot edit chains; writing whole chains");
             difference.replace_edits();
@@ -372,7 +373,7 @@ impl Dataplane for IptablesDataplane {
         let (written, took) = written.map_err(|error| self.write_error(error, table, &difference))?;
         let (full, removed) = (difference.is_complete(), difference.deleted());
         state.record(difference);
-        Ok(self.applied(state, external, full, removed, &written, took))
+        Ok(SyncReport { repaired, ..self.applied(state, external, full, removed, &written, took) })
     }
 
     fn resync(&mut self, table: &ServiceTable) -> Result<SyncReport, DataplaneError> {

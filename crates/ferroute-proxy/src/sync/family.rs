@@ -240,7 +240,7 @@ impl FamilySync {
             self.stale.add_removed(table, &report.udp_frontends_before);
             // Not only where a full sync was requested: in a sync of changes, the dataplane may find that another program
             // modified the rules, and repair them.
-            if report.full {
+            if report.full || report.repaired {
                 self.stale.merge(StaleConntrackEntries::from_table(table));
                 if report.written + report.removed > 0 {
                     self.unanswered.rules_were_repaired();
