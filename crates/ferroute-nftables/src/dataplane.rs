@@ -156,9 +156,9 @@ impl<K: Kernel> NftablesDataplane<K> {
     /// Applies the changes of these service ports, in transactions of limited size.
     fn update_all<'a>(
         &mut self,
-        names: impl Iterator<Item = &'a ServicePortName> + Clone,
+        names: impl Iterator<Item = &'a ServicePortName> + Clone + Send,
         table: &ServiceTable,
-        mut pending: Pending,
+        mut pending: Pending<K>,
         mut run: Run,
     ) -> Result<SyncReport, Failure<K::Error>> {
         pending.planner.begin_updates(names.clone(), table);

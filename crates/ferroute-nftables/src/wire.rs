@@ -16,6 +16,7 @@ mod listing;
 mod object;
 mod userdata;
 
+pub use batch::EncodedTransaction;
 pub(crate) use batch::encode;
 pub(crate) use element::{changed_elements, parse_elements};
 pub use encoded_rule::EncodedRule;

@@ -11,7 +11,7 @@ use ferroute_core::{Heartbeat, ServiceTable};
 
 use super::{
     Failure, NftablesDataplane,
-    run::{Counts, Pending, Run},
+    run::{Batch, Counts, Pending, Run, TransactionSize},
 };
 use crate::{
     kernel::{ErrorKind, Kernel, KernelError},
@@ -25,7 +25,7 @@ impl<K: Kernel> NftablesDataplane<K> {
     pub(super) fn commit_pending(
         &mut self,
         table: &ServiceTable,
-        pending: &mut Pending,
+        pending: &mut Pending<K>,
         run: &mut Run,
     ) -> Result<(), Failure<K::Error>> {
         self.commit_or_divide(table, pending, run)?;
@@ -38,20 +38,29 @@ impl<K: Kernel> NftablesDataplane<K> {
     pub(super) fn commit_and_plan(
         &mut self,
         table: &ServiceTable,
-        pending: &mut Pending,
+        pending: &mut Pending<K>,
         run: &mut Run,
-        fill: impl FnOnce(&mut Pending, &mut Run),
+        fill: impl FnOnce(&mut Pending<K>, &mut Run) + Send,
     ) -> Result<(), Failure<K::Error>> {
         let service_ports = pending.service_ports;
-        let sent = pending.take();
+        let mut sent = pending.take();
+        let encoded = sent.encoded.take();
+        let size = self.transaction_size;
         let mut counts = Counts::default();
         let committed = thread::scope(|scope| {
-            let commit = || timed(&mut self.kernel, &sent.transaction);
-            let thread = thread::Builder::new().name("commit".to_owned()).spawn_scoped(scope, commit).ok()?;
-            pending.reuse();
-            fill(pending, run);
-            counts = run.counts(&sent.transaction);
-            Some(thread.join().unwrap_or_else(|panic| resume_unwind(panic)))
+            // The planning has time until the kernel is done, so a delay of its thread does not delay the commit.
+            let plan = || {
+                pending.reuse();
+                fill(pending, run);
+                if !is_divided(&pending.batch, size) {
+                    pending.complete();
+                }
+                counts = run.counts(&sent.transaction);
+            };
+            let thread = thread::Builder::new().name("plan".to_owned()).spawn_scoped(scope, plan).ok()?;
+            let committed = timed(&mut self.kernel, &sent.transaction, encoded);
+            thread.join().unwrap_or_else(|panic| resume_unwind(panic));
+            Some(committed)
         });
         match committed {
             Some((Ok(()), took)) => {
@@ -113,10 +122,20 @@ impl<K: Kernel> NftablesDataplane<K> {
 
     /// Commits a transaction at once.
     pub(super) fn commit(&mut self, transaction: &Transaction, run: &mut Run) -> Result<Duration, Failure<K::Error>> {
+        self.commit_encoded(transaction, None, run)
+    }
+
+    /// Commits a transaction at once, which may have been encoded before.
+    fn commit_encoded(
+        &mut self,
+        transaction: &Transaction,
+        encoded: Option<K::Encoded>,
+        run: &mut Run,
+    ) -> Result<Duration, Failure<K::Error>> {
         if transaction.is_empty() {
             return Ok(Duration::ZERO);
         }
-        let (result, took) = timed(&mut self.kernel, transaction);
+        let (result, took) = timed(&mut self.kernel, transaction, encoded);
         result?;
         self.committed(transaction, &run.counts(transaction), took, run);
         Ok(took)
@@ -129,23 +148,24 @@ impl<K: Kernel> NftablesDataplane<K> {
     }
 
     /// Reports whether the pending changes are so many that they are committed in pieces.
-    pub(super) fn is_divided(&self, pending: &Pending) -> bool {
-        pieces(&pending.batch.transaction.changes, pending.batch.piece_size(self.transaction_size)).len() > 1
+    pub(super) fn is_divided(&self, pending: &Pending<K>) -> bool {
+        is_divided(&pending.batch, self.transaction_size)
     }
 
     fn commit_or_divide(
         &mut self,
         table: &ServiceTable,
-        pending: &mut Pending,
+        pending: &mut Pending<K>,
         run: &mut Run,
     ) -> Result<(), Failure<K::Error>> {
-        pending.planner.finish_transaction(&mut pending.batch.transaction);
+        pending.finish();
         let pieces = pieces(&pending.batch.transaction.changes, pending.batch.piece_size(self.transaction_size));
         if pieces.len() > 1 {
             // A refused piece cannot be taken back alone. The next resync finds the service port at fault.
             self.commit_pieces(pieces, pending, run)?;
         } else {
-            match self.commit(&pending.batch.transaction, run) {
+            let encoded = pending.batch.encoded.take();
+            match self.commit_encoded(&pending.batch.transaction, encoded, run) {
                 Ok(took) => self.transaction_size.adapt(pending.batch.transaction.len().max(1), took),
                 Err(failure) if self.is_at_fault(&failure, run) => self.divide(failure, table, pending, run)?,
                 Err(failure) => return Err(failure),
@@ -158,7 +178,7 @@ impl<K: Kernel> NftablesDataplane<K> {
     fn commit_pieces(
         &mut self,
         pieces: Vec<Range<usize>>,
-        pending: &mut Pending,
+        pending: &mut Pending<K>,
         run: &mut Run,
     ) -> Result<(), Failure<K::Error>> {
         let mut changes = std::mem::take(&mut pending.batch.transaction.changes).into_iter();
@@ -183,7 +203,7 @@ impl<K: Kernel> NftablesDataplane<K> {
         &mut self,
         failure: Failure<K::Error>,
         table: &ServiceTable,
-        pending: &mut Pending,
+        pending: &mut Pending<K>,
         run: &mut Run,
     ) -> Result<(), Failure<K::Error>> {
         let names = pending.roll_back();
@@ -205,10 +225,20 @@ impl<K: Kernel> NftablesDataplane<K> {
     }
 }
 
-/// Commits a transaction, and measures the kernel's time.
-fn timed<K: Kernel>(kernel: &mut K, transaction: &Transaction) -> (Result<(), K::Error>, Duration) {
+/// Commits a transaction, which may have been encoded before, and measures the kernel's time.
+fn timed<K: Kernel>(
+    kernel: &mut K,
+    transaction: &Transaction,
+    encoded: Option<K::Encoded>,
+) -> (Result<(), K::Error>, Duration) {
+    let encoded = encoded.unwrap_or_else(|| K::encode(transaction));
     let start = Instant::now();
-    (kernel.commit(transaction), start.elapsed())
+    (kernel.commit_encoded(transaction, encoded), start.elapsed())
+}
+
+/// Reports whether a transaction is so long that it is committed in pieces.
+fn is_divided<K: Kernel>(batch: &Batch<K>, size: TransactionSize) -> bool {
+    pieces(&batch.transaction.changes, batch.piece_size(size)).len() > 1
 }
 
 /// Divides changes into pieces of about this size, if they are much longer.

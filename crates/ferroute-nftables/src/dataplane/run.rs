@@ -9,23 +9,26 @@ use std::{
 use ferroute_core::{Rejection, ServicePortName, ServiceTable, SyncReport, error_chain};
 
 use crate::{
+    kernel::Kernel,
     model::{Change, Name, Transaction},
     plan::{Planner, Undo, Written},
 };
 
 /// The planner with the changes that are not committed yet.
-pub(super) struct Pending {
+pub(super) struct Pending<K: Kernel> {
     pub(super) planner: Planner,
-    pub(super) batch: Batch,
+    pub(super) batch: Batch<K>,
     /// The number of service ports that were planned in this sync.
     pub(super) service_ports: usize,
     /// The last committed transaction, whose memory the one after the next is planned in.
-    spent: Option<Batch>,
+    spent: Option<Batch<K>>,
 }
 
 /// A transaction, with the state that is needed to roll it back.
-pub(super) struct Batch {
+pub(super) struct Batch<K: Kernel> {
     pub(super) transaction: Transaction,
+    /// The encoded transaction, once it is complete; see [`Pending::complete`].
+    pub(super) encoded: Option<K::Encoded>,
     /// Number of changes at the start of the transaction that do not belong to a service port.
     base: usize,
     /// The updates in the transaction.
@@ -68,7 +71,7 @@ pub(super) struct Counts<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TransactionSize(usize);
 
-impl Batch {
+impl<K: Kernel> Batch<K> {
     /// Returns the size of pieces in which the transaction is committed if it is much longer. The size for the next one may have
     /// become smaller since service ports were added.
     pub(super) fn piece_size(&self, next: TransactionSize) -> usize {
@@ -77,11 +80,12 @@ impl Batch {
 
     /// Returns a batch of changes that belong to no service port.
     fn new(transaction: Transaction, planner: &Planner) -> Self {
-        Self { base: transaction.len(), transaction, updates: Vec::new(), written: planner.written(), size: 0 }
+        let (base, written) = (transaction.len(), planner.written());
+        Self { transaction, encoded: None, base, updates: Vec::new(), written, size: 0 }
     }
 }
 
-impl Pending {
+impl<K: Kernel> Pending<K> {
     pub(super) fn new(planner: Planner, transaction: Transaction) -> Self {
         Self { batch: Batch::new(transaction, &planner), planner, service_ports: 0, spent: None }
     }
@@ -105,6 +109,9 @@ impl Pending {
         size: TransactionSize,
         run: &mut Run,
     ) -> bool {
+        if self.batch.encoded.is_some() {
+            return true;
+        }
         self.batch.size = self.batch.size.max(size.get());
         while !size.is_reached(self.batch.transaction.len()) {
             let Some(name) = names.next() else { return false };
@@ -113,15 +120,28 @@ impl Pending {
         true
     }
 
+    /// Adds the changes that depend on all updates in the transaction, so that none can be added, and encodes it.
+    pub(super) fn complete(&mut self) {
+        self.finish();
+        self.batch.encoded.get_or_insert_with(|| K::encode(&self.batch.transaction));
+    }
+
+    /// Adds the changes that depend on all updates in the transaction.
+    pub(super) fn finish(&mut self) {
+        if self.batch.encoded.is_none() {
+            self.planner.finish_transaction(&mut self.batch.transaction);
+        }
+    }
+
     /// Takes the transaction and starts the next one.
-    pub(super) fn take(&mut self) -> Batch {
-        self.planner.finish_transaction(&mut self.batch.transaction);
+    pub(super) fn take(&mut self) -> Batch<K> {
+        self.complete();
         let next = Batch::new(Transaction::new(self.batch.transaction.table.clone()), &self.planner);
         std::mem::replace(&mut self.batch, next)
     }
 
     /// Keeps a transaction that was committed for [`Pending::reuse`].
-    pub(super) fn keep(&mut self, spent: Batch) {
+    pub(super) fn keep(&mut self, spent: Batch<K>) {
         self.spent = Some(spent);
     }
 
@@ -137,17 +157,18 @@ impl Pending {
 
     /// Starts the next transaction, after this one was committed.
     pub(super) fn next(&mut self) {
-        let Batch { transaction, base, updates, written, size } = &mut self.batch;
+        let Batch { transaction, encoded, base, updates, written, size } = &mut self.batch;
         transaction.changes.clear();
         updates.clear();
-        (*base, *written, *size) = (0, self.planner.written(), 0);
+        (*encoded, *base, *written, *size) = (None, 0, self.planner.written(), 0);
     }
 
     /// Rolls back all updates of the transaction, and returns their service ports. Changes that belong to no service
     /// port remain.
     pub(super) fn roll_back(&mut self) -> Vec<ServicePortName> {
-        let Batch { transaction, base, updates, written, .. } = &mut self.batch;
+        let Batch { transaction, encoded, base, updates, written, .. } = &mut self.batch;
         transaction.changes.truncate(*base);
+        *encoded = None;
         let updates = std::mem::take(updates);
         let names = updates.iter().map(|update| update.name.clone()).collect();
         self.planner.roll_back(updates, written.clone());

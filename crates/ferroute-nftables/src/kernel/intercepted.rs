@@ -36,8 +36,11 @@ where
     C: FnMut(&mut K, &Transaction) -> Result<(), K::Error> + Send,
 {
     type Error = K::Error;
+    type Encoded = ();
 
-    fn commit(&mut self, transaction: &Transaction) -> Result<(), Self::Error> {
+    fn encode(_transaction: &Transaction) {}
+
+    fn commit_encoded(&mut self, transaction: &Transaction, (): ()) -> Result<(), Self::Error> {
         (self.commit)(&mut self.kernel, transaction)
     }
 

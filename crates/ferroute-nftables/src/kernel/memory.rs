@@ -105,8 +105,11 @@ impl MemoryKernel {
 
 impl Kernel for MemoryKernel {
     type Error = MemoryError;
+    type Encoded = ();
 
-    fn commit(&mut self, transaction: &Transaction) -> Result<(), Self::Error> {
+    fn encode(_transaction: &Transaction) {}
+
+    fn commit_encoded(&mut self, transaction: &Transaction, (): ()) -> Result<(), Self::Error> {
         let id = &transaction.table;
         let mut table = self.tables.get(id).cloned();
         for change in &transaction.changes {

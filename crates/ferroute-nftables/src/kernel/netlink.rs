@@ -4,7 +4,7 @@ use ferroute_core::error_chain;
 use ferroute_host::{GenerationError, KernelGeneration, RuleGeneration, RuleNotifications};
 use ferroute_netlink::{Error, Protocol, Refusal, Socket};
 
-use super::{Consistency, ErrorKind, Kernel, KernelError, Listing, OnElement};
+use super::{Consistency, EncodedTransaction, ErrorKind, Kernel, KernelError, Listing, OnElement};
 use crate::{
     model::{Change, Key, Name, Set, TableId, Transaction},
     wire::{
@@ -140,9 +140,17 @@ impl NetlinkKernel {
 
 impl Kernel for NetlinkKernel {
     type Error = NetlinkError;
+    type Encoded = EncodedTransaction;
 
-    fn commit(&mut self, transaction: &Transaction) -> Result<(), Self::Error> {
-        let mut encoded = wire::encode(transaction);
+    fn encode(transaction: &Transaction) -> EncodedTransaction {
+        wire::encode(transaction)
+    }
+
+    fn commit_encoded(
+        &mut self,
+        transaction: &Transaction,
+        mut encoded: EncodedTransaction,
+    ) -> Result<(), Self::Error> {
         let changes = transaction.len();
         let mut send = || self.socket.send_batch(&mut encoded.batch);
         let sent = match &self.notifications {

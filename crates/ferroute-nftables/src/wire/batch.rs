@@ -5,8 +5,9 @@ use ferroute_netlink::{Batch, Refusal, flags, nf_tables};
 use super::{constants::*, element::put, object::Objects};
 use crate::model::{Change, Element, Name, TableId, Transaction};
 
-/// An encoded transaction.
-pub(crate) struct EncodedTransaction {
+/// A transaction in the form in which it is sent.
+#[derive(Debug)]
+pub struct EncodedTransaction {
     /// The messages.
     pub(crate) batch: Batch,
     /// The changes that each message contains. The first and the last message, which begin and end the batch, contain

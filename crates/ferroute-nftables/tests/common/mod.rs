@@ -62,8 +62,11 @@ impl SharedKernel {
 
 impl Kernel for SharedKernel {
     type Error = MemoryError;
+    type Encoded = ();
 
-    fn commit(&mut self, transaction: &Transaction) -> Result<(), MemoryError> {
+    fn encode(_transaction: &Transaction) {}
+
+    fn commit_encoded(&mut self, transaction: &Transaction, (): ()) -> Result<(), MemoryError> {
         if *self.refuses.lock().unwrap() {
             let change = transaction.to_string();
             return Err(MemoryError { change, kind: ErrorKind::Circumstances, refused: None });
