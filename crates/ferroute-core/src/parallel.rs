@@ -1,4 +1,4 @@
-//! The parts of a long list, worked on by several threads.
+//! Work that is divided between several threads.
 
 use std::{num::NonZeroUsize, panic::resume_unwind, thread};
 
@@ -33,11 +33,32 @@ pub fn map_parts<T: Sync, R: Send>(
     })
 }
 
+/// Calls two functions at the same time, and returns their results. The calling thread calls the first one, and also the second if
+/// no thread can be started.
+pub(crate) fn join<A, B: Send>(first: impl FnOnce() -> A, second: impl Fn() -> B + Sync) -> (A, B) {
+    thread::scope(|scope| {
+        let running = thread::Builder::new().spawn_scoped(scope, &second);
+        let first = first();
+        let second = match running {
+            Ok(thread) => thread.join().unwrap_or_else(|panic| resume_unwind(panic)),
+            Err(_) => second(),
+        };
+        (first, second)
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use std::{collections::HashSet, thread};
 
-    use super::map_parts;
+    use super::{join, map_parts};
+
+    #[test]
+    fn functions_run_on_two_threads() {
+        let ((first, number), (second, text)) = join(|| (thread::current().id(), 1), || (thread::current().id(), "2"));
+        assert_eq!((first, number, text), (thread::current().id(), 1, "2"));
+        assert_ne!(first, second);
+    }
 
     #[test]
     fn parts_are_complete_and_in_order() {

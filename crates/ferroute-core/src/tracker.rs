@@ -31,7 +31,7 @@ pub use self::{
 };
 use crate::{
     Changes, Endpoint, Frontend, IpFamily, ModeTraits, NamespacedName, NodePortMatch, NodeView, OtherHosts,
-    ProxySettings, ServicePortEntry, ServicePortName, ServiceTable, Share, limits, reservation::Reservations,
+    ProxySettings, ServicePortEntry, ServicePortName, ServiceTable, Share, limits, parallel, reservation::Reservations,
 };
 
 /// The desired state of Services and endpoints. See the [module documentation](self).
@@ -79,6 +79,15 @@ struct Service {
 }
 
 type Ports = [Box<[NamedPort]>; 2];
+
+/// The desired entries of a Service.
+#[derive(Debug, Default)]
+struct Entries {
+    /// The entries, with all the frontends that they claim.
+    desired: Vec<(ServicePortName, ServicePortEntry)>,
+    /// The numbers of endpoints that are left out because there are too many.
+    excess: BTreeMap<ServicePortName, usize>,
+}
 
 impl Tracker {
     /// Returns a tracker without Services, for rules of `node`.
@@ -326,8 +335,19 @@ impl Tracker {
     /// contains.
     fn update_keeping(&mut self, family: IpFamily, keep: impl Fn(&Option<ServicePortEntry>) -> bool) -> Changes {
         let mut pending = std::mem::take(&mut self.pending[family.index()]);
-        let affected = self.update_claims(family, &pending);
+        let mut claims = std::mem::take(&mut self.claims[family.index()]);
+        let reservations_due = std::mem::take(&mut self.reservations_due[family.index()]);
+        let (affected, built) = if pending.len() < MIN_PARALLEL {
+            (self.update_claims(family, &mut claims, reservations_due, &pending), Vec::new())
+        } else {
+            parallel::join(
+                || self.update_claims(family, &mut claims, reservations_due, &pending),
+                || pending.iter().map(|service| (service.clone(), self.entries(family, service))).collect(),
+            )
+        };
+        self.claims[family.index()] = claims;
         pending.extend(affected.iter().map(|name| name.service.clone()));
+        let mut built = built.into_iter().peekable();
         let table = &mut self.tables[family.index()];
         let service_cidrs = &self.service_cidrs[family.index()];
         let mut changes = Changes {
@@ -341,7 +361,9 @@ impl Tracker {
         let was_empty = table.entries.is_empty();
         let mut first_entries = Vec::new();
         for service in pending {
-            let (mut desired, excess) = self.entries(family, &service);
+            let built = built.next_if(|(built, _)| *built == service).map(|(_, entries)| entries);
+            let Entries { desired, excess } = built.unwrap_or_else(|| self.entries(family, &service));
+            let mut desired: BTreeMap<_, _> = desired.into_iter().collect();
             if !(excess.is_empty() && self.tables[family.index()].excess.is_empty()) {
                 self.tables[family.index()].set_excess(&service, excess, &mut changes.excess);
             }
@@ -403,13 +425,17 @@ impl Tracker {
     }
 
     /// Updates the claims of pending Services. Returns the service ports with a frontend whose owner changed.
-    fn update_claims(&mut self, family: IpFamily, pending: &BTreeSet<NamespacedName>) -> BTreeSet<ServicePortName> {
-        let reservations_due = std::mem::take(&mut self.reservations_due[family.index()]);
+    fn update_claims(
+        &self,
+        family: IpFamily,
+        claims: &mut Claims,
+        reservations_due: bool,
+        pending: &BTreeSet<NamespacedName>,
+    ) -> BTreeSet<ServicePortName> {
         if reservations_due || pending.iter().any(is_api_server) {
-            let reservations = self.reservations(family);
-            self.claims[family.index()].set_reservations(reservations);
+            claims.set_reservations(self.reservations(family));
         }
-        let (table, claims) = (&self.tables[family.index()], &mut self.claims[family.index()]);
+        let table = &self.tables[family.index()];
         for service in pending {
             let state = self.services.get(service).and_then(|state| state.ports.as_ref());
             let desired = state.map_or(&[][..], |ports| &ports[family.index()]);
@@ -443,16 +469,12 @@ impl Tracker {
         Reservations::new(family, settings, api_server(&self.services, family), &self.other_hosts, host)
     }
 
-    /// Returns the desired entries of a Service, with all the frontends that it claims, and the numbers of endpoints that
-    /// are left out because there are too many.
-    fn entries(
-        &self,
-        family: IpFamily,
-        service: &NamespacedName,
-    ) -> (BTreeMap<ServicePortName, ServicePortEntry>, BTreeMap<ServicePortName, usize>) {
-        let (mut entries, mut all_excess) = (BTreeMap::new(), BTreeMap::new());
-        let Some((service, state)) = self.services.get_key_value(service) else { return (entries, all_excess) };
+    /// Returns the desired entries of a Service.
+    fn entries(&self, family: IpFamily, service: &NamespacedName) -> Entries {
+        let mut entries = Entries::default();
+        let Some((service, state)) = self.services.get_key_value(service) else { return entries };
         let ports = state.ports.as_ref().map_or(&[][..], |ports| &ports[family.index()]);
+        entries.desired.reserve_exact(ports.len());
         for port in ports {
             let name = ServicePortName { service: service.clone(), port: port.name.clone(), protocol: port.protocol };
             let limit = limits::max_endpoints(&port.port, ports.len(), self.traits);
@@ -464,11 +486,11 @@ impl Tracker {
             };
             let (endpoints, excess) = state.slices.endpoints(family, &name, adjustments, limit);
             if excess > 0 {
-                all_excess.insert(name.clone(), excess);
+                entries.excess.insert(name.clone(), excess);
             }
-            entries.insert(name, ServicePortEntry { service: port.port.clone(), endpoints });
+            entries.desired.push((name, ServicePortEntry { service: port.port.clone(), endpoints }));
         }
-        (entries, all_excess)
+        entries
     }
 
     /// Returns an equal name that shares the allocation of an existing key, if there is one.
@@ -495,6 +517,9 @@ fn differences<T: PartialEq>(
     let differs = |name: &&ServicePortName| old.get(name) != new.get(name);
     old.keys().chain(new.keys()).filter(differs).map(|name| name.service.clone()).collect()
 }
+
+/// The number of Services from which it takes longer to update the claims or the entries than to start a thread.
+const MIN_PARALLEL: usize = 1_000;
 
 /// Namespace and name of the Service that the API server creates for itself.
 const API_SERVER: (&str, &str) = ("default", "kubernetes");

@@ -227,13 +227,13 @@ impl Claims {
             return;
         }
         if frontend.address.is_some() && !self.ranked.contains_key(&frontend) {
-            if self.single.remove(&frontend) {
-                self.uncollected.insert(frontend);
+            let node_port = Frontend { address: None, ..frontend };
+            let is_free = !self.is_node_port_address(frontend) || !self.ranked.contains_key(&node_port);
+            if is_free && self.single.insert(frontend) {
                 return;
             }
-            let node_port = Frontend { address: None, ..frontend };
-            if !self.is_node_port_address(frontend) || !self.ranked.contains_key(&node_port) {
-                self.single.insert(frontend);
+            if self.single.remove(&frontend) {
+                self.uncollected.insert(frontend);
                 return;
             }
         }
