@@ -11,7 +11,7 @@ use std::{
 };
 
 use ferroute_host::run_blocking;
-use http::{Request, Uri};
+use http::{Request, Uri, uri};
 use hyper::rt::{Read, Write};
 use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::{
@@ -79,7 +79,7 @@ pub(crate) fn build(config: &Config, proxy: Option<&str>, keepalive: Duration) -
     };
     match proxy.scheme {
         Scheme::Http => {
-            let tunnel = Tunnel::new(proxy.uri.clone(), https(&for_proxy(config), http)?);
+            let tunnel = Tunnel::new(proxy.uri.clone(), https(&for_proxy(config, &proxy.uri), http)?);
             stack(config, proxy.basic_auth().into_iter().fold(tunnel, Tunnel::with_auth))
         }
         Scheme::Socks5 => {
@@ -92,8 +92,9 @@ pub(crate) fn build(config: &Config, proxy: Option<&str>, keepalive: Duration) -
 
 /// Returns the configuration of TLS to a proxy that is reached by `https`: as in kube-proxy, with the kubeconfig's
 /// authorities. The configured server name and client certificate are only for the server.
-fn for_proxy(config: &Config) -> Config {
+fn for_proxy(config: &Config, proxy: &Uri) -> Config {
     let mut config = config.clone();
+    config.cluster_url = proxy.clone();
     config.tls_server_name = None;
     config.auth_info = AuthInfo::default();
     config
@@ -173,6 +174,11 @@ fn https<C>(config: &Config, connector: C) -> Result<HttpsConnector<C>, BuildErr
         server_certificate::retain_parsable(certificates);
         certificates.clone()
     });
+    let is_verified = config.cluster_url.scheme() == Some(&uri::Scheme::HTTPS) && !config.accept_invalid_certs;
+    if !is_verified && config.root_cert_file.is_none() {
+        // Without authorities, the library reads the system's, which a small image may lack.
+        config.root_cert.get_or_insert_default();
+    }
     let mut tls = config.rustls_client_config()?;
     if let Some(trusted) = trusted {
         server_certificate::trust(&mut tls, trusted)?;
@@ -195,3 +201,33 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Bytes read at a time. Objects may be longer.
 const READ_BUFFER: usize = 64 << 10;
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    /// Runs itself in a process where the system has no certificates.
+    #[tokio::test]
+    async fn certificates_of_the_system_are_read_only_to_verify() {
+        const NONE: [(&str, &str); 2] = [("SSL_CERT_FILE", "/dev/null"), ("SSL_CERT_DIR", "/dev/null")];
+        if std::env::var_os(NONE[0].0).is_none_or(|file| file != NONE[0].1) {
+            let test = "http_client::tests::certificates_of_the_system_are_read_only_to_verify";
+            let mut command = Command::new(std::env::current_exe().unwrap());
+            let output = command.args(["--exact", test]).envs(NONE).output().unwrap();
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+            return;
+        }
+        let is_built = |url: &str, accept_invalid_certs, proxy| {
+            let mut config = Config::new(url.parse().unwrap());
+            config.accept_invalid_certs = accept_invalid_certs;
+            build(&config, proxy, Duration::from_secs(30)).is_ok()
+        };
+        assert!(is_built("http://192.0.2.1", false, None));
+        assert!(is_built("https://192.0.2.1", true, None));
+        assert!(is_built("http://192.0.2.1", false, Some("http://192.0.2.2")));
+        assert!(!is_built("https://192.0.2.1", false, None));
+        assert!(!is_built("http://192.0.2.1", false, Some("https://192.0.2.2")));
+    }
+}
