@@ -394,11 +394,14 @@ vm-test: deps-test release
 
 ## vm-bench (20 min): measure ipvs mode for docs/performance-history.md
 vm-bench: deps-vm release
-	@mkdir -p $(VM_DIR); \
-	program=$$($(REPRODUCIBLE) $(CARGO) bench -q -p ferroute-ipvs --bench sync --no-run --message-format json | \
-	    sed -n 's/.*"executable":"\([^"]*\)".*/\1/p'); \
-	cp "$$program" $(VM_DIR)/sync
-	VM_MEMORY=2048 conformance/vm/boot.sh $(VM_DIR) conformance/vm/ipvs-bench.sh $(FERROUTE) $(VM_DIR)/sync
+	@set -e; mkdir -p $(VM_DIR); \
+	for bench in ferroute-ipvs/sync ferroute/compare; do \
+	    program=$$($(REPRODUCIBLE) $(CARGO) bench -q -p $${bench%/*} --bench $${bench#*/} --no-run --message-format json | \
+	        sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | grep "/$${bench#*/}-"); \
+	    cp "$$program" $(VM_DIR)/$${bench#*/}; \
+	done
+	VM_MEMORY=2048 VM_TIMEOUT=3600 conformance/vm/boot.sh $(VM_DIR) conformance/vm/ipvs-bench.sh $(FERROUTE) \
+	    $(VM_DIR)/sync $(VM_DIR)/compare
 
 ## vm-nftables (15 min): test nftables mode on older and newer kernels (VM_KERNELS)
 # With the tests of its crate that need a kernel.

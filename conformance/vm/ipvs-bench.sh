@@ -1,11 +1,13 @@
 # Runs in a virtual machine (boot.sh) and measures ipvs mode at 10,000 Services with 10 endpoints each: the benchmark of its
-# crate, /files/sync, and the memory of the program, /files/ferroute, and what a change costs it, beside nftables mode.
+# crate, /files/sync, the time from a change to traffic, /files/compare, and the memory of the program, /files/ferroute, and
+# what a change costs it, beside nftables mode.
 set -eu
 
 SERVICES=${SERVICES:-10000}
 modprobe dummy numdummies=0
 modprobe -a ip_vs nf_conntrack_netlink
 [ ! -e /files/sync ] || /files/sync ${SERVICES}x10
+[ ! -e /files/compare ] || FERROUTE=/files/ferroute /files/compare fake nftables ipvs 1000x10 ${SERVICES}x10 20/s 200/s
 mkdir manifests
 # The first Service has a file of its own, which changes.
 awk -v services=$SERVICES 'BEGIN {

@@ -2,11 +2,13 @@
 
 use std::{
     net::SocketAddr,
-    sync::mpsc::Sender,
+    sync::{Arc, mpsc::Sender},
     time::{Duration, Instant},
 };
 
 use ferroute_api::EndpointSlice;
+use ferroute_kube::testing::FakeApiServer;
+use ferroute_source::Resource;
 use http::{Method, Request, request};
 use kube_client::{Client, Config};
 use serde::Serialize;
@@ -19,7 +21,7 @@ use tokio::{
 
 use crate::{
     common::cluster::{self, NODE, NODE_IP, PORT, Size, cluster_ip, service_of_round},
-    control_plane::{self, ControlPlane, TOKEN},
+    control_plane::{self, ControlPlane, Server, TOKEN},
     node,
     prober::Probe,
 };
@@ -28,7 +30,7 @@ use crate::{
 /// [`node::reachable`] ones, which accept them.
 pub(crate) struct Cluster {
     size: Size,
-    client: Client,
+    api: Api,
     runtime: Runtime,
     /// Whether the endpoints are reachable, by the number of the Service. Services are numbered from 1, because the API server's own
     /// Service has the first address.
@@ -39,45 +41,38 @@ pub(crate) struct Cluster {
 
 impl Cluster {
     /// Creates all objects.
-    pub(crate) fn create(_: &ControlPlane, size: Size) -> Self {
+    pub(crate) fn create(control_plane: &ControlPlane, size: Size) -> Self {
         let runtime = Builder::new_current_thread().enable_all().build().unwrap();
-        let url = format!("https://127.0.0.1:{}", control_plane::PORT).parse().unwrap();
-        let mut config = Config::new(url);
-        config.accept_invalid_certs = true;
-        let client = {
-            let _context = runtime.enter();
-            Client::try_from(config).unwrap()
+        let api = match &control_plane.server {
+            Server::Kubernetes { .. } => {
+                let mut config = Config::new(format!("https://127.0.0.1:{}", control_plane::PORT).parse().unwrap());
+                config.accept_invalid_certs = true;
+                let _context = runtime.enter();
+                Api::Kubernetes(Client::try_from(config).unwrap())
+            }
+            Server::Fake { server, .. } => Api::Fake(server.clone()),
         };
-        let cluster = Self { size, client, runtime, reachable: vec![false; size.services as usize], round: 0 };
+        let cluster = Self { size, api, runtime, reachable: vec![false; size.services as usize], round: 0 };
         cluster.runtime.block_on(async {
-            cluster.until_ready().await;
+            cluster.api.until_ready().await;
             cluster.create_all().await;
         });
         cluster
     }
 
-    async fn until_ready(&self) {
-        let deadline = Instant::now() + START;
-        while let Err(error) = self.client.request_text(request("/readyz").body(Vec::new()).unwrap()).await {
-            assert!(Instant::now() < deadline, "the API server is not ready: {error}");
-            tokio::time::sleep(Duration::from_millis(200)).await;
-        }
-    }
-
     async fn create_all(&self) {
         let addresses = json!([{"type": "InternalIP", "address": NODE_IP}]);
         let node = json!({"metadata": {"name": NODE}, "status": {"addresses": addresses}});
-        send(&self.client, Method::POST, "/api/v1/nodes".to_owned(), node).await;
-        let namespace = json!({"metadata": {"name": NAMESPACE}});
-        send(&self.client, Method::POST, "/api/v1/namespaces".to_owned(), namespace).await;
+        self.api.write(Resource::Nodes, Method::POST, node).await;
+        self.api.create_namespace().await;
         let mut writers = JoinSet::new();
         for writer in 1..=WRITERS {
-            let (client, size) = (self.client.clone(), self.size);
+            let (api, size) = (self.api.clone(), self.size);
             writers.spawn(async move {
                 for number in (writer..=size.services).step_by(WRITERS as usize) {
-                    let service = value(&cluster::service(number));
-                    send(&client, Method::POST, format!("/api/v1/namespaces/{NAMESPACE}/services"), service).await;
-                    send(&client, Method::POST, slices(), value(&slice(size, number, false))).await;
+                    api.write(Resource::Services, Method::POST, value(&cluster::service(number))).await;
+                    let slice = value(&slice(size, number, false));
+                    api.write(Resource::EndpointSlices, Method::POST, slice).await;
                 }
             });
         }
@@ -88,7 +83,7 @@ impl Cluster {
     pub(crate) fn set_reachable(&mut self, reachable: bool) {
         for number in self.numbers() {
             self.reachable[number as usize - 1] = reachable;
-            self.runtime.block_on(put(self.client.clone(), slice(self.size, number, reachable)));
+            self.runtime.block_on(self.api.clone().put(slice(self.size, number, reachable)));
         }
     }
 
@@ -106,7 +101,7 @@ impl Cluster {
     pub(crate) fn change(&mut self, probes: &Sender<Probe>) {
         loop {
             let (slice, to) = self.next_change();
-            let answered = self.runtime.block_on(put(self.client.clone(), slice));
+            let answered = self.runtime.block_on(self.api.clone().put(slice));
             if let Some(to) = to {
                 probes.send(Probe::new(to, answered, LONGEST)).unwrap();
                 return;
@@ -128,9 +123,9 @@ impl Cluster {
             let mut requests = JoinSet::new();
             for (i, (slice, to)) in (0..).zip(changes) {
                 ticks.tick().await;
-                let (client, probes) = (self.client.clone(), probes.clone());
+                let (api, probes) = (self.api.clone(), probes.clone());
                 requests.spawn(async move {
-                    let answered = put(client, slice).await;
+                    let answered = api.put(slice).await;
                     if let Some(to) = to.filter(|_| i % every == 0) {
                         probes.send(Probe::new(to, answered, patience)).unwrap();
                     }
@@ -170,15 +165,54 @@ fn frontend(number: u32) -> SocketAddr {
     (cluster_ip(number), PORT).into()
 }
 
-/// Replaces a slice, and returns the time of the answer.
-async fn put(client: Client, slice: EndpointSlice) -> Instant {
-    send(&client, Method::PUT, format!("{}/{}", slices(), slice.metadata.name), value(&slice)).await;
-    Instant::now()
+/// A client of an API server.
+#[derive(Clone)]
+enum Api {
+    Kubernetes(Client),
+    Fake(Arc<FakeApiServer>),
 }
 
-async fn send(client: &Client, method: Method, path: String, object: Value) {
-    let request = request(&path).method(method).header("content-type", "application/json");
-    let request = request.body(serde_json::to_vec(&object).unwrap()).unwrap();
+impl Api {
+    async fn until_ready(&self) {
+        let Self::Kubernetes(client) = self else { return };
+        let deadline = Instant::now() + START;
+        while let Err(error) = client.request_text(request("/readyz").body(Vec::new()).unwrap()).await {
+            assert!(Instant::now() < deadline, "the API server is not ready: {error}");
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    }
+
+    /// Creates the namespace of all objects.
+    async fn create_namespace(&self) {
+        if let Self::Kubernetes(client) = self {
+            send(client, Method::POST, "/api/v1/namespaces", &json!({"metadata": {"name": NAMESPACE}})).await;
+        }
+    }
+
+    /// Creates or replaces an object.
+    async fn write(&self, resource: Resource, method: Method, object: Value) {
+        match self {
+            Self::Kubernetes(client) => {
+                let mut path = path(resource);
+                if method == Method::PUT {
+                    path = format!("{path}/{}", object["metadata"]["name"].as_str().unwrap());
+                }
+                send(client, method, &path, &object).await;
+            }
+            Self::Fake(server) => _ = server.apply(resource, object),
+        }
+    }
+
+    /// Replaces a slice, and returns the time of the answer.
+    async fn put(self, slice: EndpointSlice) -> Instant {
+        self.write(Resource::EndpointSlices, Method::PUT, value(&slice)).await;
+        Instant::now()
+    }
+}
+
+async fn send(client: &Client, method: Method, path: &str, object: &Value) {
+    let request = request(path).method(method).header("content-type", "application/json");
+    let request = request.body(serde_json::to_vec(object).unwrap()).unwrap();
     client.request_text(request).await.unwrap_or_else(|error| panic!("{path}: {error}"));
 }
 
@@ -186,8 +220,13 @@ fn request(path: &str) -> request::Builder {
     Request::builder().uri(path).header("authorization", format!("Bearer {TOKEN}"))
 }
 
-fn slices() -> String {
-    format!("/apis/discovery.k8s.io/v1/namespaces/{NAMESPACE}/endpointslices")
+/// Returns the path of the objects of a kind.
+fn path(resource: Resource) -> String {
+    match resource {
+        Resource::Services => format!("/api/v1/namespaces/{NAMESPACE}/services"),
+        Resource::EndpointSlices => format!("/apis/discovery.k8s.io/v1/namespaces/{NAMESPACE}/endpointslices"),
+        _ => "/api/v1/nodes".to_owned(),
+    }
 }
 
 fn value(object: &impl Serialize) -> Value {

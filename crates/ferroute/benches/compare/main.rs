@@ -1,7 +1,7 @@
 //! Compares Ferroute with kube-proxy, on one machine in one run, with an API server and etcd of a Kubernetes release:
 //! the first sync, a restart, a change at rest, and the time from the API server's answer to the first connection that
 //! reaches a changed endpoint while others change. Requires root, and `KUBERNETES`, the directory with the programs
-//! (see [`programs`]).
+//! (see [`programs`]), unless `fake` is given.
 //!
 //! ```text
 //!   client ----- node (proxy) ----- pods      network namespaces connected by veth devices
@@ -11,6 +11,7 @@
 //! KUBERNETES=~/kubernetes cargo bench -p ferroute --bench compare
 //! KUBERNETES=~/kubernetes cargo bench -p ferroute --bench compare -- nftables 1000x10 20/s   # minutes
 //! KUBERNETES=~/kubernetes cargo bench -p ferroute --bench compare -- public                  # clusters of public reports
+//! cargo bench -p ferroute --bench compare -- fake ipvs 1000x10 20/s   # Ferroute alone, with a fake API server
 //! ```
 //!
 //! `FERROUTE` names another build of Ferroute, to compare two of them. Both proxies get the same configuration file, in which the time between syncs is the default. A change replaces all endpoints of a
@@ -46,15 +47,19 @@ use self::{
     control_plane::ControlPlane,
     node::Node,
     prober::Prober,
-    programs::Programs,
+    programs::{Directory, Programs},
     proxy::{Program, Proxy},
     request::{Measurement, Request},
 };
 
 fn main() -> ExitCode {
-    let (programs, request) = match (Programs::find(), Request::parse()) {
-        (Ok(programs), Ok(request)) => (programs, request),
-        (Err(problem), _) | (_, Err(problem)) => {
+    let parsed = Request::parse().and_then(|request| {
+        let programs = if request.fake { Programs::Fake } else { Programs::Kubernetes(Directory::find()?) };
+        Ok((programs, request))
+    });
+    let (programs, request) = match parsed {
+        Ok(parsed) => parsed,
+        Err(problem) => {
             eprintln!("error: {problem}");
             return ExitCode::FAILURE;
         }
@@ -76,9 +81,9 @@ fn measure_cluster(control: &NetNs, programs: &Programs, measurement: &Measureme
     let mut cluster = Cluster::create(&control_plane, size);
     println!("  the API server has all objects after {}", time(start.elapsed()));
     for mode in &measurement.modes {
-        for program in [Program::Ferroute, Program::KubeProxy] {
+        for program in programs.measured() {
             println!("{mode}, {program}");
-            measure(control, &control_plane, &mut cluster, measurement, (mode, program));
+            measure(control, &control_plane, &mut cluster, measurement, (mode, *program));
         }
     }
 }

@@ -2,12 +2,33 @@
 
 use std::{env, path::PathBuf};
 
+use crate::proxy::Program;
+
+/// The programs to measure with.
+#[derive(Debug)]
+pub(crate) enum Programs {
+    /// The API server, etcd and kube-proxy.
+    Kubernetes(Directory),
+    /// A fake API server. Only Ferroute is measured.
+    Fake,
+}
+
+impl Programs {
+    /// Returns the proxies to measure.
+    pub(crate) fn measured(&self) -> &'static [Program] {
+        match self {
+            Self::Kubernetes(_) => &[Program::Ferroute, Program::KubeProxy],
+            Self::Fake => &[Program::Ferroute],
+        }
+    }
+}
+
 /// The directory with the programs of a Kubernetes release: `kube-proxy` and `kube-apiserver` of its archive
 /// `kubernetes-server-linux-ARCH.tar.gz`, and `etcd` of a release of etcd.
 #[derive(Debug)]
-pub(crate) struct Programs(PathBuf);
+pub(crate) struct Directory(PathBuf);
 
-impl Programs {
+impl Directory {
     /// Returns the directory that `KUBERNETES` names.
     ///
     /// # Errors

@@ -12,8 +12,8 @@ use serde_json::json;
 
 use crate::{
     common::cluster::{CLUSTER_CIDR, NODE},
-    control_plane::{self, ControlPlane, TOKEN},
-    node::{API_SERVER, Node},
+    control_plane::{self, ControlPlane, Server, TOKEN},
+    node::Node,
 };
 
 /// A measured program.
@@ -40,19 +40,21 @@ impl Proxy {
     pub(crate) fn start(program: Program, mode: &str, control_plane: &ControlPlane, node: &Node) -> Self {
         let directory = control_plane.directory();
         let kubeconfig = directory.join("proxy.kubeconfig");
-        fs::write(&kubeconfig, kubeconfig_text()).unwrap();
+        fs::write(&kubeconfig, kubeconfig_text(&control_plane.url())).unwrap();
         let config = directory.join("proxy.yaml");
         fs::write(&config, configuration(mode, &kubeconfig)).unwrap();
         let config = config.display().to_string();
         let log = directory.join(format!("{program}.log"));
         node.node.run(|| {
-            Self(match program {
-                Program::Ferroute => {
+            Self(match (program, &control_plane.server) {
+                (Program::KubeProxy, Server::Kubernetes { kube_proxy, .. }) => {
+                    control_plane::start(kube_proxy, &log, &["--config", &config])
+                }
+                _ => {
                     let other = std::env::var_os("FERROUTE").map(PathBuf::from);
                     let program = other.unwrap_or_else(|| env!("CARGO_BIN_EXE_ferroute").into());
                     control_plane::start(&program, &log, &["run", "--config", &config])
                 }
-                Program::KubeProxy => control_plane::start(&control_plane.kube_proxy, &log, &["--config", &config]),
             })
         })
     }
@@ -82,8 +84,7 @@ impl Proxy {
     }
 }
 
-fn kubeconfig_text() -> String {
-    let server = format!("https://{API_SERVER}:{}", control_plane::PORT);
+fn kubeconfig_text(server: &str) -> String {
     json!({
         "apiVersion": "v1", "kind": "Config", "current-context": "c",
         "clusters": [{"name": "c", "cluster": {"server": server, "insecure-skip-tls-verify": true}}],

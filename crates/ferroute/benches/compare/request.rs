@@ -13,6 +13,8 @@ pub(crate) struct Request {
     rates: Vec<u32>,
     /// Whether the clusters of public reports are measured.
     public: bool,
+    /// Whether a fake API server is used.
+    pub(crate) fake: bool,
 }
 
 /// A cluster to measure.
@@ -27,7 +29,7 @@ pub(crate) struct Measurement {
 }
 
 impl Request {
-    /// Parses the command line: modes, sizes, rates and `public`. Arguments that are not given have defaults; `public`
+    /// Parses the command line: modes, sizes, rates, `public` and `fake`. Arguments that are not given have defaults; `public`
     /// alone selects only the public clusters.
     ///
     /// # Errors
@@ -40,12 +42,14 @@ impl Request {
                 request.modes.push(mode);
             } else if argument == "public" {
                 request.public = true;
+            } else if argument == "fake" {
+                request.fake = true;
             } else if let Some(rate) =
                 argument.strip_suffix("/s").and_then(|rate| rate.parse().ok()).filter(|rate| *rate > 0)
             {
                 request.rates.push(rate);
             } else {
-                let expected = |problem| format!("{problem}; or a mode, a rate such as 20/s, or public");
+                let expected = |problem| format!("{problem}; or a mode, a rate such as 20/s, public or fake");
                 request.sizes.push(argument.parse().map_err(expected)?);
             }
         }
