@@ -497,7 +497,7 @@ bench: deps-test release
 
 ## compare (1 h + release): measure beside kube-proxy, with an API server (KUBERNETES, COMPARE)
 # KUBERNETES is a directory with kube-proxy and kube-apiserver of a Kubernetes release, and etcd. COMPARE selects modes, sizes and rates,
-# such as COMPARE="nftables 1000x10 20/s" (5 minutes), or "public". Writes figures as CSV and plots to `compare` in the target directory.
+# such as COMPARE="nftables 1000x10 20/s" (5 minutes), or "public". The benchmark runs without KUBERNETES with "fake". Writes figures as CSV and plots to `compare` in the target directory.
 COMPARE ?=
 COMPARED := $(abspath $(TARGET_DIR))/compare
 compare: deps-test

@@ -349,3 +349,23 @@ fn change_of_endpoints_keeps_lost_frontends() {
     let frontend = Frontend { address: "10.96.0.10".parse().ok(), protocol: Protocol::Udp, port: 53 };
     assert_eq!(tracker.table(IpFamily::V4).lost[&udp_port_name("aaa/evil:dns")].frontends[0].frontend, frontend);
 }
+
+#[test]
+fn many_services_at_once_get_the_table_that_they_get_one_by_one() {
+    let (mut at_once, mut one_by_one) = (tracker(), tracker());
+    for (pod, claimants) in [("10.244.0.2", 100), ("10.244.0.3", 7)] {
+        for number in 0..u32::try_from(MIN_PARALLEL).unwrap() + 50 {
+            let (name, claimed) = (format!("s-{number}"), format!("203.0.113.{}", number / claimants % 200));
+            let cluster_ip = std::net::Ipv4Addr::from(0x0a60_0001 + number).to_string();
+            for tracker in [&mut at_once, &mut one_by_one] {
+                let service = service(&format!("shop/{name}")).cluster_ip(&cluster_ip).port("http", 80);
+                set_service(tracker, service.external_ip(&claimed));
+                set_slice(tracker, slice(&format!("shop/{name}-a"), &name).port("http", 8080).pod(pod));
+            }
+            one_by_one.update(IpFamily::V4);
+        }
+        at_once.update(IpFamily::V4);
+        assert_eq!(at_once.table(IpFamily::V4), one_by_one.table(IpFamily::V4));
+        assert!(!at_once.table(IpFamily::V4).lost.is_empty(), "several Services claim an address");
+    }
+}
