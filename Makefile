@@ -392,7 +392,7 @@ vm-test: deps-test release
 	if [ -e $(VM_DIR)/not-tested ]; then cat $(VM_DIR)/not-tested; \
 	else run conformance/vm/conformance.sh $(FERROUTE) conformance $(VM_DIR)/cases; fi
 
-## vm-bench (20 min): measure ipvs mode for docs/performance-history.md
+## vm-bench (45 min + release): measure ipvs mode for docs/performance-history.md
 vm-bench: deps-vm release
 	@set -e; mkdir -p $(VM_DIR); \
 	for bench in ferroute-ipvs/sync ferroute/compare; do \
@@ -497,7 +497,8 @@ bench: deps-test release
 
 ## compare (1 h + release): measure beside kube-proxy, with an API server (KUBERNETES, COMPARE)
 # KUBERNETES is a directory with kube-proxy and kube-apiserver of a Kubernetes release, and etcd. COMPARE selects modes, sizes and rates,
-# such as COMPARE="nftables 1000x10 20/s" (5 minutes), or "public". The benchmark runs without KUBERNETES with "fake". Writes figures as CSV and plots to `compare` in the target directory.
+# such as COMPARE="nftables 1000x10 20/s" (5 minutes), or "public". Writes figures as CSV and plots to `compare` in the target directory.
+# The benchmark itself runs without KUBERNETES with "fake"; see vm-bench.
 COMPARE ?=
 COMPARED := $(abspath $(TARGET_DIR))/compare
 compare: deps-test

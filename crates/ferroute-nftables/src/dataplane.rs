@@ -22,6 +22,7 @@ use ferroute_core::{
 use ferroute_host::{AddressError, DeviceError, HostAddresses, HostDevices, KernelDevices, processor_time};
 
 use self::{
+    commit::is_divided,
     flowtable::{FlowtableDevices, own_devices},
     run::{Pending, Run, TransactionSize},
 };
@@ -164,7 +165,7 @@ impl<K: Kernel> NftablesDataplane<K> {
         pending.planner.begin_updates(names.clone(), table);
         let mut names = names.peekable();
         while pending.fill(&mut names, table, self.transaction_size, &mut run) {
-            if names.peek().is_none() || self.is_divided(&pending) {
+            if names.peek().is_none() || is_divided(&pending.batch, self.transaction_size) {
                 self.commit_pending(table, &mut pending, &mut run)?;
             } else {
                 let size = self.transaction_size;

@@ -147,11 +147,6 @@ impl<K: Kernel> NftablesDataplane<K> {
         run.committed(counts, took);
     }
 
-    /// Reports whether the pending changes are so many that they are committed in pieces.
-    pub(super) fn is_divided(&self, pending: &Pending<K>) -> bool {
-        is_divided(&pending.batch, self.transaction_size)
-    }
-
     fn commit_or_divide(
         &mut self,
         table: &ServiceTable,
@@ -237,7 +232,7 @@ fn timed<K: Kernel>(
 }
 
 /// Reports whether a transaction is so long that it is committed in pieces.
-fn is_divided<K: Kernel>(batch: &Batch<K>, size: TransactionSize) -> bool {
+pub(super) fn is_divided<K: Kernel>(batch: &Batch<K>, size: TransactionSize) -> bool {
     pieces(&batch.transaction.changes, batch.piece_size(size)).len() > 1
 }
 
