@@ -15,7 +15,7 @@ use ferroute_host::{
     KernelRoutes, PacketCounters, RouteQuery, RouteReply, RuleGeneration, RuleNotifications, SysctlError, Sysctls,
     listeners,
 };
-use ferroute_testing::NetNs;
+use ferroute_testing::{NetNs, wait};
 
 fn ips<const N: usize>(addresses: [&str; N]) -> Vec<IpAddr> {
     addresses.map(|address| address.parse().expect("valid test address")).to_vec()
@@ -352,8 +352,8 @@ fn held_ports_exclude_other_sockets_and_receive_nothing() {
             // `tx_queue:rx_queue`
             assert_eq!(socket.split_whitespace().nth(4), Some("00000000:00000000"), "{socket}");
             drop(held);
-            TcpListener::bind(address).unwrap();
-            UdpSocket::bind(address).unwrap();
+            // A process that another test is starting may have copies of the sockets.
+            wait("the free ports", || Some((TcpListener::bind(address).ok()?, UdpSocket::bind(address).ok()?)));
         }
     });
 }

@@ -177,6 +177,9 @@ fn events_are_subscribed_only_while_flows_are_read(mode: Mode) {
     wait("the end of the subscription", || (!is_subscribed(node)).then_some(()));
 }
 
+/// How long clients wait where no answer is expected. The kernel sends the first packet again after a second.
+const SILENCE: Duration = Duration::from_millis(200);
+
 /// Returns a Service with this name and cluster IP, and an endpoint.
 fn other(name: &str, address: &str, endpoint: &str, port: u16) -> String {
     let service = WEB
@@ -194,15 +197,15 @@ fn failures_have_their_states(mode: Mode) {
     let case = Case::new(mode, &format!("{}{shut}{gone}", web(&[0])));
     let reader = Reader::start(&case.cluster.node, &["--failed"]);
     case.connect(web_tcp()[0]).unwrap();
-    let connect = |to: &str| {
+    let connect = |to: &str, time| {
         let to = to.parse().unwrap();
-        case.cluster.client.run(|| TcpStream::connect_timeout(&to, Duration::from_millis(200)).unwrap_err())
+        case.cluster.client.run(|| traffic::open_flow_here(to, time).unwrap_err())
     };
     for _ in 0..4 {
-        assert_eq!(connect("10.96.0.2:80").kind(), std::io::ErrorKind::ConnectionRefused);
+        assert_eq!(connect("10.96.0.2:80", traffic::TIMEOUT).kind(), std::io::ErrorKind::ConnectionRefused);
     }
     for _ in 0..2 {
-        connect("10.96.0.3:80");
+        connect("10.96.0.3:80", SILENCE);
     }
     let flows = wait("all failures", || Some(reader.flows()).filter(|flows| flows.len() == 6));
     let states = |service: &str| -> Vec<String> {
@@ -268,11 +271,12 @@ type Refused = BTreeMap<(String, String, String), usize>;
 fn refuse(expected: &mut Refused, from: &NetNs, to: &str, count: usize, flow: (&str, &str, &str)) {
     let to: SocketAddr = to.parse().unwrap();
     let (service, reason, state) = flow;
+    // A client over IPv6 waits although its connection is rejected.
+    let is_refused = state == "rejected" && to.is_ipv4();
+    let time = if is_refused { traffic::TIMEOUT } else { SILENCE };
     for _ in 0..count {
-        let error = from.run(|| TcpStream::connect_timeout(&to, Duration::from_millis(150)).unwrap_err());
-        // A client over IPv6 waits although its connection is rejected.
-        let is_refused = error.kind() == std::io::ErrorKind::ConnectionRefused;
-        assert_eq!(is_refused, state == "rejected" && to.is_ipv4(), "{to}: {error}");
+        let error = from.run(|| traffic::open_flow_here(to, time).unwrap_err());
+        assert_eq!(error.kind() == std::io::ErrorKind::ConnectionRefused, is_refused, "{to}: {error}");
     }
     *expected.entry((service.to_owned(), reason.to_owned(), state.to_owned())).or_default() += count;
 }
@@ -308,7 +312,7 @@ fn refused_packets_are_flows_with_their_reasons(mode: Mode) {
     // A connection whose first segment is repeated after a second counts once, as does a socket that sends two
     // datagrams.
     let to: SocketAddr = "198.51.100.6:80".parse().unwrap();
-    client.run(|| TcpStream::connect_timeout(&to, Duration::from_millis(1500)).unwrap_err());
+    client.run(|| traffic::open_flow_here(to, Duration::from_millis(1500)).unwrap_err());
     *expected.get_mut(&("default/ranged:tcp".into(), "sourceRanges".into(), "dropped".into())).unwrap() += 1;
     let udp = Flow::open(client, "10.96.0.4:53".parse().unwrap());
     assert_eq!([udp.request(), udp.request()], [Reply::Rejected; 2]);
@@ -367,15 +371,18 @@ fn connections_beyond_limits_are_flows() {
         &["add table ip filter; add chain ip filter forward { type filter hook forward priority 0; }; \
         add rule ip filter forward ip daddr 10.244.0.3 drop"],
     );
-    let connect = |from: &NetNs, to: &str| {
+    let served = |from: &NetNs, to: &str, limit: usize| {
         let to = to.parse().unwrap();
-        from.run(|| TcpStream::connect_timeout(&to, Duration::from_millis(200)).is_ok())
+        let connect = |number| {
+            let time = if number < limit { traffic::TIMEOUT } else { SILENCE };
+            from.run(|| traffic::open_flow_here(to, time).is_ok())
+        };
+        assert_eq!((0..6).filter(|number| connect(*number)).count(), limit, "{to}");
     };
-    let served = |from, to| (0..6).filter(|_| connect(from, to)).count();
-    assert_eq!(served(client, "10.96.0.2:80"), 3);
-    assert_eq!(served(node, "10.96.0.2:80"), 0);
-    assert_eq!(served(client, "192.168.0.1:30003"), 1);
-    assert_eq!(served(client, "10.96.0.7:80"), 0);
+    served(client, "10.96.0.2:80", 3);
+    served(node, "10.96.0.2:80", 0);
+    served(client, "192.168.0.1:30003", 1);
+    served(client, "10.96.0.7:80", 0);
     for to in web_tcp() {
         case.connect(to).unwrap();
     }
@@ -416,11 +423,9 @@ enum Use {
 }
 
 /// Opens a connection from this thread's network namespace, and returns the result for the client: `closed`, `reset`,
-/// `refused` or `unanswered`.
-fn use_here(to: SocketAddr, how: Use) -> &'static str {
-    // The kernel sends the first packet again after a second: on a busy machine, a packet may be lost before the node
-    // receives it.
-    let mut stream = match TcpStream::connect_timeout(&to, Duration::from_millis(1300)) {
+/// `refused` or, within the time, `unanswered`.
+fn use_here(to: SocketAddr, time: Duration, how: Use) -> &'static str {
+    let mut stream = match traffic::open_flow_here(to, time) {
         Ok(stream) => stream,
         Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => return "refused",
         // A process that relays connections reset it immediately.
@@ -431,7 +436,7 @@ fn use_here(to: SocketAddr, how: Use) -> &'static str {
         }
         Err(error) => panic!("{to}: {error}"),
     };
-    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream.set_read_timeout(Some(traffic::TIMEOUT)).unwrap();
     // The line of a pod. A process that relays connections closes them if the endpoint refuses.
     let mut line = [0; 64];
     match (ferroute_testing::restart(|| stream.read(&mut line)), how) {
@@ -451,14 +456,16 @@ fn flows_agree_with_what_clients_saw(mode: Mode) {
     let gone = other("gone", "10.96.0.3", "10.244.0.77", 8080);
     let case = Case::new(mode, &format!("{}{shut}{gone}{REFUSING}", web(&[0, 1, 2])));
     let reader = Reader::start(&case.cluster.node, &[]);
+    // Some of the first packets are sent again.
+    let silence = Duration::from_millis(1300);
     let destinations = [
-        ("default/web:tcp", "10.96.0.1:80", 10),
-        ("default/web:tcp", "[fd00:96::1]:80", 5),
-        ("default/shut:tcp", "10.96.0.2:80", 4),
-        ("default/gone:tcp", "10.96.0.3:80", 1),
-        ("default/empty:tcp", "10.96.0.4:80", 4),
-        ("default/elsewhere:tcp", "192.168.0.1:30005", 1),
-        ("default/ranged:tcp", "198.51.100.6:80", 1),
+        ("default/web:tcp", "10.96.0.1:80", 10, traffic::TIMEOUT),
+        ("default/web:tcp", "[fd00:96::1]:80", 5, traffic::TIMEOUT),
+        ("default/shut:tcp", "10.96.0.2:80", 4, traffic::TIMEOUT),
+        ("default/gone:tcp", "10.96.0.3:80", 1, silence),
+        ("default/empty:tcp", "10.96.0.4:80", 4, traffic::TIMEOUT),
+        ("default/elsewhere:tcp", "192.168.0.1:30005", 1, silence),
+        ("default/ranged:tcp", "198.51.100.6:80", 1, silence),
     ];
     let seen = Mutex::new(BTreeMap::<(String, &str), usize>::new());
     std::thread::scope(|scope| {
@@ -466,16 +473,16 @@ fn flows_agree_with_what_clients_saw(mode: Mode) {
             let seen = &seen;
             let work = move || {
                 for round in 0..2 {
-                    for (service, to, count) in destinations {
+                    for (service, to, count, time) in destinations {
                         for number in 0..count {
                             let how = if (client + round + number) % 3 == 0 { Use::Reset } else { Use::Close };
-                            let saw = use_here(to.parse().unwrap(), how);
+                            let saw = use_here(to.parse().unwrap(), time, how);
                             *seen.lock().unwrap().entry((service.to_owned(), saw)).or_default() += 1;
                         }
                     }
                 }
             };
-            let from = if client == 3 { &case.cluster.pods } else { &case.cluster.client };
+            let from = if client == 3 { &case.cluster.node } else { &case.cluster.client };
             scope.spawn(move || from.run(work));
         }
     });

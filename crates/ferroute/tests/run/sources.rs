@@ -44,26 +44,28 @@ fn sources_are_kept_at_endpoints_in_no_masquerade_cidrs(mode: Mode) {
     for (pod, keeps) in [(0, mode != Mode::Userspace), (1, false)] {
         let case = Case::with_settings(mode, &yaml(pod), &settings);
         let (node, client, pods) = (&case.cluster.node, &case.cluster.client, &case.cluster.pods);
-        for (family, endpoint) in pod_addresses(pod).into_iter().enumerate() {
+        // They stay open: while another test starts a process, that has copies of this process' sockets, so a port may be in
+        // use after its listener is dropped.
+        let endpoints = pod_addresses(pod);
+        let servers = endpoints.map(|endpoint| pods.run(|| TcpListener::bind((endpoint, SERVER))).unwrap());
+        for (family, server) in servers.iter().enumerate() {
             let ip = |texts: [&str; 2]| texts[family].parse::<IpAddr>().unwrap();
             let (gateway, own) = (ip(["10.244.0.1", "fd00:244::1"]), ip(["192.168.0.1", "fd00:168::1"]));
             let node_port = SocketAddr::new(own, 30080);
-            let server = pods.run(|| TcpListener::bind((endpoint, SERVER))).unwrap();
             for (from, source, to, expected) in [
                 (client, None, node_port, if keeps { ip(["192.168.0.9", "fd00:168::9"]) } else { gateway }),
                 (node, None, node_port, if keeps { own } else { gateway }),
                 // The pod itself would answer to itself.
-                (pods, Some(endpoint), node_port, gateway),
-                (pods, Some(endpoint), web_tcp()[family], gateway),
+                (pods, Some(endpoints[family]), node_port, gateway),
+                (pods, Some(endpoints[family]), web_tcp()[family], gateway),
             ] {
-                assert_eq!(seen(&server, from, source, to), expected, "{source:?} to {to}, pod {pod}");
+                assert_eq!(seen(server, from, source, to), expected, "{source:?} to {to}, pod {pod}");
             }
         }
         // The same applies to localhost, which would be the pod itself.
         let localhost = "127.0.0.1:30080".parse().unwrap();
         let gateway: IpAddr = "10.244.0.1".parse().unwrap();
-        let server = pods.run(|| TcpListener::bind((pod_addresses(pod)[0], SERVER))).unwrap();
-        assert_eq!(seen(&server, node, None, localhost), gateway);
+        assert_eq!(seen(&servers[0], node, None, localhost), gateway);
         let diff = node.try_command(FERROUTE, &["diff"]);
         assert!(diff.status.success(), "{}", String::from_utf8_lossy(&diff.stdout));
         let explanation = node.command(FERROUTE, &["explain", "service", "default/web"]);

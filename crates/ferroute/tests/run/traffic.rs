@@ -4,9 +4,10 @@ use std::{
     cell::Cell,
     io::{self, BufRead, BufReader, ErrorKind, Write},
     net::{SocketAddr, TcpStream, UdpSocket},
+    ops::Range,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU16, Ordering},
     },
     thread::JoinHandle,
     time::Duration,
@@ -76,6 +77,21 @@ fn connect_here(to: SocketAddr) -> io::Result<u8> {
     let mut connection = Connection::open_here(to)?;
     connection.echo("hello")?;
     Ok(connection.pod)
+}
+
+/// Opens a connection in this thread's network namespace that is a flow of its own, also if it fails.
+///
+/// Where nothing answered, the kernel takes a second connection from the same port for the same flow, and the ports that it
+/// selects repeat at times: it selects them from numbers that all namespaces share, without a lock.
+pub(crate) fn open_flow_here(to: SocketAddr, timeout: Duration) -> io::Result<TcpStream> {
+    static OPENED: AtomicU16 = AtomicU16::new(0);
+    // Ports that neither the proxy nor the kernel selects.
+    const PORTS: Range<u16> = 11_000..30_000;
+    let port = PORTS.start + OPENED.fetch_add(1, Ordering::Relaxed) % PORTS.len() as u16;
+    let socket = socket2::Socket::new(socket2::Domain::for_address(to), socket2::Type::STREAM, None)?;
+    socket.bind(&SocketAddr::new(any(to).ip(), port).into())?;
+    socket.connect_timeout(&to.into(), timeout)?;
+    Ok(socket.into())
 }
 
 /// A UDP socket, whose packets belong to one flow.
