@@ -140,17 +140,19 @@
 //!
 //! # Changes
 //!
-//! All changes are written through netlink, one transaction per sync. The first sync writes the API server and DNS first,
-//! and the rest in transactions of about 30 ms. On start, and when the kernel's generation shows that another program has
+//! All changes are written through netlink, in one transaction per sync, or two if elements lead to new chains or sets. The first
+//! sync writes the API server and DNS first, and the rest in transactions of about 30 ms. On start, and when the kernel's generation shows that another program has
 //! committed a transaction that modified the table, the table is read and only the difference is written.
 //!
 //! A removed endpoint is replaced by the last one of its list, so indexes stay dense and a change touches a few elements.
 //! The order of endpoints in a list has no meaning; a restarted proxy keeps the kernel's, and the numbers of lists. A table
 //! with another layout, of an earlier version, is replaced in one transaction.
 //!
-//! A packet can be between two rules when a transaction takes effect. A service port keeps its number, and a removed one's
-//! is not used again for long, so the packet finds its own list, or none. A list that became shorter still has its first
-//! endpoint. Chains and elements of classes that are not used any more are kept for a while, for such packets and for
+//! A packet can be between two rules when a transaction takes effect. It keeps the rules of the time when it came to the hook, but
+//! finds the new elements. Chains, sets and the rules that refer to them are therefore written in a transaction before the
+//! elements that lead to them: a chain of the same transaction would have no rules for the packet, and it would be rejected. A
+//! service port keeps its number, and a removed one's is not used again for long, so the packet finds its own list, or none. A
+//! list that became shorter still has its first endpoint. Chains and elements of classes that are not used any more are kept for a while, for such packets and for
 //! reuse; they are deleted in further transactions, because kernels before 6.2 still count the references of elements that
 //! the same transaction deletes.
 //!

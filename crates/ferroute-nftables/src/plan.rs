@@ -51,12 +51,14 @@ pub(crate) use shared::Written;
 pub fn render(table: &ServiceTable, settings: &NftablesSettings, host: &[IpAddr]) -> Transaction {
     let mut planner = Planner::new(Context::new(table, settings, host));
     let mut transaction = Transaction::new(TableId { family: table.family, name: TABLE });
+    let mut elements = transaction.clone();
     planner.create_table(&mut transaction);
     for name in table.entries.keys() {
         // A service port that cannot be planned does not change the plan.
-        let _ = planner.update(name, table, &mut transaction);
+        let _ = planner.update(name, table, &mut elements);
     }
-    planner.finish_transaction(&mut transaction);
+    planner.finish_transaction(&mut transaction, &mut elements);
+    transaction.changes.append(&mut elements.changes);
     transaction
 }
 

@@ -22,12 +22,12 @@ use ferroute_nftables::{
 };
 use insta::assert_snapshot;
 
-/// Returns an in-memory kernel and a record of its transactions.
+/// Returns an in-memory kernel and a record of its transactions, with an empty line after each.
 fn recorder() -> (impl Kernel, Arc<Mutex<String>>) {
     let record = Arc::new(Mutex::new(String::new()));
     let writer = record.clone();
     let kernel = InterceptedKernel::new(MemoryKernel::new(), move |kernel, transaction| {
-        writer.lock().unwrap().push_str(&transaction.to_string());
+        writer.lock().unwrap().push_str(&format!("{transaction}\n"));
         kernel.commit(transaction)
     });
     (kernel, record)
@@ -68,6 +68,7 @@ fn removed_endpoint_is_replaced_by_the_last_one() {
     add rule ip ferroute pick-3 meta l4proto sctp dnat ip to meta priority & f:ffff . numgen random mod 1 offset 1 map @sctp-endpoints comment "the list has just become shorter"
     add element ip ferroute dispatch { 190:1 : goto pick-3 }
     add element ip ferroute local-dispatch { 190:1 : goto pick-3 }
+
     delete element ip ferroute tcp-endpoints { 1:1 . 2 : 10.244.0.3 . 8080 }
     add element ip ferroute tcp-endpoints { 1:1 . 2 : 10.244.0.5 . 8080 }
     delete element ip ferroute lists { 11:1 : 211:1 }
@@ -94,10 +95,12 @@ fn endpoint_of_a_service_with_affinity_is_added_and_another_removed() {
     add rule ip ferroute pick-sticky-2 meta priority set meta priority & f:ffff . numgen random mod 1 offset 1 map @slots jump admit comment "the list has just become shorter"
     add element ip ferroute dispatch { 140:1 : goto pick-sticky-2 }
     add element ip ferroute local-dispatch { 140:1 : goto pick-sticky-2 }
+
     add element ip ferroute tcp-endpoints { 7321:1 . 0 : 10.244.0.3 . 8080 }
     add element ip ferroute slots { 1:1 . 2 : 7321:1 }
     delete element ip ferroute lists { 41:1 : c1:1 }
     add element ip ferroute lists { 41:1 : 141:1 }
+
     delete element ip ferroute slots { 1:1 . 1 : e931:1 }
     add element ip ferroute slots { 1:1 . 1 : 7321:1 }
     delete element ip ferroute lists { 41:1 : 141:1 }
@@ -114,6 +117,7 @@ fn service_loses_its_endpoints_and_gets_them_back() {
     delete element ip ferroute lists { 11:1 : 91:1 }
     add element ip ferroute lists { 11:1 : 71:1 }
     delete element ip ferroute tcp-endpoints { 1:1 . 1 : 10.244.0.2 . 8080 }
+
     add element ip ferroute tcp-endpoints { 1:1 . 1 : 10.244.0.2 . 8080 }
     delete element ip ferroute lists { 11:1 : 71:1 }
     add element ip ferroute lists { 11:1 : 91:1 }
@@ -126,6 +130,12 @@ fn source_ranges_are_widened() {
     let edits = [set_service(service("10.1.0.0/16")), set_service(service("10.0.0.0/8"))];
     assert_snapshot!(written(&cluster(service("10.1.2.0/24"), pods(&[2])), edits), @"
     add set ip ferroute source-ranges-16 { type ipv4_addr . classid ; }
+    flush chain ip ferroute source-ranges
+    add rule ip ferroute source-ranges ip saddr & 255.255.0.0 . meta priority @source-ranges-16 meta priority set none return
+    add rule ip ferroute source-ranges ip saddr & 255.255.255.0 . meta priority @source-ranges-24 meta priority set none return
+    add rule ip ferroute source-ranges meta priority set meta priority & 5f:fffd | 50:1 meta priority vmap @refusals
+    add rule ip ferroute source-ranges drop
+
     add element ip ferroute source-ranges-16 { 10.1.0.0 . 1:1 }
     delete element ip ferroute source-ranges-24 { 10.1.2.0 . 1:1 }
     flush chain ip ferroute source-ranges
@@ -133,7 +143,14 @@ fn source_ranges_are_widened() {
     add rule ip ferroute source-ranges meta priority set meta priority & 5f:fffd | 50:1 meta priority vmap @refusals
     add rule ip ferroute source-ranges drop
     delete set ip ferroute source-ranges-24
+
     add set ip ferroute source-ranges-8 { type ipv4_addr . classid ; }
+    flush chain ip ferroute source-ranges
+    add rule ip ferroute source-ranges ip saddr & 255.0.0.0 . meta priority @source-ranges-8 meta priority set none return
+    add rule ip ferroute source-ranges ip saddr & 255.255.0.0 . meta priority @source-ranges-16 meta priority set none return
+    add rule ip ferroute source-ranges meta priority set meta priority & 5f:fffd | 50:1 meta priority vmap @refusals
+    add rule ip ferroute source-ranges drop
+
     add element ip ferroute source-ranges-8 { 10.0.0.0 . 1:1 }
     delete element ip ferroute source-ranges-16 { 10.1.0.0 . 1:1 }
     flush chain ip ferroute source-ranges
@@ -150,18 +167,20 @@ fn chains_of_the_firewall_exist_while_there_are_source_ranges() {
     let edits = [set_service(load_balancer().source_range("10.0.0.0/8")), set_service(load_balancer())];
     assert_snapshot!(written(&cluster(load_balancer(), pods(&[2])), edits), @r#"
     add set ip ferroute source-ranges-8 { type ipv4_addr . classid ; }
+    add map ip ferroute refusals { type classid : verdict ; counter ; comment "limit:list to what happens to refused connections" ; }
     add chain ip ferroute filter-prerouting-pre-dnat { type filter hook prerouting priority -110 ; policy accept ; }
     add rule ip ferroute filter-prerouting-pre-dnat ct state new jump firewall
     add chain ip ferroute filter-output-pre-dnat { type filter hook output priority -110 ; policy accept ; }
     add rule ip ferroute filter-output-pre-dnat ct state new jump firewall
-    add map ip ferroute refusals { type classid : verdict ; counter ; comment "limit:list to what happens to refused connections" ; }
-    add element ip ferroute source-ranges-8 { 10.0.0.0 . 1:1 }
-    add element ip ferroute refusals { 51:1 comment "shop/web:http" : drop }
-    add element ip ferroute restricted { 198.51.100.1 . tcp . 80 comment "shop/web:http" : 1:1 }
     flush chain ip ferroute source-ranges
     add rule ip ferroute source-ranges ip saddr & 255.0.0.0 . meta priority @source-ranges-8 meta priority set none return
     add rule ip ferroute source-ranges meta priority set meta priority & 5f:fffd | 50:1 meta priority vmap @refusals
     add rule ip ferroute source-ranges drop
+
+    add element ip ferroute source-ranges-8 { 10.0.0.0 . 1:1 }
+    add element ip ferroute refusals { 51:1 comment "shop/web:http" : drop }
+    add element ip ferroute restricted { 198.51.100.1 . tcp . 80 comment "shop/web:http" : 1:1 }
+
     delete element ip ferroute restricted { 198.51.100.1 . tcp . 80 : 1:1 }
     delete element ip ferroute source-ranges-8 { 10.0.0.0 . 1:1 }
     delete element ip ferroute refusals { 51:1 : drop }
@@ -205,6 +224,7 @@ fn last_affinity_is_removed_with_its_rules() {
     add rule ip ferroute pick-1 meta l4proto sctp dnat ip to meta priority & f:ffff . numgen random mod 1 offset 1 map @sctp-endpoints
     add element ip ferroute dispatch { 90:1 : goto pick-1 }
     add element ip ferroute local-dispatch { 90:1 : goto pick-1 }
+
     add element ip ferroute tcp-endpoints { 1:1 . 1 : 10.244.0.2 . 8080 }
     add element ip ferroute lists { 11:1 : 91:1 }
     delete element ip ferroute services { 10.96.0.1 . tcp . 80 : 41:1 }
@@ -237,6 +257,7 @@ fn service_cidrs_change_only_their_rules() {
     flush chain ip ferroute cluster-ips
     add rule ip ferroute cluster-ips ip daddr @cluster-ips reject comment "a port that the service has not"
     add rule ip ferroute cluster-ips ip daddr 10.96.0.0/15 drop comment "an address that no service has"
+
     flush chain ip ferroute cluster-ips
     add rule ip ferroute cluster-ips ip daddr @cluster-ips reject comment "a port that the service has not"
     "#);

@@ -136,30 +136,47 @@ fn service_with_all_features() {
         .affinity(10_800);
     let pods = pods(&[2]).pod(pod("10.244.0.3").on("node-1"));
     assert_snapshot!(elements_of(&cluster(service, pods)), @r#"
+    add set ip ferroute source-ranges-8 { type ipv4_addr . classid ; }
+    add set ip ferroute sticky-10800 { type classid ; }
+    add set ip ferroute new-clients-10800-2 { type classid ; limit rate 262144/day burst 32768 packets ; }
+    add map ip ferroute refusals { type classid : verdict ; counter ; comment "limit:list to what happens to refused connections" ; }
+    add chain ip ferroute filter-prerouting-pre-dnat { type filter hook prerouting priority -110 ; policy accept ; }
+    add rule ip ferroute filter-prerouting-pre-dnat ct state new jump firewall
+    add chain ip ferroute filter-output-pre-dnat { type filter hook output priority -110 ; policy accept ; }
+    add rule ip ferroute filter-output-pre-dnat ct state new jump firewall
+    flush chain ip ferroute remember
+    add rule ip ferroute remember meta priority & f:ffff @sticky-10800 update @affinity { meta priority & f:ffff . ip saddr timeout 3h : meta priority }
+    add rule ip ferroute remember meta l4proto tcp dnat ip to meta priority . numgen random mod 1 map @tcp-endpoints
+    add rule ip ferroute remember meta l4proto udp dnat ip to meta priority . numgen random mod 1 map @udp-endpoints
+    add rule ip ferroute remember meta l4proto sctp dnat ip to meta priority . numgen random mod 1 map @sctp-endpoints
+    add rule ip ferroute remember delete @affinity { meta priority & f:ffff . ip saddr : meta priority } comment "the endpoint is gone"
+    flush chain ip ferroute admit
+    add rule ip ferroute admit meta priority & f:ffff @new-clients-10800-2 update @affinity { meta priority & f:ffff . ip saddr timeout 3h : meta priority }
+    add rule ip ferroute admit meta l4proto tcp dnat ip to meta priority . numgen random mod 1 map @tcp-endpoints
+    add rule ip ferroute admit meta l4proto udp dnat ip to meta priority . numgen random mod 1 map @udp-endpoints
+    add rule ip ferroute admit meta l4proto sctp dnat ip to meta priority . numgen random mod 1 map @sctp-endpoints
+    add rule ip ferroute admit delete @affinity { meta priority & f:ffff . ip saddr : meta priority } comment "the endpoint is gone"
+    flush chain ip ferroute source-ranges
+    add rule ip ferroute source-ranges ip saddr & 255.0.0.0 . meta priority @source-ranges-8 meta priority set none return
+    add rule ip ferroute source-ranges meta priority set meta priority & 5f:fffd | 50:1 meta priority vmap @refusals
+    add rule ip ferroute source-ranges drop
     add chain ip ferroute pick-sticky-1
     add rule ip ferroute pick-sticky-1 meta priority set meta priority & f:ffff . ip saddr map @affinity jump remember comment "the endpoint that the client had last, if it is still there"
     add rule ip ferroute pick-sticky-1 meta priority set meta priority & f:ffff . numgen random mod 1 offset 1 map @slots jump admit
-    add element ip ferroute dispatch { c0:1 : goto pick-sticky-1 }
-    add element ip ferroute local-dispatch { c0:1 : goto pick-sticky-1 }
     add chain ip ferroute pick-sticky-2
     add rule ip ferroute pick-sticky-2 meta priority set meta priority & f:ffff . ip saddr map @affinity jump remember comment "the endpoint that the client had last, if it is still there"
     add rule ip ferroute pick-sticky-2 meta priority set meta priority & f:ffff . numgen random mod 2 offset 1 map @slots jump admit
     add rule ip ferroute pick-sticky-2 meta priority set meta priority & f:ffff . numgen random mod 1 offset 1 map @slots jump admit comment "the list has just become shorter"
-    add element ip ferroute dispatch { 140:1 : goto pick-sticky-2 }
-    add element ip ferroute local-dispatch { 140:1 : goto pick-sticky-2 }
     add chain ip ferroute external-local-sticky-2
     add rule ip ferroute external-local-sticky-2 ip saddr 10.244.0.0/16 goto pick-sticky-2 comment "pods are served as by a load balancer"
     add rule ip ferroute external-local-sticky-2 fib saddr type local meta mark set meta mark | 0x00004000 goto pick-sticky-2 comment "so is the node itself"
     add rule ip ferroute external-local-sticky-2 meta priority set meta priority & 4f:ffff | 40:2 meta priority set meta priority map @lists meta priority & fff0:1 vmap @local-dispatch comment "others stay on this node"
     add rule ip ferroute external-local-sticky-2 drop comment "the service has just been changed"
+    add element ip ferroute dispatch { c0:1 : goto pick-sticky-1 }
+    add element ip ferroute local-dispatch { c0:1 : goto pick-sticky-1 }
+    add element ip ferroute dispatch { 140:1 : goto pick-sticky-2 }
+    add element ip ferroute local-dispatch { 140:1 : goto pick-sticky-2 }
     add element ip ferroute dispatch { 160:1 : goto external-local-sticky-2 }
-    add set ip ferroute source-ranges-8 { type ipv4_addr . classid ; }
-    add chain ip ferroute filter-prerouting-pre-dnat { type filter hook prerouting priority -110 ; policy accept ; }
-    add rule ip ferroute filter-prerouting-pre-dnat ct state new jump firewall
-    add chain ip ferroute filter-output-pre-dnat { type filter hook output priority -110 ; policy accept ; }
-    add rule ip ferroute filter-output-pre-dnat ct state new jump firewall
-    add set ip ferroute sticky-10800 { type classid ; }
-    add map ip ferroute refusals { type classid : verdict ; counter ; comment "limit:list to what happens to refused connections" ; }
     add element ip ferroute cluster-ips { 10.96.0.1 }
     add element ip ferroute hairpin { 10.244.0.3 . 10.244.0.3 . tcp . 8080 }
     add element ip ferroute tcp-endpoints { 7321:1 . 0 : 10.244.0.3 . 8080 }
@@ -179,25 +196,8 @@ fn service_with_all_features() {
     add element ip ferroute services { 10.96.0.1 . tcp . 80 comment "shop/web:http" : 41:1 }
     add element ip ferroute services { 198.51.100.1 . tcp . 80 comment "shop/web:http" : 61:1 }
     add element ip ferroute restricted { 198.51.100.1 . tcp . 80 comment "shop/web:http" : 1:1 }
-    add set ip ferroute new-clients-10800-2 { type classid ; limit rate 262144/day burst 32768 packets ; }
     add element ip ferroute new-clients-10800-2 { 1:1 }
     add element ip ferroute new-clients-10800-2 { 1:3 }
-    flush chain ip ferroute remember
-    add rule ip ferroute remember meta priority & f:ffff @sticky-10800 update @affinity { meta priority & f:ffff . ip saddr timeout 3h : meta priority }
-    add rule ip ferroute remember meta l4proto tcp dnat ip to meta priority . numgen random mod 1 map @tcp-endpoints
-    add rule ip ferroute remember meta l4proto udp dnat ip to meta priority . numgen random mod 1 map @udp-endpoints
-    add rule ip ferroute remember meta l4proto sctp dnat ip to meta priority . numgen random mod 1 map @sctp-endpoints
-    add rule ip ferroute remember delete @affinity { meta priority & f:ffff . ip saddr : meta priority } comment "the endpoint is gone"
-    flush chain ip ferroute admit
-    add rule ip ferroute admit meta priority & f:ffff @new-clients-10800-2 update @affinity { meta priority & f:ffff . ip saddr timeout 3h : meta priority }
-    add rule ip ferroute admit meta l4proto tcp dnat ip to meta priority . numgen random mod 1 map @tcp-endpoints
-    add rule ip ferroute admit meta l4proto udp dnat ip to meta priority . numgen random mod 1 map @udp-endpoints
-    add rule ip ferroute admit meta l4proto sctp dnat ip to meta priority . numgen random mod 1 map @sctp-endpoints
-    add rule ip ferroute admit delete @affinity { meta priority & f:ffff . ip saddr : meta priority } comment "the endpoint is gone"
-    flush chain ip ferroute source-ranges
-    add rule ip ferroute source-ranges ip saddr & 255.0.0.0 . meta priority @source-ranges-8 meta priority set none return
-    add rule ip ferroute source-ranges meta priority set meta priority & 5f:fffd | 50:1 meta priority vmap @refusals
-    add rule ip ferroute source-ranges drop
     "#);
 }
 
@@ -216,13 +216,13 @@ fn services_without_endpoints() {
     add rule ip ferroute pick-1 meta l4proto tcp dnat ip to meta priority & f:ffff . numgen random mod 1 offset 1 map @tcp-endpoints
     add rule ip ferroute pick-1 meta l4proto udp dnat ip to meta priority & f:ffff . numgen random mod 1 offset 1 map @udp-endpoints
     add rule ip ferroute pick-1 meta l4proto sctp dnat ip to meta priority & f:ffff . numgen random mod 1 offset 1 map @sctp-endpoints
-    add element ip ferroute dispatch { 90:1 : goto pick-1 }
-    add element ip ferroute local-dispatch { 90:1 : goto pick-1 }
     add chain ip ferroute external-local-1
     add rule ip ferroute external-local-1 ip saddr 10.244.0.0/16 goto pick-1 comment "pods are served as by a load balancer"
     add rule ip ferroute external-local-1 fib saddr type local meta mark set meta mark | 0x00004000 goto pick-1 comment "so is the node itself"
     add rule ip ferroute external-local-1 meta priority set meta priority & 1f:ffff | 10:2 meta priority set meta priority map @lists meta priority & fff0:1 vmap @local-dispatch comment "others stay on this node"
     add rule ip ferroute external-local-1 drop comment "the service has just been changed"
+    add element ip ferroute dispatch { 90:1 : goto pick-1 }
+    add element ip ferroute local-dispatch { 90:1 : goto pick-1 }
     add element ip ferroute dispatch { b0:1 : goto external-local-1 }
     add element ip ferroute cluster-ips { 10.96.0.1 }
     add element ip ferroute tcp-endpoints { 1:1 . 1 : 10.244.0.2 . 8080 }

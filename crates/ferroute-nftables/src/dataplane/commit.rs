@@ -44,6 +44,11 @@ impl<K: Kernel> NftablesDataplane<K> {
     ) -> Result<(), Failure<K::Error>> {
         let service_ports = pending.service_ports;
         let mut sent = pending.take();
+        if self.prepare(&mut sent, run).is_err() {
+            pending.batch = sent;
+            // It is tried again, and divided.
+            return self.commit_pending(table, pending, run);
+        }
         let encoded = sent.encoded.take();
         let size = self.transaction_size;
         let mut counts = Counts::default();
@@ -154,6 +159,14 @@ impl<K: Kernel> NftablesDataplane<K> {
         run: &mut Run,
     ) -> Result<(), Failure<K::Error>> {
         pending.finish();
+        if let Err(failure) = self.prepare(&mut pending.batch, run) {
+            if !self.is_at_fault(&failure, run) {
+                return Err(failure);
+            }
+            self.divide(failure, table, pending, run)?;
+            pending.next();
+            return Ok(());
+        }
         let pieces = pieces(&pending.batch.transaction.changes, pending.batch.piece_size(self.transaction_size));
         if pieces.len() > 1 {
             // A refused piece cannot be taken back alone. The next resync finds the service port at fault.
@@ -167,6 +180,13 @@ impl<K: Kernel> NftablesDataplane<K> {
             }
         }
         pending.next();
+        Ok(())
+    }
+
+    /// Commits the changes that a transaction needs before.
+    fn prepare(&mut self, batch: &mut Batch<K>, run: &mut Run) -> Result<(), Failure<K::Error>> {
+        self.commit(&batch.before, run)?;
+        batch.prepared();
         Ok(())
     }
 
@@ -202,9 +222,9 @@ impl<K: Kernel> NftablesDataplane<K> {
         run: &mut Run,
     ) -> Result<(), Failure<K::Error>> {
         let names = pending.roll_back();
-        if !pending.batch.transaction.is_empty() {
+        if !pending.batch.before.is_empty() {
             // Changes that belong to no service port.
-            self.commit(&pending.batch.transaction, run)?;
+            self.commit(&pending.batch.before, run)?;
         } else if let [name] = &names[..] {
             run.reject(name, &failure);
             return Ok(());

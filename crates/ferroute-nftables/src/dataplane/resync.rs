@@ -45,17 +45,16 @@ impl<K: Kernel> NftablesDataplane<K> {
         contents.lists.restore_numbers(numbers);
         run.report.udp_frontends_before = contents.lists.udp_frontends();
         let mut planner = Planner::with_lists(planner.context().clone(), std::mem::take(&mut contents.lists));
-        let mut transaction = self.transaction();
+        let (mut before, mut transaction) = (self.transaction(), self.transaction());
         for name in table.entries.keys() {
             if let Err(error) = planner.update(name, table, &mut transaction) {
                 run.reject(name, &error);
             }
             transaction.changes.clear();
         }
-        planner.finish_transaction(&mut transaction);
+        planner.finish_transaction(&mut before, &mut transaction);
+        before.changes.clear();
         transaction.changes.clear();
-        // Chains that became unused while planning were never written.
-        planner.unused_deleted();
         if !has_compatible_chains(&listing, &planner) {
             tracing::info!(table = %self.table, "existing chains are incompatible; replacing the table");
             run.report.rejected.clear();
@@ -64,7 +63,8 @@ impl<K: Kernel> NftablesDataplane<K> {
         contents.lists = planner.take_existing();
         let mut elements: HashMap<Name, usize> = HashMap::new();
         planner.for_each_element(|set, _| *elements.entry(set.name()).or_default() += 1);
-        let unused = contents.repair(&planner, &mut transaction);
+        let unused = contents.repair(&planner, &mut before, &mut transaction);
+        self.commit_all(&before, &planner, &mut run)?;
         self.commit_all(&transaction, &planner, &mut run)?;
         // The planner's numbers: elements that the repair added were missing before.
         run.elements = elements;
@@ -80,15 +80,16 @@ impl<K: Kernel> NftablesDataplane<K> {
         mut run: Run,
     ) -> Result<SyncReport, Failure<K::Error>> {
         self.restart_flowtable(None, &mut run.expected_generation);
-        let mut transaction = self.transaction();
+        let (mut transaction, mut elements) = (self.transaction(), self.transaction());
         transaction.push(Change::DeleteTable);
         planner.create_table(&mut transaction);
         for name in table.entries.keys() {
-            if let Err(error) = planner.update(name, table, &mut transaction) {
+            if let Err(error) = planner.update(name, table, &mut elements) {
                 run.reject(name, &error);
             }
         }
-        planner.finish_transaction(&mut transaction);
+        planner.finish_transaction(&mut transaction, &mut elements);
+        transaction.changes.append(&mut elements.changes);
         self.commit_all(&transaction, &planner, &mut run)?;
         Ok(self.finish(planner, run))
     }
@@ -250,16 +251,14 @@ impl Contents {
         self.elements.remove(&set);
     }
 
-    /// Writes the changes that make these contents match the planner's. Returns deletions of unused objects, to be
-    /// committed afterwards.
-    fn repair(mut self, planner: &Planner, transaction: &mut Transaction) -> Vec<Change> {
+    /// Writes the changes that make these contents match the planner's: missing objects that elements lead to, to be committed
+    /// before, and all others. Returns deletions of unused objects, to be committed afterwards.
+    fn repair(mut self, planner: &Planner, before: &mut Transaction, transaction: &mut Transaction) -> Vec<Change> {
         let existing: HashSet<&Name> = self.listing.sets.iter().map(|set| &set.name).collect();
         let sets = planner.sets();
-        transaction
-            .changes
-            .extend(sets.iter().filter(|set| !existing.contains(&set.name)).cloned().map(Change::AddSet));
-        let unused_flowtables = self.repair_flowtable(planner, transaction);
-        let unused_chains = self.repair_chains(planner, transaction);
+        before.changes.extend(sets.iter().filter(|set| !existing.contains(&set.name)).cloned().map(Change::AddSet));
+        let unused_flowtables = self.repair_flowtable(planner, before);
+        let unused_chains = self.repair_chains(planner, before, transaction);
         let mut additions = Vec::new();
         planner.for_each_element(|set, element| {
             if let Some(old) = self.remove(set, &element) {
@@ -310,23 +309,29 @@ impl Contents {
         unused
     }
 
-    /// Writes the changes of chains and rules. Unused chains are flushed and returned.
-    fn repair_chains(&self, planner: &Planner, transaction: &mut Transaction) -> Vec<Name> {
-        let planned = planner.chains();
+    /// Writes the changes of chains and rules. While the elements are those of before, there are the rules for their sets, too.
+    /// Unused chains are flushed and returned.
+    fn repair_chains(&self, planner: &Planner, before: &mut Transaction, transaction: &mut Transaction) -> Vec<Name> {
         let listed: HashMap<&Name, &ListedChain> =
             self.listing.chains.iter().map(|chain| (&chain.name, chain)).collect();
-        let missing = planned.iter().filter(|chain| !listed.contains_key(&chain.chain.name));
-        transaction.changes.extend(missing.map(|chain| Change::AddChain(chain.chain.clone())));
+        let sets = self.listing.sets.iter().filter_map(|set| SetId::from_name(&set.name));
+        let (meanwhile, planned) = (planner.chains_with(sets), planner.chains());
+        let missing = meanwhile.iter().filter(|chain| !listed.contains_key(&chain.chain.name));
+        before.changes.extend(missing.map(|chain| Change::AddChain(chain.chain.clone())));
         let family = planner.context().settings.family;
-        for chain in &planned {
+        for chain in &meanwhile {
             let name = &chain.chain.name;
             if !listed.get(name).is_some_and(|listed| has_rules(listed, chain, family)) {
-                transaction.replace_rules(name, chain.rules.iter().cloned());
+                before.replace_rules(name, chain.rules.iter().cloned());
             }
         }
+        for chain in planned.iter().filter(|chain| !meanwhile.contains(chain)) {
+            transaction.replace_rules(&chain.chain.name, chain.rules.iter().cloned());
+        }
         let names: HashSet<&Name> = planned.iter().map(|chain| &chain.chain.name).collect();
-        let unused: Vec<Name> =
-            listed.keys().filter(|name| !names.contains(*name)).map(|name| (*name).clone()).collect();
+        let all = meanwhile.iter().map(|chain| &chain.chain.name).chain(listed.into_keys());
+        let unused: HashSet<&Name> = all.filter(|name| !names.contains(*name)).collect();
+        let unused: Vec<Name> = unused.into_iter().cloned().collect();
         transaction.changes.extend(unused.iter().cloned().map(Change::FlushChain));
         unused
     }

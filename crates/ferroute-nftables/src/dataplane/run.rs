@@ -26,15 +26,19 @@ pub(super) struct Pending<K: Kernel> {
 
 /// A transaction, with the state that is needed to roll it back.
 pub(super) struct Batch<K: Kernel> {
+    /// Changes to be committed before; see [`Planner::finish_transaction`].
+    pub(super) before: Transaction,
     pub(super) transaction: Transaction,
     /// The encoded transaction, once it is complete; see [`Pending::complete`].
     pub(super) encoded: Option<K::Encoded>,
-    /// Number of changes at the start of the transaction that do not belong to a service port.
+    /// Number of changes at the start of `before` that do not depend on the transaction.
     base: usize,
     /// The updates in the transaction.
     updates: Vec<Undo>,
-    /// State that was written before the transaction.
+    /// State that is written: without `before`, or with it once it was committed.
     written: Written,
+    /// State that is written with `before`, once the transaction is complete.
+    written_before: Option<Written>,
     /// The size up to which service ports were added; 0 if that was not limited.
     size: usize,
 }
@@ -78,16 +82,32 @@ impl<K: Kernel> Batch<K> {
         self.size.max(next.get())
     }
 
-    /// Returns a batch of changes that belong to no service port.
-    fn new(transaction: Transaction, planner: &Planner) -> Self {
-        let (base, written) = (transaction.len(), planner.written());
-        Self { transaction, encoded: None, base, updates: Vec::new(), written, size: 0 }
+    /// Returns a batch without service ports that begins with these changes.
+    fn new(before: Transaction, planner: &Planner) -> Self {
+        Self {
+            transaction: Transaction::new(before.table.clone()),
+            encoded: None,
+            base: before.len(),
+            updates: Vec::new(),
+            written: planner.written(),
+            written_before: None,
+            size: 0,
+            before,
+        }
+    }
+
+    /// Marks the changes that were to be committed before as committed.
+    pub(super) fn prepared(&mut self) {
+        self.before.changes.clear();
+        self.base = 0;
+        self.written = self.written_before.take().unwrap_or_else(|| self.written.clone());
     }
 }
 
 impl<K: Kernel> Pending<K> {
-    pub(super) fn new(planner: Planner, transaction: Transaction) -> Self {
-        Self { batch: Batch::new(transaction, &planner), planner, service_ports: 0, spent: None }
+    /// Begins with these changes, which belong to no service port.
+    pub(super) fn new(planner: Planner, changes: Transaction) -> Self {
+        Self { batch: Batch::new(changes, &planner), planner, service_ports: 0, spent: None }
     }
 
     /// Adds the changes of a service port. A service port that cannot be planned keeps its previous elements and is
@@ -128,9 +148,8 @@ impl<K: Kernel> Pending<K> {
 
     /// Adds the changes that depend on all updates in the transaction.
     pub(super) fn finish(&mut self) {
-        if self.batch.encoded.is_none() {
-            self.planner.finish_transaction(&mut self.batch.transaction);
-        }
+        let Batch { before, transaction, encoded: None, written_before, .. } = &mut self.batch else { return };
+        *written_before = Some(self.planner.finish_transaction(before, transaction));
     }
 
     /// Takes the transaction and starts the next one.
@@ -157,17 +176,19 @@ impl<K: Kernel> Pending<K> {
 
     /// Starts the next transaction, after this one was committed.
     pub(super) fn next(&mut self) {
-        let Batch { transaction, encoded, base, updates, written, size } = &mut self.batch;
+        let Batch { before, transaction, encoded, base, updates, written, written_before, size } = &mut self.batch;
+        before.changes.clear();
         transaction.changes.clear();
         updates.clear();
-        (*encoded, *base, *written, *size) = (None, 0, self.planner.written(), 0);
+        (*encoded, *base, *written, *written_before, *size) = (None, 0, self.planner.written(), None, 0);
     }
 
     /// Rolls back all updates of the transaction, and returns their service ports. Changes that belong to no service
     /// port remain.
     pub(super) fn roll_back(&mut self) -> Vec<ServicePortName> {
-        let Batch { transaction, encoded, base, updates, written, .. } = &mut self.batch;
-        transaction.changes.truncate(*base);
+        let Batch { before, transaction, encoded, base, updates, written, .. } = &mut self.batch;
+        before.changes.truncate(*base);
+        transaction.changes.clear();
         *encoded = None;
         let updates = std::mem::take(updates);
         let names = updates.iter().map(|update| update.name.clone()).collect();

@@ -82,7 +82,7 @@ mod tests {
             table.entries.keys().for_each(|name| {
                 planner.update(name, table, &mut transaction).unwrap();
             });
-            planner.finish_transaction(&mut transaction);
+            planner.finish_transaction(&mut transaction.clone(), &mut transaction);
         }
         planner.digest()
     }

@@ -1,5 +1,6 @@
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
+    iter,
     sync::Arc,
 };
 
@@ -220,7 +221,7 @@ impl Planner {
                 unwritten.changes.clear();
             }
         }
-        self.finish_transaction(&mut unwritten);
+        self.finish_transaction(&mut unwritten.clone(), &mut unwritten);
         self.shared.restore(written);
     }
 
@@ -278,8 +279,16 @@ impl Planner {
     }
 
     /// Writes the changes that depend on all updates of a transaction. To be called once, at its end.
-    pub(crate) fn finish_transaction(&mut self, transaction: &mut Transaction) {
-        self.shared.write_rules(&self.context, transaction);
+    ///
+    /// `before` gets what the elements of the transaction lead to. If the table is in use, it has to be committed before: a
+    /// packet has the rules of the time when it came to the hook, and elements of the time when it looks them up. Led to a
+    /// chain by a newer element, it would find the chain empty. Returns the written state between both.
+    pub(crate) fn finish_transaction(&mut self, before: &mut Transaction, transaction: &mut Transaction) -> Written {
+        self.shared.write_affinity_shares(transaction);
+        self.shared.write_used(&self.context, before);
+        let written = self.shared.written();
+        self.shared.delete_unused_sets(&self.context, transaction);
+        written
     }
 
     /// Changes the context, for example after a change of the Node. All service ports have to be updated afterwards.
@@ -288,7 +297,8 @@ impl Planner {
             return;
         }
         let old = std::mem::replace(&mut self.context, context);
-        let chains = |context| [fixed_chains(context, self.shared.sets()), self.shared.all_chains(context)].concat();
+        let chains =
+            |context| [fixed_chains(context, self.shared.sets()), self.shared.written_chains(context)].concat();
         for (old, new) in chains(&old).into_iter().zip(chains(&self.context)).filter(|(old, new)| old != new) {
             transaction.replace_rules(&old.chain.name, new.rules);
         }
@@ -357,7 +367,13 @@ impl Planner {
 
     /// Returns all chains; the targets of jumps and gotos come first.
     pub(crate) fn chains(&self) -> Vec<ChainWithRules> {
-        [self.shared.chains(&self.context), fixed_chains(&self.context, self.shared.sets())].concat()
+        self.chains_with(iter::empty())
+    }
+
+    /// Returns all chains, with the rules for these sets in addition to those of [`Planner::sets`].
+    pub(crate) fn chains_with(&self, sets: impl Iterator<Item = SetId>) -> Vec<ChainWithRules> {
+        let sets: BTreeSet<SetId> = self.shared.sets().chain(sets).collect();
+        [self.shared.chains(&self.context), fixed_chains(&self.context, sets.iter().copied())].concat()
     }
 
     /// Calls `each` with every element, in no particular order.
@@ -389,7 +405,7 @@ impl Planner {
         self.shared.divide_affinity(name.service.namespace(), old, new);
         if let Some(new) = new {
             self.numbers.take(new.number);
-            self.shared.acquire(new, name.protocol, &self.context, transaction);
+            self.shared.acquire(new, name.protocol, transaction);
         }
         let lists =
             |port: Option<&PortElements>| port.map(|port| port.list_elements(name.protocol)).unwrap_or_default();
@@ -406,10 +422,6 @@ impl Planner {
                 |port: Option<&PortElements>| port.map(|port| port.restriction_elements(name)).unwrap_or_default();
             ranges = Difference::new(elements(old), elements(new));
             transaction.changes.append(&mut ranges.additions);
-            if new.is_some_and(|new| new.exposure.frontends.len() > MANY_FRONTENDS) {
-                // The transaction will be split, and its end comes too late.
-                self.shared.write_rules(&self.context, transaction);
-            }
             if frontends == Scope::All {
                 self.replace_frontends(name, old, new, transaction);
             }
@@ -455,9 +467,6 @@ fn node_port_addresses(context: &Context) -> impl Iterator<Item = SetElement> {
     };
     addresses.iter().map(|address| (SetId::NodePortAddresses, Element::new([(*address).into()])))
 }
-
-/// Service ports with more frontends may be written in several transactions.
-const MANY_FRONTENDS: usize = 100;
 
 #[cfg(test)]
 mod tests;

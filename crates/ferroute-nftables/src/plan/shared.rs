@@ -12,14 +12,14 @@ use super::{
     Context, List, SetId,
     affinity_shares::{AffinityShares, set_element},
     elements::SetElement,
-    fixed::{firewall_chains, fixed_chains, fixed_elements},
+    fixed::{fixed_chains, fixed_elements},
     kind::{Class, Selection},
     limits::limit_sets,
     port_plan::PortElements,
 };
 use crate::model::{ChainWithRules, Change, Element, Name, SetOrMap, Transaction, Value};
 
-/// Shared objects with reference counts: the first user adds an object, the last one deletes it.
+/// Shared objects with reference counts: those in use exist, and some that are not in use any more.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SharedObjects {
     /// Classes in use. Some are only targets of other chains.
@@ -32,49 +32,24 @@ pub(super) struct SharedObjects {
     written: Written,
 }
 
-/// State that has been sent to the kernel, besides elements that are counted.
+/// Objects that exist in the kernel, besides elements that are counted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Written {
-    /// Sets that were written with the rules that refer to them.
+    /// Sets, with the rules that refer to them.
     sets: BTreeSet<SetId>,
-    /// Classes that are no longer in use but whose chains still exist, with a flag that is set if their elements exist.
-    /// A packet may still request them while the transaction that ends their use takes effect.
-    unused: BTreeMap<Class, bool>,
+    /// Classes whose chains exist, with a flag that is set if their elements exist. A packet may still request one that
+    /// is not in use any more, while the transaction that ends its use takes effect.
+    classes: BTreeMap<Class, bool>,
 }
 
 impl SharedObjects {
     /// Adds the objects that a service port needs.
-    pub(super) fn acquire(
-        &mut self,
-        port: &PortElements,
-        protocol: Protocol,
-        context: &Context,
-        transaction: &mut Transaction,
-    ) {
+    pub(super) fn acquire(&mut self, port: &PortElements, protocol: Protocol, transaction: &mut Transaction) {
         for class in classes(port) {
-            if !self.classes.acquire(class) {
-                continue;
-            }
-            // An unused class that was not deleted yet is reused.
-            let (has_chain, has_elements) = match self.written.unused.remove(&class) {
-                Some(has_elements) => (true, has_elements),
-                None => (false, false),
-            };
-            let missing = class.chain(context).filter(|_| !has_chain);
-            missing.into_iter().for_each(|chain| transaction.add_chain(chain));
-            if !has_elements {
-                transaction.changes.extend(dispatch(class).map(add));
-            }
+            self.classes.acquire(class);
         }
         for set in sets(port) {
-            if self.sets.acquire(set) && !self.written.sets.contains(&set) {
-                // Its elements follow in the same transaction, and rules that refer to it come last.
-                transaction.push(Change::AddSet(set.declaration(context)));
-                if self.is_first_source_ranges(set) {
-                    // Before any frontend with source ranges: a long transaction is split.
-                    firewall_chains().into_iter().for_each(|chain| transaction.add_chain(chain));
-                }
-            }
+            self.sets.acquire(set);
         }
         if let Some(address) = port.exposure.service.cluster_ip
             && self.cluster_ips.acquire(address)
@@ -88,20 +63,14 @@ impl SharedObjects {
         }
     }
 
-    /// Deletes the objects of [`SharedObjects::acquire`] that have no other user.
+    /// Deletes the objects of [`SharedObjects::acquire`] that have no other user. Sets are deleted at the end of the
+    /// transaction, and classes are kept.
     pub(super) fn release(&mut self, port: &PortElements, protocol: Protocol, transaction: &mut Transaction) {
         for class in classes(port) {
-            if self.classes.release(&class) {
-                self.written.unused.insert(class, true);
-            }
+            self.classes.release(&class);
         }
         for set in sets(port) {
-            if self.sets.release(&set) && !self.written.sets.contains(&set) {
-                if self.is_first_source_ranges(set) {
-                    firewall_chains().into_iter().for_each(|chain| transaction.delete_chain(chain.chain.name));
-                }
-                transaction.push(Change::DeleteSet(set.name(), SetOrMap::Set));
-            }
+            self.sets.release(&set);
         }
         if let Some(address) = port.exposure.service.cluster_ip
             && self.cluster_ips.release(&address)
@@ -115,43 +84,61 @@ impl SharedObjects {
         }
     }
 
-    /// Replaces the lists of a service port in the shares of the affinity map. [`SharedObjects::write_rules`] writes
-    /// the elements, once for all service ports of a transaction.
+    /// Replaces the lists of a service port in the shares of the affinity map. [`SharedObjects::write_affinity_shares`]
+    /// writes the elements, once for all service ports of a transaction.
     pub(super) fn divide_affinity(&mut self, namespace: &str, old: Option<&PortElements>, new: Option<&PortElements>) {
         self.affinity_shares.replace(namespace, old, new);
     }
 
-    fn write_affinity_shares(&mut self, context: &Context, transaction: &mut Transaction) {
+    /// Writes the elements of the shares of the affinity map that have changed. To be called before the sets in use are
+    /// written.
+    pub(super) fn write_affinity_shares(&mut self, transaction: &mut Transaction) {
         let changes = self.affinity_shares.take_changes();
         for element in changes.added {
-            let (set, _) = element;
-            if self.sets.acquire(set) && !self.written.sets.contains(&set) {
-                transaction.push(Change::AddSet(set.declaration(context)));
-            }
+            self.sets.acquire(element.0);
             transaction.push(add(set_element(element)));
         }
         for element in changes.removed {
-            // The set is deleted with the rules that refer to it.
-            let _: bool = self.sets.release(&element.0);
+            self.sets.release(&element.0);
             transaction.push(delete(set_element(element)));
         }
     }
 
-    /// Updates the rules for the sets in use, and the shares of the affinity map. To be called at the end of each
-    /// transaction.
-    pub(super) fn write_rules(&mut self, context: &Context, transaction: &mut Transaction) {
-        self.write_affinity_shares(context, transaction);
-        if self.sets.len() == self.written.sets.len() && self.sets.iter().all(|set| self.written.sets.contains(set)) {
+    /// Writes the objects that are in use and do not exist yet: sets with the rules that refer to them, and classes.
+    pub(super) fn write_used(&mut self, context: &Context, transaction: &mut Transaction) {
+        let sets: BTreeSet<SetId> = self.sets.iter().chain(&self.written.sets).copied().collect();
+        let new = sets.difference(&self.written.sets);
+        transaction.changes.extend(new.map(|set| Change::AddSet(set.declaration(context))));
+        self.write_rules(sets, context, transaction);
+        let is_new = |class: &&Class| !self.written.classes.contains_key(*class);
+        let chains = ordered_chains(self.classes.iter().filter(is_new).copied(), context);
+        chains.into_iter().for_each(|chain| transaction.add_chain(chain));
+        let classes: BTreeSet<Class> = self.classes.iter().copied().collect();
+        for class in classes {
+            if !self.written.classes.insert(class, true).unwrap_or_default() {
+                transaction.changes.extend(dispatch(class).map(add));
+            }
+        }
+    }
+
+    /// Deletes the sets that are not in use any more, with the rules that refer to them.
+    pub(super) fn delete_unused_sets(&mut self, context: &Context, transaction: &mut Transaction) {
+        let sets: BTreeSet<SetId> = self.sets.iter().copied().collect();
+        let unused: Vec<SetId> = self.written.sets.difference(&sets).copied().collect();
+        self.write_rules(sets, context, transaction);
+        transaction.changes.extend(unused.into_iter().map(|set| Change::DeleteSet(set.name(), SetOrMap::Set)));
+    }
+
+    /// Replaces the rules that refer to sets by those for these sets, which must exist.
+    fn write_rules(&mut self, sets: BTreeSet<SetId>, context: &Context, transaction: &mut Transaction) {
+        if sets == self.written.sets {
             return;
         }
-        let sets: BTreeSet<SetId> = self.sets.iter().copied().collect();
-        let removed: Vec<SetId> = self.written.sets.difference(&sets).copied().collect();
         let old = fixed_chains(context, self.sets());
         self.written.sets = sets;
         let new = fixed_chains(context, self.sets());
         let is_in = |chains: &[ChainWithRules], chain: &ChainWithRules| chains.iter().any(|it| it.chain == chain.chain);
-        // Base chains were added with the first set.
-        let added = new.iter().filter(|chain| chain.chain.base.is_none() && !is_in(&old, chain));
+        let added = new.iter().filter(|chain| !is_in(&old, chain));
         added.for_each(|chain| transaction.add_chain(chain.clone()));
         for old in &old {
             match new.iter().find(|new| new.chain == old.chain) {
@@ -164,33 +151,34 @@ impl SharedObjects {
         // Chains that go to other chains come last in the list.
         let unused = old.into_iter().rev().filter(|chain| !is_in(&new, chain));
         unused.for_each(|old| transaction.delete_chain(old.chain.name));
-        transaction.changes.extend(removed.into_iter().map(|set| Change::DeleteSet(set.name(), SetOrMap::Set)));
     }
 
-    /// Reports whether this set, which is not written, would be the only one with source ranges.
-    fn is_first_source_ranges(&self, set: SetId) -> bool {
-        let mut others = self.written.sets.iter().chain(self.sets.iter()).filter(|other| **other != set);
-        set.is_source_ranges() && !others.any(|other| other.is_source_ranges())
+    /// Returns the classes that are not in use any more and whose chains exist, with a flag that is set if their elements
+    /// exist.
+    fn unused(&self) -> impl Iterator<Item = (Class, bool)> {
+        let unused = self.written.classes.iter().filter(|(class, _)| !self.classes.contains(class));
+        unused.map(|(class, has_elements)| (*class, *has_elements))
     }
 
     /// Returns the elements of unused classes.
     pub(super) fn unused_elements(&self) -> impl Iterator<Item = SetElement> {
-        self.written.unused.iter().filter(|(_, has_elements)| **has_elements).flat_map(|(class, _)| dispatch(*class))
+        self.unused().filter(|(_, has_elements)| *has_elements).flat_map(|(class, _)| dispatch(class))
     }
 
     /// Marks the elements of unused classes as deleted.
     pub(super) fn unused_elements_deleted(&mut self) {
-        self.written.unused.values_mut().for_each(|has_elements| *has_elements = false);
+        let unused = self.written.classes.iter_mut().filter(|(class, _)| !self.classes.contains(class));
+        unused.for_each(|(_, has_elements)| *has_elements = false);
     }
 
     /// Returns the chains of unused classes, which can be deleted after their elements.
     pub(super) fn unused_chains(&self) -> impl Iterator<Item = Name> {
-        self.written.unused.keys().map(|class| class.chain_name())
+        self.unused().map(|(class, _)| class.chain_name())
     }
 
     /// Forgets the unused classes, after they were deleted.
     pub(super) fn unused_deleted(&mut self) {
-        self.written.unused.clear();
+        self.written.classes.retain(|class, _| self.classes.contains(class));
     }
 
     /// Returns the written state, for [`SharedObjects::restore`].
@@ -213,9 +201,9 @@ impl SharedObjects {
         ordered_chains(self.classes.iter().copied(), context)
     }
 
-    /// Returns the chains in use and the unused ones, which may be reused.
-    pub(super) fn all_chains(&self, context: &Context) -> Vec<ChainWithRules> {
-        ordered_chains(self.classes.iter().chain(self.written.unused.keys()).copied(), context)
+    /// Returns the chains of classes that exist, in use or not.
+    pub(super) fn written_chains(&self, context: &Context) -> Vec<ChainWithRules> {
+        ordered_chains(self.written.classes.keys().copied(), context)
     }
 
     /// Returns all shared elements in use.
@@ -242,7 +230,6 @@ impl<T> Default for RefCounts<T> {
 
 impl<T: Eq + Hash> RefCounts<T> {
     /// Adds a reference. Returns true for the first one.
-    #[must_use = "the first user adds the object"]
     pub(super) fn acquire(&mut self, item: T) -> bool {
         let count = self.counts.entry(item).or_default();
         *count += 1;
@@ -250,7 +237,6 @@ impl<T: Eq + Hash> RefCounts<T> {
     }
 
     /// Removes a reference. Returns true for the last one.
-    #[must_use = "the last user deletes the object"]
     pub(super) fn release(&mut self, item: &T) -> bool {
         let Some(count) = self.counts.get_mut(item) else { return false };
         *count -= 1;
@@ -266,9 +252,9 @@ impl<T: Eq + Hash> RefCounts<T> {
         self.counts.keys()
     }
 
-    /// Returns the number of referenced items.
-    pub(super) fn len(&self) -> usize {
-        self.counts.len()
+    /// Reports whether the item is referenced.
+    pub(super) fn contains(&self, item: &T) -> bool {
+        self.counts.contains_key(item)
     }
 }
 
