@@ -29,7 +29,7 @@ use self::{
 use crate::{
     kernel::{Consistency, ErrorKind, Kernel, KernelError, ListedChain, Listing, NetlinkError, NetlinkKernel},
     model::{ChainWithRules, Change, Name, TableId, Transaction},
-    plan::{Context, NftablesSettings, Planner, SetId, TABLE},
+    plan::{Context, NftablesSettings, Planner, SetId, Steps, TABLE},
     probe::probe_flowtable,
 };
 
@@ -226,8 +226,8 @@ impl<K: Kernel> NftablesDataplane<K> {
         report
     }
 
-    fn transaction(&self) -> Transaction {
-        Transaction::new(self.table.clone())
+    fn steps(&self) -> Steps {
+        Steps::new(self.table.clone())
     }
 
     fn apply_changes(&mut self, table: &ServiceTable, changes: &Changes) -> Result<SyncReport, Failure<K::Error>> {
@@ -236,16 +236,16 @@ impl<K: Kernel> NftablesDataplane<K> {
         };
         let mut run = Run::new(elements, generation);
         run.may_be_replaced = may_be_replaced;
-        let mut transaction = self.transaction();
+        let mut steps = self.steps();
         if !(changes.node || changes.service_cidrs) {
             self.progress.start(changes.previous.len());
-            return self.update_all(changes.previous.keys(), table, Pending::new(planner, transaction), run);
+            return self.update_all(changes.previous.keys(), table, Pending::new(planner, steps), run);
         }
-        planner.set_context(self.context(table)?, &mut transaction);
+        planner.set_context(self.context(table)?, &mut steps.before);
         let removed = planner.service_ports().filter(|name| !table.entries.contains_key(*name));
         let names: Vec<ServicePortName> = removed.chain(table.entries.keys()).cloned().collect();
         self.progress.start(names.len());
-        self.update_all(names.iter(), table, Pending::new(planner, transaction), run)
+        self.update_all(names.iter(), table, Pending::new(planner, steps), run)
     }
 
     /// Reports whether the table may have been modified since the last sync. The number of elements is checked at once,

@@ -140,21 +140,22 @@
 //!
 //! # Changes
 //!
-//! All changes are written through netlink, in one transaction per sync, or two if elements lead to new chains or sets. The first
-//! sync writes the API server and DNS first, and the rest in transactions of about 30 ms. On start, and when the kernel's generation shows that another program has
-//! committed a transaction that modified the table, the table is read and only the difference is written.
+//! All changes are written through netlink. Most syncs are one transaction; what elements lead to is added in another one before
+//! it, and deleted in one after it. The first sync writes the API server and DNS first, and the rest in transactions of about
+//! 30 ms. On start, and when the kernel's generation shows that another program has committed a transaction that modified the
+//! table, the table is read and only the difference is written.
 //!
 //! A removed endpoint is replaced by the last one of its list, so indexes stay dense and a change touches a few elements.
 //! The order of endpoints in a list has no meaning; a restarted proxy keeps the kernel's, and the numbers of lists. A table
 //! with another layout, of an earlier version, is replaced in one transaction.
 //!
 //! A packet can be between two rules when a transaction takes effect. It keeps the rules of the time when it came to the hook, but
-//! finds the new elements. Chains, sets and the rules that refer to them are therefore written in a transaction before the
-//! elements that lead to them: a chain of the same transaction would have no rules for the packet, and it would be rejected. A
-//! service port keeps its number, and a removed one's is not used again for long, so the packet finds its own list, or none. A
-//! list that became shorter still has its first endpoint. Chains and elements of classes that are not used any more are kept for a while, for such packets and for
-//! reuse; they are deleted in further transactions, because kernels before 6.2 still count the references of elements that
-//! the same transaction deletes.
+//! finds the elements of the time when it looks them up. In one transaction, an element could lead it to a chain that has no rules
+//! for it yet, or from an earlier element to a list that is gone, and it would be rejected. So chains, sets and the rules that
+//! refer to them are written first, and lists that no frontend leads to are deleted last. A service port keeps its number, and a
+//! removed one's is not used again for long. A list that became shorter still has its first endpoint. Chains and elements of
+//! classes that are not used any more are kept for a while, for such packets and for reuse; they are deleted in further
+//! transactions, because kernels before 6.2 still count the references of elements that the same transaction deletes.
 //!
 //! # Required kernel
 //!

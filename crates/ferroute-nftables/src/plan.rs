@@ -40,7 +40,7 @@ pub use frontend::{frontend_from_key, frontend_key, frontend_map};
 pub(crate) use kind::Kind;
 pub use limits::RefusalKind;
 pub use list::{List, ListNumber};
-pub(crate) use planner::{Planner, Undo};
+pub(crate) use planner::{Planner, Steps, Undo};
 use sets::MapName;
 pub use sets::{Bucket, KeyOwner, SetId, list_number};
 pub(crate) use shared::Written;
@@ -50,16 +50,14 @@ pub(crate) use shared::Written;
 /// [`SyncReport::rejected`](ferroute_core::SyncReport::rejected).
 pub fn render(table: &ServiceTable, settings: &NftablesSettings, host: &[IpAddr]) -> Transaction {
     let mut planner = Planner::new(Context::new(table, settings, host));
-    let mut transaction = Transaction::new(TableId { family: table.family, name: TABLE });
-    let mut elements = transaction.clone();
-    planner.create_table(&mut transaction);
+    let mut steps = Steps::new(TableId { family: table.family, name: TABLE });
+    planner.create_table(&mut steps.before);
     for name in table.entries.keys() {
         // A service port that cannot be planned does not change the plan.
-        let _ = planner.update(name, table, &mut elements);
+        let _ = planner.update(name, table, &mut steps);
     }
-    planner.finish_transaction(&mut transaction, &mut elements);
-    transaction.changes.append(&mut elements.changes);
-    transaction
+    planner.finish_transaction(&mut steps);
+    steps.merged()
 }
 
 /// The name of the table's flowtable.

@@ -137,6 +137,7 @@ fn source_ranges_are_widened() {
     add rule ip ferroute source-ranges drop
 
     add element ip ferroute source-ranges-16 { 10.1.0.0 . 1:1 }
+
     delete element ip ferroute source-ranges-24 { 10.1.2.0 . 1:1 }
     flush chain ip ferroute source-ranges
     add rule ip ferroute source-ranges ip saddr & 255.255.0.0 . meta priority @source-ranges-16 meta priority set none return
@@ -152,6 +153,7 @@ fn source_ranges_are_widened() {
     add rule ip ferroute source-ranges drop
 
     add element ip ferroute source-ranges-8 { 10.0.0.0 . 1:1 }
+
     delete element ip ferroute source-ranges-16 { 10.1.0.0 . 1:1 }
     flush chain ip ferroute source-ranges
     add rule ip ferroute source-ranges ip saddr & 255.0.0.0 . meta priority @source-ranges-8 meta priority set none return
@@ -182,6 +184,7 @@ fn chains_of_the_firewall_exist_while_there_are_source_ranges() {
     add element ip ferroute restricted { 198.51.100.1 . tcp . 80 comment "shop/web:http" : 1:1 }
 
     delete element ip ferroute restricted { 198.51.100.1 . tcp . 80 : 1:1 }
+
     delete element ip ferroute source-ranges-8 { 10.0.0.0 . 1:1 }
     delete element ip ferroute refusals { 51:1 : drop }
     flush chain ip ferroute source-ranges
@@ -229,11 +232,12 @@ fn last_affinity_is_removed_with_its_rules() {
     add element ip ferroute lists { 11:1 : 91:1 }
     delete element ip ferroute services { 10.96.0.1 . tcp . 80 : 41:1 }
     add element ip ferroute services { 10.96.0.1 . tcp . 80 comment "shop/web:http" : 11:1 }
+    delete element ip ferroute new-clients-300-1 { 1:1 }
+
     delete element ip ferroute lists { 41:1 : c1:1 }
     delete element ip ferroute tcp-endpoints { e931:1 . 0 : 10.244.0.2 . 8080 }
     delete element ip ferroute slots { 1:1 . 1 : e931:1 }
     delete element ip ferroute sticky-300 { 1:1 }
-    delete element ip ferroute new-clients-300-1 { 1:1 }
     flush chain ip ferroute remember
     flush chain ip ferroute admit
     delete set ip ferroute sticky-300

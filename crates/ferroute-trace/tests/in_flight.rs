@@ -20,8 +20,8 @@ use ferroute_host::{AddressError, HostAddresses};
 use ferroute_nftables::{
     NftablesDataplane,
     kernel::{InterceptedKernel, Kernel, MemoryKernel, MemoryTable},
-    model::{Change, TableId, Transaction},
-    plan::{NftablesSettings, TABLE},
+    model::{Change, Name, TableId, Transaction},
+    plan::{NftablesSettings, SetId, TABLE},
 };
 use ferroute_trace::{Leaf, Packet, Ruleset, Verdict};
 use proptest::prelude::*;
@@ -44,10 +44,12 @@ fn recorder(kernel: MemoryKernel) -> (impl Kernel + AsRef<MemoryKernel>, Seen) {
     let kernel = InterceptedKernel::new(kernel, move |kernel: &mut MemoryKernel, transaction: &Transaction| {
         let mut seen = writer.lock().unwrap();
         if kernel.table(&transaction.table).is_some() {
-            let mut in_flight = kernel.clone();
-            let changes = transaction.changes.iter().filter(|change| has_effect_in_flight(change)).cloned().collect();
-            in_flight.commit(&Transaction { table: transaction.table.clone(), changes })?;
-            seen.extend(in_flight.table(&transaction.table).cloned());
+            for first in 0..LOOKUPS {
+                let mut in_flight = kernel.clone();
+                let changes = transaction.changes.iter().filter(|change| is_seen(change, first)).cloned().collect();
+                in_flight.commit(&Transaction { table: transaction.table.clone(), changes })?;
+                seen.extend(in_flight.table(&transaction.table).cloned());
+            }
         }
         kernel.commit(transaction)?;
         seen.extend(kernel.table(&transaction.table).cloned());
@@ -56,10 +58,11 @@ fn recorder(kernel: MemoryKernel) -> (impl Kernel + AsRef<MemoryKernel>, Seen) {
     (kernel, seen)
 }
 
-/// Reports whether a packet that is evaluated sees a change.
-fn has_effect_in_flight(change: &Change) -> bool {
+/// Reports whether a packet sees a change that takes effect before it comes to this lookup.
+fn is_seen(change: &Change, first: usize) -> bool {
     match change {
-        Change::AddElement(..) | Change::DeleteElement(..) | Change::AddSet(_) => true,
+        Change::AddElement(set, _) | Change::DeleteElement(set, _) => lookup(set) >= first,
+        Change::AddSet(_) => true,
         // Without rules.
         Change::AddChain(chain) => chain.base.is_none(),
         Change::AddTable(_)
@@ -74,6 +77,22 @@ fn has_effect_in_flight(change: &Change) -> bool {
         | Change::DeleteFlowtable(_) => false,
     }
 }
+
+/// Returns when packets look up a set, on the path that the documentation of the mode describes.
+fn lookup(set: &Name) -> usize {
+    match SetId::from_name(set) {
+        Some(SetId::Services | SetId::NodePorts) => 1,
+        Some(SetId::Limited) => 2,
+        Some(SetId::Lists) => 3,
+        Some(SetId::Dispatch | SetId::LocalDispatch) => 4,
+        Some(SetId::Slots) => 5,
+        Some(SetId::Endpoints(_)) => 6,
+        // Source ranges and cluster IPs are looked up at hooks of their own.
+        _ => 0,
+    }
+}
+
+const LOOKUPS: usize = 7;
 
 /// Returns the first packets of clients to all frontends.
 fn packets(table: &ServiceTable, world: &World) -> Vec<Packet> {

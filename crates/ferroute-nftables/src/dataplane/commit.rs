@@ -60,17 +60,19 @@ impl<K: Kernel> NftablesDataplane<K> {
                 if !is_divided(&pending.batch, size) {
                     pending.complete();
                 }
-                counts = run.counts(&sent.transaction);
+                counts = run.counts(&sent.steps.changes);
             };
             let thread = thread::Builder::new().name("plan".to_owned()).spawn_scoped(scope, plan).ok()?;
-            let committed = timed(&mut self.kernel, &sent.transaction, encoded);
+            let committed = timed(&mut self.kernel, &sent.steps.changes, encoded);
             thread.join().unwrap_or_else(|panic| resume_unwind(panic));
             Some(committed)
         });
         match committed {
             Some((Ok(()), took)) => {
-                self.transaction_size.adapt(sent.transaction.len(), took);
-                self.committed(&sent.transaction, &counts, took, run);
+                self.transaction_size.adapt(sent.steps.changes.len(), took);
+                self.committed(&sent.steps.changes, &counts, took, run);
+                let after = std::mem::take(&mut sent.steps.after.changes);
+                self.commit_pieces(after, sent.piece_size(size), run)?;
                 pending.keep(sent);
             }
             Some((Err(error), _)) => {
@@ -167,36 +169,36 @@ impl<K: Kernel> NftablesDataplane<K> {
             pending.next();
             return Ok(());
         }
-        let pieces = pieces(&pending.batch.transaction.changes, pending.batch.piece_size(self.transaction_size));
-        if pieces.len() > 1 {
+        let size = pending.batch.piece_size(self.transaction_size);
+        if is_divided(&pending.batch, self.transaction_size) {
             // A refused piece cannot be taken back alone. The next resync finds the service port at fault.
-            self.commit_pieces(pieces, pending, run)?;
+            let changes = std::mem::take(&mut pending.batch.steps.changes.changes);
+            self.commit_pieces(changes, size, run)?;
         } else {
             let encoded = pending.batch.encoded.take();
-            match self.commit_encoded(&pending.batch.transaction, encoded, run) {
-                Ok(took) => self.transaction_size.adapt(pending.batch.transaction.len().max(1), took),
+            match self.commit_encoded(&pending.batch.steps.changes, encoded, run) {
+                Ok(took) => self.transaction_size.adapt(pending.batch.steps.changes.len().max(1), took),
                 Err(failure) if self.is_at_fault(&failure, run) => self.divide(failure, table, pending, run)?,
                 Err(failure) => return Err(failure),
             }
         }
+        let after = std::mem::take(&mut pending.batch.steps.after.changes);
+        self.commit_pieces(after, size, run)?;
         pending.next();
         Ok(())
     }
 
-    /// Commits the changes that a transaction needs before.
+    /// Commits the first step.
     fn prepare(&mut self, batch: &mut Batch<K>, run: &mut Run) -> Result<(), Failure<K::Error>> {
-        self.commit(&batch.before, run)?;
+        self.commit(&batch.steps.before, run)?;
         batch.prepared();
         Ok(())
     }
 
-    fn commit_pieces(
-        &mut self,
-        pieces: Vec<Range<usize>>,
-        pending: &mut Pending<K>,
-        run: &mut Run,
-    ) -> Result<(), Failure<K::Error>> {
-        let mut changes = std::mem::take(&mut pending.batch.transaction.changes).into_iter();
+    /// Commits changes in pieces of about this size, if they are much longer.
+    fn commit_pieces(&mut self, changes: Vec<Change>, size: usize, run: &mut Run) -> Result<(), Failure<K::Error>> {
+        let pieces = pieces(&changes, size);
+        let mut changes = changes.into_iter();
         for piece in pieces {
             let changes = changes.by_ref().take(piece.len()).collect();
             self.commit(&Transaction { table: self.table.clone(), changes }, run)?;
@@ -222,9 +224,9 @@ impl<K: Kernel> NftablesDataplane<K> {
         run: &mut Run,
     ) -> Result<(), Failure<K::Error>> {
         let names = pending.roll_back();
-        if !pending.batch.before.is_empty() {
+        if !pending.batch.steps.before.is_empty() {
             // Changes that belong to no service port.
-            self.commit(&pending.batch.before, run)?;
+            self.commit(&pending.batch.steps.before, run)?;
         } else if let [name] = &names[..] {
             run.reject(name, &failure);
             return Ok(());
@@ -253,7 +255,7 @@ fn timed<K: Kernel>(
 
 /// Reports whether a transaction is so long that it is committed in pieces.
 pub(super) fn is_divided<K: Kernel>(batch: &Batch<K>, size: TransactionSize) -> bool {
-    pieces(&batch.transaction.changes, batch.piece_size(size)).len() > 1
+    pieces(&batch.steps.changes.changes, batch.piece_size(size)).len() > 1
 }
 
 /// Divides changes into pieces of about this size, if they are much longer.

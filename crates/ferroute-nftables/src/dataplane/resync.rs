@@ -11,7 +11,7 @@ use super::{
 use crate::{
     kernel::{Consistency, Kernel, ListedChain, Listing},
     model::{Change, Comment, Data, Element, Key, Name, Set, SetOrMap, TableId, Transaction},
-    plan::{ExistingLists, FLOWTABLE, Planner, SetId, is_optional},
+    plan::{ExistingLists, FLOWTABLE, Planner, SetId, Steps, is_optional},
     remove::listed_udp_frontends,
     wire::is_escaped,
 };
@@ -29,9 +29,9 @@ impl<K: Kernel> NftablesDataplane<K> {
         let listing = self.kernel.list_table(&self.table)?;
         self.restart_flowtable(listing.as_ref(), &mut run.expected_generation);
         let Some(listing) = listing else {
-            let mut transaction = self.transaction();
-            planner.create_table(&mut transaction);
-            return self.write_new_table(planner, table, transaction, run);
+            let mut steps = self.steps();
+            planner.create_table(&mut steps.before);
+            return self.write_new_table(planner, table, steps, run);
         };
         let mut contents = match read(&mut self.kernel, &self.table, &listing, &planner)? {
             ReadResult::Contents(contents) => contents,
@@ -45,16 +45,15 @@ impl<K: Kernel> NftablesDataplane<K> {
         contents.lists.restore_numbers(numbers);
         run.report.udp_frontends_before = contents.lists.udp_frontends();
         let mut planner = Planner::with_lists(planner.context().clone(), std::mem::take(&mut contents.lists));
-        let (mut before, mut transaction) = (self.transaction(), self.transaction());
+        let mut steps = self.steps();
         for name in table.entries.keys() {
-            if let Err(error) = planner.update(name, table, &mut transaction) {
+            if let Err(error) = planner.update(name, table, &mut steps) {
                 run.reject(name, &error);
             }
-            transaction.changes.clear();
+            steps.clear();
         }
-        planner.finish_transaction(&mut before, &mut transaction);
-        before.changes.clear();
-        transaction.changes.clear();
+        planner.finish_transaction(&mut steps);
+        steps.clear();
         if !has_compatible_chains(&listing, &planner) {
             tracing::info!(table = %self.table, "existing chains are incompatible; replacing the table");
             run.report.rejected.clear();
@@ -63,9 +62,10 @@ impl<K: Kernel> NftablesDataplane<K> {
         contents.lists = planner.take_existing();
         let mut elements: HashMap<Name, usize> = HashMap::new();
         planner.for_each_element(|set, _| *elements.entry(set.name()).or_default() += 1);
-        let unused = contents.repair(&planner, &mut before, &mut transaction);
-        self.commit_all(&before, &planner, &mut run)?;
-        self.commit_all(&transaction, &planner, &mut run)?;
+        let unused = contents.repair(&planner, &mut steps);
+        for step in [&steps.before, &steps.changes, &steps.after] {
+            self.commit_all(step, &planner, &mut run)?;
+        }
         // The planner's numbers: elements that the repair added were missing before.
         run.elements = elements;
         self.delete_unused(unused, &mut run)?;
@@ -80,17 +80,16 @@ impl<K: Kernel> NftablesDataplane<K> {
         mut run: Run,
     ) -> Result<SyncReport, Failure<K::Error>> {
         self.restart_flowtable(None, &mut run.expected_generation);
-        let (mut transaction, mut elements) = (self.transaction(), self.transaction());
-        transaction.push(Change::DeleteTable);
-        planner.create_table(&mut transaction);
+        let mut steps = self.steps();
+        steps.before.push(Change::DeleteTable);
+        planner.create_table(&mut steps.before);
         for name in table.entries.keys() {
-            if let Err(error) = planner.update(name, table, &mut elements) {
+            if let Err(error) = planner.update(name, table, &mut steps) {
                 run.reject(name, &error);
             }
         }
-        planner.finish_transaction(&mut transaction, &mut elements);
-        transaction.changes.append(&mut elements.changes);
-        self.commit_all(&transaction, &planner, &mut run)?;
+        planner.finish_transaction(&mut steps);
+        self.commit_all(&steps.merged(), &planner, &mut run)?;
         Ok(self.finish(planner, run))
     }
 
@@ -99,12 +98,12 @@ impl<K: Kernel> NftablesDataplane<K> {
         &mut self,
         planner: Planner,
         table: &ServiceTable,
-        transaction: Transaction,
+        steps: Steps,
         mut run: Run,
     ) -> Result<SyncReport, Failure<K::Error>> {
         let (urgent, rest): (Vec<_>, Vec<_>) = table.entries.iter().partition(|(_, entry)| entry.service.is_urgent);
         self.progress.start(table.entries.len());
-        let mut pending = Pending::new(planner, transaction);
+        let mut pending = Pending::new(planner, steps);
         urgent.into_iter().for_each(|(name, _)| pending.update(name, table, &mut run));
         self.commit_pending(table, &mut pending, &mut run)?;
         self.update_all(rest.into_iter().map(|(name, _)| name), table, pending, run)
@@ -251,14 +250,16 @@ impl Contents {
         self.elements.remove(&set);
     }
 
-    /// Writes the changes that make these contents match the planner's: missing objects that elements lead to, to be committed
-    /// before, and all others. Returns deletions of unused objects, to be committed afterwards.
-    fn repair(mut self, planner: &Planner, before: &mut Transaction, transaction: &mut Transaction) -> Vec<Change> {
+    /// Writes the changes that make these contents match the planner's. Returns deletions of unused objects, to be committed
+    /// afterwards.
+    fn repair(mut self, planner: &Planner, steps: &mut Steps) -> Vec<Change> {
         let existing: HashSet<&Name> = self.listing.sets.iter().map(|set| &set.name).collect();
         let sets = planner.sets();
-        before.changes.extend(sets.iter().filter(|set| !existing.contains(&set.name)).cloned().map(Change::AddSet));
-        let unused_flowtables = self.repair_flowtable(planner, before);
-        let unused_chains = self.repair_chains(planner, before, transaction);
+        let missing = sets.iter().filter(|set| !existing.contains(&set.name));
+        steps.before.changes.extend(missing.cloned().map(Change::AddSet));
+        let unused_flowtables = self.repair_flowtable(planner, &mut steps.before);
+        let unused_chains = self.repair_chains(planner, steps);
+        let Steps { changes: transaction, after, .. } = steps;
         let mut additions = Vec::new();
         planner.for_each_element(|set, element| {
             if let Some(old) = self.remove(set, &element) {
@@ -273,7 +274,11 @@ impl Contents {
             elements.into_iter().map(move |(key, (data, comment))| (set, Element { key, data, comment }))
         });
         let surplus = self.lists.into_elements().chain(unordered);
-        transaction.changes.extend(surplus.map(|(set, element)| Change::DeleteElement(set.name(), element)));
+        for (set, element) in surplus {
+            // Another element may have led a packet there.
+            let step = if set.is_led_to() { &mut *after } else { &mut *transaction };
+            step.push(Change::DeleteElement(set.name(), element));
+        }
         // After all deletions, because the kernel rejects overlapping ranges.
         transaction.changes.append(&mut additions);
         let planned: HashSet<&Name> = sets.iter().map(|set| &set.name).collect();
@@ -311,7 +316,8 @@ impl Contents {
 
     /// Writes the changes of chains and rules. While the elements are those of before, there are the rules for their sets, too.
     /// Unused chains are flushed and returned.
-    fn repair_chains(&self, planner: &Planner, before: &mut Transaction, transaction: &mut Transaction) -> Vec<Name> {
+    fn repair_chains(&self, planner: &Planner, steps: &mut Steps) -> Vec<Name> {
+        let Steps { before, changes: transaction, .. } = steps;
         let listed: HashMap<&Name, &ListedChain> =
             self.listing.chains.iter().map(|chain| (&chain.name, chain)).collect();
         let sets = self.listing.sets.iter().filter_map(|set| SetId::from_name(&set.name));

@@ -11,7 +11,7 @@ use ferroute_core::{Rejection, ServicePortName, ServiceTable, SyncReport, error_
 use crate::{
     kernel::Kernel,
     model::{Change, Name, Transaction},
-    plan::{Planner, Undo, Written},
+    plan::{Planner, Steps, Undo, Written},
 };
 
 /// The planner with the changes that are not committed yet.
@@ -26,18 +26,16 @@ pub(super) struct Pending<K: Kernel> {
 
 /// A transaction, with the state that is needed to roll it back.
 pub(super) struct Batch<K: Kernel> {
-    /// Changes to be committed before; see [`Planner::finish_transaction`].
-    pub(super) before: Transaction,
-    pub(super) transaction: Transaction,
-    /// The encoded transaction, once it is complete; see [`Pending::complete`].
+    pub(super) steps: Steps,
+    /// The encoded changes of elements, once it is complete; see [`Pending::complete`].
     pub(super) encoded: Option<K::Encoded>,
-    /// Number of changes at the start of `before` that do not depend on the transaction.
+    /// Number of changes at the start of the first step that do not depend on the updates.
     base: usize,
     /// The updates in the transaction.
     updates: Vec<Undo>,
-    /// State that is written: without `before`, or with it once it was committed.
+    /// State that is written: without the first step, or with it once it was committed.
     written: Written,
-    /// State that is written with `before`, once the transaction is complete.
+    /// State that is written with the first step, once the transaction is complete.
     written_before: Option<Written>,
     /// The size up to which service ports were added; 0 if that was not limited.
     size: usize,
@@ -83,37 +81,36 @@ impl<K: Kernel> Batch<K> {
     }
 
     /// Returns a batch without service ports that begins with these changes.
-    fn new(before: Transaction, planner: &Planner) -> Self {
+    fn new(steps: Steps, planner: &Planner) -> Self {
         Self {
-            transaction: Transaction::new(before.table.clone()),
             encoded: None,
-            base: before.len(),
+            base: steps.before.len(),
             updates: Vec::new(),
             written: planner.written(),
             written_before: None,
             size: 0,
-            before,
+            steps,
         }
     }
 
-    /// Marks the changes that were to be committed before as committed.
+    /// Marks the first step as committed.
     pub(super) fn prepared(&mut self) {
-        self.before.changes.clear();
+        self.steps.before.changes.clear();
         self.base = 0;
         self.written = self.written_before.take().unwrap_or_else(|| self.written.clone());
     }
 }
 
 impl<K: Kernel> Pending<K> {
-    /// Begins with these changes, which belong to no service port.
-    pub(super) fn new(planner: Planner, changes: Transaction) -> Self {
-        Self { batch: Batch::new(changes, &planner), planner, service_ports: 0, spent: None }
+    /// Begins with these steps, which belong to no service port.
+    pub(super) fn new(planner: Planner, steps: Steps) -> Self {
+        Self { batch: Batch::new(steps, &planner), planner, service_ports: 0, spent: None }
     }
 
     /// Adds the changes of a service port. A service port that cannot be planned keeps its previous elements and is
     /// reported.
     pub(super) fn update(&mut self, name: &ServicePortName, table: &ServiceTable, run: &mut Run) {
-        match self.planner.update(name, table, &mut self.batch.transaction) {
+        match self.planner.update(name, table, &mut self.batch.steps) {
             Ok(update) => self.batch.updates.extend(update),
             Err(error) => run.reject(name, &error),
         }
@@ -133,7 +130,7 @@ impl<K: Kernel> Pending<K> {
             return true;
         }
         self.batch.size = self.batch.size.max(size.get());
-        while !size.is_reached(self.batch.transaction.len()) {
+        while !size.is_reached(self.batch.steps.len()) {
             let Some(name) = names.next() else { return false };
             self.update(name, table, run);
         }
@@ -143,19 +140,19 @@ impl<K: Kernel> Pending<K> {
     /// Adds the changes that depend on all updates in the transaction, so that none can be added, and encodes it.
     pub(super) fn complete(&mut self) {
         self.finish();
-        self.batch.encoded.get_or_insert_with(|| K::encode(&self.batch.transaction));
+        self.batch.encoded.get_or_insert_with(|| K::encode(&self.batch.steps.changes));
     }
 
     /// Adds the changes that depend on all updates in the transaction.
     pub(super) fn finish(&mut self) {
-        let Batch { before, transaction, encoded: None, written_before, .. } = &mut self.batch else { return };
-        *written_before = Some(self.planner.finish_transaction(before, transaction));
+        let Batch { steps, encoded: None, written_before, .. } = &mut self.batch else { return };
+        *written_before = Some(self.planner.finish_transaction(steps));
     }
 
     /// Takes the transaction and starts the next one.
     pub(super) fn take(&mut self) -> Batch<K> {
         self.complete();
-        let next = Batch::new(Transaction::new(self.batch.transaction.table.clone()), &self.planner);
+        let next = Batch::new(Steps::new(self.batch.steps.changes.table.clone()), &self.planner);
         std::mem::replace(&mut self.batch, next)
     }
 
@@ -168,17 +165,16 @@ impl<K: Kernel> Pending<K> {
     /// one is committed, because it takes some time to free the contents.
     pub(super) fn reuse(&mut self) {
         if let Some(spent) = self.spent.take() {
-            let mut changes = spent.transaction.changes;
-            changes.clear();
-            self.batch.transaction.changes = changes;
+            let mut steps = spent.steps;
+            steps.clear();
+            self.batch.steps = steps;
         }
     }
 
     /// Starts the next transaction, after this one was committed.
     pub(super) fn next(&mut self) {
-        let Batch { before, transaction, encoded, base, updates, written, written_before, size } = &mut self.batch;
-        before.changes.clear();
-        transaction.changes.clear();
+        let Batch { steps, encoded, base, updates, written, written_before, size } = &mut self.batch;
+        steps.clear();
         updates.clear();
         (*encoded, *base, *written, *written_before, *size) = (None, 0, self.planner.written(), None, 0);
     }
@@ -186,9 +182,11 @@ impl<K: Kernel> Pending<K> {
     /// Rolls back all updates of the transaction, and returns their service ports. Changes that belong to no service
     /// port remain.
     pub(super) fn roll_back(&mut self) -> Vec<ServicePortName> {
-        let Batch { before, transaction, encoded, base, updates, written, .. } = &mut self.batch;
-        before.changes.truncate(*base);
-        transaction.changes.clear();
+        let Batch { steps, encoded, base, updates, written, .. } = &mut self.batch;
+        let mut before = std::mem::take(&mut steps.before.changes);
+        before.truncate(*base);
+        steps.clear();
+        steps.before.changes = before;
         *encoded = None;
         let updates = std::mem::take(updates);
         let names = updates.iter().map(|update| update.name.clone()).collect();

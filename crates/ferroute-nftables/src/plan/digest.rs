@@ -62,8 +62,8 @@ mod tests {
 
     use super::*;
     use crate::{
-        model::{TableId, Transaction},
-        plan::{Context, NftablesSettings, TABLE},
+        model::TableId,
+        plan::{Context, NftablesSettings, Steps, TABLE},
     };
 
     fn web(pods: &[&str], seconds: Option<u32>) -> ServiceTable {
@@ -77,12 +77,12 @@ mod tests {
     /// Returns the digest after syncing these tables one after another, on a host with these addresses.
     fn digest(tables: &[ServiceTable], settings: &NftablesSettings, host: &[std::net::IpAddr]) -> RulesDigest {
         let mut planner = Planner::new(Context::new(&tables[0], settings, host));
-        let mut transaction = Transaction::new(TableId { family: IpFamily::V4, name: TABLE });
+        let mut steps = Steps::new(TableId { family: IpFamily::V4, name: TABLE });
         for table in tables {
             table.entries.keys().for_each(|name| {
-                planner.update(name, table, &mut transaction).unwrap();
+                planner.update(name, table, &mut steps).unwrap();
             });
-            planner.finish_transaction(&mut transaction.clone(), &mut transaction);
+            planner.finish_transaction(&mut steps);
         }
         planner.digest()
     }

@@ -4,7 +4,7 @@ use std::{
     sync::Arc,
 };
 
-use ferroute_core::{ModeTraits, NodePortMatch, ServicePort, ServicePortName, ServiceTable, forwarding};
+use ferroute_core::{ModeTraits, NodePortMatch, ServicePortName, ServiceTable, forwarding};
 
 use super::{
     Context, FLOWTABLE, Frontend, KeyOwner, ListNumber, SetId, TABLE,
@@ -34,10 +34,53 @@ pub(crate) struct Planner {
     losers: HashSet<ServicePortName>,
     shared: SharedObjects,
     numbers: ListNumbers,
+    /// Numbers that are free after the current transaction.
+    released: HashSet<ListNumber>,
     /// Service ports without a plan, because all numbers are in use. They are planned when they change.
     unnumbered: BTreeSet<ServicePortName>,
     /// The lists in the kernel, for service ports that were not planned yet.
     existing: ExistingLists,
+}
+
+/// The changes of a transaction, and those that are committed before and after it.
+///
+/// The kernel evaluates a packet with the rules of the time when it came to the hook, and finds the elements of the time when
+/// it looks up each. If they were in one transaction, an element could lead a packet to a chain that has no rules for it yet,
+/// and the packet would find nothing where an earlier element has led it.
+pub(crate) struct Steps {
+    /// Adds chains, sets and rules that elements lead to.
+    pub(crate) before: Transaction,
+    /// Changes elements.
+    pub(crate) changes: Transaction,
+    /// Deletes what no element leads to any more.
+    pub(crate) after: Transaction,
+}
+
+impl Steps {
+    /// Returns steps without changes.
+    pub(crate) fn new(table: TableId) -> Self {
+        let empty = Transaction::new(table);
+        Self { before: empty.clone(), changes: empty.clone(), after: empty }
+    }
+
+    /// Returns the number of changes.
+    pub(crate) fn len(&self) -> usize {
+        self.before.len() + self.changes.len() + self.after.len()
+    }
+
+    /// Returns all changes as one transaction, for a table that no packet has seen.
+    pub(crate) fn merged(self) -> Transaction {
+        let Self { mut before, changes, after } = self;
+        before.changes.extend(changes.changes.into_iter().chain(after.changes));
+        before
+    }
+
+    /// Removes all changes.
+    pub(crate) fn clear(&mut self) {
+        for step in [&mut self.before, &mut self.changes, &mut self.after] {
+            step.changes.clear();
+        }
+    }
 }
 
 /// The plan of a service port before an update.
@@ -74,6 +117,7 @@ impl Planner {
             losers: HashSet::new(),
             shared: SharedObjects::default(),
             numbers: ListNumbers::new(existing.numbers()),
+            released: HashSet::new(),
             unnumbered: BTreeSet::new(),
             existing,
         }
@@ -135,7 +179,7 @@ impl Planner {
         &mut self,
         name: &ServicePortName,
         table: &ServiceTable,
-        transaction: &mut Transaction,
+        steps: &mut Steps,
     ) -> Result<Option<Undo>, PlanError> {
         let old = self.ports.remove(name);
         let new = match self.plan(name, old.as_deref(), table) {
@@ -153,8 +197,8 @@ impl Planner {
         let is_changed = old != new;
         let mut losers = Vec::new();
         if is_changed {
-            self.replace(name, old.as_deref(), new.as_deref(), Scope::All, transaction);
-            losers = new.as_deref().map(|new| self.take_frontends(new, transaction)).unwrap_or_default();
+            self.replace(name, old.as_deref(), new.as_deref(), Scope::All, steps);
+            losers = new.as_deref().map(|new| self.take_frontends(new, steps)).unwrap_or_default();
         }
         if let Some(new) = new {
             self.ports.insert(name.clone(), new);
@@ -166,11 +210,7 @@ impl Planner {
 
     /// Removes the frontends of a new plan from the service ports that lose them, after their elements were replaced.
     /// Returns the previous plans of these service ports.
-    fn take_frontends(
-        &mut self,
-        new: &PortElements,
-        transaction: &mut Transaction,
-    ) -> Vec<(ServicePortName, Box<PortElements>)> {
+    fn take_frontends(&mut self, new: &PortElements, steps: &mut Steps) -> Vec<(ServicePortName, Box<PortElements>)> {
         if self.leaving.is_empty() {
             return Vec::new();
         }
@@ -179,10 +219,9 @@ impl Planner {
             frontends.filter_map(|plan| Some(self.loser(plan.frontend)?.name.clone())).collect();
         let take = |name: ServicePortName| {
             let old = self.ports.remove(&name)?;
-            let mut service = ServicePort::clone(&old.exposure.service);
-            service.retain_frontends(name.protocol, |frontend| new.frontend(frontend).is_none());
-            let left = Box::new(old.with_exposure(Exposure::new(&name, &Arc::new(service), &self.context, None)));
-            self.replace(&name, Some(&old), Some(&left), Scope::None, transaction);
+            let exposure = old.exposure.retain_frontends(name.protocol, |frontend| new.frontend(frontend).is_none());
+            let left = Box::new(old.with_exposure(exposure));
+            self.replace(&name, Some(&old), Some(&left), Scope::None, steps);
             self.ports.insert(name.clone(), left);
             Some((name, old))
         };
@@ -209,7 +248,7 @@ impl Planner {
     /// Takes back the updates of a transaction that was not committed.
     pub(crate) fn roll_back(&mut self, updates: Vec<Undo>, written: Written) {
         // The table is as it was before.
-        let mut unwritten = Transaction::new(TableId { family: self.context.settings.family, name: TABLE });
+        let mut unwritten = Steps::new(TableId { family: self.context.settings.family, name: TABLE });
         for Undo { name, old, losers } in updates.into_iter().rev() {
             let losers = losers.into_iter().map(|(name, old)| (name, Some(old)));
             for (name, old) in losers.rev().chain([(name, old)]) {
@@ -218,10 +257,10 @@ impl Planner {
                 if let Some(old) = old {
                     self.ports.insert(name, old);
                 }
-                unwritten.changes.clear();
+                unwritten.clear();
             }
         }
-        self.finish_transaction(&mut unwritten.clone(), &mut unwritten);
+        self.finish_transaction(&mut unwritten);
         self.shared.restore(written);
     }
 
@@ -278,16 +317,16 @@ impl Planner {
         Ok(Some(Box::new(plan)))
     }
 
-    /// Writes the changes that depend on all updates of a transaction. To be called once, at its end.
-    ///
-    /// `before` gets what the elements of the transaction lead to. If the table is in use, it has to be committed before: a
-    /// packet has the rules of the time when it came to the hook, and elements of the time when it looks them up. Led to a
-    /// chain by a newer element, it would find the chain empty. Returns the written state between both.
-    pub(crate) fn finish_transaction(&mut self, before: &mut Transaction, transaction: &mut Transaction) -> Written {
-        self.shared.write_affinity_shares(transaction);
-        self.shared.write_used(&self.context, before);
+    /// Writes the changes that depend on all updates of a transaction. To be called once, at its end. Returns the state that is
+    /// written before the elements change.
+    pub(crate) fn finish_transaction(&mut self, steps: &mut Steps) -> Written {
+        self.shared.write_affinity_shares(&mut steps.changes);
+        self.shared.write_used(&self.context, &mut steps.before);
         let written = self.shared.written();
-        self.shared.delete_unused_sets(&self.context, transaction);
+        self.shared.delete_unused_sets(&self.context, &mut steps.after);
+        for number in std::mem::take(&mut self.released) {
+            self.numbers.release(number);
+        }
         written
     }
 
@@ -400,11 +439,13 @@ impl Planner {
         old: Option<&PortElements>,
         new: Option<&PortElements>,
         frontends: Scope,
-        transaction: &mut Transaction,
+        steps: &mut Steps,
     ) {
+        let Steps { changes: transaction, after, .. } = steps;
         self.shared.divide_affinity(name.service.namespace(), old, new);
         if let Some(new) = new {
             self.numbers.take(new.number);
+            self.released.remove(&new.number);
             self.shared.acquire(new, name.protocol, transaction);
         }
         let lists =
@@ -412,25 +453,26 @@ impl Planner {
         let classes = |port: Option<&PortElements>| port.map(PortElements::class_elements).unwrap_or_default();
         let (mut lists, mut classes) =
             (Difference::new(lists(old), lists(new)), Difference::new(classes(old), classes(new)));
-        // The objects that a frontend leads to are added before it and deleted after it, because a long transaction is
-        // split.
+        // The objects that a frontend leads to are added before it, because a long transaction is split.
         transaction.changes.append(&mut lists.additions);
         transaction.changes.append(&mut classes.additions);
-        let mut ranges = Difference::default();
-        if !old.zip(new).is_some_and(|(old, new)| old.number == new.number && old.exposure == new.exposure) {
+        if old.zip(new).is_some_and(|(old, new)| old.number == new.number && old.exposure == new.exposure) {
+            // For a packet that was led to a list that became shorter, there are rules.
+            transaction.changes.extend(classes.removals.into_iter().chain(lists.removals));
+        } else {
             let elements =
                 |port: Option<&PortElements>| port.map(|port| port.restriction_elements(name)).unwrap_or_default();
-            ranges = Difference::new(elements(old), elements(new));
+            let mut ranges = Difference::new(elements(old), elements(new));
             transaction.changes.append(&mut ranges.additions);
             if frontends == Scope::All {
                 self.replace_frontends(name, old, new, transaction);
             }
+            after.changes.extend(classes.removals.into_iter().chain(lists.removals).chain(ranges.removals));
         }
-        transaction.changes.extend(classes.removals.into_iter().chain(lists.removals).chain(ranges.removals));
         let Some(old) = old else { return };
         self.shared.release(old, name.protocol, transaction);
         if new.is_none_or(|new| new.number != old.number) {
-            self.numbers.release(old.number);
+            self.released.insert(old.number);
         }
     }
 

@@ -82,10 +82,12 @@ pub(super) struct Exposure {
     source_ranges: Option<Box<SourceRanges>>,
     /// Whether the limits of the Service apply.
     has_limits: bool,
+    /// Whether another service port has taken frontends, and the lists that these lead to are still there.
+    has_lost_frontends: bool,
 }
 
 /// The source ranges of restricted frontends.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct SourceRanges {
     /// The node's address, on which they depend.
     node_ip: Option<IpAddr>,
@@ -237,6 +239,7 @@ impl Exposure {
     ) -> Arc<Self> {
         let is_same = |old: &&Arc<Self>| {
             (Arc::ptr_eq(&old.service, service) || old.service == *service)
+                && !old.has_lost_frontends
                 && old.source_ranges.as_ref().is_none_or(|ranges| ranges.node_ip == context.settings.node_ip)
         };
         if let Some(old) = old.filter(is_same) {
@@ -259,6 +262,23 @@ impl Exposure {
             method: forwarding.method().unwrap_or(Method::Random),
             source_ranges: source_ranges.map(Box::new),
             has_limits: forwarding.limits().is_some(),
+            has_lost_frontends: false,
+        })
+    }
+
+    /// Returns the exposure after another service port has taken all but these frontends. Packets may still have been led to
+    /// all of its lists.
+    pub(super) fn retain_frontends(&self, protocol: Protocol, is_kept: impl Fn(Frontend) -> bool) -> Arc<Self> {
+        let mut service = ServicePort::clone(&self.service);
+        service.retain_frontends(protocol, &is_kept);
+        Arc::new(Self {
+            service: Arc::new(service),
+            frontends: self.frontends.iter().filter(|plan| is_kept(plan.frontend)).copied().collect(),
+            requests: self.requests.clone(),
+            method: self.method,
+            source_ranges: self.source_ranges.clone(),
+            has_limits: self.has_limits,
+            has_lost_frontends: true,
         })
     }
 
@@ -291,7 +311,9 @@ impl Exposure {
 impl PartialEq for Exposure {
     fn eq(&self, other: &Self) -> bool {
         let node_ip = |exposure: &Self| exposure.source_ranges.as_ref().map(|ranges| ranges.node_ip);
-        self.service == other.service && node_ip(self) == node_ip(other)
+        self.service == other.service
+            && node_ip(self) == node_ip(other)
+            && self.has_lost_frontends == other.has_lost_frontends
     }
 }
 

@@ -220,6 +220,12 @@ impl SetId {
         matches!(self, Self::SourceRanges(_))
     }
 
+    /// Reports whether elements of other sets lead packets to the elements of this one.
+    pub(crate) fn is_led_to(self) -> bool {
+        use SetId::{Dispatch, Endpoints, Limited, Lists, LocalDispatch, Slots};
+        matches!(self, Limited | Lists | Dispatch | LocalDispatch | Slots | Endpoints(_))
+    }
+
     /// Returns what the keys say about the service port of an element.
     pub fn key_owner(self) -> KeyOwner {
         match self {
