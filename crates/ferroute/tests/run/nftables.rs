@@ -16,7 +16,7 @@ use crate::{
     proxy::{FERROUTE, run_command},
     slices,
     status::METRICS,
-    traffic::{Flow, Reply, connect},
+    traffic::{Flow, Reply, TIMEOUT, connect},
     wait, web,
 };
 
@@ -140,13 +140,13 @@ fn doctor_reports_interfaces_without_route_to_ipv6_localhost() {
     assert_eq!(missing(), None);
 }
 
-/// Reports whether a server on the node's loopback address is reachable.
-fn reaches_localhost(from: &NetNs, at: SocketAddr) -> bool {
+/// Reports whether a server on the node's loopback address is reachable within this time.
+fn reaches_localhost(from: &NetNs, at: SocketAddr, time: Duration) -> bool {
     let receives = |mut stream: TcpStream| {
-        stream.set_read_timeout(Some(NO_REPLY)).unwrap();
+        stream.set_read_timeout(Some(time)).unwrap();
         stream.read_exact(&mut [0]).is_ok()
     };
-    from.run(|| TcpStream::connect_timeout(&at, NO_REPLY)).is_ok_and(receives)
+    from.run(|| TcpStream::connect_timeout(&at, time)).is_ok_and(receives)
 }
 
 /// Node ports on localhost require `route_localnet`, which exposes loopback addresses to neighbours (CVE-2020-8558).
@@ -165,12 +165,12 @@ fn localhost_node_ports_do_not_expose_loopback_to_neighbours() {
     cluster.client.command("sysctl", &["-qw", "net.ipv4.conf.all.route_localnet=1"]);
     cluster.client.command("ip", &["address", "delete", "127.0.0.1/8", "dev", "lo"]);
     cluster.client.command("ip", &["route", "add", "127.0.0.1/32", "via", "192.168.0.1"]);
-    assert!(!reaches_localhost(&cluster.client, at), "the kernel drops packets to loopback addresses");
+    assert!(!reaches_localhost(&cluster.client, at, NO_REPLY), "the kernel drops packets to loopback addresses");
     cluster.node.command("sysctl", &["-qw", "net.ipv4.conf.all.route_localnet=1"]);
-    assert!(reaches_localhost(&cluster.client, at), "route_localnet exposes loopback addresses");
+    assert!(reaches_localhost(&cluster.client, at, TIMEOUT), "route_localnet exposes loopback addresses");
     let _proxy = start_with_localhost_node_ports(&cluster, &files);
-    assert!(!reaches_localhost(&cluster.client, at));
-    assert!(reaches_localhost(&cluster.node, at));
+    assert!(!reaches_localhost(&cluster.client, at, NO_REPLY));
+    assert!(reaches_localhost(&cluster.node, at, TIMEOUT));
 }
 
 #[test]
