@@ -43,9 +43,10 @@ ui: deps-demo rust
 
 ## test (30 to 45 min): run all tests: unit, test-*, conformance and vm-test
 # The last parts mostly wait, or use one processor, so some are run at the same time, after everything that they install and build.
-# In test-ui, a browser has to answer within seconds, so nothing is built meanwhile.
+# In test-ui, a browser has to answer within seconds, so nothing is built meanwhile but the end of the release in `.ci/run`, which
+# uses one processor in the time that others leave, and which the last parts need.
 TEST_PARTS = vm-test $(CONFORMANCE) test-release test-deb test-helm test-crash
-test: deps-test deps-iptables unit test-monitoring release test-ui deps-deb deps-helm conformance-setup
+test: deps-test deps-iptables unit test-monitoring test-ui release deps-deb deps-helm conformance-setup
 	-@$(MAKE) --no-print-directory deps-vm
 	@+$(call together,$(TEST_PARTS),5)
 	@$(CONFORMANCE_SUMMARY)
