@@ -25,6 +25,7 @@ mod shared;
 mod slots;
 mod socket_list;
 mod spread;
+mod steps;
 
 use std::net::IpAddr;
 
@@ -40,10 +41,11 @@ pub use frontend::{frontend_from_key, frontend_key, frontend_map};
 pub(crate) use kind::Kind;
 pub use limits::RefusalKind;
 pub use list::{List, ListNumber};
-pub(crate) use planner::{Planner, Steps, Undo};
+pub(crate) use planner::{Planner, Undo};
 use sets::MapName;
 pub use sets::{Bucket, KeyOwner, SetId, list_number};
 pub(crate) use shared::Written;
+pub(crate) use steps::Steps;
 
 /// Returns the whole table for a table of Services as one transaction, starting from an empty ruleset; `host` are the
 /// addresses of the host's interfaces. Printed, it is input for `nft -f`. A service port that cannot be planned is left out, as in

@@ -1,6 +1,6 @@
 //! The source addresses that endpoints see.
 
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 
 use ferroute_testing::NetNs;
 
@@ -9,6 +9,7 @@ use crate::{
     cluster::{PORT, pod_addresses},
     in_every_mode,
     proxy::FERROUTE,
+    traffic::{TIMEOUT, any, connect_from_here},
     web, web_tcp,
 };
 
@@ -19,14 +20,9 @@ const SERVER: u16 = 9090;
 
 /// Connects to a frontend, from an address if given, and returns the address that the server in a pod sees.
 fn seen(server: &TcpListener, from: &NetNs, source: Option<IpAddr>, to: SocketAddr) -> IpAddr {
-    let connect = || {
-        let socket = socket2::Socket::new(socket2::Domain::for_address(to), socket2::Type::STREAM, None)?;
-        source.map_or(Ok(()), |source| socket.bind(&SocketAddr::new(source, 0).into()))?;
-        socket.connect_timeout(&to.into(), crate::traffic::TIMEOUT)?;
-        Ok::<TcpStream, std::io::Error>(socket.into())
-    };
+    let source = source.map_or_else(|| any(to), |source| SocketAddr::new(source, 0));
     // The reply to the first packet arrives only if the pod can answer to the address that it sees.
-    let client = from.run(connect).unwrap_or_else(|error| panic!("{to}: {error}"));
+    let client = from.run(|| connect_from_here(source, to, TIMEOUT)).unwrap_or_else(|error| panic!("{to}: {error}"));
     let (_, peer) = server.accept().unwrap();
     drop(client);
     peer.ip().to_canonical()

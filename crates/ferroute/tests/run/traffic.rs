@@ -32,13 +32,7 @@ impl Connection {
 
     /// Like `open`, from this address.
     pub(crate) fn open_from(from: &NetNs, source: SocketAddr, to: SocketAddr) -> io::Result<Self> {
-        let open = || {
-            let socket = socket2::Socket::new(socket2::Domain::for_address(to), socket2::Type::STREAM, None)?;
-            socket.bind(&source.into())?;
-            socket.connect_timeout(&to.into(), TIMEOUT)?;
-            Self::greeted(socket.into())
-        };
-        from.run(open)
+        from.run(|| Self::greeted(connect_from_here(source, to, TIMEOUT)?))
     }
 
     /// Connects from this thread's network namespace.
@@ -88,8 +82,13 @@ pub(crate) fn open_flow_here(to: SocketAddr, timeout: Duration) -> io::Result<Tc
     // Ports that neither the proxy nor the kernel selects.
     const PORTS: Range<u16> = 11_000..30_000;
     let port = PORTS.start + OPENED.fetch_add(1, Ordering::Relaxed) % PORTS.len() as u16;
+    connect_from_here(SocketAddr::new(any(to).ip(), port), to, timeout)
+}
+
+/// Connects from this address in this thread's network namespace.
+pub(crate) fn connect_from_here(source: SocketAddr, to: SocketAddr, timeout: Duration) -> io::Result<TcpStream> {
     let socket = socket2::Socket::new(socket2::Domain::for_address(to), socket2::Type::STREAM, None)?;
-    socket.bind(&SocketAddr::new(any(to).ip(), port).into())?;
+    socket.bind(&source.into())?;
     socket.connect_timeout(&to.into(), timeout)?;
     Ok(socket.into())
 }
@@ -166,7 +165,7 @@ impl Flow {
 }
 
 /// Returns the address by which the kernel selects the source.
-fn any(to: SocketAddr) -> SocketAddr {
+pub(crate) fn any(to: SocketAddr) -> SocketAddr {
     if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" }.parse().unwrap()
 }
 
